@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -124,6 +125,33 @@ def gaps(file: Path, form: str) -> None:
 
 @main.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--samples", type=click.IntRange(1), default=20, show_default=True,
+    help="Offsets to read of each partition; the first and the last one are among them.")  # fmt: skip
+@click.option("--seed", type=int, help="Read the offsets of an earlier run; default: new ones.")
+@click.option("--max-lag", type=click.IntRange(0), default=0, show_default=True,
+    help="Lag in offsets that is accepted.")  # fmt: skip
+def verify(file: Path, samples: int, seed: int | None, max_lag: int) -> None:
+    """Compare the ends of both logs and sampled batches, byte for byte. kaudit compares all records.
+
+    Exit codes, as kaudit's, about what was compared: 0 no difference; 1 a batch differs, or the
+    target is ahead; 3 lag over --max-lag; 4 a part could not be read; 5 of a partition nothing
+    could be compared. Of several, the first of 4, 1, 5, 3.
+    """
+    config = _load(file)
+
+    def start(reactor: Any, _: object) -> Awaitable[int]:
+        from mirrormaker.verify import show_verification
+
+        chosen = secrets.randbelow(1 << 32) if seed is None else seed
+        return show_verification(
+            reactor, config, click.echo, samples=samples, seed=chosen, max_lag=max_lag
+        )
+
+    sys.exit(_in_reactor(start))
+
+
+@main.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--flow", help="The direction to promote the target of: 'east->west'.")
 @click.option("--topics", default=".*", metavar="REGEXES", help="Source topics, as the setting.")
 @click.option("--audit", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
@@ -153,10 +181,7 @@ def promote(file: Path, flow: str | None, abort: bool, record: Path | None, **op
         raise click.UsageError("--source-lost needs no source: leave out the options about it")
     if abort and options["dry_run"]:
         raise click.UsageError("--abort has no --dry-run")
-    try:
-        pattern_list(options["topics"])
-    except ValueError as problem:
-        raise click.UsageError(f"--topics: {problem}") from None
+    _check_patterns(options["topics"])
 
     async def begin(reactor: Any) -> int:
         from mirrormaker.promote import Options, show_promotion
@@ -168,13 +193,142 @@ def promote(file: Path, flow: str | None, abort: bool, record: Path | None, **op
             lambda line: click.echo(line, err=True),
             abort=abort,
         )
-        if done is not None:
-            text = json.dumps(done, indent=2, sort_keys=True)
-            if record is None or not _written(record, text):
-                click.echo(text)
+        _show_record(done, record)
         return code
 
     sys.exit(_in_reactor(lambda reactor, _: begin(reactor)))
+
+
+@main.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--flow", help="From the promoted cluster to the returned one: 'west->east'.")
+@click.option("--topics", default=".*", metavar="REGEXES", help="Topics, as the setting.")
+@click.option("--export", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+    help="Where the records go that only the returned cluster has. --execute needs it.")  # fmt: skip
+@click.option("--execute", is_flag=True, help="Do it; without this option nothing is changed.")
+@click.option("--export-head", is_flag=True,
+    help="Also export, and remove, what is below the promoted cluster's log start.")  # fmt: skip
+@click.option("--audit", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+    help="The directory for kaudit's report; default: DIR/audit of --export.")  # fmt: skip
+@click.option("--no-audit", "without_audit", is_flag=True, help="Do not run kaudit at the end.")
+@click.option("--no-groups", "without_groups", is_flag=True, help="Leave consumer groups out.")
+@click.option("--record", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the record of the failback (JSON) to FILE instead of stdout.")  # fmt: skip
+def failback(file: Path, flow: str | None, record: Path | None, **options: Any) -> None:
+    """Make a cluster that was lost, and returned, the mirror of the promoted one.
+
+    Records that only the returned cluster has are exported to files, then its topics are created
+    again and copied. Without --execute the command only searches where the logs diverge. A command
+    that was killed is continued by the same command.
+
+    Exit codes: 0 the topics are mirrors and kaudit found them CONSISTENT, or a dry run; 2 invalid
+    options; 3 a cluster is unreachable; 4 the topics are mirrors, but kaudit did not prove it; 5
+    refused.
+    """
+    chosen = _flow(_load(file), flow)
+    if options["execute"] and options["export"] is None:
+        raise click.UsageError("--execute needs --export DIR")
+    _check_patterns(options["topics"])
+
+    async def begin(reactor: Any) -> int:
+        from mirrormaker.failback import show_failback
+        from mirrormaker.recopy import Options
+
+        topics = options.pop("topics")
+        code, done = await show_failback(
+            reactor, chosen, Options(**options), topics, lambda line: click.echo(line, err=True)
+        )
+        _show_record(done, record)
+        return code
+
+    sys.exit(_in_reactor(lambda reactor, _: begin(reactor)))
+
+
+@main.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--plan", required=True, type=click.Path(dir_okay=False, path_type=Path),
+    help="repair.json of kaudit.")  # fmt: skip
+@click.option("--flow", help="The direction of the audit: 'east->west'.")
+@click.option("--topics", default=".*", metavar="REGEXES", help="Topics of the plan.")
+@click.option("--export", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+    help="Where the records go that only the target has. --execute needs it.")  # fmt: skip
+@click.option("--execute", is_flag=True, help="Do it; without this option nothing is changed.")
+@click.option("--export-head", is_flag=True,
+    help="Also export, and remove, what is below the source's log start.")  # fmt: skip
+@click.option("--audit", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+    help="The directory for kaudit's report; default: audit below DIR of --export.")  # fmt: skip
+@click.option("--no-audit", "without_audit", is_flag=True, help="Do not run kaudit at the end.")
+@click.option("--no-groups", "without_groups", is_flag=True, help="Leave consumer groups out.")
+@click.option("--record", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the record (JSON) to FILE instead of stdout.")  # fmt: skip
+def repair(
+    file: Path, plan: Path, flow: str | None, topics: str, record: Path | None, **options: Any
+) -> None:
+    """Apply the repair plan of kaudit to mirror topics.
+
+    A topic with a difference below its log end is created again and copied whole; what only the
+    target has is exported first. Without --execute the command prints what it would do. Stop
+    kmirror run before.
+
+    Exit codes: 0 repaired and CONSISTENT, or a dry run; 2 invalid options; 3 a cluster is
+    unreachable; 4 copied, but kaudit did not prove it, or ranges are left that no copy repairs; 5
+    refused.
+    """
+    chosen = _flow(_load(file), flow)
+    if options["execute"] and options["export"] is None:
+        raise click.UsageError("--execute needs --export DIR")
+    _check_patterns(topics)
+
+    async def begin(reactor: Any) -> int:
+        from mirrormaker.recopy import Options
+        from mirrormaker.repair import show_repair
+
+        code, done = await show_repair(
+            reactor,
+            chosen,
+            Options(**options),
+            plan,
+            topics,
+            lambda line: click.echo(line, err=True),
+        )
+        _show_record(done, record)
+        return code
+
+    sys.exit(_in_reactor(lambda reactor, _: begin(reactor)))
+
+
+@main.command()
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--kind", type=click.Choice(["tail", "differing", "head", "all"]), default="all")
+def exported(directory: Path, kind: str) -> None:
+    """Print the records that a failback exported to DIRECTORY: a JSON object a line.
+
+    Keys, values and headers as `kclient consume -f json` prints them. Every file is compared
+    with its manifest first. Exit codes: 0 printed; 1 a manifest or a file is damaged.
+    """
+    from mirrormaker.exported import show_exported
+    from mirrormaker.tail_export import BadExport
+
+    try:
+        show_exported(directory, kind, click.echo)
+    except BadExport as problem:
+        click.echo(f"kmirror: {problem}", err=True)
+        sys.exit(1)
+
+
+def _check_patterns(topics: str) -> None:
+    try:
+        pattern_list(topics)
+    except ValueError as problem:
+        raise click.UsageError(f"--topics: {problem}") from None
+
+
+def _show_record(done: dict[str, Any] | None, file: Path | None) -> None:
+    """Write the record of a command to *file*, or print it."""
+    if done is not None:
+        text = json.dumps(done, indent=2, sort_keys=True)
+        if file is None or not _written(file, text):
+            click.echo(text)
 
 
 def _written(file: Path, text: str) -> bool:

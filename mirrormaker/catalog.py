@@ -14,7 +14,8 @@ from kclient.types import NewTopic
 from kclient.wire.errors import ErrorCode, InvalidConfig, TopicAlreadyExists, for_code
 from kclient.wire.schema.metadata import MetadataRequest, MetadataRequestTopic
 from kclient.wire.versions import ApiKey
-from mirrormaker.topics import CREATE_TIME, EFFECTIVE, PATH, Creation, Plan, Topic, mark_of
+from mirrormaker.lineage import SOURCE_TOPIC_ID
+from mirrormaker.topics import CREATE_TIME, EFFECTIVE, MARK, PATH, Creation, Plan, Topic, mark_of
 
 TIMEOUT = 15.0
 """Seconds for one administrative request, retries included."""
@@ -163,6 +164,10 @@ class Catalog:
     ) -> None:
         """Mark *topic* as a mirror (`mark_of`), in one change. Raise KafkaError."""
         await self._alter(topic, {PATH: None, **mark_of(source_id, topic_id, upstream)})
+
+    async def fence(self, topic: str, source_id: str) -> None:
+        """Mark *topic* as a mirror without a lineage, in one change: no producer can write. Raise KafkaError."""
+        await self._alter(topic, {PATH: None, SOURCE_TOPIC_ID: None, MARK: source_id})
 
     async def unset(self, topic: str, names: Iterable[str]) -> None:
         """Reset the configs *names* to their defaults, in one change. Raise KafkaError."""

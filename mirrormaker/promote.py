@@ -7,26 +7,22 @@ Owner: the reactor's thread
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.utils import getProcessOutputAndValue
-
 from kclient.errors import KafkaError
 from kclient.net.cluster import Cluster
 from kclient.net.offsets import MAX_TIMESTAMP, list_offsets
-from kclient.net.waiting import sleep
 from kclient.types import OffsetAndTimestamp, TopicPartition
 from mirrormaker import promotion
+from mirrormaker.audit_gate import proven_by_audit
 from mirrormaker.catalog import Catalog
 from mirrormaker.config import FlowConfig
+from mirrormaker.drain import drain
 from mirrormaker.lineage import Lineage, text_of
-from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import GapPolicy, LogEnds
 from mirrormaker.log_ends import high_watermarks, read_log_ends
 from mirrormaker.mirror import Mirror
@@ -186,25 +182,7 @@ class Promotion:
         self, mirror: Mirror, roles: _Roles, cuts: Mapping[TopicPartition, int]
     ) -> None:
         """Copy up to *cuts*. Raise `Refused` if a link stops, or if nothing is copied for a while."""
-        flow = mirror.flow
-        flow.marks.known(roles.left, ())
-        for tp, cut in cuts.items():
-            topic = roles.source[tp.topic]
-            topic_id = text_of(topic.topic_id)
-            link = PartitionLink(
-                tp,
-                topic_id=topic.topic_id,
-                lineage=Lineage(topic_id, topic_id),
-                cut=cut,
-                compacted=topic.compacted,
-            )
-            flow.add(link, tp)
-        while not flow.settled:
-            await sleep(self._reactor, _POLL)
-            if self._reactor.seconds() - flow.progress.changed_at > self._options.stall:
-                raise Refused(_why_stalled(flow.links.values(), cuts, self._options.stall))
-        stopped = [f"{link.tp}: {link.problem}" for link in mirror.stopped_links]
-        _refuse("; ".join(stopped))
+        await drain(mirror, roles.source, cuts, stall=self._options.stall)
         self._echo(f"{self._config.target} has everything up to the cut")
 
     async def _compare(
@@ -223,27 +201,16 @@ class Promotion:
         out = self._options.audit
         if out is None:
             return None
-        config = self._config
         self._echo(f"kaudit compares every record; its report goes to {out}")
-        arguments = [
-            *("-m", "spark_jobs", "reconcile", "--complete", "--quiet", "--out", str(out)),
-            *("--source", config.source_client.bootstrap_servers),
-            *("--target", config.target_client.bootstrap_servers),
-            *("--topics", "|".join(map(_escaped, roles.left))),
-            *("--names", f"{config.source},{config.target}"),
-        ]
-        written, errors, code = await getProcessOutputAndValue(
-            sys.executable, arguments, env=None, reactor=self._reactor
+        return await proven_by_audit(
+            self._reactor,
+            self._config,
+            out,
+            cuts,
+            source_id=roles.source_id,
+            target_id=roles.target_id,
+            options=["--complete"],
         )
-        if code:
-            last = (errors or written).decode(errors="replace").strip().splitlines()[-1:]
-            raise Refused(f"kaudit ended with exit code {code}: {' '.join(last)}")
-        report = json.loads((out / "report.json").read_text())
-        open_ = promotion.not_proven(
-            report, cuts, source_id=roles.source_id, target_id=roles.target_id
-        )
-        _refuse(f"kaudit's report: {open_}" if open_ else "")
-        return str(report["meta"]["run_id"])
 
     async def _copy_groups(self, mirror: Mirror) -> int | None:
         """Copy the committed offsets of the promoted partitions; return how many groups have some. Raise `Refused`."""
@@ -401,20 +368,6 @@ def _difference(tp: TopicPartition, ends: LogEnds, *, compacted: bool) -> str:
     return "" if found is None else f"{tp}: {found}"
 
 
-def _why_stalled(
-    links: Iterable[PartitionLink], cuts: Mapping[TopicPartition, int], seconds: float
-) -> str:
-    for link in links:
-        if link.appended_end < cuts[link.tp]:
-            held = link.open_records
-            why = f": {held} records belong to open transactions" if held else ""
-            return (
-                f"nothing was copied for {seconds:g} s; {link.tp} is at {link.appended_end} "
-                f"of {cuts[link.tp]}{why}"
-            )
-    return f"nothing was copied for {seconds:g} s"
-
-
 async def _log_ends(
     cluster: Cluster, tps: Iterable[TopicPartition], *, fenced: bool, required: bool = False
 ) -> dict[TopicPartition, int]:
@@ -444,10 +397,6 @@ async def _last_timestamps(
         for tp, each in answers.items()
         if isinstance(each, OffsetAndTimestamp) and each.timestamp >= 0
     }
-
-
-def _escaped(name: str) -> str:
-    return name.replace(".", r"\.")  # a topic name has no other special character
 
 
 def _now_ms() -> int:

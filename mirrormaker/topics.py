@@ -81,6 +81,11 @@ class Topic:
         return (*(part for part in self.overrides.get(PATH, "").split(",") if part), source)
 
     @property
+    def copied_topic_id(self) -> str:
+        """The topic id at another cluster that it states its records were copied of; "" if it states none."""
+        return self.overrides.get(SOURCE_TOPIC_ID, "")
+
+    @property
     def compacted(self) -> bool:
         """Whether compaction may rewrite its batches without some of their records."""
         return "compact" in self.effective.get("cleanup.policy", "")

@@ -12,7 +12,7 @@ from kclient.net.answers import error_of
 from kclient.net.cluster import Cluster
 from kclient.net.connection import Connection
 from kclient.types import NewTopic
-from kclient.wire.errors import ErrorCode, NotController
+from kclient.wire.errors import ErrorCode, NotController, UnsupportedVersion
 from kclient.wire.schema.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from kclient.wire.schema.create_topics import (
     CreatableReplicaAssignment,
@@ -22,6 +22,9 @@ from kclient.wire.schema.create_topics import (
 )
 from kclient.wire.schema.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from kclient.wire.versions import ApiKey
+
+_FIRST_WITH_TOPIC_IDS = 6
+"""The first version of DeleteTopics that takes topic ids."""
 
 TopicsToCreate = Mapping[str, Mapping[str, Any]] | Iterable[NewTopic | str] | NewTopic | str
 
@@ -122,6 +125,31 @@ async def delete_topics(
 
     response = await at_controller(cluster, ask, timeout=timeout, what="deleting topics")
     return _problems(response.responses)
+
+
+async def delete_topic_id(cluster: Cluster, topic_id: UUID, *, timeout: float) -> None:
+    """Delete the topic with this id (KIP-516): a later topic of the same name stays. Raise KafkaError.
+
+    It is no error if there is no such topic: an earlier attempt may have deleted it.
+    """
+    request = DeleteTopicsRequest(
+        topics=[DeleteTopicState(topic_id=topic_id)], timeout_ms=int(timeout * 1000)
+    )
+
+    async def ask(connection: Connection) -> Any:
+        if connection.version_for(ApiKey.DELETE_TOPICS) < _FIRST_WITH_TOPIC_IDS:
+            raise UnsupportedVersion(f"{connection.address} does not delete topics by id")
+        response = await connection.request(
+            ApiKey.DELETE_TOPICS, None, request, timeout=timeout + 1
+        )
+        raise_if_moved(t.error_code for t in response.responses)
+        return response
+
+    what = f"deleting topic id {topic_id}"
+    response = await at_controller(cluster, ask, timeout=timeout, what=what)
+    for answer in response.responses:
+        if answer.error_code not in (0, ErrorCode.UNKNOWN_TOPIC_ID):
+            raise error_of(answer.error_code, what, answer.error_message)
 
 
 async def create_partitions(

@@ -52,7 +52,7 @@ RENUMBERED = (
 
 
 def repair_plan(run: Reconciliation, max_ranges: int = MAX_RANGES) -> Document:
-    """Return repair.json of *run*. No command executes it yet; `dry_run` is true."""
+    """Return repair.json of *run*. `kmirror repair` applies it; `dry_run` is true."""
     findings: dict[TopicPartition, list[Finding]] = defaultdict(list)
     misplaced: dict[TopicPartition, list[Finding]] = defaultdict(list)
     for each in run.findings:

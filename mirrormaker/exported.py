@@ -1,0 +1,63 @@
+"""``kmirror exported``: prints the records of an export, a JSON object a line, as `kclient consume -f json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from kclient.cli.formats import envelope
+from kclient.types import Record
+from kclient.wire.errors import KafkaError
+from kclient.wire.records import decode_batch
+from mirrormaker.divergence import read_batches
+from mirrormaker.export_manifest import Manifest
+from mirrormaker.tail_export import MANIFEST, BadExport, read_manifest, verify
+
+
+def show_exported(out: Path, kind: str, echo: Callable[[str], None]) -> None:
+    """Print the records of *kind* ("all": of each) below *out*, data records only. Raise `BadExport`.
+
+    *out* is the directory of an export, or of one topic in it.
+    """
+    directories = sorted(path.parent for path in [*out.glob(MANIFEST), *out.glob(f"*/{MANIFEST}")])
+    if not directories:
+        raise BadExport(f"{out} has no complete export")
+    for directory in directories:
+        manifest = read_manifest(directory)
+        if manifest is None:
+            continue
+        verify(directory, manifest)
+        for each in _records(directory, manifest, kind):
+            echo(json.dumps(each, ensure_ascii=False))
+
+
+def _records(directory: Path, manifest: Manifest, kind: str) -> Iterator[dict[str, Any]]:
+    for partition in manifest.partitions:
+        for file in partition.files:
+            if kind not in ("all", file.kind):
+                continue
+            path = directory / str(partition.partition) / file.name
+            for batch in read_batches(path.read_bytes()):
+                if batch.info.is_control:
+                    continue
+                try:
+                    found = decode_batch(batch.data, batch.info)
+                except KafkaError as problem:
+                    raise BadExport(f"{path}: batch {batch.base_offset}: {problem}") from None
+                for each in found:
+                    yield envelope(
+                        Record(
+                            manifest.topic,
+                            partition.partition,
+                            each.offset,
+                            each.timestamp,
+                            1 if batch.info.log_append_time else 0,
+                            each.key,
+                            each.value,
+                            each.headers,
+                            serialized_key_size=-1 if each.key is None else len(each.key),
+                            serialized_value_size=-1 if each.value is None else len(each.value),
+                        )
+                    )

@@ -1,0 +1,242 @@
+"""Failback: how far each topic is, and the record of what was exported. Pure.
+
+The state of a topic is in the marks and topic ids of both clusters, and in the manifest of its export.
+docs/design/mirror-failback.md has the table and the steps. Here *source* is the cluster that was promoted, *target*
+the cluster that was lost and is to become its mirror.
+
+In: topics of both clusters, manifests   Out: a `Stage` or a refusal, the record   Owner: the command
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from mirrormaker.divergence import Kind
+from mirrormaker.export_manifest import ExportedFile, ExportedPartition, Manifest
+from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
+from mirrormaker.promotion import Refused
+from mirrormaker.topics import MARK, Topic
+
+SCHEMA_VERSION = 1
+
+
+class Stage(Enum):
+    """How far the failback of a topic is; operators read the value."""
+
+    RETURNED = "returned"
+    """The target accepts producers; the source was promoted from it."""
+    FENCED = "fenced"
+    """The target accepts no producer; it may have records that the source lacks."""
+    DELETED = "deleted"
+    """The target's topic was exported and deleted."""
+    MIRROR = "mirror"
+    """The target is a mirror of the source."""
+
+
+def stage_of(
+    name: str,
+    source: Topic,
+    target: Topic | None,
+    *,
+    copy: str,
+    is_exported: bool,
+    source_id: str,
+    target_id: str,
+) -> Stage | None:
+    """Return the stage of *name*; None for a topic that was never copied from the target. Raise `Refused`.
+
+    *is_exported* is whether there is a manifest of the topic id that the source states.
+    """
+    if name != copy:
+        raise Refused(
+            f"{name}: the target's name is {copy}; a failback needs one name (IdentityReplicationPolicy)"
+        )
+    marked = source.overrides.get(MARK, "")
+    if marked == target_id:
+        raise Refused(
+            f"{name}: the source is still a mirror of the target. kmirror promote --source-lost opens it first"
+        )
+    if marked:
+        raise Refused(f"{name}: the source's topic is a mirror of cluster {marked}")
+    copied, now = source.overrides.get(SOURCE_TOPIC_ID, ""), text_of(source.topic_id)
+    if target is None:
+        if is_exported:
+            return Stage.DELETED
+        if not copied:
+            return None
+        raise Refused(
+            f"{name}: the target has no such topic, and the export directory has no export of topic id {copied}. "
+            "Name the directory of the first run; or copy the topic with kmirror run"
+        )
+    mark = target.overrides.get(MARK, "")
+    if mark not in ("", source_id):
+        raise Refused(f"{name}: the target's topic is a mirror of cluster {mark}")
+    if mark and target.overrides.get(SOURCE_TOPIC_ID) == now != "":
+        return Stage.MIRROR
+    if not copied or copied != text_of(target.topic_id):
+        raise Refused(_another_topic(name, copied, target, is_exported=is_exported))
+    if source.compacted or target.compacted:
+        raise Refused(f"{name}: is compacted: equal records may be in other batches")
+    return Stage.FENCED if mark else Stage.RETURNED
+
+
+def _another_topic(name: str, copied: str, target: Topic, *, is_exported: bool) -> str:
+    found = text_of(target.topic_id)
+    if is_exported:
+        return (
+            f"{name}: another client created it (topic id {found}) after its deletion. Stop the producers of the "
+            "target, delete that topic if its records are not needed, and run the command again"
+        )
+    of = f"records of topic id {copied}" if copied else "no topic id of the target"
+    return f"{name}: the source states {of}, the target's topic has id {found}: it is another topic"
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was exported, summed over files."""
+
+    records: int = 0
+    batches: int = 0
+    bytes: int = 0
+    oldest_ms: int | None = None
+    newest_ms: int | None = None
+
+    @classmethod
+    def of(cls, files: Iterable[ExportedFile]) -> Exported:
+        """Return the sum of *files*."""
+        found = list(files)
+        oldest = [each.oldest_ms for each in found if each.oldest_ms is not None]
+        newest = [each.newest_ms for each in found if each.newest_ms is not None]
+        return cls(
+            sum(each.records for each in found),
+            sum(each.batches for each in found),
+            sum(each.bytes for each in found),
+            min(oldest, default=None),
+            max(newest, default=None),
+        )
+
+    @property
+    def seconds(self) -> float | None:
+        """The span of the timestamps; None without records that have one."""
+        if self.oldest_ms is None or self.newest_ms is None:
+            return None
+        return (self.newest_ms - self.oldest_ms) / 1000
+
+    def document(self) -> dict[str, Any]:
+        """Return JSON-ready values."""
+        return {
+            "records": self.records,
+            "batches": self.batches,
+            "bytes": self.bytes,
+            "oldest_ms": self.oldest_ms,
+            "newest_ms": self.newest_ms,
+        }
+
+
+LOST = (Kind.DIFFERING, Kind.TAIL)
+"""The kinds that the source never received."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a failback did."""
+
+    flow: str
+    source_id: str
+    target_id: str
+    manifests: Mapping[str, Manifest]
+    """By topic. A topic that was a mirror already may have none."""
+    already_mirrors: tuple[str, ...] = ()
+    audit: str | None = None
+    """The run id of the audit that proved every record; None without one."""
+
+    @property
+    def lost(self) -> Exported:
+        """The exported records that the source never received."""
+        return Exported.of(f for m in self.manifests.values() for f in m.files(*LOST))
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether there is no manifest, or the logs of a partition did not show where they diverge."""
+        return not self.manifests or any(m.is_unknown for m in self.manifests.values())
+
+    def document(self, *, began_ms: int, ended_ms: int) -> dict[str, Any]:
+        """Return the record as JSON-ready values; times in ms since the epoch."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "flow": self.flow,
+            "source_cluster_id": self.source_id,
+            "target_cluster_id": self.target_id,
+            "began_ms": began_ms,
+            "ended_ms": ended_ms,
+            "rpo_records": None if self.is_unknown else self.lost.records,
+            "rpo_seconds": None if self.is_unknown else self.lost.seconds,
+            "audit_run_id": self.audit,
+            "already_mirrors": sorted(self.already_mirrors),
+            "topics": [
+                {
+                    "topic": name,
+                    "topic_id": manifest.topic_id,
+                    "created_again": not manifest.stays,
+                    "partitions": [_partition(each) for each in manifest.partitions],
+                }
+                for name, manifest in sorted(self.manifests.items())
+            ],
+        }
+
+
+def _partition(each: ExportedPartition) -> dict[str, Any]:
+    found = each.divergence
+    return {
+        "partition": each.partition,
+        "log_start": each.log_start,
+        "log_end": each.log_end,
+        "divergence": None if found.is_unknown else found.kept_until,
+        "exported": {
+            kind.value: Exported.of(f for f in each.files if f.kind == kind.value).document()
+            for kind in Kind
+        },
+    }
+
+
+def summary(manifest: Manifest, directory: str) -> Iterable[str]:
+    """Yield a line for the operator per partition."""
+    for each in manifest.partitions:
+        found = each.divergence
+        tp = f"{manifest.topic}-{each.partition}"
+        if found.is_unknown:
+            yield f"{tp}: no batch is equal; the source has nothing of the time before {found.other_start}"
+        elif found.is_prefix:
+            yield f"{tp}: {each.equal_batches} batches are equal, up to the end at {found.log_end}"
+        else:
+            yield f"{tp}: diverges at {found.kept_until}; ends at {found.log_end}"
+        for kind in Kind:
+            files = [f for f in each.files if f.kind == kind.value]
+            if files:
+                total = Exported.of(files)
+                yield (
+                    f"{tp}: exported {kind.value}: {total.records} records in {total.batches} batches, "
+                    f"{len(files)} files in {directory}"
+                )
+
+
+def changed(
+    manifest: Manifest,
+    cuts: Mapping[int, int],
+    *,
+    source_id: str,
+    target_id: str,
+    source_topic_id: str,
+) -> str:
+    """Return why *manifest* is not that of a log with these *cuts* by partition; "" if it is."""
+    if (manifest.cluster_id, manifest.other_cluster_id) != (target_id, source_id):
+        return f"is of clusters {manifest.cluster_id} and {manifest.other_cluster_id}"
+    if manifest.other_topic_id != source_topic_id:
+        return f"compares with topic id {manifest.other_topic_id} of the source"
+    ends = {each.partition: each.log_end for each in manifest.partitions}
+    if ends != dict(cuts):
+        return f"has the log ends {ends}, the logs end at {dict(cuts)}"
+    return ""

@@ -1,0 +1,615 @@
+"""Makes topics of the target mirrors of the source's again: what only the target has is exported and removed.
+
+`kmirror failback` and `kmirror repair` share the steps; docs/design/mirror-failback.md has them, and why each is there.
+A `Purpose` decides which topics, and how far each is.
+
+Owner: the reactor's thread
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from kclient.admin.topics import delete_topic_id
+from kclient.errors import KafkaError, KafkaTimeoutError
+from kclient.net.cluster import Cluster
+from kclient.net.offsets import LATEST, list_offsets
+from kclient.net.waiting import all_of, sleep
+from kclient.types import OffsetAndMetadata, TopicPartition
+from mirrormaker import failback_groups, tail_export
+from mirrormaker.audit_gate import proven_by_audit
+from mirrormaker.catalog import Catalog
+from mirrormaker.config import FlowConfig
+from mirrormaker.divergence import Comparison, DivergenceSearch, Side
+from mirrormaker.drain import drain
+from mirrormaker.export_manifest import ExportedPartition, Manifest
+from mirrormaker.failback_groups import Committed
+from mirrormaker.failback_stage import Record, Stage, changed, summary
+from mirrormaker.lineage import text_of
+from mirrormaker.log_ends import high_watermarks, log_starts
+from mirrormaker.mirror import Mirror
+from mirrormaker.promotion import Refused
+from mirrormaker.tail_export import BadExport, PartitionExport
+from mirrormaker.topics import Plan, Selection, Topic
+from mirrormaker.whole_log import LogReader, batches_at
+from mirrormaker.write_fence import until_read_only
+
+Echo = Callable[[str], None]
+
+DONE = 0
+NOT_PROVEN = 4
+REFUSED = 5
+
+_TIMEOUT = 15.0
+_DELETION = 60.0
+"""Seconds for a deletion or a creation, retries included."""
+_POLL = 0.1
+_AT_ONCE = 4
+"""Partitions that are compared at the same time: each buffers two fetches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the operator asks for."""
+
+    export: Path | None = None
+    """The directory of the export; needed to execute."""
+    execute: bool = False
+    export_head: bool = False
+    """Export and remove also what the source's log starts above."""
+    audit: Path | None = None
+    """The directory for kaudit's report; default: audit in the directory of the export."""
+    without_audit: bool = False
+    without_groups: bool = False
+    stall: float = 60.0
+    """Seconds without progress after which the copy is given up."""
+
+
+class Purpose(Protocol):
+    """What the command is for."""
+
+    def selects(self, name: str) -> bool:
+        """Return whether the topic *name* is one of the command."""
+
+    def manifest(self, out: Path, name: str, source: Topic) -> Manifest | None:
+        """Return the manifest of the topic *name* below *out*, if an earlier run exported it. Raise `BadExport`."""
+
+    def stage(
+        self,
+        name: str,
+        source: Topic,
+        target: Topic | None,
+        *,
+        copy: str,
+        manifest: Manifest | None,
+        source_id: str,
+        target_id: str,
+    ) -> Stage | None:
+        """Return how far the topic is; None for a topic to leave alone. Raise `Refused`."""
+
+    def conclusion(self, record: Record, out: Path) -> str:
+        """Return the last line for the operator."""
+
+
+class Recopy:
+    """The steps for the topics of *config* that *purpose* selects; `run` returns the exit code."""
+
+    def __init__(
+        self, reactor: Any, config: FlowConfig, options: Options, purpose: Purpose, echo: Echo
+    ) -> None:
+        self._reactor = reactor
+        self._config = config
+        self._options = options
+        self._out = options.export or Path()
+        self._echo = echo
+        self._purpose = purpose
+        self._selection = Selection(config.source, config.target, config.settings)
+        self._began_ms = _now_ms()
+        self._mirror = Mirror(
+            reactor,
+            config,
+            once=False,
+            report=lambda about, what: self._echo(f"  {about}: {what}"),
+        )
+        self._source = self._mirror.source
+        self._target = self._mirror.target
+        self._source_topics = Catalog(self._source)
+        self._target_topics = Catalog(self._target)
+        self.record: dict[str, Any] | None = None
+        """What was done; None until every topic is a mirror that has the source's records."""
+
+    async def run(self) -> int:
+        """Perform the steps. Raise KafkaError if a cluster cannot be reached, or in a dry run."""
+        try:
+            await self._mirror.open()
+            topics = await self._read_topics()
+            for name, stage in topics.stages.items():
+                self._echo(f"  {name}: {stage.value}")
+            if not self._options.execute:
+                return await self._search(topics)
+            return await self._execute(topics)
+        except (Refused, BadExport, OSError) as refusal:
+            self._echo(f"refused: {refusal}")
+            return REFUSED
+        finally:
+            await self._mirror.stop()
+
+    # --- topics
+
+    async def _read_topics(self) -> _Topics:
+        """Read the topics of both clusters. Raise `Refused` if one of them cannot be copied again."""
+        source = await self._read_catalog(self._source_topics)
+        target = await self._read_catalog(self._target_topics)
+        found = _Topics(
+            self._source.metadata.cluster_id or self._config.source,
+            self._target.metadata.cluster_id or self._config.target,
+            source,
+            target,
+            {},
+            {},
+        )
+        reasons = []
+        for name, topic in source.items():
+            manifest = self._manifest(name, topic)
+            if manifest is not None:
+                found.manifests[name] = manifest
+            try:
+                stage = self._purpose.stage(
+                    name,
+                    topic,
+                    target.get(name),
+                    copy=self._selection.target_name(name),
+                    manifest=manifest,
+                    source_id=found.source_id,
+                    target_id=found.target_id,
+                )
+            except Refused as refusal:
+                reasons.append(str(refusal))
+                continue
+            if stage is not None:
+                found.stages[name] = stage
+        if reasons:
+            raise Refused("; ".join(reasons))
+        if not found.stages:
+            raise Refused("no topic is selected that can be copied again")
+        alone = sorted(target.keys() - source.keys())
+        if alone:
+            self._echo(f"  only {self._config.target} has, and keeps: {', '.join(alone)}")
+        return found
+
+    async def _read_catalog(self, catalog: Catalog) -> dict[str, Topic]:
+        names = [name for name in await catalog.names() if self._selects(name)]
+        topics = await catalog.topics(names, configs_too=True)
+        for problem in catalog.unreadable.values():
+            raise problem
+        return topics
+
+    def _selects(self, name: str) -> bool:
+        """Return whether the topic *name* takes part. Each cluster has its own heartbeats."""
+        return (
+            self._purpose.selects(name)
+            and self._selection.wants(name)
+            and not self._selection.is_heartbeats(name)
+        )
+
+    def _manifest(self, name: str, source: Topic) -> Manifest | None:
+        if self._options.export is None:
+            return None
+        return self._purpose.manifest(self._out, name, source)
+
+    def _directory(self, name: str, topic_id: str) -> Path:
+        return tail_export.directory_of(self._out, name, topic_id)
+
+    # --- dry run
+
+    async def _search(self, topics: _Topics) -> int:
+        """Print where the logs diverge, as far as a search finds it. Nothing is changed."""
+        for name in topics.of(Stage.RETURNED, Stage.FENCED):
+            for number in range(topics.target[name].partitions):
+                self._echo(f"  {await self._searched(topics, TopicPartition(name, number))}")
+        self._echo(
+            "dry run: nothing was changed, and only the batches of the search were compared. --execute makes "
+            f"{self._config.target} read-only, compares every batch, exports to --export DIR, and removes"
+        )
+        return DONE
+
+    async def _searched(self, topics: _Topics, tp: TopicPartition) -> str:
+        start, end = await self._range(self._target, tp)
+        other_start, other_end = 0, 0
+        if tp.partition < topics.source[tp.topic].partitions:
+            other_start, other_end = await self._range(self._source, tp)
+        search = DivergenceSearch(max(start, other_start), min(end, other_end))
+        while (at := search.probe) is not None:
+            ours, theirs = await all_of(
+                batches_at(cluster, tp, at, max_bytes=1) for cluster in (self._target, self._source)
+            )
+            search.answer(ours[0] if ours else None, theirs[0] if theirs else None)
+        target, source = self._config.target, self._config.source
+        head = max(0, min(other_start, end) - start)
+        below = f"; {head} offsets are below {source}'s log start" if head else ""
+        if not search.equal_probes and start < end:
+            return f"{tp}: no equal batch in {search.probes} reads; {target} has {end - start} offsets{below}"
+        if search.common_until >= end:
+            return (
+                f"{tp}: no difference up to its end at {end} (search, {search.probes} reads){below}"
+            )
+        return (
+            f"{tp}: diverges at {search.common_until} (search, {search.probes} reads); {target} has "
+            f"{end - search.common_until} offsets from there on, ends at {end}{below}"
+        )
+
+    async def _range(self, cluster: Cluster, tp: TopicPartition) -> tuple[int, int]:
+        """Return the log start and the high watermark of *tp*. Raise KafkaError."""
+        starts, ends = (
+            await log_starts(cluster, {tp: None}),
+            await high_watermarks(cluster, {tp: None}),
+        )
+        found = []
+        for answer in (starts[tp], ends[tp]):
+            if isinstance(answer, KafkaError):
+                raise answer
+            found.append(answer)
+        return found[0], found[1]
+
+    # --- execution
+
+    async def _execute(self, topics: _Topics) -> int:
+        if self._options.export is None:
+            raise Refused("--execute needs --export DIR")
+        try:
+            with tail_export.locked(self._out):
+                await self._remove(topics)
+        except (KafkaError, Refused, BadExport, OSError) as problem:
+            raise Refused(
+                f"{problem}. Topics of {self._config.target} that were not deleted are complete and read-only; "
+                "mend the cause and run the command again"
+            ) from problem
+        topics = await self._read_topics()
+        for name in topics.of(Stage.DELETED):
+            await self._create(topics, name)
+        topics = await self._read_topics()
+        not_yet = [name for name, stage in topics.stages.items() if stage is not Stage.MIRROR]
+        if not_yet:
+            raise Refused(f"{', '.join(not_yet)}: changed by another client; run the command again")
+        return await self._copy(topics)
+
+    async def _remove(self, topics: _Topics) -> None:
+        """Fence, export, and remove what the source does not have."""
+        names = topics.of(Stage.RETURNED, Stage.FENCED)
+        for name in topics.of(Stage.RETURNED):
+            await self._target_topics.fence(name, topics.source_id)
+        tps = topics.partitions(names)
+        cuts = await until_read_only(self._target, tps, timeout=_TIMEOUT) if tps else {}
+        if names:
+            self._echo(f"{self._config.target} is read-only: {', '.join(names)}")
+        await self._until_committed(cuts)
+        committed = await self._committed(names)
+        for name in names:
+            topics.manifests[name] = await self._exported(topics, name, cuts, committed)
+        await self._set_groups_back(topics, names, committed)
+        for name in names:
+            manifest = topics.manifests[name]
+            if manifest.stays:
+                await self._keep(topics, name)
+            else:
+                await self._delete(topics, name, cuts)
+
+    async def _until_committed(self, cuts: Mapping[TopicPartition, int]) -> None:
+        """Wait until the high watermarks are at the *cuts*: Fetch returns no record above them."""
+        give_up_at = self._reactor.seconds() + _TIMEOUT
+        while True:
+            found = await high_watermarks(self._target, cuts)
+            # A running kmirror may copy on in a topic without a tail.
+            behind = [tp for tp, cut in cuts.items() if not _reaches(found[tp], cut)]
+            if not behind:
+                return
+            if self._reactor.seconds() > give_up_at:
+                tp = behind[0]
+                raise Refused(
+                    f"{len(behind)} partitions have records that are not committed, {tp}: it ends at {cuts[tp]}, "
+                    f"the high watermark is {found[tp]}"
+                )
+            await sleep(self._reactor, _POLL)
+
+    async def _exported(
+        self,
+        topics: _Topics,
+        name: str,
+        cuts: Mapping[TopicPartition, int],
+        committed: Committed,
+    ) -> Manifest:
+        """Compare and export the topic *name*, or check the export of an earlier run; return the manifest."""
+        target = topics.target[name]
+        directory = self._directory(name, text_of(target.topic_id))
+        manifest = topics.manifests.get(name)
+        if manifest is None:
+            manifest = await self._export(topics, name, directory, cuts, committed)
+        else:
+            own = {n: cuts[TopicPartition(name, n)] for n in range(target.partitions)}
+            problem = changed(
+                manifest,
+                own,
+                source_id=topics.source_id,
+                target_id=topics.target_id,
+                source_topic_id=text_of(topics.source[name].topic_id),
+            )
+            if problem:
+                raise Refused(f"{directory} {problem}: name another directory")
+            self._echo(f"{name}: was exported by an earlier run")
+        tail_export.verify(directory, manifest)
+        for line in summary(manifest, str(directory)):
+            self._echo(f"  {line}")
+        return manifest
+
+    async def _export(
+        self,
+        topics: _Topics,
+        name: str,
+        directory: Path,
+        cuts: Mapping[TopicPartition, int],
+        committed: Committed,
+    ) -> Manifest:
+        target = topics.target[name]
+        tail_export.begin(directory)
+        partitions: list[ExportedPartition] = []
+        for first in range(0, target.partitions, _AT_ONCE):
+            numbers = range(first, min(first + _AT_ONCE, target.partitions))
+            partitions += await all_of(
+                self._compare(topics, directory, TopicPartition(name, n), cuts) for n in numbers
+            )
+        manifest = Manifest(
+            name,
+            text_of(target.topic_id),
+            topics.target_id,
+            topics.source_id,
+            text_of(topics.source[name].topic_id),
+            target.replication_factor,
+            topics.source[name].partitions,
+            tuple(partitions),
+            {
+                group: {tp.partition: (o.offset, o.metadata) for tp, o in of_topic.items()}
+                for group, offsets in committed.items()
+                if (of_topic := {tp: o for tp, o in offsets.items() if tp.topic == name})
+            },
+        )
+        if manifest.has_unexported_head and not manifest.stays:
+            starts = ", ".join(
+                f"{name}-{each.partition} from {each.log_start} to {each.other_start}"
+                for each in partitions
+                if each.head_batches
+            )
+            raise Refused(
+                f"{self._config.source} lacks what is below its log start: {starts}. --export-head exports it "
+                f"and removes it from {self._config.target}, too"
+            )
+        tail_export.write_manifest(directory, manifest)
+        return manifest
+
+    async def _compare(
+        self,
+        topics: _Topics,
+        directory: Path,
+        tp: TopicPartition,
+        cuts: Mapping[TopicPartition, int],
+    ) -> ExportedPartition:
+        """Compare every batch of *tp*, and write those without an equal one."""
+        cut = cuts[tp]
+        start, _ = await self._range(self._target, tp)
+        other_start, other_end = 0, 0
+        if tp.partition < topics.source[tp.topic].partitions:
+            other_start, other_end = await self._range(self._source, tp)
+        readers = {
+            Side.OURS: LogReader(self._target, tp, start, cut),
+            Side.THEIRS: LogReader(self._source, tp, max(other_start, start), min(other_end, cut)),
+        }
+        export = PartitionExport(
+            directory, tp, other_start=other_start, with_head=self._options.export_head
+        )
+        comparison = Comparison()
+        try:
+            while (side := comparison.wants) is not None:
+                found = await readers[side].read()
+                decided = comparison.end(side) if found is None else comparison.feed(side, found)
+                for batch, is_equal in decided:
+                    export.add(batch, is_equal)
+            return export.finish(log_start=start, log_end=cut)
+        finally:
+            export.abandon()
+
+    async def _keep(self, topics: _Topics, name: str) -> None:
+        """Mark the topic *name*, a prefix of the source's, as its mirror."""
+        source = topics.source[name]
+        if topics.target[name].partitions < source.partitions:
+            applied = await self._target_topics.apply(
+                Plan(add_partitions={name: source.partitions}), replication_factor=-1
+            )
+            for problem in applied.failed.values():
+                raise problem
+        await self._target_topics.mark(name, topics.source_id, text_of(source.topic_id), ())
+
+    async def _delete(self, topics: _Topics, name: str, cuts: Mapping[TopicPartition, int]) -> None:
+        """Delete the topic *name* of the target, and wait until it is gone."""
+        own = {tp: cut for tp, cut in cuts.items() if tp.topic == name}
+        now = await until_read_only(self._target, own, timeout=_TIMEOUT)
+        if now != own:
+            raise Refused(f"{name}: a producer wrote to it after it was compared")
+        topic_id = topics.target[name].topic_id
+        assert topic_id is not None  # the source states it
+        await delete_topic_id(self._target, topic_id, timeout=_DELETION)
+        await self._until(
+            f"{name} to be deleted", lambda: self._target.metadata.topic_id(name) != topic_id
+        )
+        self._echo(f"{name}: deleted at {self._config.target}")
+
+    async def _create(self, topics: _Topics, name: str) -> None:
+        """Create the topic *name* at the target as a mirror of the source's. A running kmirror may be faster."""
+        source = topics.source[name]
+        plan = self._selection.plan({name: source}, {}, topics.source_id, topics.target_id)
+        give_up_at = self._reactor.seconds() + _DELETION
+        while True:
+            problem: KafkaError | None
+            try:
+                applied = await self._target_topics.apply(
+                    Plan(create=plan.create),
+                    replication_factor=topics.manifests[name].replication_factor or -1,
+                )
+                problem = applied.failed.get(name)
+            except (
+                KafkaTimeoutError
+            ) as exists:  # created by another client, or not deleted everywhere yet
+                problem = exists
+            if problem is None:
+                self._echo(f"{name}: created at {self._config.target} as a mirror")
+                return
+            if name in await self._target_topics.names():
+                return  # its marks are read next
+            if self._reactor.seconds() > give_up_at:
+                raise Refused(f"{name} cannot be created at {self._config.target}: {problem}")
+            await sleep(self._reactor, 1.0)
+
+    async def _until(self, what: str, is_so: Callable[[], bool]) -> None:
+        give_up_at = self._reactor.seconds() + _DELETION
+        while True:
+            await self._target.refresh()
+            if is_so():
+                return
+            if self._reactor.seconds() > give_up_at:
+                raise Refused(f"waited {_DELETION:g} s for {what}")
+            await sleep(self._reactor, _POLL)
+
+    # --- groups
+
+    async def _committed(self, names: Iterable[str]) -> Committed:
+        """Return the offsets of groups without members at the target in the topics *names*."""
+        if self._options.without_groups or not names:
+            return {}
+        found = await failback_groups.read_committed(self._target, names)
+        await failback_groups.refuse_members(self._target, found)
+        return found
+
+    async def _set_groups_back(
+        self, topics: _Topics, names: Iterable[str], committed: Committed
+    ) -> None:
+        moved = await failback_groups.set_back(
+            self._target, committed, _kept_until(topics.manifests[name] for name in names)
+        )
+        if moved:
+            self._echo(f"{moved} committed offsets were set back to the divergence")
+
+    async def _restore_groups(self, manifests: Iterable[Manifest]) -> None:
+        if self._options.without_groups:
+            return
+        found = list(manifests)
+        known: Committed = {}
+        for manifest in found:
+            for group, offsets in manifest.groups.items():
+                known.setdefault(group, {}).update(
+                    (TopicPartition(manifest.topic, n), OffsetAndMetadata(at, note))
+                    for n, (at, note) in offsets.items()
+                )
+        if known:
+            restored = await failback_groups.restore(self._target, known, _kept_until(found))
+            if restored:
+                self._echo(f"{restored} committed offsets were deleted with a topic, and are back")
+
+    # --- the copy
+
+    async def _copy(self, topics: _Topics) -> int:
+        """Copy up to the source's present end, restore groups, and have kaudit prove it."""
+        names = topics.of(Stage.MIRROR)
+        tps = topics.partitions(names, at_source=True)
+        await self._target.refresh()
+        await until_read_only(self._target, tps, timeout=_TIMEOUT)
+        cuts = await self._cuts(tps)
+        await drain(self._mirror, topics.source, cuts, stall=self._options.stall)
+        self._echo(f"{self._config.target} has everything up to {self._config.source}'s log ends")
+        manifests = {name: topics.manifests[name] for name in names if name in topics.manifests}
+        try:
+            await self._restore_groups(manifests.values())
+        except KafkaError as problem:
+            self._echo(f"committed offsets that were deleted with a topic are not back: {problem}")
+        record = Record(
+            self._config.name,
+            topics.source_id,
+            topics.target_id,
+            manifests,
+            tuple(name for name in names if name not in manifests),
+        )
+        code = DONE
+        try:
+            record = replace(record, audit=await self._audit(topics, cuts))
+        except Refused as refusal:
+            self._echo(f"NOT PROVEN: {refusal}")
+            code = NOT_PROVEN
+        self.record = record.document(began_ms=self._began_ms, ended_ms=_now_ms())
+        self._echo(self._purpose.conclusion(record, self._out))
+        return code
+
+    async def _cuts(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        answers = await list_offsets(
+            self._source, dict.fromkeys(tps, LATEST), read_committed=True, timeout=_TIMEOUT
+        )
+        cuts = {}
+        for tp, answer in answers.items():
+            if isinstance(answer, KafkaError):
+                raise answer
+            cuts[tp] = answer.offset
+        return cuts
+
+    async def _audit(self, topics: _Topics, cuts: Mapping[TopicPartition, int]) -> str | None:
+        if self._options.without_audit:
+            return None
+        out = self._options.audit or self._out / "audit"
+        self._echo(f"kaudit compares every record; its report goes to {out}")
+        return await proven_by_audit(
+            self._reactor,
+            self._config,
+            out,
+            cuts,
+            source_id=topics.source_id,
+            target_id=topics.target_id,
+            # Producers write to the source meanwhile: what they write is lag, and is no part of the cut.
+            options=["--max-lag", str(2**62)],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Topics:
+    """The selected topics of both clusters, by name."""
+
+    source_id: str
+    target_id: str
+    source: Mapping[str, Topic]
+    target: Mapping[str, Topic]
+    stages: dict[str, Stage]
+    manifests: dict[str, Manifest]
+
+    def of(self, *stages: Stage) -> list[str]:
+        """Return the topics in one of *stages*."""
+        return [name for name, stage in self.stages.items() if stage in stages]
+
+    def partitions(self, names: Iterable[str], *, at_source: bool = False) -> list[TopicPartition]:
+        """Return the partitions of *names*."""
+        topics = self.source if at_source else self.target
+        return [TopicPartition(name, n) for name in names for n in range(topics[name].partitions)]
+
+
+def _kept_until(manifests: Iterable[Manifest]) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(manifest.topic, each.partition): each.divergence.kept_until
+        for manifest in manifests
+        if not manifest.stays
+        for each in manifest.partitions
+    }
+
+
+def _reaches(offset: int | KafkaError, cut: int) -> bool:
+    return isinstance(offset, int) and offset >= cut
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,111 @@
+"""``kmirror repair``: applies kaudit's repair.json to a mirror. `mirrormaker.recopy` performs the steps."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mirrormaker.config import FlowConfig
+from mirrormaker.export_manifest import Manifest
+from mirrormaker.failback_stage import Record, Stage
+from mirrormaker.patterns import compiled
+from mirrormaker.promotion import Refused
+from mirrormaker.recopy import DONE, NOT_PROVEN, REFUSED, Echo, Options, Recopy
+from mirrormaker.repair_plan import RepairPlan, read_plan, stage_of
+from mirrormaker.tail_export import MANIFEST, BadExport, read_manifest
+from mirrormaker.topics import Topic
+
+
+class Repair:
+    """The purpose of `kmirror repair`. *topics* are regular expressions, as the setting ``topics``."""
+
+    def __init__(self, plan: RepairPlan, topics: str) -> None:
+        wanted = compiled(topics)
+        self._plan = plan
+        self._topics = {name for name in plan.topics if wanted.fullmatch(name)}
+
+    @property
+    def topics(self) -> set[str]:
+        """The topics of the plan that the operator named."""
+        return self._topics
+
+    def selects(self, name: str) -> bool:
+        """Return whether the plan has the topic."""
+        return name in self._topics
+
+    def manifest(self, out: Path, name: str, source: Topic) -> Manifest | None:
+        """Return the manifest of an earlier run of the same plan. Raise `BadExport`.
+
+        The directory *out* is of one plan, and a plan has a topic once. So there is one at most.
+        """
+        found = [read_manifest(path.parent) for path in out.glob(f"{name}-*/{MANIFEST}")]
+        of_topic = [each for each in found if each is not None and each.topic == name]
+        if len(of_topic) > 1:
+            raise BadExport(f"{out} has several exports of {name}")
+        return of_topic[0] if of_topic else None
+
+    def stage(
+        self,
+        name: str,
+        source: Topic,
+        target: Topic | None,
+        *,
+        copy: str,
+        manifest: Manifest | None,
+        source_id: str,
+        target_id: str,
+    ) -> Stage | None:
+        """Return how far the topic is. Raise `Refused`."""
+        return stage_of(
+            self._plan,
+            name,
+            source,
+            target,
+            copy=copy,
+            manifest=manifest,
+            source_id=source_id,
+            target_id=target_id,
+        )
+
+    def conclusion(self, record: Record, out: Path) -> str:
+        """Return what was exported."""
+        again = sorted(name for name, each in record.manifests.items() if not each.stays)
+        return (
+            f"copied again: {', '.join(again) or 'no topic, each was a prefix of the source'}; "
+            f"{record.lost.records} records that the source does not have, or has otherwise, were exported to {out}"
+        )
+
+
+async def show_repair(
+    reactor: Any, config: FlowConfig, options: Options, file: Path, topics: str, echo: Echo
+) -> tuple[int, dict[str, Any] | None]:
+    """Print the plan in *file* and, with ``execute``, apply it; return the exit code and the record."""
+    try:
+        text = file.read_bytes()
+        plan = read_plan(json.loads(text))
+    except (OSError, ValueError, Refused) as problem:
+        echo(f"refused: {file}: {problem}")
+        return REFUSED, None
+    for line in plan.lines():
+        echo(f"  {line}")
+    purpose = Repair(plan, topics)
+    if not purpose.topics:
+        echo("nothing that a repair can do")
+        return (REFUSED if plan.beyond else DONE), None
+    if options.export is not None:
+        # A directory of its own for each plan: the manifests in it show how far this repair is.
+        digest = hashlib.sha256(text).hexdigest()[:16]
+        options = replace(options, export=options.export / f"repair-{digest}")
+    copying = Recopy(reactor, config, options, purpose, echo)
+    code = await copying.run()
+    if code == DONE and options.execute and plan.beyond:
+        echo(f"{len(plan.beyond)} ranges cannot be repaired, see above")
+        code = NOT_PROVEN
+    record = copying.record
+    if record is not None:  # nothing was lost with a cluster: there is no RPO
+        record["exported_records"] = record.pop("rpo_records")
+        del record["rpo_seconds"]
+    return code, record

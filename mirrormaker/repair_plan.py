@@ -1,0 +1,163 @@
+"""Reads kaudit's repair.json: which topics a repair copies again, and what it cannot repair. Pure.
+
+A kbroker topic cannot get other records at offsets below its log end. So a repair copies a whole topic again from the
+source, as a failback does (docs/design/mirror-failback.md), unless the target turns out to be a prefix of it.
+
+In: repair.json, topics of both clusters, manifests   Out: a `RepairPlan`, a `Stage` or a refusal   Owner: the command
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mirrormaker.export_manifest import Manifest
+from mirrormaker.failback_stage import Stage
+from mirrormaker.lineage import text_of
+from mirrormaker.promotion import Refused
+from mirrormaker.topics import MARK, Topic
+
+SCHEMA_VERSION = 1
+_UNDECODABLE = "undecodable"
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Offsets that a copy does not repair, with kaudit's reason."""
+
+    topic: str
+    partition: int
+    first: int
+    until: int
+    log: str
+    finding: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}-{self.partition} offsets {self.first}-{self.until - 1} ({self.finding}, {self.log}): "
+            f"{self.reason}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RepairPlan:
+    """What repair.json asks for."""
+
+    source_id: str
+    target_id: str
+    ranges: Mapping[str, int]
+    """The number of ranges to copy, by topic."""
+    removed: tuple[Left, ...]
+    """What only the target has: a topic that is created again does not have it, the export does."""
+    beyond: tuple[Left, ...]
+    """What the source itself does not have, or has damaged: no copy repairs it."""
+    not_compared: int
+    """Offsets that the audit did not compare."""
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics with something that a repair can do."""
+        return sorted({*self.ranges, *(each.topic for each in self.removed)})
+
+    @property
+    def damaged(self) -> dict[str, Left]:
+        """The topics that cannot be copied: the source's own batch is damaged."""
+        return {each.topic: each for each in self.beyond if each.finding == _UNDECODABLE}
+
+    def lines(self) -> Iterator[str]:
+        """Yield the plan for the operator."""
+        for topic in self.topics:
+            yield f"{topic}: {self.ranges.get(topic, 0)} ranges differ: is compared and, if needed, copied again"
+        for each in self.removed:
+            yield f"only at the target, is exported and removed: {each}"
+        for each in self.beyond:
+            yield f"CANNOT be repaired: {each}"
+        if self.not_compared:
+            yield f"{self.not_compared} offsets were not compared by the audit: the plan does not cover them"
+
+
+def read_plan(document: Any) -> RepairPlan:
+    """Return the plan in *document*. Raise `Refused` if it is none, or one that kmirror cannot apply."""
+    try:
+        if document["schema_version"] != SCHEMA_VERSION:
+            raise Refused(f"the plan has schema_version {document['schema_version']}")
+        if document["renumbered"]:
+            raise Refused("the plan is of an audit with --renumbered: offsets cannot be repaired")
+        ranges: dict[str, int] = {}
+        for each in document["copy"]:
+            _same_name(each)
+            ranges[each["topic"]] = ranges.get(each["topic"], 0) + len(each["ranges"])
+        left = [_left(each) for each in document["not_repairable"]]
+        not_compared = document["not_compared"]
+        return RepairPlan(
+            str(document["source"]["cluster_id"]),
+            str(document["target"]["cluster_id"]),
+            ranges,
+            tuple(each for each in left if each.log == "target"),
+            tuple(each for each in left if each.log != "target"),
+            int(not_compared["aged_out"]) + int(not_compared["not_read"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise Refused(f"it is not a repair.json of kaudit: {problem!r}") from None
+
+
+def _left(row: Mapping[str, Any]) -> Left:
+    _same_name(row)
+    return Left(
+        row["topic"],
+        int(row["partition"]),
+        int(row["from"]),
+        int(row["until"]),
+        row["log"],
+        row["class"],
+        row["reason"],
+    )
+
+
+def _same_name(row: Mapping[str, Any]) -> None:
+    if row["topic"] != row["target_topic"]:
+        raise Refused(
+            f"{row['topic']} has the name {row['target_topic']} at the target: a repair needs one name"
+        )
+
+
+def stage_of(
+    plan: RepairPlan,
+    name: str,
+    source: Topic,
+    target: Topic | None,
+    *,
+    copy: str,
+    manifest: Manifest | None,
+    source_id: str,
+    target_id: str,
+) -> Stage:
+    """Return how far the repair of *name* is. Raise `Refused`.
+
+    *manifest* is that of an earlier run of the same plan.
+    """
+    if (plan.source_id, plan.target_id) != (source_id, target_id):
+        raise Refused(
+            f"{name}: the plan is of clusters {plan.source_id} and {plan.target_id}, "
+            f"the flow is from {source_id} to {target_id}"
+        )
+    if name in plan.damaged:
+        raise Refused(f"{name}: cannot be copied: {plan.damaged[name]}. --topics leaves it out")
+    if name != copy:
+        raise Refused(f"{name}: the target's name is {copy}; a repair needs one name")
+    if source.compacted or (target is not None and target.compacted):
+        raise Refused(f"{name}: is compacted: equal records may be in other batches")
+    if target is None:
+        if manifest is None:
+            raise Refused(f"{name}: does not exist at the target: kmirror run copies it")
+        return Stage.DELETED
+    mark, copied = target.overrides.get(MARK, ""), target.copied_topic_id
+    if mark != source_id or not copied or copied != text_of(source.topic_id):
+        raise Refused(
+            f"{name}: the target's topic is no mirror of the source's: only a mirror is repaired"
+        )
+    if manifest is not None and (manifest.stays or manifest.topic_id != text_of(target.topic_id)):
+        return Stage.MIRROR
+    return Stage.FENCED

@@ -1,0 +1,248 @@
+"""`kmirror failback` between two real clusters: a lost source returns, and nothing of it is removed without a copy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicCollection
+
+from kclient import Consumer
+from kclient.types import OffsetAndMetadata, TopicPartition
+from tests.integration.test_mirror_promotion import deliver, values
+from tests.kit.brokers import Cluster
+from tests.kit.mirrored_clusters import MakeMirror, admin, delete_records, make_topic
+from tests.kit.mirrors import Mirror, stored, until_same
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+BOTH = {"west->east.enabled": "true", "sync.topic.configs.interval.seconds": "1"}
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Path:
+    return tmp_path / "export"
+
+
+@pytest.fixture
+def returned(east: Cluster, west: Cluster, mirror: MakeMirror) -> Mirror:
+    """West was promoted without east, and has 2 records of its own; east has a tail of 3 at the same offsets."""
+    for topic in ("orders", "payments"):
+        make_topic(east, topic, 2)
+    assert deliver(east, "orders", b"1", b"2", b"3") is None
+    assert deliver(east, "orders", b"other", partition=1) is None
+    assert deliver(east, "payments", b"paid") is None
+    both = mirror(BOTH)
+    assert both.run_once() == 0
+    for value in (b"tail-0", b"tail-1", b"tail-2"):  # a batch each
+        assert deliver(east, "orders", value) is None
+    east.kill(1)
+    code, output = both.ask("promote", "--flow", "east->west", "--source-lost", timeout=120)
+    assert code == 0, output
+    assert deliver(west, "orders", b"west-1", b"west-2") is None
+    east.start(1)
+    return both
+
+
+def arguments(export: Path, *more: str) -> list[str]:
+    return ["--flow", "west->east", "--execute", "--export", str(export), *more]
+
+
+def record_of(output: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.JSONDecoder().raw_decode(output[output.index("{\n") :])[0]
+    return found
+
+
+def exported(export: Path) -> list[dict[str, Any]]:
+    """What `kmirror exported` prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mirrormaker", "exported", str(export)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def topic_id(cluster: Cluster, topic: str) -> str:
+    client = admin(cluster)
+    return str(client.describe_topics(TopicCollection([topic]))[topic].result(10).topic_id)
+
+
+@pytest.mark.timeout(900)
+def test_a_returned_cluster_becomes_the_mirror_and_its_tail_is_in_files(
+    east: Cluster, west: Cluster, returned: Mirror, export: Path
+) -> None:
+    ahead, behind = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    with Consumer(
+        bootstrap_servers=east.bootstrap, group_id="billing", enable_auto_commit=False
+    ) as consumer:
+        consumer.assign([ahead, behind])
+        consumer.commit({ahead: OffsetAndMetadata(5, "tail"), behind: OffsetAndMetadata(1, "end")})
+    code, output = returned.ask("failback", "--flow", "west->east", timeout=120)
+    assert code == 0, output
+    assert "orders-0: diverges at 3 (search, " in output
+    assert "dry run: nothing was changed" in output
+    assert deliver(east, "orders", b"tail-3") is None
+
+    returned.start()  # it may create the topic before the command does
+    code, output = returned.ask("failback", *arguments(export), timeout=600)
+    assert code == 0, output
+    found = exported(export)
+    assert [(each["offset"], each["value"]) for each in found] == [
+        (3 + n, f"tail-{n}") for n in range(4)
+    ]
+    record = record_of(output)
+    stamps = [each["timestamp"] for each in found]
+    assert record["rpo_records"] == 4
+    assert record["rpo_seconds"] == (max(stamps) - min(stamps)) / 1000
+    report = json.loads((export / "audit" / "report.json").read_text())
+    assert report["verdict"] == "CONSISTENT"
+    assert record["audit_run_id"] == report["meta"]["run_id"]
+    with Consumer(bootstrap_servers=east.bootstrap, group_id="billing") as consumer:
+        committed = consumer.committed([ahead, behind])
+    assert committed == {
+        ahead: OffsetAndMetadata(3, "tail"),
+        behind: OffsetAndMetadata(1, "end"),
+    }
+
+    refused = deliver(east, "orders", b"no")
+    assert refused is not None
+    assert refused.name() == "POLICY_VIOLATION"
+    assert deliver(west, "orders", b"west-3") is None
+    until_same(west, east, "orders", 2, timeout=60)
+    code, output = returned.ask("promote", "--flow", "west->east", timeout=120)
+    assert code == 0, output
+    assert deliver(east, "orders", b"east again") is None
+    assert values(east, "orders", 0) == [
+        *(b"1", b"2", b"3", b"west-1", b"west-2", b"west-3", b"east again")
+    ]
+
+
+def killed_after(line: str, mirror: Mirror, options: list[str]) -> bool:
+    """Run the command, and kill -9 it when it has written *line*; return whether it wrote it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mirrormaker", "failback", str(mirror.path), *options],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stderr is not None
+    with process, process.stderr:
+        for written in process.stderr:
+            if line in written:
+                process.kill()
+                return True
+    return False
+
+
+def test_a_failback_that_is_killed_after_each_step_is_continued_by_the_same_command(
+    east: Cluster, west: Cluster, returned: Mirror, export: Path
+) -> None:
+    options = arguments(export, "--no-audit")
+    code, output = returned.ask("verify", timeout=120)
+    assert code == 1, output
+    assert "1 partitions differ in what was compared" in output
+    for line in ("is read-only", "diverges at 3", "deleted at east"):
+        assert killed_after(line, returned, options), line
+    # The last kill may have come after the creation.
+    killed_after("created at east", returned, options)
+
+    code, output = returned.ask("failback", *options, timeout=120)
+    assert code == 0, output
+    assert record_of(output)["rpo_records"] == 3
+    assert [each["value"] for each in exported(export)] == ["tail-0", "tail-1", "tail-2"]
+    assert stored(west, "orders") == stored(east, "orders")
+    assert values(east, "orders", 0) == [b"1", b"2", b"3", b"west-1", b"west-2"]
+    again, text = returned.ask("failback", *options, timeout=120)
+    assert (again, record_of(text)["rpo_records"]) == (0, 3), text
+    code, output = returned.ask("verify", timeout=120)
+    assert code == 0, output
+    assert "no difference was found in what was compared: 4 batches with 7 records" in output
+
+
+def test_nothing_is_removed_that_is_neither_at_the_other_cluster_nor_exported(
+    east: Cluster, west: Cluster, returned: Mirror, export: Path
+) -> None:
+    delete_records(west, "orders", 4)  # all that both have
+    before = stored(east, "orders")
+    ids = {topic: topic_id(east, topic) for topic in ("orders", "payments")}
+    options = arguments(export, "--no-audit")
+    code, output = returned.ask("failback", *options, timeout=120)
+    assert code == 5, output
+    assert "orders-0 from 0 to 4" in output
+    assert stored(east, "orders") == before
+
+    code, output = returned.ask("failback", *options, "--export-head", timeout=120)
+    assert code == 0, output
+    record = record_of(output)
+    assert record["rpo_records"] is None
+    assert "the logs do not show where a partition diverged" in output
+    found = [each["value"] for each in exported(export) if each["partition"] == 0]
+    assert found == ["1", "2", "3", "tail-0", "tail-1", "tail-2"]
+    # payments has no tail: its topic stays.
+    assert {each["topic"]: each["created_again"] for each in record["topics"]} == {
+        "orders": True,
+        "payments": False,
+    }
+    assert topic_id(east, "payments") == ids["payments"]
+    assert topic_id(east, "orders") != ids["orders"]
+    assert deliver(west, "payments", b"more") is None
+    assert returned.ask("failback", *options, timeout=120)[0] == 0
+    assert values(east, "payments", 0) == [b"paid", b"more"]
+
+
+def test_a_damaged_mirror_is_copied_again_by_the_plan_of_an_audit(
+    east: Cluster, west: Cluster, mirror: MakeMirror, export: Path, tmp_path: Path
+) -> None:
+    make_topic(east, "orders")
+    for value in (b"first", b"second", b"third"):  # a batch each
+        assert deliver(east, "orders", value) is None
+    one = mirror()
+    assert one.run_once() == 0
+    west.terminate(1)
+    segment = next((west[1].data / "orders-0").glob("*.log"))
+    segment.write_bytes(segment.read_bytes().replace(b"second", b"SECOND"))
+    west.start(1)
+    ids = {cluster: admin(cluster).list_topics(timeout=10).cluster_id for cluster in (east, west)}
+    plan = tmp_path / "repair.json"
+    orders = {"topic": "orders", "target_topic": "orders", "partition": 0}
+    ranges = [{"from": 1, "until": 2, "records": {"undecodable": 1}}]
+    gap = {"log": "source", "class": "gap", "reason": "gone", "from": 7, "until": 9, "records": 2}
+    document = {
+        "schema_version": 1,
+        "renumbered": False,
+        "source": {"cluster_id": ids[east]},
+        "target": {"cluster_id": ids[west]},
+        "copy": [{**orders, "whole_windows": False, "ranges": ranges}],
+        "not_repairable": [{**orders, **gap}],
+        "not_compared": {"aged_out": 0, "not_read": 0, "lagging": 0},
+    }
+    plan.write_text(json.dumps(document))
+    options = ["--plan", str(plan), "--no-audit"]
+    before = stored(west, "orders")
+    code, output = one.ask("repair", *options, timeout=120)
+    assert code == 0, output
+    assert "orders: 1 ranges differ" in output
+    assert "CANNOT be repaired: orders-0 offsets 7-8 (gap, source): gone" in output
+    assert stored(west, "orders") == before
+
+    options += ["--execute", "--export", str(export)]
+    code, output = one.ask("repair", *options, timeout=120)
+    assert code == 4, output  # the gap is left
+    assert "copied again: orders; 1 records that the source does not have" in output
+    assert stored(west, "orders") == stored(east, "orders")
+    code, output = one.ask("repair", *options, timeout=120)
+    assert code == 4, output
+    plan.write_text(json.dumps({**document, "not_repairable": []}))
+    code, output = one.ask("repair", *options, timeout=120)
+    assert code == 0, output
+    assert "each was a prefix of the source" in output
+    assert deliver(east, "orders", b"fourth") is None
+    assert one.run_once() == 0
+    assert values(west, "orders", 0) == [b"first", b"second", b"third", b"fourth"]

@@ -1,0 +1,152 @@
+"""How far the failback of a topic is, from the marks and topic ids of both clusters and the export."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from mirrormaker.export_manifest import ExportedFile, ExportedPartition, Manifest
+from mirrormaker.failback_stage import Record, Stage, changed, stage_of
+from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
+from mirrormaker.promotion import Refused
+from mirrormaker.topics import MARK, Topic
+
+LOST, PROMOTED, OTHER = UUID(int=1), UUID(int=2), UUID(int=3)
+
+
+def topic(
+    topic_id: UUID, mark: str | None = None, copied: UUID | None = None, policy: str = "delete"
+) -> Topic:
+    overrides = {} if mark is None else {MARK: mark}
+    if copied is not None:
+        overrides[SOURCE_TOPIC_ID] = text_of(copied)
+    return Topic(1, topic_id, overrides, {"cleanup.policy": policy}, 1)
+
+
+WEST = topic(PROMOTED, "", LOST)
+
+
+def stage(
+    source: Topic, target: Topic | None, *, copy: str = "t", is_exported: bool = False
+) -> Stage | None:
+    return stage_of(
+        "t",
+        source,
+        target,
+        copy=copy,
+        is_exported=is_exported,
+        source_id="W",
+        target_id="E",
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "is_exported", "expected"),
+    [
+        (topic(LOST), False, Stage.RETURNED),
+        (topic(LOST, ""), False, Stage.RETURNED),
+        (topic(LOST, "W"), False, Stage.FENCED),
+        (topic(LOST, "W"), True, Stage.FENCED),
+        (None, True, Stage.DELETED),
+        (topic(OTHER, "W", PROMOTED), True, Stage.MIRROR),
+        (topic(LOST, "W", PROMOTED), True, Stage.MIRROR),
+        # A pair that failed back before: the statement of that time is of an earlier topic.
+        (topic(LOST, "W", OTHER), False, Stage.FENCED),
+        (topic(LOST, "", PROMOTED), False, Stage.RETURNED),
+    ],
+)
+def test_the_marks_the_topic_ids_and_the_export_are_the_state(
+    target: Topic | None, is_exported: bool, expected: Stage
+) -> None:
+    assert stage(WEST, target, is_exported=is_exported) is expected
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "is_exported", "reason"),
+    [
+        (topic(PROMOTED, "E", LOST), topic(LOST), False, "promote --source-lost opens it first"),
+        (topic(PROMOTED, "N", LOST), topic(LOST), False, "is a mirror of cluster N"),
+        (WEST, None, False, "has no export of topic id"),
+        (WEST, topic(LOST, "N"), False, "the target's topic is a mirror of cluster N"),
+        (WEST, topic(OTHER), False, "it is another topic"),
+        (WEST, topic(OTHER, "W"), False, "it is another topic"),
+        (WEST, topic(OTHER), True, "another client created it"),
+        (topic(PROMOTED), topic(LOST), False, "no topic id of the target"),
+        (WEST, topic(LOST, policy="compact"), False, "is compacted"),
+        (topic(PROMOTED, "", LOST, "compact,delete"), topic(LOST), False, "is compacted"),
+    ],
+)
+def test_what_could_remove_another_topic_is_refused(
+    source: Topic, target: Topic | None, is_exported: bool, reason: str
+) -> None:
+    with pytest.raises(Refused, match=reason):
+        stage(source, target, is_exported=is_exported)
+
+
+def test_a_renamed_topic_is_refused_and_a_new_one_of_the_promoted_cluster_is_left_alone() -> None:
+    with pytest.raises(Refused, match="needs one name"):
+        stage(WEST, topic(LOST), copy="west.t")
+    assert stage(topic(PROMOTED), None) is None
+
+
+def partition(
+    number: int, *, end: int, first_unequal: int | None, start: int = 0
+) -> ExportedPartition:
+    files: tuple[ExportedFile, ...] = ()
+    if first_unequal is not None:
+        name = f"{first_unequal:020}.log"
+        files = (
+            ExportedFile(
+                name, "tail", first_unequal, end, 1, end - first_unequal, 0, 9, "", 1_000, 3_500
+            ),
+        )
+    equal_end = end if first_unequal is None else first_unequal
+    return ExportedPartition(number, start, end, 0, equal_end or None, first_unequal, 1, 0, files)
+
+
+def manifest(*partitions: ExportedPartition) -> Manifest:
+    return Manifest("t", text_of(LOST), "E", "W", text_of(PROMOTED), 3, 2, partitions)
+
+
+def test_the_rpo_is_the_sum_of_the_exported_records_and_the_span_of_their_timestamps() -> None:
+    made = manifest(partition(0, end=9, first_unequal=4), partition(1, end=3, first_unequal=None))
+    document = Record("west->east", "W", "E", {"t": made}).document(began_ms=1, ended_ms=2)
+    assert (document["rpo_records"], document["rpo_seconds"]) == (5, 2.5)
+    assert [each["divergence"] for each in document["topics"][0]["partitions"]] == [4, 3]
+    nothing = Record("west->east", "W", "E", {}, ("t",)).document(began_ms=1, ended_ms=2)
+    assert (nothing["rpo_records"], nothing["already_mirrors"]) == (None, ["t"])
+
+
+@pytest.mark.parametrize(
+    ("cuts", "source_id", "topic_id", "reason"),
+    [
+        ({0: 9}, "W", PROMOTED, ""),
+        ({0: 10}, "W", PROMOTED, "the logs end at {0: 10}"),
+        ({0: 9, 1: 0}, "W", PROMOTED, "the logs end at"),
+        ({0: 9}, "N", PROMOTED, "is of clusters E and W"),
+        ({0: 9}, "W", OTHER, "compares with topic id"),
+    ],
+)
+def test_an_export_of_another_log_is_not_used(
+    cuts: dict[int, int], source_id: str, topic_id: UUID, reason: str
+) -> None:
+    found = changed(
+        manifest(partition(0, end=9, first_unequal=4)),
+        cuts,
+        source_id=source_id,
+        target_id="E",
+        source_topic_id=text_of(topic_id),
+    )
+    assert reason in found
+    assert bool(found) == bool(reason)
+
+
+def test_a_topic_stays_if_each_partition_is_a_prefix_of_one_at_the_other_cluster() -> None:
+    same = [partition(n, end=3, first_unequal=None) for n in range(3)]
+    assert manifest(*same[:2]).stays
+    assert not manifest(*same).stays  # the other cluster has 2 partitions
+    assert not manifest(same[0], partition(1, end=9, first_unequal=4)).stays
+    without_common_batch = replace(same[0], other_start=2, last_equal_end=None)
+    assert not manifest(without_common_batch).stays

@@ -1,0 +1,129 @@
+"""What kmirror applies of kaudit's repair.json, and what it refuses by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from mirrormaker.export_manifest import ExportedPartition, Manifest
+from mirrormaker.failback_stage import Stage
+from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
+from mirrormaker.promotion import Refused
+from mirrormaker.repair_plan import RepairPlan, read_plan, stage_of
+from mirrormaker.topics import MARK, Topic
+
+SOURCE, TARGET, AGAIN = UUID(int=1), UUID(int=2), UUID(int=3)
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    place = {"topic": "t", "target_topic": "t", "partition": 0}
+    at = {"from": 5, "until": 7, "records": 2}
+    return {
+        "schema_version": 1,
+        "renumbered": False,
+        "source": {"cluster_id": "E"},
+        "target": {"cluster_id": "W"},
+        "copy": [{**place, "whole_windows": False, "ranges": [{**at}, {**at}]}],
+        "not_repairable": [
+            {**place, **at, "log": "target", "class": "extra", "reason": "delete it"},
+            {**place, **at, "log": "source", "class": "gap", "reason": "gone"},
+        ],
+        "not_compared": {"aged_out": 3, "not_read": 1, "lagging": 9},
+        **changes,
+    }
+
+
+def test_every_line_of_the_plan_is_printed() -> None:
+    plan = read_plan(document())
+    assert list(plan.lines()) == [
+        "t: 2 ranges differ: is compared and, if needed, copied again",
+        "only at the target, is exported and removed: t-0 offsets 5-6 (extra, target): delete it",
+        "CANNOT be repaired: t-0 offsets 5-6 (gap, source): gone",
+        "4 offsets were not compared by the audit: the plan does not cover them",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (document(schema_version=2), "schema_version 2"),
+        (document(renumbered=True), "offsets cannot be repaired"),
+        ({"verdict": "CONSISTENT"}, "not a repair.json"),
+        ([], "not a repair.json"),
+        (document(copy=[{"topic": "t"}]), "not a repair.json"),
+        (
+            document(copy=[{"topic": "t", "target_topic": "east.t", "partition": 0, "ranges": []}]),
+            "has the name east.t",
+        ),
+    ],
+)
+def test_what_is_no_plan_for_kmirror_is_refused(found: Any, reason: str) -> None:
+    with pytest.raises(Refused, match=reason):
+        read_plan(found)
+
+
+SOURCE_TOPIC = Topic(1, SOURCE, {}, {"cleanup.policy": "delete"})
+MIRROR = Topic(
+    1, TARGET, {MARK: "E", SOURCE_TOPIC_ID: text_of(SOURCE)}, {"cleanup.policy": "delete"}
+)
+
+
+def stage(
+    target: Topic | None,
+    manifest: Manifest | None = None,
+    *,
+    plan: RepairPlan | None = None,
+    source: Topic = SOURCE_TOPIC,
+    copy: str = "t",
+    source_id: str = "E",
+) -> Stage:
+    return stage_of(
+        plan or read_plan(document()),
+        "t",
+        source,
+        target,
+        copy=copy,
+        manifest=manifest,
+        source_id=source_id,
+        target_id="W",
+    )
+
+
+def test_the_export_of_this_plan_shows_how_far_the_repair_is() -> None:
+    equal = ExportedPartition(0, 0, 9, 0, 9, None, 3, 0, ())
+    one = Manifest("t", text_of(TARGET), "W", "E", text_of(SOURCE), 1, 1, (equal,))
+    moved = replace(one, partitions=(replace(equal, first_unequal=4),))
+    assert stage(MIRROR) is Stage.FENCED
+    assert stage(MIRROR, moved) is Stage.FENCED
+    assert stage(None, moved) is Stage.DELETED
+    assert stage(replace(MIRROR, topic_id=AGAIN), moved) is Stage.MIRROR
+    assert stage(MIRROR, one) is Stage.MIRROR
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"source_id": "N"}, "the plan is of clusters E and W"),
+        ({"copy": "east.t"}, "needs one name"),
+        ({"target": None}, "does not exist at the target"),
+        ({"target": replace(MIRROR, overrides={})}, "is no mirror of the source's"),
+        ({"target": replace(MIRROR, overrides={MARK: "E"})}, "is no mirror of the source's"),
+        ({"source": replace(SOURCE_TOPIC, topic_id=AGAIN)}, "is no mirror of the source's"),
+        ({"source": replace(SOURCE_TOPIC, effective={"cleanup.policy": "compact"})}, "compacted"),
+    ],
+)
+def test_only_a_mirror_of_the_clusters_of_the_plan_is_repaired(
+    changes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(Refused, match=reason):
+        stage(**{"target": MIRROR, **changes})
+
+
+def test_a_topic_with_a_damaged_batch_at_the_source_is_refused() -> None:
+    row = document()["not_repairable"][1]
+    plan = read_plan(document(not_repairable=[{**row, "class": "undecodable"}]))
+    with pytest.raises(Refused, match="--topics leaves it out"):
+        stage(MIRROR, plan=plan)
