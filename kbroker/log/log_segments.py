@@ -8,7 +8,7 @@ loss, leaves a directory that recovery (`log_loader`) opens as the log before th
 
     roll                            create the next segment, then delete the sealed one if it is empty
     truncate_to                     delete segments from the end, then cut the last one
-    truncate_fully_and_start_at     create the new segment, then delete the others
+    truncate_fully_and_start_at     create the new segment, then delete the others, the one furthest from it first
     delete_oldest                   rename to .deleted, oldest first; a later task removes the files
     quarantine_behind               rename to .quarantined, behind the last whole batch; recovery only
     replace                         one new segment for a run of sealed ones; see `segment_replacement`
@@ -182,8 +182,8 @@ class LogSegments(Sequence[LogSegment]):
         if same is None:
             self.active = LogSegment.create(self._disk, self.directory, offset, now_ms)
             self._segments.append(self.active)
-        # The newest first where the first ones stay: a killed process leaves no hole.
-        for segment in former if same is None else former[::-1]:
+        # The newest first where the new segment is before them: a killed process leaves no hole between the two.
+        for segment in former if former[-1].base_offset < offset else former[::-1]:
             if segment is not same:
                 self._segments.remove(segment)
                 self._delete(segment)

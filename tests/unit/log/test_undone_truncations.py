@@ -5,6 +5,7 @@ The property test of segment replacements found each of these.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -15,7 +16,8 @@ from kbroker.config.log import LogConfig
 from kbroker.log.partition_metadata_file import PartitionMetadata, encode_partition_metadata
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import parse
-from tests.kit.logs import append, batch_of, open_log, records
+from kclient.wire.errors import KafkaStorageError
+from tests.kit.logs import FaultyDisk, append, batch_of, open_log, records
 from tests.kit.producer_batches import numbered_batch
 from tests.kit.simulated_disk import SimulatedDisk
 
@@ -117,3 +119,27 @@ def test_records_of_an_earlier_epoch_behind_those_of_a_later_one_are_cut(tmp_pat
     again = open_log(tmp_path / "t-0")
     assert again.log_end_offset == 2
     assert any("leader epoch 4 follows 7" in note for note in again.notes)
+
+
+@pytest.mark.parametrize("call", ["rename", "unlink"])
+@pytest.mark.parametrize("calls", range(9))
+def test_a_log_that_ended_while_it_was_emptied_below_its_start_has_no_hole(
+    tmp_path: Path, call: str, calls: int
+) -> None:
+    """The recovery point is lowered later: recovery does not look for a hole below it."""
+    disk = FaultyDisk()
+    log = open_log(tmp_path / "t-0", log_start_offset=30, disk=disk)
+    for n in range(3):
+        append(log, n)
+        log.roll(0)
+    append(log, 3)
+    log.flush()
+    old = records(log)
+    disk.fail(call, after=calls)
+    with suppress(KafkaStorageError):
+        log.truncate_to(10)
+    log.close(clean=False)
+    again = open_log(tmp_path / "t-0", recovery_point=34, log_start_offset=30)
+    found = records(again)
+    assert found == old[: len(found)]
+    assert len(found) == len(old) or again.missing_below == 34
