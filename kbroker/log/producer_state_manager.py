@@ -52,18 +52,16 @@ class ProducerStateManager:
 
     def replicated(self, infos: Sequence[BatchInfo], now_ms: int) -> None:
         """Record batches as the leader of the partition wrote them."""
-        if self.copied.goes_on and infos:  # the batches do not show where they come from
-            self.end_copied(infos[0].base_offset)
         self.states.replay(infos, now_ms)
 
     def before_copy(self, base_offset: int) -> None:
-        """Handle an append of a mirror at *base_offset*."""
+        """Handle an append of a mirror at *base_offset*, before it."""
         if not self.copied.goes_on:
             self.copied.begin(base_offset)
             self._write_copied()
 
     def end_copied(self, base_offset: int) -> None:
-        """Handle an append of a client of this cluster at *base_offset*."""
+        """Handle an append of a client of this cluster at *base_offset*, before it: it must not count as a copy."""
         self.copied.end(base_offset)
         self._write_copied()
 

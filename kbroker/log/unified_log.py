@@ -275,6 +275,8 @@ class UnifiedLog:
             if segments.active.roll_is_due(config, size, last_offset, max_timestamp, now_ms):
                 self.roll(now_ms)
             segment = segments.active
+            if info.producer_id >= 0 and self.producers.copied.goes_on:
+                self.producers.end_copied(base_offset)
             self._write(segment, (stamp(info, base_offset, leader_epoch), rest))
             interval = config.index_interval_bytes
             segment.appended(size, base_offset, last_offset, max_timestamp, interval)
@@ -285,8 +287,6 @@ class UnifiedLog:
             self.leader_epochs.assign(leader_epoch, base_offset)
         if info.producer_id >= 0:
             producers = self.producers
-            if producers.copied.goes_on:
-                self._end_copied(base_offset)
             if log_append_time < 0:
                 producers.states.appended(info, base_offset, now_ms)
             else:
@@ -399,13 +399,6 @@ class UnifiedLog:
         if self._on_roll is not None and sealed.size:
             self._on_roll()
 
-    def _end_copied(self, base_offset: int) -> None:
-        """Handle the first batch of a producer of this cluster behind what a mirror copied."""
-        try:
-            self.producers.end_copied(base_offset)
-        except OSError as error:
-            self._fence(error)  # the batch itself is in the log
-
     def _append_run(
         self, view: memoryview, run: list[BatchInfo], leader_epoch: int | None, now_ms: int
     ) -> None:
@@ -417,6 +410,9 @@ class UnifiedLog:
             return
         start, end = run[0].position, run[-1].end
         segment = self.segments.active
+        if leader_epoch is None and self.producers.copied.goes_on:
+            # The batches do not show where they come from.
+            self.producers.end_copied(run[0].base_offset)
         self._write(segment, (view[start:end],))
         interval = self.config.index_interval_bytes
         for info in run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from kbroker.config.log import LogConfig
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate
-from tests.kit.logs import append, open_log
+from kclient.wire.errors import KafkaStorageError
+from tests.kit.logs import FaultyDisk, append, open_log
 from tests.kit.producer_batches import append_numbered, header, numbered_batch
 from tests.kit.simulated_disk import SimulatedDisk
 
@@ -269,6 +271,26 @@ def test_batches_in_the_place_of_truncated_copies_are_remembered_after_a_restart
     log = open_log(tmp_path / "t-0")
     assert known(log) == {P: (0, 2, 3)}
     assert recognised(log, 0, 1, 2)
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_batch_behind_copies_is_not_taken_for_one_of_them_if_the_broker_ends_there(
+    tmp_path: Path, role: str
+) -> None:
+    disk = FaultyDisk()
+    log = open_log(tmp_path / "t-0", disk=disk)
+    copy = numbered_batch(4, 0)
+    log.append_copied(copy, list(iterate(copy)), 0, 0, start_offset=0)
+    appends: dict[str, Callable[[], object]] = {
+        "leader": lambda: append_numbered(log, P, 0),
+        "follower": lambda: log.append_as_follower(numbered_batch(P, 0, base_offset=1), 0),
+    }
+    disk.fail("rename")
+    with pytest.raises(KafkaStorageError):
+        appends[role]()
+    log.close(clean=False)
+    log = open_log(tmp_path / "t-0")
+    assert (log.log_end_offset, known(log)) == (1, {})
 
 
 def test_copies_beyond_the_end_that_recovery_found_are_forgotten(tmp_path: Path) -> None:
