@@ -98,7 +98,7 @@ def digest_batches(
             sums.add(records)
     rows = [(*row, None) for row in sums.rows()]
     if rows:
-        yield _as_arrow(rows, DIGEST_COLUMNS)
+        yield as_arrow(rows, DIGEST_COLUMNS)
     yield from _unread_batches(unread, ranges, DIGEST_COLUMNS)
 
 
@@ -222,7 +222,7 @@ def _unread_batches(
         for each in unread
     ]
     if rows:
-        yield _as_arrow(rows, columns)
+        yield as_arrow(rows, columns)
 
 
 def unread_part(text: str) -> tuple[int, int, FailureKind, str]:
@@ -257,17 +257,18 @@ def record_batches(
             encoded = headers_bytes(headers)
             length = len(key or b"") + len(value or b"") + len(encoded or b"")
             if rows and (size + length > ARROW_BYTES or len(rows) >= ARROW_ROWS):
-                yield _as_arrow(rows, RECORD_COLUMNS)
+                yield as_arrow(rows, RECORD_COLUMNS)
                 rows, size = [], 0
             rows.append(
                 (wanted.topic, wanted.partition, offset, timestamp, kind, key, value, encoded)
             )
             size += length
     if rows:
-        yield _as_arrow(rows, RECORD_COLUMNS)
+        yield as_arrow(rows, RECORD_COLUMNS)
 
 
-def _as_arrow(rows: Sequence[tuple[object, ...]], columns: Columns) -> pa.RecordBatch:
+def as_arrow(rows: Sequence[tuple[object, ...]], columns: Columns) -> pa.RecordBatch:
+    """Return *rows*, at least one, as an Arrow batch of *columns*."""
     import pyarrow as pa
 
     schema = arrow_schema(columns)

@@ -19,6 +19,7 @@ import click
 from spark_jobs.commands.counts import counts
 from spark_jobs.commands.explain import explain
 from spark_jobs.commands.guard import guarded
+from spark_jobs.commands.headers import headers
 from spark_jobs.commands.options import cluster_names
 from spark_jobs.commands.profile import profile
 from spark_jobs.findings import DEFAULT_MAX_FINDINGS, FindingClass
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_jobs.accounting import AcceptedGap
+    from spark_jobs.kept import Kept, Lineage
     from spark_jobs.reconcile import Options, Reconciliation
     from spark_jobs.snapshot import ClusterSnapshot
 
@@ -41,6 +43,7 @@ def kaudit() -> None:
 kaudit.add_command(explain)
 kaudit.add_command(profile)
 kaudit.add_command(counts)
+kaudit.add_command(headers)
 
 
 @kaudit.command()
@@ -66,7 +69,23 @@ kaudit.add_command(counts)
     help="Names of the two clusters in the report.",
 )
 @click.option("--master", default="local[*]", help="Spark master.")
-@click.option("--window", default=10_000, type=click.IntRange(1), help="Offsets per digest window.")
+@click.option(
+    "--window",
+    type=click.IntRange(1),
+    help="Offsets per digest window. Default: 10000, or that of --since.",
+)
+@click.option(
+    "--since",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The --out of an earlier run: compare only what it has not proven, and re-check a share.",
+)
+@click.option(
+    "--recheck",
+    default="1%",
+    metavar="SHARE",
+    help="With --since: the share of its windows to read again, the oldest first. 100% reads everything.",
+)
 @click.option(
     "--complete",
     is_flag=True,
@@ -136,6 +155,8 @@ def reconcile(**options: Any) -> None:
         options["topics"] = re.compile(options["topics"])
         accepted = _accepted_gaps(options["accepted_gaps"])
         options["previous"] = _previous(options["previous"])
+        kept, window = _kept(options)
+        recheck = _share(options["recheck"])
     except re.error as problem:
         raise click.UsageError(f"--topics {options['topics']!r}: {problem}") from None
     except ValueError as problem:
@@ -144,7 +165,15 @@ def reconcile(**options: Any) -> None:
 
     run = _Run(
         options,
-        Options(options["window"], options["complete"], limits, options["renumbered"], accepted),
+        Options(
+            window,
+            options["complete"],
+            limits,
+            options["renumbered"],
+            accepted,
+            kept=kept,
+            recheck=recheck,
+        ),
     )
     sys.exit(run.guarded())
 
@@ -174,6 +203,35 @@ def _accepted_gaps(path: Path | None) -> tuple[AcceptedGap, ...]:
         except (ValueError, KeyError, TypeError) as problem:
             raise ValueError(f"--accepted-gaps {path}, line {number}: {problem!r}") from None
     return tuple(gaps)
+
+
+def _kept(options: dict[str, Any]) -> tuple[Kept | None, int]:
+    """Return what the run of `--since` kept, and the size of a window; raise ValueError if they do not fit."""
+    from spark_jobs.reconcile import DEFAULT_WINDOW_OFFSETS
+    from spark_jobs.report.kept_files import KeptUnusable, load_kept
+
+    window = options["window"]
+    if options["since"] is None:
+        return None, window or DEFAULT_WINDOW_OFFSETS
+    if options["renumbered"]:
+        raise ValueError(
+            "--since cannot be used with --renumbered: its windows have no counterpart"
+        )
+    try:
+        kept = load_kept(options["since"])
+    except KeptUnusable as problem:
+        raise ValueError(str(problem)) from None
+    if window not in (None, kept.window):
+        raise ValueError(f"--window {window}: the run of --since has windows of {kept.window}")
+    return kept, kept.window
+
+
+def _share(text: str) -> float:
+    """Return `--recheck` as a number from 0.0 to 1.0; raise ValueError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)%", text)
+    if found is None or float(found[1]) > 100:
+        raise ValueError(f"--recheck {text!r}: expected a share from 0% to 100%")
+    return float(found[1]) / 100
 
 
 def _previous(path: Path | None) -> str | None:
@@ -224,6 +282,7 @@ class _Run:
             "started_at": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "self_test": "not run",
             "previous": None,
+            "previous_from": None,
             "versions": _versions(),
             "arguments": {
                 "source": flags["names"][0],
@@ -240,6 +299,8 @@ class _Run:
         def work() -> int:
             earlier = remove_report(self._out)
             self._meta["previous"] = self._flags["previous"] or earlier
+            if self._meta["previous"] is not None:
+                self._meta["previous_from"] = "file" if self._flags["previous"] else "out"
             return self._reconcile()
 
         def on_error(code: int, cause: str) -> None:
@@ -278,6 +339,8 @@ class _Run:
         from spark_jobs.spark_engine import SparkEngine
 
         source, target = self._snapshots()
+        self._check_clusters(source, target)
+        self._options = replace(self._options, lineage=self._lineage(source, target))
         buckets = TimeBuckets.over(time_span(source))
         log = self._out / "spark.log"
         with spark_session("kaudit", master=self._flags["master"], log=log) as spark:
@@ -321,6 +384,48 @@ class _Run:
         if tested.passed and is_local:
             known.remember(key, str(tested), str(self._meta["started_at"]))
         return tested.passed
+
+    def _check_clusters(self, source: ClusterSnapshot, target: ClusterSnapshot) -> None:
+        """Raise OtherClusters if `--since` is a run of other clusters."""
+        from spark_jobs.commands.guard import OtherClusters
+
+        kept = self._options.kept
+        if kept is None:
+            return
+        for cluster, known in zip((source, target), kept.cluster_ids, strict=True):
+            if not known or cluster.cluster_id != known:
+                raise OtherClusters(
+                    f"--since {self._flags['since']}: {cluster.name} ({cluster.bootstrap}) has cluster id "
+                    f"{cluster.cluster_id or '(none)'}, the kept run read {known or '(none)'}"
+                )
+        if target.prefix != kept.prefix:
+            raise OtherClusters(
+                f"--since {self._flags['since']}: the kept run had --target-prefix {kept.prefix!r}"
+            )
+
+    def _lineage(self, source: ClusterSnapshot, target: ClusterSnapshot) -> Lineage:
+        """Return leader epochs of both clusters, for the kept proof and for that of this run."""
+        from spark_jobs.cut import freeze
+        from spark_jobs.kept import Lineage
+        from spark_jobs.leader_epochs import epochs_before
+
+        at_cut = {
+            each.topic_partition: each.high
+            for each in freeze(target.ranges, source.ranges)
+            if each.high > each.low
+        }
+        kept = self._options.kept
+        at_proof = (
+            {}
+            if kept is None
+            else {tp: kept.partitions[tp].proof.end for tp in at_cut if tp in kept.partitions}
+        )
+        self._progress(f"leader epochs of {len(at_cut):,} partitions")
+        found = [
+            (epochs_before(cluster, at_cut), epochs_before(cluster, at_proof))
+            for cluster in (source, target)
+        ]
+        return Lineage((found[0][0], found[1][0]), (found[0][1], found[1][1]))
 
     def _report(self, run: Reconciliation) -> None:
         from spark_jobs.report.contents import build_report

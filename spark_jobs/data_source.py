@@ -8,9 +8,9 @@
 `spark_jobs.source`. `spark_jobs.tasks` divides the ranges into tasks of about `slice.offsets` offsets, at least
 `tasks` of them.
 
-`output` selects the rows: whole records (`RECORD_COLUMNS`, the default), hashes of each record (`HASH_COLUMNS`), or
-digests of windows (`DIGEST_COLUMNS`, of the shape in `windows`). Hashes and digests are computed in the task: payload
-does not leave it.
+`output` selects the rows: whole records (`RECORD_COLUMNS`, the default), hashes of each record (`HASH_COLUMNS`),
+digests of windows (`DIGEST_COLUMNS`, of the shape in `windows`), or sums of batch headers (`HEADER_COLUMNS`). All but
+records are computed in the task: payload does not leave it.
 
 Unlike Spark's own Kafka source it keeps the order of headers and repeated header keys, distinguishes null from empty,
 and checks the CRC of every batch. A corrupt batch, or a range that is no longer in the log, ends the read with an
@@ -36,6 +36,7 @@ from spark_jobs.arrow_batches import (
 )
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import DIGEST_COLUMNS, WindowShape, merged
+from spark_jobs.header_batches import HEADER_COLUMNS, header_batches, merged_headers
 from spark_jobs.reader import fetch_ranges
 from spark_jobs.tasks import pack
 
@@ -46,8 +47,13 @@ if TYPE_CHECKING:
 
     from spark_jobs.snapshot import ClusterSnapshot
 
-RECORDS, HASHES, DIGESTS = "records", "hashes", "digests"
-_COLUMNS = {RECORDS: RECORD_COLUMNS, HASHES: HASH_COLUMNS, DIGESTS: DIGEST_COLUMNS}
+RECORDS, HASHES, DIGESTS, HEADERS = "records", "hashes", "digests", "headers"
+_COLUMNS = {
+    RECORDS: RECORD_COLUMNS,
+    HASHES: HASH_COLUMNS,
+    DIGESTS: DIGEST_COLUMNS,
+    HEADERS: HEADER_COLUMNS,
+}
 
 DEFAULT_SLICE_OFFSETS = 2_000_000
 
@@ -112,6 +118,8 @@ class _Reader(DataSourceReader):
         fetched = fetch_ranges(self._bootstrap, ranges)
         if self._output == DIGESTS:
             return digest_batches(fetched, ranges, self._shape)
+        if self._output == HEADERS:
+            return header_batches(fetched, ranges, self._ranges, self._shape.window)
         return (hash_batches if self._output == HASHES else record_batches)(fetched, ranges)
 
 
@@ -138,6 +146,12 @@ class KafkaReader:
     def hashes(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return the hashes of each record in *ranges*."""
         return self._load(cluster, ranges, HASHES)
+
+    def headers(
+        self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], window: int
+    ) -> DataFrame:
+        """Return the sums of the batch headers in *ranges*, one row per window; nothing is decompressed."""
+        return merged_headers(self._load(cluster, ranges, HEADERS, windows=json.dumps([window])))
 
     def _load(
         self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], output: str, **options: str

@@ -4,9 +4,9 @@ Theory of operation
 ===================
 A *window* is a range of `window` offsets of one partition. Its digest is a row of sums, not XORs, because a record
 added twice would vanish from an XOR: record count, bytes, the sum of contents, and the sum of contents hashed with
-their offsets (`spark_jobs.hashes`). Sums are additive: windows merge into partitions and topics. A Spark task sums the
-records that it reads; Spark merges the rows of tasks that read the same window. It gets each 64-bit sum as two 32-bit
-halves, because its ANSI mode rejects an overflow.
+their offsets (`spark_jobs.hashes`). It also has the latest timestamp. Sums are additive: windows merge into partitions
+and topics. A Spark task sums the records that it reads; Spark merges the rows of tasks that read the same window. It
+gets each 64-bit sum as two 32-bit halves, because its ANSI mode rejects an overflow.
 
 Rows are also grouped by time bucket, so that the same pass yields the charts over record time.
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _HALF = 0xFFFFFFFF
 _GROUP = ("topic", "partition", "window", "bucket")
 _SUMS = ("records", "bytes", "content_low", "content_high", "placed_low", "placed_high")
+_LATEST = "max_timestamp"
 
 UNREAD_COLUMN = ("unread", "string")
 """Null, or offsets that could not be read and why (`spark_jobs.arrow_batches.unread_part`); such a row has no sums."""
@@ -40,6 +41,7 @@ DIGEST_COLUMNS = (
     ("window", "long"),
     ("bucket", "long"),
     *((name, "long") for name in _SUMS),
+    (_LATEST, "long"),
     UNREAD_COLUMN,
 )
 
@@ -67,7 +69,7 @@ class WindowSums:
         self._ranges = ranges
         self._shape = shape
         self._key = key
-        self._sums: dict[tuple[int, int, int], tuple[int, int, int, int]] = {}
+        self._sums: dict[tuple[int, int, int], tuple[int, int, int, int, int]] = {}
 
     def add(self, records: RecordArrays) -> None:
         """Add *records*."""
@@ -80,14 +82,15 @@ class WindowSums:
         )
         contents = content_hashes(records, self._key)
         placed = placed_hashes(contents, records.offsets)
-        sizes = records.sizes
+        sizes, times = records.sizes, records.timestamps
         groups = records.groups
         starts = _runs(groups, windows, buckets)
         if starts.size > groups.size // 4:
             # Timestamps out of order: without sorting there would be a run for almost every record.
             order = np.lexsort((buckets, windows, groups))
             groups, windows, buckets = groups[order], windows[order], buckets[order]
-            contents, placed, sizes = contents[order], placed[order], sizes[order]
+            contents, placed = contents[order], placed[order]
+            sizes, times = sizes[order], times[order]
             starts = _runs(groups, windows, buckets)
         rows = zip(
             groups[starts].tolist(),
@@ -97,12 +100,19 @@ class WindowSums:
             np.add.reduceat(sizes, starts).tolist(),
             np.add.reduceat(contents, starts).tolist(),
             np.add.reduceat(placed, starts).tolist(),
+            np.maximum.reduceat(times, starts).tolist(),
             strict=True,
         )
         for group, window, bucket, *new in rows:
             place = (group, window, bucket)
-            a, b, c, d = self._sums.get(place, (0, 0, 0, 0))
-            self._sums[place] = (a + new[0], b + new[1], c + new[2], d + new[3])
+            a, b, c, d, latest = self._sums.get(place, (0, 0, 0, 0, new[4]))
+            self._sums[place] = (
+                a + new[0],
+                b + new[1],
+                c + new[2],
+                d + new[3],
+                max(latest, new[4]),
+            )
 
     def rows(self) -> list[tuple[object, ...]]:
         """Return the sums as rows of `DIGEST_COLUMNS` without the last."""
@@ -118,8 +128,15 @@ class WindowSums:
                 content >> 32 & _HALF,
                 placed & _HALF,
                 placed >> 32 & _HALF,
+                latest,
             )
-            for (group, window, bucket), (records, size, content, placed) in self._sums.items()
+            for (group, window, bucket), (
+                records,
+                size,
+                content,
+                placed,
+                latest,
+            ) in self._sums.items()
         ]
 
 
@@ -128,7 +145,8 @@ def merged(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f_
 
     group = (*_GROUP, UNREAD_COLUMN[0])
-    return rows.groupBy(*group).agg(*(f_.sum(name).alias(name) for name in _SUMS))
+    sums = [f_.sum(name).alias(name) for name in _SUMS]
+    return rows.groupBy(*group).agg(*sums, f_.max(_LATEST).alias(_LATEST))
 
 
 def _runs(groups: Integers, windows: Integers, buckets: Integers) -> Integers:

@@ -2,7 +2,8 @@
 
     1  topics         list the topics of both clusters that match: they are the scope
     2  freeze         read the log ranges of the target, then of the source: `spark_jobs.cut`
-    3  digests        read every record of the scope once on each side, hash it, sum by window
+    3  digests        read every record of the scope once on each side, hash it, sum by window;
+                      with a kept run only what that has not proven, and a share of the rest: `spark_jobs.kept`
     4  compare        equal windows are proven equal: `spark_jobs.windows`
     5  drill          align the records of the other windows one by one: `spark_jobs.align`
     6  account        put each offset into one class: `spark_jobs.accounting`
@@ -38,6 +39,8 @@ from spark_jobs.engine import (
 )
 from spark_jobs.findings import Finding
 from spark_jobs.gap_ledger import Believed, LedgerRead, believed
+from spark_jobs.kept import DEFAULT_RECHECK, Kept, Lineage, Plan, changed
+from spark_jobs.kept import plan as plan_kept
 from spark_jobs.ranges import Ranges, subtract
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import Counts, Limits, Outcome, decide
@@ -69,6 +72,11 @@ class Options:
     """Gaps that the operator accepted."""
     ledger: LedgerRead | None = None
     """The mirror's gap ledger; None to ignore it."""
+    kept: Kept | None = None
+    """What an earlier run has proven; None to compare everything."""
+    recheck: float = DEFAULT_RECHECK
+    """The share of the kept windows that is read again."""
+    lineage: Lineage = field(default_factory=Lineage)
 
 
 @dataclass(slots=True)
@@ -86,7 +94,8 @@ class Cost:
         """Record the duration of *step*."""
         started = time.monotonic()
         yield
-        self.seconds[step] = round(time.monotonic() - started, 3)
+        spent = self.seconds.get(step, 0.0) + time.monotonic() - started
+        self.seconds[step] = round(spent, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +114,8 @@ class Reconciliation:
     bucket_ms: int
     outcome: Outcome
     cost: Cost
+    carried: Plan = field(default_factory=Plan)
+    """What the run uses of an earlier one."""
 
     @property
     def believed(self) -> Believed:
@@ -163,16 +174,14 @@ def reconcile(
         failures,
         frozenset(by_partition(failures)),
     )
-    source_rows = run.window_rows(
-        source, [OffsetRange(*c.topic_partition, c.low, c.high) for c in cuts]
-    )
-    target_rows = run.window_rows(
-        target, [OffsetRange(*c.topic_partition, c.low, c.target_end) for c in cuts]
-    )
-    windows = compare_windows(by_window(source_rows), by_window(target_rows))
+    kept, rows = run.recheck()
+    for side, cluster in enumerate((source, target)):
+        rows[side] += run.window_rows(cluster, _to_read(cuts, kept, at_target=side == 1))
+    sums = (kept.add_to(by_window(each), options.window) for each in rows)
+    windows = compare_windows(*sums)
     cost.windows = len(windows)
     cost.windows_drilled = sum(result.state is not WindowState.EQUAL for result in windows)
-    account = run.account(windows)
+    account = run.account(windows, kept)
     return Reconciliation(
         source,
         target,
@@ -180,13 +189,26 @@ def reconcile(
         cuts,
         windows,
         account,
-        by_bucket(source_rows, BUCKETS),
-        by_bucket(target_rows, BUCKETS),
+        by_bucket(rows[0], BUCKETS),
+        by_bucket(rows[1], BUCKETS),
         buckets.first_ms,
         buckets.width_ms,
         decide(account.total, options.limits, self_test_failed=self_test_failed),
         cost,
+        kept,
     )
+
+
+def _to_read(cuts: Sequence[PartitionCut], kept: Plan, *, at_target: bool) -> list[OffsetRange]:
+    """Return the offsets of one cluster that are neither carried nor read again already."""
+    return [
+        OffsetRange(*cut.topic_partition, *span)
+        for cut in cuts
+        for span in subtract(
+            [(cut.low, cut.target_end if at_target else cut.high)],
+            [*kept.spans(cut.topic_partition), *kept.rechecked(cut.topic_partition)],
+        )
+    ]
 
 
 def believed_of(options: Options, source: ClusterSnapshot, target: ClusterSnapshot) -> Believed:
@@ -293,11 +315,45 @@ class _Run:
         self.cost.bytes_read += sum(row["bytes"] for row in answer.rows)
         return answer.rows
 
-    def account(self, windows: Sequence[WindowResult]) -> Account:
+    def recheck(self) -> tuple[Plan, list[list[Mapping[str, int]]]]:
+        """Return what is carried, and per side the rows of the kept windows that were read again."""
+        kept, rows = self._plan(), []
+        spans = [each.span for windows in kept.recheck.values() for each in windows]
+        if spans:
+            self.progress(f"reading {len(spans):,} kept windows again")
+        for cluster in (self.source, self.target):
+            rows.append(list(self.window_rows(cluster, spans)) if spans else [])
+        refused = changed(
+            kept.recheck,
+            (by_window(rows[0]), by_window(rows[1])),
+            (self.source.name, self.target.name),
+            self.failures,
+            self.options.window,
+        )
+        return kept.without(refused), rows
+
+    def _plan(self) -> Plan:
+        options = self.options
+        if options.kept is None:
+            return Plan()
+        return plan_kept(
+            options.kept,
+            self.cuts,
+            (self.source, self.target),
+            options.lineage,
+            compacted=compacted_topics(self.source) | compacted_topics(self.target),
+            unknown=self.unknown,
+            share=options.recheck,
+        )
+
+    def account(self, windows: Sequence[WindowResult], kept: Plan) -> Account:
         """Drill into *windows* that differ, and classify everything."""
-        holes = self._holes()
+        holes = self._holes(kept)
         alignments, tails = self._drill(windows)
-        source_compacted, target_compacted = _compacted(self.source), _compacted(self.target)
+        source_compacted, target_compacted = (
+            compacted_topics(self.source),
+            compacted_topics(self.target),
+        )
         ledger = Ledger(
             Evidence(
                 self.source.name,
@@ -337,9 +393,16 @@ class _Run:
             if each.high > each.low and each.topic_partition not in self.unknown
         ]
 
-    def _holes(self) -> Sequence[OffsetRange]:
-        """Return the offsets without a record where only the target still has the log."""
-        ranges = [OffsetRange(*c.topic_partition, *c.only_target) for c in self.cuts]
+    def _holes(self, kept: Plan) -> Sequence[OffsetRange]:
+        """Return the offsets without a record where only the target still has the log.
+
+        Offsets that an earlier run compared are left out: when both logs had them, they were equal.
+        """
+        ranges = [
+            OffsetRange(*c.topic_partition, *span)
+            for c in self.cuts
+            for span in subtract([c.only_target], kept.known_equal(c.topic_partition))
+        ]
         ranges = self._not_failed(ranges)
         if self.options.renumbered or not ranges:
             return ()
@@ -359,7 +422,9 @@ class _Run:
         self.progress(
             f"comparing record by record: {self.cost.windows_drilled} of {self.cost.windows} windows differ"
         )
-        modes = Modes(_compacted(self.source) | _compacted(self.target), self.options.renumbered)
+        modes = Modes(
+            compacted_topics(self.source) | compacted_topics(self.target), self.options.renumbered
+        )
         with self.cost.timed("compare records"):
             answer = self.engine.differences(
                 (self.source, plan.source), (self.target, plan.target), modes
@@ -403,7 +468,8 @@ class _Run:
         )
 
 
-def _compacted(cluster: ClusterSnapshot) -> frozenset[str]:
+def compacted_topics(cluster: ClusterSnapshot) -> frozenset[str]:
+    """Return the topics that *cluster* compacts."""
     return frozenset(
         topic
         for topic, configs in cluster.configs.items()

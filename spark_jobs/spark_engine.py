@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame
 
+    from spark_jobs.data_source import KafkaReader
+
 _DIGEST_FIELDS = tuple(each.name for each in fields(RecordDigest))
 
 
@@ -69,16 +71,7 @@ class SparkEngine:
     def window_rows(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> WindowRows:
         """Return the digests of *ranges* per window and time bucket."""
         read = self._read.digests(cluster, at_cluster(cluster, ranges), self._shape)
-        frame = renamed(cluster, read)
-        rows = [row.asDict() for row in frame.collect()]
-        return WindowRows(
-            [row for row in rows if row["unread"] is None],
-            [
-                failure_of(cluster.name, row["topic"], row["partition"], row["unread"])
-                for row in rows
-                if row["unread"] is not None
-            ],
-        )
+        return _collected(cluster, read)
 
     def differences(
         self,
@@ -257,6 +250,33 @@ def aligned(
         )
         alignment = replace(alignment, findings=folded(alignment.findings, keep, shape))
     return alignment, unread
+
+
+class SparkHeaders(SparkEngine):
+    """Implements `spark_jobs.header_audit.HeaderEngine`."""
+
+    def __init__(self, read: KafkaReader, window: int) -> None:
+        super().__init__(read, window, TimeBuckets(0, 1))
+        self._reader = read
+
+    def header_rows(
+        self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], window: int
+    ) -> WindowRows:
+        """Return the sums of the batch headers in *ranges* per window."""
+        read = self._reader.headers(cluster, at_cluster(cluster, ranges), window)
+        return _collected(cluster, read)
+
+
+def _collected(cluster: ClusterSnapshot, read: DataFrame) -> WindowRows:
+    rows = [row.asDict() for row in renamed(cluster, read).collect()]
+    return WindowRows(
+        [row for row in rows if row["unread"] is None],
+        [
+            failure_of(cluster.name, row["topic"], row["partition"], row["unread"])
+            for row in rows
+            if row["unread"] is not None
+        ],
+    )
 
 
 def at_cluster(cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:

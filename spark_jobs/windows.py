@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -36,13 +36,17 @@ class Digest:
     bytes: int = 0
     content: int = 0
     placed: int = 0
+    latest: int | None = field(default=None, compare=False)
+    """The largest timestamp in ms; None without records. The hashes cover timestamps, so it is not compared."""
 
     def __add__(self, other: Digest) -> Digest:
+        known = [each for each in (self.latest, other.latest) if each is not None]
         return Digest(
             self.records + other.records,
             self.bytes + other.bytes,
             (self.content + other.content) & _MASK,
             (self.placed + other.placed) & _MASK,
+            max(known, default=None),
         )
 
     @classmethod
@@ -53,6 +57,7 @@ class Digest:
             row["bytes"],
             (row["content_low"] + (row["content_high"] << 32)) & _MASK,
             (row["placed_low"] + (row["placed_high"] << 32)) & _MASK,
+            row["max_timestamp"],
         )
 
 
@@ -139,6 +144,3 @@ def offset_ranges(
         else:
             of_partition.append((low, high))
     return dict(ranges)
-
-
-DIGEST_FIELDS = tuple(field.name for field in fields(Digest))

@@ -25,6 +25,7 @@ from kclient.errors import KafkaError, LeaderUnavailable
 from kclient.net.answers import error_of, raise_or_return
 from kclient.net.cluster import Cluster
 from kclient.net.group_offsets import Generation, commit_offsets, committed_offsets
+from kclient.net.leader_epochs import EpochEnd, epoch_ends
 from kclient.net.metadata import Broker, TopicMetadata
 from kclient.net.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, list_offsets
 from kclient.net.waiting import deferring
@@ -302,6 +303,18 @@ class AdminClient:
         answers = await list_offsets(
             self.cluster, timestamps, read_committed=read_committed, timeout=self._time(timeout)
         )
+        return raise_or_return(answers, raise_errors)
+
+    @deferring
+    async def list_epoch_ends(
+        self,
+        epochs: Mapping[TopicPartition, int],
+        *,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[TopicPartition, EpochEnd | KafkaError]:
+        """Return the largest leader epoch of each log up to the given one, and its end offset."""
+        answers = await epoch_ends(self.cluster, epochs, timeout=self._time(timeout))
         return raise_or_return(answers, raise_errors)
 
     @deferring

@@ -18,6 +18,7 @@ from kclient.admin.reassignment_plan import Reassignment
 from kclient.admin.topics import CreatedTopic, TopicsToCreate
 from kclient.blocking.thread import check_process, reactor_thread
 from kclient.errors import KafkaError
+from kclient.net.leader_epochs import EpochEnd
 from kclient.net.metadata import TopicMetadata
 from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
@@ -221,6 +222,18 @@ class AdminClient:
             lambda: self._core.list_offsets(
                 wanted, read_committed=read_committed, timeout=timeout, raise_errors=raise_errors
             )
+        )
+
+    def list_epoch_ends(
+        self,
+        epochs: Mapping[TopicPartition, int],
+        *,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[TopicPartition, EpochEnd | KafkaError]:
+        """Return the largest leader epoch of each log up to the given one, and its end offset."""
+        return self._run(
+            lambda: self._core.list_epoch_ends(epochs, timeout=timeout, raise_errors=raise_errors)
         )
 
     def delete_records(

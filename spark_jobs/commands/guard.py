@@ -10,10 +10,15 @@ import click
 from spark_jobs.verdict import ExitCode
 
 
-def guarded(work: Callable[[], int], on_error: Callable[[int, str], None] | None = None) -> int:
-    """Run *work* and return its exit code: 70 for a crash, 4 for an unreadable cluster; 1 only if the logs differ.
+class OtherClusters(Exception):
+    """The kept run of `--since` is one of other clusters; no record was read."""
 
-    *on_error* receives the exit code and the cause of a run that ended without a report.
+
+def guarded(work: Callable[[], int], on_error: Callable[[int, str], None] | None = None) -> int:
+    """Run *work* and return its exit code; 1 only if the logs differ.
+
+    A crash is 70, an unreadable cluster 4, a `--since` of other clusters 2. *on_error* receives the exit code and the
+    cause of a run that ended without a report.
     """
     from spark_jobs.cluster import ClusterUnreadable
 
@@ -21,6 +26,8 @@ def guarded(work: Callable[[], int], on_error: Callable[[int, str], None] | None
         return int(work())
     except ClusterUnreadable as problem:
         code, cause = ExitCode.UNREADABLE, str(problem)
+    except OtherClusters as problem:
+        code, cause = ExitCode.USAGE, str(problem)
     except Exception as problem:
         if "RangeUnreadable" in str(problem):
             code, cause = ExitCode.UNREADABLE, _cause(str(problem))

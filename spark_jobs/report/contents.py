@@ -1,6 +1,6 @@
-"""The machine-readable contents of a report: report.json, findings.jsonl and repair.json of one run.
+"""The machine-readable contents of a report: report.json, findings.jsonl, repair.json and digests.parquet of one run.
 
-report.json has the SHA-256 of the other two, so that the hash of report.json covers all three. The hash of the report
+report.json has the SHA-256 of the other three, so that the hash of report.json covers all four. The hash of the report
 before is under `meta.previous`: docs/audit.md has the chain.
 """
 
@@ -13,8 +13,9 @@ from typing import Any
 
 from spark_jobs.findings import DEFAULT_MAX_FINDINGS
 from spark_jobs.reconcile import Reconciliation
+from spark_jobs.report.digests import DIGESTS, digest_rows, parquet_bytes
 from spark_jobs.report.document import Document, build_document, fair_share, finding_lines, sample
-from spark_jobs.report.hashes import text_hash
+from spark_jobs.report.hashes import content_hash, text_hash
 from spark_jobs.report.repair import repair_plan
 
 
@@ -26,6 +27,8 @@ class Report:
     lines: Sequence[str]
     """findings.jsonl."""
     repair: Document
+    digests: bytes
+    """digests.parquet."""
 
     def first_findings(self, most: int) -> list[dict[str, Any]]:
         """Return at most *most* of `lines`; each class of each partition takes turns."""
@@ -42,11 +45,13 @@ def build_report(
     lines = finding_lines(sample(run.findings, max_findings), run.options.window)
     repair = repair_plan(run)
     document = build_document(run, meta, max_findings)
+    digests = parquet_bytes(digest_rows(run), run.options.window)
     document["files"] = {
+        DIGESTS: content_hash(digests),
         "findings.jsonl": text_hash(lines_text(lines)),
         "repair.json": text_hash(json_text(repair)),
     }
-    return Report(document, lines, repair)
+    return Report(document, lines, repair, digests)
 
 
 def json_text(document: Document) -> str:

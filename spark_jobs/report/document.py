@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 from spark_jobs.accounting import add
 from spark_jobs.cut import PartitionCut
 from spark_jobs.findings import DEFAULT_MAX_FINDINGS, Finding, FindingClass
-from spark_jobs.ranges import Ranges
+from spark_jobs.kept import Compared, Earlier, by_run, compared
+from spark_jobs.ranges import Ranges, total
 from spark_jobs.reconcile import Reconciliation
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import Counts
 from spark_jobs.windows import Digest, WindowResult, WindowState, root
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Of report.json; `schemas/report.json` describes it."""
 _MARKS = "kbroker.mirror.source."
 """Settings with which the mirror marks its topics at the target."""
@@ -58,6 +59,7 @@ def build_document(
         "totals": _totals(run.counts),
         "explained": _by_cause(run.account.explained.values()),
         "ledger": _ledger(run),
+        "since": _since(run),
         "topics": [_topic(run, topic) for topic in topics],
         "windows": {"offsets": run.options.window, "states": _states(run.windows)},
         "findings": {"found": len(run.findings), "written": min(len(run.findings), max_findings)},
@@ -77,8 +79,8 @@ def build_document(
         "read": {
             "records": run.cost.records_read,
             "bytes": run.cost.bytes_read,
-            "source": _read(result.source for result in run.windows),
-            "target": _read(result.target for result in run.windows),
+            "source": _read(run, (result.source for result in run.windows)),
+            "target": _read(run, (result.target for result in run.windows)),
             "windows": run.cost.windows,
             "windows_drilled": run.cost.windows_drilled,
         },
@@ -132,6 +134,63 @@ def _ledger(run: Reconciliation) -> dict[str, object] | None:
         "unreadable": ledger.unreadable,
         "problem": ledger.problem,
     }
+
+
+def _since(run: Reconciliation) -> dict[str, object] | None:
+    """Return what the verdict takes from earlier runs; None if this run compared everything."""
+    kept, plan = run.options.kept, run.carried
+    if kept is None:
+        return None
+    each = [_compared(run, cut) for cut in run.cuts]
+    earlier = by_run(span for one in each for span in one.earlier)
+    gone = by_run(span for one in each for span in one.gone)
+    carried = sum(map(len, plan.carried.values()))
+    rechecked = [window for windows in plan.recheck.values() for window in windows]
+    return {
+        "base": kept.runs[-1]._asdict(),
+        "runs": [kept.runs[number]._asdict() for number in sorted(earlier.keys() | gone.keys())],
+        "offsets": {
+            "now": sum(total(one.now) for one in each),
+            "earlier": sum(earlier.values()),
+            "gone": sum(gone.values()),
+            "never": sum(total(one.never) for one in each),
+        },
+        "oldest": _oldest(run, earlier),
+        "recheck": {
+            "share": run.options.recheck,
+            "windows": len(rechecked),
+            "of_windows": carried + len(rechecked),
+            "offsets": sum(window.span.high - window.span.low for window in rechecked),
+        },
+        "refused": [refusal._asdict() for refusal in plan.refused],
+    }
+
+
+def _oldest(run: Reconciliation, earlier: Mapping[int, int]) -> dict[str, str] | None:
+    """Return the earliest run of which the verdict uses a comparison."""
+    kept = run.options.kept
+    return None if kept is None or not earlier else kept.runs[min(earlier)]._asdict()
+
+
+def _compared(run: Reconciliation, cut: PartitionCut) -> Compared:
+    tp = cut.topic_partition
+    lagging = run.account.partitions[tp].lagging > 0
+    return compared(cut, run.carried, run.account.failed.get(tp, []), lagging=lagging)
+
+
+def _compared_ranges(run: Reconciliation, cut: PartitionCut) -> dict[str, object]:
+    found = _compared(run, cut)
+    return {
+        "now": [list(span) for span in found.now],
+        "earlier": _named(run, found.earlier),
+        "gone": _named(run, found.gone),
+        "never": [list(span) for span in found.never],
+    }
+
+
+def _named(run: Reconciliation, spans: Iterable[Earlier]) -> list[list[object]]:
+    runs = () if run.options.kept is None else run.options.kept.runs
+    return [[low, high, runs[number].run_id] for low, high, number in spans]
 
 
 def _by_cause(explained: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -240,9 +299,10 @@ def partition_drift(cuts: Sequence[PartitionCut]) -> list[dict[str, object]]:
     ]
 
 
-def _read(digests: Iterable[Digest]) -> dict[str, int]:
-    total = root(digests)
-    return {"records": total.records, "bytes": total.bytes}
+def _read(run: Reconciliation, digests: Iterable[Digest]) -> dict[str, int]:
+    """Return what of *digests* this run read: all but the carried ones."""
+    every, carried = root(digests), root(run.carried.digests())
+    return {"records": every.records - carried.records, "bytes": every.bytes - carried.bytes}
 
 
 def cluster_document(cluster: ClusterSnapshot) -> dict[str, object]:
@@ -292,12 +352,18 @@ def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
                 },
                 "first_bad_offset": min((f.first_difference for f in findings), default=None),
                 "proven_up_to": proven_up_to(cut, findings, run.account.failed.get(tp, [])),
+                "proof": run.options.lineage.proof_of(cut)._asdict(),
+                "compared_ranges": _compared_ranges(run, cut),
                 **_totals(counts[-1]),
                 "findings": _by_class(findings),
             }
         )
     return {
         "topic": topic,
+        "topic_ids": {
+            "source": run.source.topic_ids.get(topic, ""),
+            "target": run.target.topic_ids.get(topic, ""),
+        },
         "records": {
             "source": sum(result.source.records for result in results),
             "target": sum(result.target.records for result in results),

@@ -13,6 +13,7 @@ from typing import Any
 
 from spark_jobs.report import pictures
 from spark_jobs.report.contents import Report, json_text, lines_text
+from spark_jobs.report.digests import DIGESTS
 from spark_jobs.report.document import Document
 from spark_jobs.report.hashes import file_hash
 from spark_jobs.report.markdown import error_markdown, markdown
@@ -39,6 +40,8 @@ FILES = (
 )
 PREVIOUS = "report.previous.json"
 """report.json of the run before, so that its SHA-256 in `meta.previous` can be verified."""
+DIGESTS_REPORT = "digests.report.json"
+"""A copy of the report.json that belongs to digests.parquet. A run that fails leaves both for the next one."""
 FINDINGS_ON_PAGE = 500
 TIMELINES_ON_PAGE = 12
 
@@ -54,6 +57,8 @@ def write_report(out: Path, report: Report) -> Path:
     _replace(out / "timeline.png", timeline_png(report.document))
     _replace(out / "report.md", markdown(report, page=str(page)))
     _replace(out / "metrics.prom", metrics(report.document))
+    _replace(out / DIGESTS, report.digests)
+    _replace(out / DIGESTS_REPORT, json_text(report.document))
     _replace(out / "report.json", json_text(report.document))
     return page
 
@@ -61,7 +66,8 @@ def write_report(out: Path, report: Report) -> Path:
 def remove_report(out: Path) -> str | None:
     """Remove the files of an earlier run from *out*: a run that ends early leaves no verdict of another one.
 
-    report.json becomes `PREVIOUS`. Return its SHA-256, None if *out* has no earlier report.
+    report.json becomes `PREVIOUS`. What the run kept for later runs stays: it is no verdict. Return the SHA-256 of
+    `PREVIOUS`, None if *out* has no earlier report.
     """
     previous = out / PREVIOUS
     with suppress(FileNotFoundError):

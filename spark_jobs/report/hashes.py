@@ -8,9 +8,14 @@ from pathlib import Path
 
 def file_hash(path: Path) -> str:
     """Return the SHA-256 of the file at *path*."""
-    return sha256(path.read_bytes()).hexdigest()
+    return content_hash(path.read_bytes())
+
+
+def content_hash(content: bytes) -> str:
+    """Return the SHA-256 of the file that has *content*."""
+    return sha256(content).hexdigest()
 
 
 def text_hash(text: str) -> str:
     """Return the SHA-256 of the file that has *text*."""
-    return sha256(text.encode()).hexdigest()
+    return content_hash(text.encode())

@@ -117,6 +117,7 @@ def _compared(document: Document, base: Labels) -> Iterator[_Family]:
     for prefix, rows in (("audit_run_", [(base, whole)]), ("audit_", partitions)):
         yield from _counts(prefix, rows)
     yield from _proofs(partitions)
+    yield from _earlier(document["since"], base)
     found, read = document["findings"], document["read"]
     yield _one("audit_run_findings", "Findings; a run of records is one", base, found["found"])
     yield _one("audit_run_findings_written", "Lines of findings.jsonl", base, found["written"])
@@ -140,6 +141,26 @@ def _compared(document: Document, base: Labels) -> Iterator[_Family]:
                 _Sample({**base, "cluster": base[side]}, read[side][what])
                 for side in ("source", "target")
             ],
+        )
+
+
+def _earlier(since: dict[str, Any] | None, base: Labels) -> Iterator[_Family]:
+    """Yield what a run with --since took from earlier ones."""
+    if since is None:
+        return
+    yield _one(
+        "audit_run_earlier_offsets",
+        "Offsets that an earlier run compared, and this one did not compare again",
+        base,
+        since["offsets"]["earlier"],
+    )
+    if since["oldest"] is not None:
+        ended = datetime.strptime(since["oldest"]["ended_at"], "%Y-%m-%dT%H:%M:%SZ")
+        yield _one(
+            "audit_run_oldest_comparison_timestamp",
+            "End of the oldest run of which a comparison is used, in seconds since the epoch",
+            base,
+            ended.replace(tzinfo=UTC).timestamp(),
         )
 
 

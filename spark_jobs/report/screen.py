@@ -10,6 +10,7 @@ from typing import Any
 from spark_jobs.report.document import Document
 
 _WORST_SHOWN = 8
+_REFUSED_SHOWN = 3
 
 
 def first_screen(
@@ -21,6 +22,7 @@ def first_screen(
     found = totals["findings"]
     source, target = document["source"], document["target"]
     scope = totals["in_scope"]
+    shown = _WORST_SHOWN if document["since"] is None else _WORST_SHOWN - 3
     lines = [
         f"VERDICT  {document['verdict']:<12}  {source['name']} -> {target['name']}   "
         f"run {meta['run_id']}   cut {meta['started_at']}   exit {document['exit_code']}",
@@ -28,6 +30,7 @@ def first_screen(
         f"in scope {_n(scope)} offsets, {_n(totals['empty'])} of them without a record on either side",
         f"not compared: aged out {_n(totals['aged_out'])}   not read {_n(totals['not_read'])}   "
         f"lag {_n(totals['lagging'])}",
+        *_since(document["since"]),
         _classes(found),
     ]
     lines += _remarks(document)
@@ -40,10 +43,10 @@ def first_screen(
     )
     if any(found.values()):
         lines += ["", f"{'worst':<8}{'topic':<20}{'p':>4}  {'class':<12}{'n':>7}  first offset"]
-        lines += _worst(document)
+        lines += _worst(document, shown)
     if findings:
         lines += ["", "first findings"]
-        lines += [finding_line(each) for each in findings[:_WORST_SHOWN]]
+        lines += [finding_line(each) for each in findings[:shown]]
     roots, read = document["roots"], document["read"]
     lines += [
         "",
@@ -58,7 +61,7 @@ def first_screen(
     return "\n".join(lines)
 
 
-def _worst(document: Document) -> list[str]:
+def _worst(document: Document, shown: int) -> list[str]:
     rows = [
         (count, topic["topic"], partition["partition"], name, partition["first_of_class"][name])
         for topic in document["topics"]
@@ -68,10 +71,10 @@ def _worst(document: Document) -> list[str]:
     rows.sort(key=lambda row: (-row[0], row[1:4]))
     lines = [
         f"{'':<8}{topic:<20}{partition:>4}  {name:<12}{_n(count):>7}  {_n(first)}"
-        for count, topic, partition, name, first in rows[:_WORST_SHOWN]
+        for count, topic, partition, name, first in rows[:shown]
     ]
-    if len(rows) > _WORST_SHOWN:
-        lines.append(f"{'':<8}and {len(rows) - _WORST_SHOWN} more rows in the report")
+    if len(rows) > shown:
+        lines.append(f"{'':<8}and {len(rows) - shown} more rows in the report")
     return lines
 
 
@@ -121,6 +124,30 @@ def _remarks(document: Document) -> list[str]:
         causes = ", ".join(f"{cause} {_n(count)}" for cause, count in document["explained"].items())
         lines.append(f"explained gaps: {causes}")
     return lines + _ledger(document["ledger"])
+
+
+def _since(since: dict[str, Any] | None) -> list[str]:
+    """Return lines about what was compared in earlier runs and not in this one."""
+    if since is None:
+        return []
+    offsets, recheck, oldest = since["offsets"], since["recheck"], since["oldest"]
+    earlier = f"in earlier runs {_n(offsets['earlier'])}"
+    if oldest is not None:
+        earlier += f" (oldest: run {oldest['run_id']}, ended {oldest['ended_at']})"
+    lines = [
+        f"compared in this run {_n(offsets['now'])} offsets, {earlier}, "
+        f"in earlier runs and deleted since {_n(offsets['gone'])}, never {_n(offsets['never'])}",
+        f"re-checked {_n(recheck['windows'])} of {_n(recheck['of_windows'])} kept windows; "
+        "a change of stored bytes in the others shows when they are re-checked (--recheck)",
+    ]
+    refused = since["refused"]
+    lines += [
+        f"  read in full: {each['topic']} p{each['partition']}, {each['reason']}"
+        for each in refused[:_REFUSED_SHOWN]
+    ]
+    if len(refused) > _REFUSED_SHOWN:
+        lines.append(f"  read in full: {len(refused) - _REFUSED_SHOWN} more partitions")
+    return lines
 
 
 def _ledger(ledger: dict[str, Any] | None) -> list[str]:

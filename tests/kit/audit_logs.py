@@ -183,8 +183,10 @@ class MemoryEngine:
                     "content_high": 0,
                     "placed_low": 0,
                     "placed_high": 0,
+                    "max_timestamp": record.timestamp,
                 },
             )
+            row["max_timestamp"] = max(row["max_timestamp"], record.timestamp)
             row["records"] += 1
             row["bytes"] += record.size
             row["content_low"] += record.content

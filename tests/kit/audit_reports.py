@@ -18,6 +18,7 @@ META: dict[str, object] = {
     "total_seconds": 1.0,
     "self_test": "not run",
     "previous": None,
+    "previous_from": None,
     "arguments": {"source": "source", "target": "target", "topics": "t"},
     "versions": {"kbroker": "0"},
 }

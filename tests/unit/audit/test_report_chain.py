@@ -76,7 +76,7 @@ def test_two_runs_over_equal_logs_write_the_same_bytes_outside_of_meta(
         out = tmp_path / str(number)
         write_report(out, build_report(run_in_order(case, number), meta))
         written.append(out)
-    for name in ("findings.jsonl", "repair.json"):
+    for name in ("digests.parquet", "findings.jsonl", "repair.json"):
         assert len({(out / name).read_bytes() for out in written}) == 1, name
     assert len({without_meta(out / "report.json") for out in written}) == 1
 
@@ -85,7 +85,8 @@ def test_a_report_has_the_hashes_of_its_files(tmp_path: Path) -> None:
     case = case_with(1, "missing")
     write_report(tmp_path, report_of(audit(case.source, case.target)))
     files = json.loads((tmp_path / "report.json").read_text())["files"]
-    assert files == {name: file_hash(tmp_path / name) for name in ("findings.jsonl", "repair.json")}
+    names = ("digests.parquet", "findings.jsonl", "repair.json")
+    assert files == {name: file_hash(tmp_path / name) for name in names}
 
 
 def test_the_earlier_report_is_kept_under_another_name_and_its_hash_is_known(

@@ -1,0 +1,111 @@
+"""`kaudit headers`: batch headers and CRCs of two clusters, compared without decoding a record."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_jobs.commands.guard import guarded
+from spark_jobs.commands.options import (
+    pair_of,
+    progress_on_stderr,
+    show,
+    with_pair,
+    write_whole,
+)
+from spark_jobs.verdict import Limits
+
+if TYPE_CHECKING:
+    from spark_jobs.headers import HeaderAudit
+    from spark_jobs.scope import Pair
+    from spark_jobs.snapshot import ClusterSnapshot
+
+_FILE = "headers.json"
+
+
+@click.command()
+@with_pair
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help=f"Write {_FILE} here.",
+)
+@click.option("--window", default=10_000, type=click.IntRange(1), help="Offsets per window.")
+@click.option(
+    "--max-lag", default=0, type=click.IntRange(0), help="Lag in records that is accepted."
+)
+@click.option(
+    "--min-coverage",
+    default=1.0,
+    type=click.FloatRange(0, 1),
+    help="The share of offsets that must be compared for exit code 0.",
+)
+@click.option("--master", default="local[*]", help="Spark master.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+def headers(**options: Any) -> None:
+    """Compare batch headers and CRCs, for mirrors that keep bytes; windows that differ are compared by content.
+
+    Equal headers prove equal records up to what CRC-32C does not notice; `kaudit reconcile` compares records. Exit code
+    0: equal, 1: records differ or a CRC is wrong, 3: lag is above --max-lag or a window is unsettled, 4: a part could
+    not be read, 5: too much has aged out.
+    """
+    pair = pair_of(options)
+    limits = Limits(options["max_lag"], options["min_coverage"])
+    progress = progress_on_stderr(options["quiet"])
+    out: Path | None = options["out"]
+
+    def work() -> int:
+        from spark_jobs.headers_report import document, json_text, screen
+
+        began = datetime.now(tz=UTC), time.monotonic()
+        if out is not None:
+            (out / _FILE).unlink(missing_ok=True)
+        found, clusters = _audit(pair, options["window"], limits, options["master"], out, progress)
+        meta = {
+            "started_at": f"{began[0]:%Y-%m-%dT%H:%M:%SZ}",
+            "seconds": round(time.monotonic() - began[1], 3),
+            "topics": options["topics"],
+        }
+        made = document(found, clusters, meta)
+        if out is not None:
+            write_whole(out / _FILE, json_text(made).encode())
+        show(screen(made, _next(pair)))
+        return int(found.exit_codes[0])
+
+    sys.exit(guarded(work))
+
+
+def _next(pair: Pair) -> str:
+    arguments = ["--source", pair.source, "--target", pair.target, "--topics", pair.topics.pattern]
+    if pair.target_prefix:
+        arguments += ["--target-prefix", pair.target_prefix]
+    return f"kaudit reconcile {shlex.join(arguments)} --out DIR"
+
+
+def _audit(
+    pair: Pair,
+    window: int,
+    limits: Limits,
+    master: str,
+    out: Path | None,
+    progress: Callable[[str], None],
+) -> tuple[HeaderAudit, tuple[ClusterSnapshot, ClusterSnapshot]]:
+    from spark_jobs.data_source import KafkaReader
+    from spark_jobs.header_audit import audit_headers
+    from spark_jobs.scope import snapshots
+    from spark_jobs.session import spark_session
+    from spark_jobs.spark_engine import SparkHeaders
+
+    clusters = snapshots(pair, progress)
+    log = None if out is None else out / "spark.log"
+    with spark_session("kaudit headers", master=master, log=log) as spark:
+        engine = SparkHeaders(KafkaReader(spark), window)
+        return audit_headers(engine, clusters, window, limits, progress), clusters

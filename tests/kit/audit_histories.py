@@ -1,0 +1,175 @@
+"""Two clusters' logs that change between audits, and audits that build on the one before."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from kclient.types import TopicPartition
+from spark_jobs.cut import freeze
+from spark_jobs.kept import Kept, Lineage
+from spark_jobs.reconcile import Options, Reconciliation, TimeBuckets, reconcile
+from spark_jobs.report.contents import Report, build_report, json_text, lines_text
+from spark_jobs.report.digests import DIGESTS
+from spark_jobs.report.files import DIGESTS_REPORT, remove_report
+from spark_jobs.report.kept_files import load_kept
+from spark_jobs.snapshot import ClusterSnapshot
+from tests.kit.audit_logs import Log, Logs, MemoryEngine, Rec, snapshot
+from tests.kit.audit_reports import META
+
+SIDES = ("source", "target")
+
+
+@dataclass
+class Replicated:
+    """A cluster's logs, with the leader epoch of each offset and the topic's id."""
+
+    logs: Logs
+    topic_id: str = "first"
+    epochs: dict[TopicPartition, dict[int, int]] = field(default_factory=dict)
+    epoch: int = 0
+
+    def append(self, tp: TopicPartition, record: Rec | None) -> None:
+        """Append *record*; None is an offset without a record."""
+        log = self.logs[tp]
+        self.epochs.setdefault(tp, {})[log.end] = self.epoch
+        if record is None:
+            log.end += 1
+        else:
+            log.append(record)
+
+    def truncate(self, tp: TopicPartition, end: int) -> None:
+        """Cut the log off at *end*, as an unclean election does."""
+        log = self.logs[tp]
+        log.records = {at: record for at, record in log.records.items() if at < end}
+        log.end = end
+        self.epoch += 1
+
+    def epochs_before(self, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the leader epoch of the offset before each end, if the log has it."""
+        return {
+            tp: self.epochs[tp][end - 1]
+            for tp, end in ends.items()
+            if self.logs[tp].start < end <= self.logs[tp].end
+        }
+
+
+class CountingEngine(MemoryEngine):
+    """Counts the offsets of which digests are read."""
+
+    digested = 0
+
+    def window_rows(self, cluster: ClusterSnapshot, ranges: Any) -> Any:
+        self.digested += sum(each.high - each.low for each in ranges)
+        return super().window_rows(cluster, ranges)
+
+
+@dataclass
+class History:
+    """A source, its mirror, and the directory of the audits."""
+
+    out: Path
+    rng: random.Random
+    window: int = 10
+    partitions: int = 2
+    complete: bool = False
+    compacted: frozenset[str] = frozenset()
+    source: Replicated = field(init=False)
+    target: Replicated = field(init=False)
+    runs: int = 0
+    engine: CountingEngine = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tps = [TopicPartition("t", number) for number in range(self.partitions)]
+        self.source, self.target = (Replicated({tp: Log() for tp in self.tps}) for _ in SIDES)
+
+    def write(self, count: int, *, holes: float = 0.0) -> None:
+        """Append *count* records to each partition of the source."""
+        for tp in self.tps:
+            for _ in range(count):
+                number = self.rng.getrandbits(40)
+                hole = self.rng.random() < holes
+                record = Rec(b"k%d" % (number % 9), b"v%d" % number, number % 1000)
+                self.source.append(tp, None if hole else record)
+
+    def mirror(
+        self, *, behind: int = 0, change: Callable[[int, Rec], Rec | None] | None = None
+    ) -> None:
+        """Copy what the target lacks, except the last *behind* offsets; *change* damages the copies."""
+        for tp in self.tps:
+            source, target = self.source.logs[tp], self.target.logs[tp]
+            if not target.end:
+                target.start = target.end = source.start
+            for offset in range(target.end, max(target.end, source.end - behind)):
+                record = source.records.get(offset)
+                if record is not None and change is not None:
+                    record = change(offset, record)
+                self.target.append(tp, record)
+
+    def clusters(self) -> tuple[ClusterSnapshot, ClusterSnapshot]:
+        """Return what an audit reads before the records."""
+        source, target = (
+            replace(
+                snapshot(name, each.logs, self.compacted),
+                topic_ids={"t": each.topic_id},
+            )
+            for name, each in zip(SIDES, (self.source, self.target), strict=True)
+        )
+        return source, target
+
+    def audit(self, kept: Kept | None = None, recheck: float = 0.0) -> Reconciliation:
+        """Compare the clusters; with *kept* only what it has not proven."""
+        source, target = self.clusters()
+        at_cut = {
+            cut.topic_partition: cut.high
+            for cut in freeze(target.ranges, source.ranges)
+            if cut.high > cut.low
+        }
+        at_proof = {
+            tp: kept.partitions[tp].proof.end
+            for tp in at_cut
+            if kept is not None and tp in kept.partitions
+        }
+        lineage = Lineage(
+            (self.source.epochs_before(at_cut), self.target.epochs_before(at_cut)),
+            (self.source.epochs_before(at_proof), self.target.epochs_before(at_proof)),
+        )
+        self.engine = CountingEngine(self.source.logs, self.target.logs, self.window)
+        options = Options(self.window, self.complete, kept=kept, recheck=recheck, lineage=lineage)
+        return reconcile(self.engine, source, target, options, buckets=TimeBuckets.over((0, 1000)))
+
+    def report(self, run: Reconciliation) -> Report:
+        """Write the files of *run* that a later one reads, with the names that the command gives them."""
+        self.runs += 1
+        earlier = remove_report(self.out)
+        meta = {
+            **META,
+            "run_id": f"run-{self.runs:03}",
+            "ended_at": f"2026-01-01T00:00:{self.runs % 60:02}Z",
+            "previous": earlier,
+            "previous_from": "out" if earlier else None,
+        }
+        report = build_report(run, meta)
+        self.out.mkdir(parents=True, exist_ok=True)
+        text = json_text(report.document)
+        (self.out / DIGESTS).write_bytes(report.digests)
+        (self.out / "findings.jsonl").write_text(lines_text(report.lines))
+        (self.out / "repair.json").write_text(json_text(report.repair))
+        (self.out / DIGESTS_REPORT).write_text(text)
+        (self.out / "report.json").write_text(text)
+        return report
+
+    def start(self) -> Reconciliation:
+        """Compare everything, and keep it."""
+        run = self.audit()
+        self.report(run)
+        return run
+
+    def go_on(self, recheck: float = 0.0) -> Reconciliation:
+        """Compare what the run before has not proven, and keep it."""
+        run = self.audit(load_kept(self.out), recheck)
+        self.report(run)
+        return run

@@ -1,0 +1,376 @@
+"""What a later run takes from an earlier one: nothing from files that do not fit, or from logs that were replaced."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from spark_jobs import cli
+from spark_jobs.engine import FailureKind
+from spark_jobs.report.contents import json_text
+from spark_jobs.report.files import write_error
+from spark_jobs.report.kept_files import KeptUnusable, load_kept
+from spark_jobs.report.screen import first_screen
+from spark_jobs.verdict import ExitCode, Verdict
+from tests.kit.audit_histories import History
+from tests.kit.audit_logs import Fault, Rec, named
+from tests.kit.audit_reports import META, violations
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    """Two partitions of 45 records, mirrored, compared and kept."""
+    made = History(tmp_path, random.Random(7))
+    made.write(45)
+    made.mirror()
+    assert made.start().outcome.verdict is Verdict.CONSISTENT
+    return made
+
+
+def reasons(history: History, recheck: float = 0.0) -> list[str]:
+    """Return why the next run carries nothing of a partition."""
+    run = history.audit(load_kept(history.out), recheck)
+    assert {each.partition for each in run.carried.refused} in ({0, 1}, {0}, set())
+    assert not run.carried.carried.get(history.tps[0]) or not run.carried.refused
+    return [each.reason for each in run.carried.refused if each.partition == 0]
+
+
+def test_only_the_boundary_and_what_is_new_are_read(history: History) -> None:
+    history.write(10)
+    history.mirror()
+    run = history.go_on()
+    assert run.outcome.verdict is Verdict.CONSISTENT
+    assert run.counts.verified == run.counts.compared == 110
+    # Of each partition offsets 40 to 44 again, and 45 to 54, on both sides.
+    assert history.engine.digested == 2 * 2 * (5 + 10)
+    assert history.go_on().counts.verified == 110
+    assert history.engine.digested == 2 * 2 * 5
+
+
+def test_a_report_shows_what_was_compared_when(history: History) -> None:
+    first = sha256((history.out / "report.json").read_bytes()).hexdigest()
+    history.write(10)
+    history.mirror(behind=3)
+    report = history.report(history.audit(load_kept(history.out)))
+    document = json.loads(json.dumps(report.document))
+    assert violations("report", document) == []
+    since = document["since"]
+    assert since["base"] == since["oldest"] == since["runs"][0]
+    assert since["base"]["report_sha256"] == first
+    assert since["base"]["run_id"] == "run-001"
+    assert since["offsets"] == {"now": 24, "earlier": 80, "gone": 0, "never": 6}
+    assert document["topics"][0]["partitions"][0]["compared_ranges"] == {
+        "now": [[40, 52]],
+        "earlier": [[0, 40, "run-001"]],
+        "gone": [],
+        "never": [[52, 55]],
+    }
+    text = first_screen(document, report="r")
+    assert "compared in this run 24 offsets, in earlier runs 80 (oldest: run run-001" in text
+    assert "deleted since 0, never 6" in text
+    assert "re-checked 2 of 10 kept windows" in text
+
+
+def test_the_file_is_read_by_pandas_and_arrow(history: History) -> None:
+    frame = pd.read_parquet(history.out / "digests.parquet")
+    assert list(frame.columns) == [
+        *("topic", "partition", "side", "first_offset", "last_offset", "records", "bytes"),
+        *("content", "placed", "max_timestamp", "class", "run_id"),
+    ]
+    assert set(frame["class"]) == {"equal"}
+    assert frame["records"].sum() == 2 * 90
+    sums = frame.groupby(["topic", "partition", "side"])["placed"].sum().unstack()
+    assert (sums["source"] == sums["target"]).all()
+    schema = pq.read_schema(history.out / "digests.parquet")
+    assert schema.field("placed").type == pa.uint64()
+    assert schema.metadata[b"kaudit.window"] == b"10"
+
+
+def test_no_digests_are_kept_of_an_empty_cluster(tmp_path: Path) -> None:
+    empty = History(tmp_path, random.Random(1))
+    empty.start()
+    empty.write(5)
+    empty.mirror()
+    assert empty.go_on().counts.verified == 10
+
+
+# --- the files
+
+
+def rewritten(history: History, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change both copies of the report."""
+    for name in ("report.json", "digests.report.json"):
+        document = json.loads((history.out / name).read_text())
+        change(document)
+        (history.out / name).write_text(json_text(document))
+
+
+def forged(
+    history: History,
+    change: Callable[[pd.DataFrame], None],
+    about: Mapping[bytes, bytes] | None = None,
+) -> None:
+    """Change the digests and their metadata, and the hash of them in the report."""
+    path = history.out / "digests.parquet"
+    table = pq.read_table(path)
+    frame = table.to_pandas()
+    change(frame)
+    written = io.BytesIO()
+    made = pa.Table.from_pandas(frame, table.schema, preserve_index=False)
+    pq.write_table(made.replace_schema_metadata(table.schema.metadata | (about or {})), written)
+    path.write_bytes(written.getvalue())
+    known = sha256(written.getvalue()).hexdigest()
+    rewritten(history, lambda each: each["files"].update({"digests.parquet": known}))
+
+
+def refusal(history: History) -> str:
+    with pytest.raises(KeptUnusable) as raised:
+        load_kept(history.out)
+    assert str(raised.value).startswith(f"--since {history.out}: ")
+    return str(raised.value)
+
+
+def test_a_falsified_digest_is_refused(history: History) -> None:
+    path = history.out / "digests.parquet"
+    path.write_bytes(path.read_bytes().replace(b"equal", b"eqval"))
+    assert "digests.parquet is not the file of its report: another SHA-256" in refusal(history)
+
+
+@pytest.mark.parametrize("name", ["findings.jsonl", "repair.json"])
+def test_a_falsified_file_of_the_report_is_refused(history: History, name: str) -> None:
+    (history.out / name).write_text("{}\n")
+    assert f"{name} is not the file of its report" in refusal(history)
+
+
+def test_another_report_than_that_of_the_digests_is_refused(history: History) -> None:
+    text = (history.out / "report.json").read_text()
+    (history.out / "report.json").write_text(text.replace("CONSISTENT", "DIVERGED", 1))
+    assert "report.json is not the report of digests.parquet" in refusal(history)
+
+
+def test_a_broken_hash_chain_is_refused(history: History) -> None:
+    history.go_on()
+    load_kept(history.out)
+    (history.out / "report.previous.json").write_text("{}")
+    assert "the hash chain is broken" in refusal(history)
+    (history.out / "report.previous.json").unlink()
+    assert "the hash chain is broken" in refusal(history)
+
+
+@pytest.mark.parametrize("name", ["digests.parquet", "digests.report.json"])
+def test_a_directory_without_kept_digests_is_refused(history: History, name: str) -> None:
+    (history.out / name).write_bytes(b"[]")
+    refusal(history)
+    (history.out / name).unlink()
+    refusal(history)
+
+
+def test_another_version_of_the_hash_is_refused(history: History) -> None:
+    forged(history, lambda _: None, {b"kaudit.hash": b"kaudit digest v0"})
+    assert "has hash 'kaudit digest v0', this version has 'kaudit digest v1'" in refusal(history)
+
+
+def test_a_run_with_a_failed_self_test_or_renumbered_offsets_is_refused(history: History) -> None:
+    rewritten(history, lambda each: each.update(exit_codes=[70, 0]))
+    assert "self-test" in refusal(history)
+    rewritten(history, lambda each: each.update(exit_codes=[0]))
+    rewritten(history, lambda each: each["limits"].update(renumbered=True))
+    assert "--renumbered" in refusal(history)
+
+
+def test_a_run_that_fails_costs_the_next_one_nothing(history: History) -> None:
+    error = {
+        "schema_version": 4,
+        "verdict": "ERROR",
+        "exit_code": 4,
+        "exit_codes": [4],
+        "cause": "no broker answers",
+        "meta": {**META, "previous": "0" * 64, "previous_from": "out"},
+    }
+    for _ in range(2):
+        write_error(history.out, error)
+        assert history.audit(load_kept(history.out)).carried.carried
+
+
+def test_forged_digests_are_noticed_when_their_window_is_read_again(history: History) -> None:
+    """Digests and report replaced together: no hash shows it. The boundary is always read again."""
+
+    def change(frame: pd.DataFrame) -> None:
+        frame.loc[(frame.partition == 0) & (frame.first_offset == 10), "content"] += 1
+
+    forged(history, change)
+    assert reasons(history) == []
+    (reason,) = reasons(history, recheck=1.0)
+    assert reason == "offsets 10 to 19 in source have changed since they were compared"
+
+    def boundary(frame: pd.DataFrame) -> None:
+        frame.loc[(frame.partition == 0) & (frame.first_offset == 40), "content"] += 1
+
+    forged(history, boundary)
+    assert reasons(history) == ["offsets 40 to 44 in source have changed since they were compared"]
+
+
+def test_digests_that_contradict_their_class_are_refused(history: History) -> None:
+    def change(frame: pd.DataFrame) -> None:
+        frame.loc[(frame.side == "source") & (frame.first_offset == 10), "content"] += 1
+
+    forged(history, change)
+    assert "unequal digests of class equal" in refusal(history)
+
+
+# --- the logs
+
+
+def test_a_log_that_was_truncated_is_noticed(history: History) -> None:
+    history.target.truncate(history.tps[0], 30)
+    (reason,) = reasons(history)
+    assert reason == "its log in target ends at 30, below 45, the end then: truncated"
+
+
+def test_a_log_that_was_truncated_and_written_again_is_noticed(history: History) -> None:
+    """The mirror copies the same records again, and one of them wrongly: below the boundary."""
+    history.target.truncate(history.tps[0], 20)
+    history.mirror(change=lambda offset, record: Rec(b"k", b"damaged") if offset == 25 else record)
+    assert reasons(history) == [
+        "its log in target was truncated and written again: offset 44 has leader epoch 1, then 0"
+    ]
+    run = history.go_on()
+    assert [each[:3] for each in named(run)] == [("corrupt", 0, 25)]
+
+
+def test_a_log_that_was_replaced_under_the_same_epoch_is_noticed_at_the_boundary(
+    history: History,
+) -> None:
+    log = history.target.logs[history.tps[0]]
+    log.records = {at: Rec(b"k", b"other %d" % at) for at in log.records}
+    assert reasons(history) == ["offsets 40 to 44 in target have changed since they were compared"]
+    assert len(named(history.go_on())) == 45
+
+
+def test_a_truncation_above_the_proof_is_none(history: History) -> None:
+    history.write(20)
+    history.mirror(behind=20)
+    for each in (history.source,):
+        each.truncate(history.tps[0], 50)
+    history.write(3)
+    history.mirror()
+    assert reasons(history) == []
+
+
+def test_an_unknown_leader_epoch_is_no_proof(history: History) -> None:
+    history.source.epochs[history.tps[0]][44] = None  # type: ignore[assignment]
+    assert reasons(history) == ["the leader epoch of offset 44 in source is unknown"]
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_topic_that_was_created_again_is_noticed(history: History, side: str) -> None:
+    cluster = getattr(history, side)
+    cluster.topic_id = "second"
+    (reason,) = reasons(history)
+    assert reason == f"it was created again in {side}: topic id second, then first"
+    cluster.topic_id = ""
+    assert reasons(history) == [f"{side} has no topic id for it"]
+
+
+def test_nothing_is_carried_of_a_compacted_topic(history: History) -> None:
+    history.compacted = frozenset({"t"})
+    assert reasons(history) == ["the topic is compacted"]
+    history.go_on()
+    history.compacted = frozenset()
+    assert not history.audit(load_kept(history.out)).carried.carried
+
+
+def test_what_could_not_be_read_is_not_kept(tmp_path: Path) -> None:
+    history = History(tmp_path, random.Random(3))
+    history.write(45)
+    history.mirror()
+    for each in (history.source, history.target):
+        each.logs[history.tps[0]].faults = [Fault(12, 14, FailureKind.UNREADABLE)]
+    assert history.start().outcome.verdict is Verdict.ERROR
+    for each in (history.source, history.target):
+        each.logs[history.tps[0]].faults = []
+    run = history.go_on()
+    assert run.carried.spans(history.tps[0]) == [(0, 10), (20, 30), (30, 40)]
+    assert (run.outcome.verdict, run.counts.verified) == (Verdict.CONSISTENT, 90)
+
+
+def test_a_kept_window_that_can_not_be_decoded_any_more_is_a_finding(history: History) -> None:
+    log = history.target.logs[history.tps[0]]
+    log.faults = [Fault(3, 5, FailureKind.UNDECODABLE)]
+    assert reasons(history, recheck=1.0) == ["offsets 0 to 9 cannot be decoded in target any more"]
+    assert [each[0] for each in named(history.go_on(1.0))] == ["undecodable"]
+
+
+def test_what_retention_deleted_since_is_shown_and_not_searched_for_gaps(history: History) -> None:
+    for tp in history.tps:
+        history.source.logs[tp].delete_below(25)
+    run = history.go_on()
+    assert run.outcome.verdict is Verdict.INCOMPLETE
+    assert (run.counts.aged_out, run.counts.verified) == (50, 40)
+    first = json.loads((history.out / "report.json").read_text())["topics"][0]["partitions"][0]
+    assert first["compared_ranges"]["gone"] == [[0, 25, "run-001"]]
+    # Half of the window 20 to 29 is read again: its digest is of all of it.
+    assert first["compared_ranges"]["now"] == [[25, 30], [40, 45]]
+    assert "gaps" not in run.cost.seconds
+    again = history.go_on()
+    assert again.carried.known_equal(history.tps[0]) == [(0, 25)]
+
+
+def test_a_log_that_starts_behind_the_proof_is_not_called_truncated(history: History) -> None:
+    """No leader epoch is known of an offset below the log start. So the target is searched for gaps again."""
+    history.write(30)
+    history.mirror()
+    for tp in history.tps:
+        history.source.logs[tp].delete_below(45)
+    assert reasons(history) == []
+    run = history.go_on()
+    assert (run.counts.aged_out, run.counts.verified) == (90, 60)
+    assert "gaps" in run.cost.seconds
+    first = json.loads((history.out / "report.json").read_text())["topics"][0]["partitions"][0]
+    assert first["compared_ranges"] == {
+        "now": [[45, 75]],
+        "earlier": [],
+        "gone": [[0, 45, "run-001"]],
+        "never": [],
+    }
+
+
+# --- the command
+
+PAIR = ("--source", "127.0.0.1:1", "--target", "127.0.0.1:1", "--topics", "t", "--quiet")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--recheck", "101%"), "expected a share"),
+        (("--recheck", "1"), "expected a share"),
+        (("--renumbered",), "cannot be used with --renumbered"),
+        (("--window", "11"), "has windows of 10"),
+    ],
+)
+def test_options_that_do_not_fit_a_kept_run_are_usage_errors(
+    history: History, options: tuple[str, ...], text: str
+) -> None:
+    arguments = ["reconcile", *PAIR, "--out", str(history.out), "--since", str(history.out)]
+    result = CliRunner().invoke(cli.kaudit, [*arguments, *options])
+    assert result.exit_code == ExitCode.USAGE
+    assert text in result.output
+    assert load_kept(history.out)
+
+
+def test_a_run_that_can_not_reach_a_cluster_leaves_the_kept_digests(history: History) -> None:
+    arguments = ["reconcile", *PAIR, "--out", str(history.out), "--since", str(history.out)]
+    assert CliRunner().invoke(cli.kaudit, arguments).exit_code == ExitCode.UNREADABLE
+    assert load_kept(history.out)
