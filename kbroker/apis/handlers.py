@@ -77,7 +77,8 @@ def delete_records(broker: HandlerDependencies) -> Handler:
     """Make the handler of DeleteRecords."""
     from kbroker.apis.api21_delete_records import DeleteRecords
 
-    return DeleteRecords(broker.replica_manager)
+    metadata = broker.metadata
+    return DeleteRecords(broker.replica_manager, lambda: metadata.brokers)
 
 
 def init_producer_id(broker: HandlerDependencies) -> Handler:

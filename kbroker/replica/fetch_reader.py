@@ -165,8 +165,7 @@ class FetchReader:
             broker_epoch=self._request.replica_epoch,
             again=self._again,
         )
-        if self._replica_selector is not None and partition.leader_state is not None:
-            partition.leader_state.follower_starts_at(follower, asked.log_start_offset)
+        partition.follower_starts_at(follower, asked.log_start_offset)
         if named:
             size = read.found[1]
             self._throttled += size

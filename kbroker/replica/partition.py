@@ -8,7 +8,7 @@ Owner: the reactor's thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -445,6 +445,17 @@ class Partition:
         return (epoch, end) if epoch < last_fetched_epoch or end < fetch_offset else None
 
     # -- the log start offset --------------------------------------------------------------------
+
+    def follower_starts_at(self, replica: int, log_start_offset: int) -> None:
+        """Handle the log start offset in a fetch of *replica*: DeleteRecords waits for it."""
+        leader_state = self.leader_state
+        if leader_state is not None and leader_state.follower_starts_at(replica, log_start_offset):
+            self._dependencies.high_watermark_advanced(self.key)
+
+    def low_watermark(self, live: Container[int]) -> int:
+        """Return the smallest log start offset of this replica and of those on *live* brokers."""
+        log, leader_state = self.require_leader()
+        return leader_state.low_watermark(log.log_start_offset, live)
 
     def delete_records(self, before_offset: int) -> int:
         """Delete everything below *before_offset* (-1: the high watermark); return the log start offset."""

@@ -159,7 +159,7 @@ class OneBroker:
             ApiKey.API_VERSIONS: lambda: ApiVersions(
                 {api: SERVED[api] for api in self.handlers}, self.authorizer
             ),
-            ApiKey.DELETE_RECORDS: lambda: DeleteRecords(replicas),
+            ApiKey.DELETE_RECORDS: lambda: DeleteRecords(replicas, lambda: self.cache.brokers),
             ApiKey.OFFSET_FOR_LEADER_EPOCH: lambda: OffsetForLeaderEpoch(replicas, self.authorizer),
         }
 

@@ -39,7 +39,7 @@ In: our log's end, fetches of followers, outcomes of writes, time (seconds)   Ou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from kbroker.replica.core.remote_replicas import NEVER, FollowerLiveness, RemoteReplica
@@ -239,11 +239,18 @@ class LeaderState:
         """Return whether *replica* is in the ISR, or in the pending write: it has nothing to join."""
         return replica in (self.isr if self.pending is None else self.pending)
 
-    def follower_starts_at(self, replica: int, log_start_offset: int) -> None:
-        """Handle the log start offset in a fetch of *replica*; only reads from followers need it (KIP-392)."""
+    def follower_starts_at(self, replica: int, log_start_offset: int) -> bool:
+        """Handle the log start offset in a fetch of *replica*; return whether it is another one."""
         known = self._followers.get(replica)
-        if known is not None:
-            known.start = log_start_offset
+        if known is None or known.start == log_start_offset:
+            return False
+        known.start = log_start_offset
+        return True
+
+    def low_watermark(self, log_start_offset: int, live: Container[int]) -> int:
+        """Return the smallest of our *log_start_offset* and those of the followers on *live* brokers (KIP-107)."""
+        starts = (known.start for replica, known in self._followers.items() if replica in live)
+        return min(log_start_offset, min(starts, default=log_start_offset))
 
     def in_sync_followers(self) -> list[tuple[int, RemoteReplica]]:
         """Return the followers in the ISR, with their fetch state."""

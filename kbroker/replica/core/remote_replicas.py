@@ -23,7 +23,7 @@ class RemoteReplica:
         self.end = -1
         """Its log end; -1 before its first fetch from this leader."""
         self.start = 0
-        """Its log start offset, where `follower_starts_at` is called."""
+        """Its log start offset; 0 before its first fetch from this leader."""
         self.caught_up_at = caught_up_at
         """When it last had everything in our log."""
         self.fetched_at = NEVER
