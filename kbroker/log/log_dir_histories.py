@@ -80,7 +80,6 @@ class LogDirHistories:
             self._ids[path] = directory_id
         if history is not None:
             self._histories[path] = history
-            self.missing_directories.update(history.directories)
             self._lost_at = max(self._lost_at, history.lost_at)
 
     def conclude(self, logs: Iterable[TopicPartition], unreadable_dirs: int) -> None:
@@ -88,6 +87,9 @@ class LogDirHistories:
         self._unread = unreadable_dirs
         self._found_at_start = set(logs)
         newest = max(self._histories.values(), key=_end, default=None)
+        for path, history in self._histories.items():
+            if newest is None or not _is_outdated(self._ids.get(path), history, newest):
+                self.missing_directories.update(history.directories)
         for path, integrity in self._integrities.items():
             was_absent = newest is not None and self._ids.get(path) in newest.absent
             if was_absent and integrity.intact is not None:
@@ -217,6 +219,15 @@ def _partial(integrity: LogDirIntegrity) -> LogDirIntegrity:
 
 def _end(history: LogDirHistory) -> int:
     return MAX_BROKER_EPOCH if history.intact is None else history.intact.last
+
+
+def _is_outdated(directory_id: str | None, history: LogDirHistory, newest: LogDirHistory) -> bool:
+    """Return whether *history* names no directories that must be there: a later run could not write it.
+
+    That run reported a loss after the last epoch of *history*, so the directories of *history* that are missing now are
+    either among those of *newest*, or no log may cover what was in them: `lost_at` limits it.
+    """
+    return directory_id in newest.absent and newest.lost_at > _end(history)
 
 
 def _first_epoch(epochs: BrokerEpochs) -> int:

@@ -29,6 +29,15 @@ def histories(
     return made
 
 
+def all_readable(files: dict[str, LogDirHistory | None]) -> LogDirHistories:
+    """Return the histories of a broker that found *files*; directories that they name beyond are missing."""
+    made = LogDirHistories("boot")
+    for name, history in files.items():
+        made.add(name, name.upper(), assess(history, None, "boot", is_new=history is None), history)
+    made.conclude([T0], 0)
+    return made
+
+
 def files_of(
     made: LogDirHistories, *names: str, failed: Iterable[str] = ()
 ) -> dict[str, LogDirHistory | None]:
@@ -167,3 +176,35 @@ def test_an_attempt_to_register_without_an_outcome_leaves_its_epoch_covered() ->
     made.registering()
     made.registered(80)
     assert made.history_of("a", ()).intact == broker_epochs((10, 70), 80)
+
+
+def test_a_file_that_could_not_be_written_reports_a_loss_only_once() -> None:
+    """The disk of A was replaced while B could be read, and not written: B names the first disk of A for ever."""
+    first = LogDirHistory("boot", broker_epochs((67, 67)), ("OLD", "B"))
+    made = all_readable({"a": None, "b": first})
+    made.registering()
+    assert made.registration(has_failed=True).condition is LogDirCondition.PARTIAL
+    made.registered(102)
+    written = made.history_of("a", ["b"])
+    assert (written.absent, written.lost_at) == (("B",), 102)
+    again = all_readable({"a": written, "b": first})
+    assert again.missing_directories == set()
+    assert again.integrity.covers(102)
+    again.registering()
+    again.registered(200)
+    assert again.before_new_log("b"), "a log of the first disk must not be covered"
+    covered = again.vouched_for("b", T1)
+    assert covered is None or not covered.covers(67)
+
+
+def test_a_file_of_an_absent_directory_counts_if_no_loss_was_reported_since() -> None:
+    """B knows a directory C that A never knew: without a reported loss C is missing."""
+    again = all_readable(
+        {
+            "a": LogDirHistory("boot", broker_epochs((10, 10), (30, 30)), ("A", "B"), None, ("B",)),
+            "b": LogDirHistory(
+                "boot", broker_epochs((10, 10), (20, 20)), ("A", "B", "C"), None, ("A",)
+            ),
+        }
+    )
+    assert again.missing_directories == {"C"}
