@@ -79,6 +79,9 @@ class LogManager:
         self._logs: dict[TopicPartition, UnifiedLog] = {}
         self._where: dict[TopicPartition, LogDir] = {}
         self._pending_deletes: list[PendingDelete] = []
+        self._renamed: dict[TopicPartition, tuple[LogDir, str]] = {}
+        """Logs that were taken away, with their new paths, until these are synced. A power loss may bring back the
+        former ones: a log that begins meanwhile begins in the same directory, so that the partition is not in two."""
         self._flushing = LogFlusher(self._logs, self._where, self._in_pool, on_flush)
         self._checkpointing = CheckpointContents(
             self._logs, self._where, lambda: self.missing_logs.union(self.failed)
@@ -273,8 +276,9 @@ class LogManager:
         usable = [directory for directory in self._directories if directory.failure is None]
         if not usable:
             raise KafkaStorageError("every log directory is offline")
-        directory = min(usable, key=lambda one: one.logs)
         self._check_vacant(key, usable)
+        former = self._renamed.get(key, (None, ""))[0]
+        directory = former if former in usable else min(usable, key=lambda one: one.logs)
         path = f"{directory.path}/{directory_names.directory_name(topic, partition)}"
         self.missing_logs.discard(key)  # the checkpoints are to forget it now
         self._before_reuse(key, directory)
@@ -378,6 +382,7 @@ class LogManager:
             self.failed[key] = failure  # it is there still: none may begin in another directory
             raise failure from error
         log.moved_to(path)
+        self._renamed[key] = directory, path
         return log, directory, path
 
     # What is done to many
@@ -440,7 +445,20 @@ class LogManager:
             if directory.failure is None:
                 files = self._checkpointing.files_of(directory, high_watermarks)
                 number = directory.decide_checkpoints(files)
-                self._in_pool(directory, partial(directory.write_checkpoints, number, files))
+                renamed = {key: each for key, each in self._renamed.items() if each[0] is directory}
+                self._in_pool(
+                    directory,
+                    partial(directory.write_checkpoints, number, files),
+                    partial(self._names_synced, renamed),
+                )
+
+    def _names_synced(
+        self, renamed: Mapping[TopicPartition, tuple[LogDir, str]], error: BaseException | None
+    ) -> None:
+        """Handle the end of a write of checkpoints, which syncs the names in their directory, too."""
+        for key, each in renamed.items():
+            if error is None and self._renamed.get(key) == each:
+                del self._renamed[key]
 
     def lower_checkpoints(self, marks: Mapping[TopicPartition, int]) -> None:
         """Correct entries above the high watermarks *marks*, or above recovery points, before these logs take appends.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import random
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ from kclient.wire.errors import (
 )
 from tests.kit.log_managers import ID, Brokers, Unreadable
 from tests.kit.logs import FaultyDisk, append, batch_of, records
+from tests.kit.simulated_disk import SimulatedDisk
 
 SIZE = len(batch_of(0))
 
@@ -448,18 +450,16 @@ def test_new_partitions_go_where_there_are_fewest(brokers: Brokers, tmp_path: Pa
     assert dirs.create("t", 0, ID) is dirs.get("t", 0)
 
 
-def test_a_high_watermark_in_another_directory_is_of_a_deleted_topic(brokers: Brokers) -> None:
+def test_a_high_watermark_in_another_directory_is_of_a_deleted_topic(
+    brokers: Brokers, tmp_path: Path
+) -> None:
     dirs = brokers("a", "b").start()
-    dirs.registered(10)
-    for topic in ("other", "t"):
-        append(dirs.create(topic, 0, ID), 2)
-    dirs.checkpoint({("t", 0): 2})
-    for topic in ("other", "t"):
-        dirs.delete(topic, 0)
     append(dirs.create("t", 0, ID), 2)
-    dirs.release()  # before the next checkpoint of b
+    dirs.checkpoint({("t", 0): 0})
+    dirs.release()
+    (tmp_path / "b" / "replication-offset-checkpoint").write_text("0\n1\nt 0 1\n")
     dirs = brokers("a", "b").start()
-    assert ("t", 0) in dirs
+    assert dirs.directory_of("t", 0) == str(tmp_path / "a")
     assert dirs.high_watermarks.get(("t", 0), 0) == 0
 
 
@@ -589,6 +589,54 @@ def test_what_a_crash_left_of_a_deleted_partition_is_removed(
     assert list(dirs) == []
     dirs.remove_due()
     assert not list((tmp_path / "a").glob("*-delete"))
+
+
+@pytest.mark.parametrize("removal", ["delete", "set_aside"])
+def test_s27_a_power_loss_does_not_bring_a_deleted_log_back_beside_its_successor(
+    brokers: Brokers, removal: str
+) -> None:
+    """Its new name is not synced. With the successor in another directory the broker would not start."""
+    is_new = True
+    for seed in range(12):
+        disk = SimulatedDisk()
+        paths = Path(f"/{seed}a"), Path(f"/{seed}b")
+        broker = brokers(*paths, disk=disk)
+        dirs = broker.start()
+        dirs.create("t", 0, ID)
+        dirs.create("u", 0, ID)
+        dirs.create("u", 1, ID).flush()
+        getattr(dirs, removal)("t", 0)
+        dirs.delete("u", 0)
+        dirs.delete("u", 1)
+        dirs.create("v", 0, ID)
+        assert len(dirs) == 1
+        log = dirs.create("t", 0, ID)
+        append(log, 1)
+        log.flush()
+        disk.lose_power(random.Random(seed))
+        dirs = brokers(*paths, disk=disk).start()
+        found = dirs.get("t", 0)
+        assert found is not None
+        is_new = is_new and len(records(found)) == 1
+    assert is_new, "it was synced, and its name with it"
+
+
+@pytest.mark.parametrize(("synced", "expected"), [(False, "a"), (True, "b")])
+def test_a_deleted_log_keeps_its_successor_in_its_directory_until_its_new_name_is_synced(
+    brokers: Brokers, tmp_path: Path, synced: bool, expected: str
+) -> None:
+    broker = brokers("a", "b", holds=True)
+    dirs = broker.start()
+    dirs.create("t", 0, ID)
+    dirs.create("u", 0, ID)
+    dirs.delete("t", 0)
+    for number in range(2):
+        dirs.create("v", number, ID)
+    dirs.checkpoint()
+    if synced:
+        broker.pool.run()
+    dirs.create("t", 0, ID)
+    assert dirs.directory_of("t", 0) == str(tmp_path / expected)
 
 
 def test_a_flush_that_runs_after_its_log_was_deleted_writes_nothing_into_the_next_one(
