@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.results import Figure
+from benchmarks.suites.audit import audit_suite
 from benchmarks.suites.broker import broker_suite
 from benchmarks.suites.clients import clients_suite
 from benchmarks.suites.groups import groups_suite
@@ -21,6 +22,7 @@ SUITES: dict[str, Suite] = {
     "clients": clients_suite,
     "groups": groups_suite,
     "mirror": mirror_suite,
+    "audit": audit_suite,
     "growth": growth_suite,
     "replication": replication_suite,
 }

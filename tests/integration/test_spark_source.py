@@ -17,9 +17,9 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from benchmarks import spark_connector
 from spark_jobs import session as session_module
 from spark_jobs.source import KbrokerDataSource
-from tests.kit import spark_connector
 from tests.kit.apache_kafka import running_kafka, with_kafka
 from tests.kit.brokers import MakeCluster
 from tests.kit.waiting import eventually

@@ -1,0 +1,150 @@
+"""kaudit beside a full outer join over Spark's own Kafka connector: the same two logs, each in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks import spark_connector
+from benchmarks.contenders import create_topic, load, print_progress, zookeeper_classpath
+from benchmarks.process_tree import Tree, measured
+from benchmarks.processes import Broker, our_broker, zookeeper
+from benchmarks.results import Figure
+
+JOIN = "full outer join"
+RECORDS = 16_000_000
+SIZE = 200
+PARTITIONS = 4
+MANY = 2000
+_PATIENCE_S = 3600
+
+_MIRROR = """clusters = source, target
+source.bootstrap.servers = {source}
+target.bootstrap.servers = {target}
+source->target.enabled = true
+source->target.topics = {topic}
+replication.factor = 1
+"""
+
+
+class AuditFigures:
+    """The figures of the suite."""
+
+    def __init__(self, count: int) -> None:
+        name = f"{count / 1e6:g} M records a side"
+        self.rate = Figure(f"audit of {name}", "M records/s", goal=">= 3 x", goal_ratio=3)
+        self.cpu = Figure("CPU of it per 1 M records a side", "s", False)
+        self.memory = Figure("memory of a Python worker", "MiB", False, "< 1 GB", goal_value=1000)
+        self.first = Figure("one record, first run with the self-test", "s", False)
+        self.one = Figure("one record, every later run", "s", False, "< 12 s", goal_value=12)
+        self.many = Figure(f"{MANY:,} partitions of a record", "s", False, "< 30 s", goal_value=30)
+
+    def all(self) -> list[Figure]:
+        """Return them in the order of the table."""
+        return [self.rate, self.cpu, self.memory, self.first, self.one, self.many]
+
+
+def audit_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure], list[str]]:
+    """Fill and mirror three topics, then audit each."""
+    count = RECORDS // divide
+    figures = AuditFigures(count)
+    notes = [
+        f"{SIZE}-byte records, not compressed, {PARTITIONS} partitions; both clusters are single brokers of ours. "
+        "Wall clock from the start of the process to its end, Spark's start included"
+    ]
+    jars: Sequence[Path] = ()
+    try:
+        jars = spark_connector.jars()
+    except spark_connector.NotAvailable as not_available:
+        notes.append(f"the join was not measured: {not_available}")
+    with _mirrored(directory, count) as (source, target):
+        for turn in range(rounds):
+            print_progress(f"round {turn + 1}: kaudit, {count:,} records a side")
+            seconds, tree = _kaudit(directory, source, target, "large")
+            figures.rate.add("ours", count / 1e6 / seconds)
+            figures.cpu.add("ours", tree.cpu / (count / 1e6))
+            figures.memory.add("ours", tree.python_peak_mib)
+            if jars:
+                print_progress(f"round {turn + 1}: {JOIN}")
+                seconds, tree = _join(directory, source, target, jars)
+                figures.rate.add(JOIN, count / 1e6 / seconds)
+                figures.cpu.add(JOIN, tree.cpu / (count / 1e6))
+            print_progress(f"round {turn + 1}: one record, and {MANY:,} partitions")
+            figures.first.add("ours", _kaudit(directory, source, target, "one", "--self-test")[0])
+            figures.one.add("ours", _kaudit(directory, source, target, "one")[0])
+            figures.many.add("ours", _kaudit(directory, source, target, "many")[0])
+    return figures.all(), notes
+
+
+@contextlib.contextmanager
+def _mirrored(directory: Path, count: int) -> Iterator[tuple[Broker, Broker]]:
+    """Run two brokers; the source's topics large, one and many are mirrored to the target."""
+    with (
+        zookeeper(directory / "zookeeper", zookeeper_classpath()) as port,
+        our_broker(directory / "source", port, chroot="source") as source,
+        our_broker(directory / "target", port, chroot="target") as target,
+    ):
+        for topic, partitions, records in (
+            ("large", PARTITIONS, count),
+            ("one", 1, 1),
+            ("many", MANY, MANY),
+        ):
+            print_progress(f"{records:,} records to {topic}")
+            create_topic(source.bootstrap, topic, partitions)
+            load("rdkafka-produce", source.bootstrap, topic, records, SIZE, partitions)
+            config = directory / f"{topic}.properties"
+            config.write_text(
+                _MIRROR.format(source=source.bootstrap, target=target.bootstrap, topic=topic)
+            )
+            command = [sys.executable, "-m", "mirrormaker", "run", str(config), "--once", "--quiet"]
+            subprocess.run(command, check=True, timeout=_PATIENCE_S, capture_output=True)
+        yield source, target
+
+
+def _kaudit(
+    directory: Path, source: Broker, target: Broker, topic: str, *options: str
+) -> tuple[float, Tree]:
+    """Audit *topic*; return the seconds and the measurements. RuntimeError unless it is CONSISTENT."""
+    out = directory / f"report-{topic}"
+    sides = ("--source", source.bootstrap, "--target", target.bootstrap)
+    chosen = ("--topics", topic, "--out", str(out), "--complete", "--quiet")
+    seconds, tree, _ = _run(
+        [sys.executable, "-m", "spark_jobs", "reconcile", *sides, *chosen, *options]
+    )
+    verdict = json.loads((out / "report.json").read_text())["verdict"]
+    if verdict != "CONSISTENT":
+        raise RuntimeError(f"kaudit: {verdict}, see {out}")
+    return seconds, tree
+
+
+def _join(
+    directory: Path, source: Broker, target: Broker, jars: Sequence[Path]
+) -> tuple[float, Tree]:
+    del directory
+    seconds, tree, printed = _run(
+        [sys.executable, "-m", "benchmarks.outer_join", source.bootstrap, target.bootstrap, "large",
+         *map(str, jars)]
+    )  # fmt: skip
+    if printed.split()[-1:] != ["0"]:
+        raise RuntimeError(f"the join counted {printed!r} differences")
+    return seconds, tree
+
+
+def _run(command: list[str]) -> tuple[float, Tree, str]:
+    """Run *command* in a session of its own; return its seconds, measurements and output."""
+    began = time.monotonic()
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    with measured(process) as tree:
+        output, errors = process.communicate(timeout=_PATIENCE_S)
+    if process.returncode:
+        raise RuntimeError(
+            f"{command[2:4]} ended with {process.returncode}:\n{errors.decode()[-2000:]}"
+        )
+    return time.monotonic() - began, tree, output.decode()
