@@ -1,5 +1,6 @@
 """Reading and deleting whole groups in ZooKeeper."""
 
+from kbroker.common.gather import outcomes_of
 from kbroker.coordinator.group.committed_offsets import READS_AT_ONCE, get_all
 from kbroker.coordinator.group.core.records import (
     GroupSnapshot,
@@ -8,7 +9,7 @@ from kbroker.coordinator.group.core.records import (
 )
 from kbroker.coordinator.group.shard_fence import ShardFence, batches
 from kbroker.zk.errors import NoNode
-from kbroker.zk.interface import Delete, ZooKeeper
+from kbroker.zk.interface import Children, Delete, ZooKeeper
 from kbroker.zk.znodes import CONSUMERS, group_path, group_state_path, unescape
 
 DELETES_AT_ONCE = 300
@@ -59,11 +60,11 @@ async def _paths_below(zookeeper: ZooKeeper, path: str) -> list[str]:
         parents = levels[-1]
         for start in range(0, len(parents), READS_AT_ONCE):
             some = parents[start : start + READS_AT_ONCE]
-            stats = [zookeeper.children(parent) for parent in some]
-            for parent, reading in zip(some, stats, strict=True):
-                try:
-                    below += [f"{parent}/{name}" for name in (await reading).names]
-                except NoNode:
-                    continue
+            listings = await outcomes_of([zookeeper.children(parent) for parent in some])
+            for parent, listing in zip(some, listings, strict=True):
+                if isinstance(listing, Children):
+                    below += [f"{parent}/{name}" for name in listing.names]
+                elif not isinstance(listing, NoNode):
+                    raise listing
         levels.append(below)
     return [path for level in reversed(levels) for path in level]

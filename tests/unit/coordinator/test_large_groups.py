@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from types import NoneType, SimpleNamespace
+from typing import cast
+
 import pytest
 from twisted.internet.defer import Deferred
 
 from kbroker.coordinator.group.coordinator_shards import MAX_GROUP_ID
+from kbroker.coordinator.group.group_store import delete_tree
+from kbroker.coordinator.group.shard_fence import ShardFence
+from kbroker.zk.errors import ConnectionLoss
+from kbroker.zk.interface import Children, Stat
 from kclient.wire.error_codes import ErrorCode
 from tests.kit.stepped_coordinator import SteppedCoordinator
 
@@ -40,3 +47,20 @@ def test_members_of_many_topics_join_at_once_and_outlive_their_coordinator(membe
     described = coordinator.done(Deferred.fromCoroutine(coordinator.coordinator.describe("g")))
     assert len(described.machine.members) == members
     assert len(coordinator.ensemble.tree["/consumers/g/ids"].children) == members
+
+
+def test_a_deletion_that_loses_its_connection_handles_the_error_of_every_read() -> None:
+    """Otherwise Twisted logs a traceback for each."""
+    listings: list[Deferred[Children]] = []
+
+    def children(_path: str) -> Deferred[Children]:
+        listings.append(Deferred())
+        return listings[-1]
+
+    fence = SimpleNamespace(zookeeper=SimpleNamespace(children=children))
+    deleting = Deferred.fromCoroutine(delete_tree(cast(ShardFence, fence), "g"))
+    listings[0].callback(Children(["a", "b", "c"], cast(Stat, None)))
+    for listing in listings[1:]:
+        listing.errback(ConnectionLoss())
+    assert deleting.addErrback(lambda failure: failure.check(ConnectionLoss)).called
+    assert [type(listing.result) for listing in listings] == [NoneType] * 4
