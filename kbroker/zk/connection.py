@@ -185,7 +185,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class Connection(ConnectionHandler):  # type: ignore[misc]
-    """One kazoo client and its thread, from `open` to `Listener.connection_ended`."""
+    """One kazoo client and its thread, from `open` to `Listener.connection_ended`.
+
+    *resume* is the id and password of a session to continue, *last_zxid* the last transaction seen in it.
+    """
 
     def __init__(
         self,
@@ -197,6 +200,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         inbox: Inbox,
         listener: Listener,
         is_stalled: Callable[[], bool] = lambda: False,
+        last_zxid: int = 0,
     ) -> None:
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=1.5, max_jitter=0.3, max_delay=1.0)
         count = hosts.count(",") + 1
@@ -209,6 +213,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
             logger=logger,
             randomize_hosts=True,
         )
+        client.last_zxid = last_zxid
         super().__init__(client, client._conn_retry.copy(), logger=logger)
         client._connection = self
         client.add_listener(self._state_changed)
@@ -219,6 +224,8 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         self._timeout = session_timeout
         self._identity: tuple[int, bytes] = resume or (0, b"")
         self._received_at = time.monotonic()
+        self.last_zxid = last_zxid
+        """The last transaction seen, when the state changed last: kazoo forgets it at the end of the thread."""
         self._wake_pending = False
         self._wake_planned = False
         self._unread = bytearray()
@@ -263,6 +270,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
     # --- the connection thread's side ---
 
     def _state_changed(self, state: str) -> None:
+        self.last_zxid = self.client.last_zxid
         session_id, password = self._identity
         snapshot = ConnectionState(
             connected=state == KazooState.CONNECTED,

@@ -164,7 +164,7 @@ class SessionState:
 
         return ended.addCallback(settled)
 
-    def _open(self, resume: tuple[int, bytes] | None) -> None:
+    def _open(self, resume: tuple[int, bytes] | None, last_zxid: int = 0) -> None:
         self._connection = self._make_connection(
             self.hosts,
             session_timeout=self._session_timeout,
@@ -173,6 +173,7 @@ class SessionState:
             inbox=self._inbox,
             listener=self,
             is_stalled=self._is_stalled,
+            last_zxid=last_zxid,
         )
         self._connection.open()
 
@@ -225,11 +226,12 @@ class SessionState:
         log.error("the ZooKeeper connection broke down, starting another: {why}", why=error or "")
         self._on_suspended(self._now())
         resume = (self._session.id, self._password) if self._session else None
-        self._reactor.callLater(RESTART_DELAY, self._reopen, resume)
+        last_zxid = connection.last_zxid if resume else 0
+        self._reactor.callLater(RESTART_DELAY, self._reopen, resume, last_zxid)
 
-    def _reopen(self, resume: tuple[int, bytes] | None) -> None:
+    def _reopen(self, resume: tuple[int, bytes] | None, last_zxid: int) -> None:
         if not self._stopping:
-            self._open(resume)
+            self._open(resume, last_zxid)
 
     def _on_connected(self, session: Session) -> None:
         self._stop_lapse_timer()
