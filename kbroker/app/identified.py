@@ -42,7 +42,7 @@ async def identify(configured: ConfiguredBroker, undo: Undo) -> IdentifiedBroker
     )
     reconnect = Reconnect(zookeeper, configured.reactor)
     log_dirs = ClaimedLogDirs(config.directories, disk=world.disk, new_uuid=world.new_uuid)
-    await _connect(configured, zookeeper, Path(log_dirs.directories[0].path), undo)
+    await _connect(configured, zookeeper, Path(log_dirs.usable[0].path), undo)
     cluster_id = await enter_cluster(zookeeper, reconnect)
     broker_id = await _broker_id(configured, zookeeper, reconnect, log_dirs)
     log_dirs.take_identity(broker_id, cluster_id)

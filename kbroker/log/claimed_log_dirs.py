@@ -29,7 +29,10 @@ class ClaimedLogDirs:
         disk: Disk = OS_DISK,
         new_uuid: Callable[[], UUID] = uuid4,
     ) -> None:
-        """Lock every directory, and create those that are missing; raise KafkaStorageError with none locked."""
+        """Lock every directory, and create those that are missing; raise KafkaStorageError with none locked.
+
+        Directories on disks that failed are left out, unless no other is left.
+        """
         log_segment.max_open_files = getrlimit(RLIMIT_NOFILE)[0] // 2
         paths = [os.path.abspath(os.path.expanduser(path)) for path in paths]
         if len(set(paths)) != len(paths):
@@ -41,9 +44,15 @@ class ClaimedLogDirs:
         try:
             for path in paths:
                 self.directories.append(LogDir.claim(disk, path))
+            _check_usable(self.directories)
         except KafkaError:
             self.release()
             raise
+
+    @property
+    def usable(self) -> list[LogDir]:
+        """The directories on disks that have not failed; at least one until `release`."""
+        return [directory for directory in self.directories if directory.failure is None]
 
     def stored_identity(self) -> MetaProperties:
         """Return the owner in the directories' meta.properties, with None for what no directory has.
@@ -64,6 +73,13 @@ class ClaimedLogDirs:
         for directory in self.directories:
             directory.release()
         self.directories.clear()
+
+
+def _check_usable(directories: Sequence[LogDir]) -> None:
+    """Raise KafkaStorageError unless a directory is left on a disk that has not failed."""
+    if all(directory.failure is not None for directory in directories):
+        failures = "; ".join(f"{directory.path}: {directory.failure}" for directory in directories)
+        raise KafkaStorageError(f"no log directory is usable: {failures}")
 
 
 def _stored(directories: Sequence[LogDir]) -> MetaProperties:
@@ -123,3 +139,4 @@ def _take(
         wanted = MetaProperties(broker_id, cluster_id, directory_id or encode_uuid(new_uuid()))
         if owner != wanted:
             directory.write_identity(wanted)
+    _check_usable(directories)

@@ -7,6 +7,7 @@ forgets un-synced bytes; tests subclass `OsDisk` and let the Nth call fail or wr
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -29,6 +30,13 @@ FILE_MODE: Final = 0o640
 
 DIRECTORY_MODE: Final = 0o750
 """Permissions of a new directory, less the process's umask."""
+
+DISK_FAILURES: Final = frozenset(
+    getattr(errno, name)
+    for name in ("EIO", "EROFS", "ENXIO", "ENODEV", "ESTALE", "EREMOTEIO", "EUCLEAN")
+    if hasattr(errno, name)
+)
+"""Errors of a disk, not of the configuration: a broker starts without the log directories on it, as Kafka does."""
 
 SYNCED_AS_ONE: Final = frozenset({"ext4", "xfs"})
 """File systems that one call brings to the disk as surely as an fsync of every file."""

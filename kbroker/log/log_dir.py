@@ -24,7 +24,7 @@ from kbroker.log.clean_shutdown_file import (
     decode_clean_shutdown,
     encode_clean_shutdown,
 )
-from kbroker.log.disk import Disk, read_file, replace_file, unlink_if_there
+from kbroker.log.disk import DISK_FAILURES, Disk, read_file, replace_file, unlink_if_there
 from kbroker.log.meta_properties import META_PROPERTIES, MetaProperties, decode_meta_properties
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.errors import CorruptMessage, KafkaError, KafkaStorageError
@@ -80,14 +80,18 @@ class LogDir:
 
     @classmethod
     def claim(cls, disk: Disk, path: str) -> LogDir:
-        """Create the directory where it is missing and lock it.
+        """Create the directory where it is missing and lock it; one on a disk that failed has a `failure`.
 
-        Raise KafkaStorageError when another process has it or it cannot be used.
+        Raise KafkaStorageError when another process has it or it cannot be used for another reason.
         """
         try:
             _make_directories(disk, path)
             lock = disk.lock(f"{path}/{_LOCK}")
         except OSError as error:
+            if error.errno in DISK_FAILURES:
+                failed = cls(disk, path, -1)
+                failed.failure = str(error)
+                return failed
             raise KafkaStorageError(
                 f"log directory {path} cannot be used: {error}",
                 hint="log.dirs must name directories that this user may create and write",
@@ -115,22 +119,34 @@ class LogDir:
     # Identity
 
     def read_identity(self) -> MetaProperties | None:
-        """Return the owner of the directory, None when it is new; raise KafkaStorageError."""
+        """Return the owner of the directory, None when it is new or its disk failed; raise KafkaStorageError."""
+        if self.failure is not None:
+            return None
         path = f"{self.path}/{META_PROPERTIES}"
         try:
             return decode_meta_properties(read_file(self._disk, path))
         except FileNotFoundError:
             return None
         except (OSError, CorruptMessage) as error:
+            if isinstance(error, OSError) and error.errno in DISK_FAILURES:
+                self.failure = str(error)
+                return None
             raise KafkaStorageError(
                 f"{path} cannot be read: {_reason(error)}",
                 hint="restore it, or remove it if the directory is this broker's",
             ) from error
 
     def write_identity(self, owner: MetaProperties) -> None:
-        """Write the owner of the directory."""
+        """Write the owner of the directory, unless its disk failed or fails now."""
         self._is_new = self.read_identity() is None
-        replace_file(self._disk, f"{self.path}/{META_PROPERTIES}", owner.encode())
+        if self.failure is not None:
+            return
+        try:
+            replace_file(self._disk, f"{self.path}/{META_PROPERTIES}", owner.encode())
+        except OSError as error:
+            if error.errno not in DISK_FAILURES:
+                raise
+            self.failure = str(error)
 
     # Loading
 

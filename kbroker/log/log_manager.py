@@ -121,23 +121,31 @@ class LogManager:
         partition is in two directories.
         """
         for directory in self._directories:
-            try:
-                loaded = directory.load(
-                    self._config_of,
-                    threads=self._recovery_threads,
-                    now_ms=self._now_ms(),
-                    boot_id=self.histories.boot_id,
-                )
-            except OSError as error:
-                directory.failure = str(error)
-                self.unreadable_dirs.append(directory.path)
-                self.notes.append(f"log directory {directory.path} is offline: {error}")
+            loaded = self._loaded(directory)
+            if loaded is not None:
+                self._take(directory, loaded)
                 continue
-            self._take(directory, loaded)
+            self.unreadable_dirs.append(directory.path)
+            self.notes.append(f"log directory {directory.path} is offline: {directory.failure}")
         if all(directory.failure is not None for directory in self._directories):
             raise KafkaStorageError("no log directory is usable: " + "; ".join(self.notes))
         self.histories.conclude(self._logs, len(self.unreadable_dirs))
         self.missing_logs.difference_update(self._logs)
+
+    def _loaded(self, directory: LogDir) -> LoadedLogDir | None:
+        """Load a directory; None for one that failed before or fails now."""
+        if directory.failure is not None:
+            return None
+        try:
+            return directory.load(
+                self._config_of,
+                threads=self._recovery_threads,
+                now_ms=self._now_ms(),
+                boot_id=self.histories.boot_id,
+            )
+        except OSError as error:
+            directory.failure = str(error)
+            return None
 
     def _take(self, directory: LogDir, loaded: LoadedLogDir) -> None:
         for partition, log in loaded.logs.items():

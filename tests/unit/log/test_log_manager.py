@@ -9,6 +9,7 @@ import random
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -993,6 +994,57 @@ def test_a_directory_that_cannot_be_read_at_start_is_offline(
     dirs.release()
     with pytest.raises(KafkaStorageError, match="no log directory is usable"):
         brokers("a", disk=Unreadable(tmp_path / "a")).start()
+
+
+class Failed(FaultyDisk):
+    """A disk on which *call* fails with *code* for everything below *path*."""
+
+    def __init__(self, path: Path, call: str, code: int) -> None:
+        super().__init__()
+        real = getattr(self, call)
+
+        def refuse(where: str, *rest: Any) -> Any:
+            if where.startswith(f"{path}/"):
+                raise OSError(code, os.strerror(code))
+            return real(where, *rest)
+
+        setattr(self, call, refuse)
+
+
+@pytest.mark.parametrize("failing", ["lock", "open"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
+def test_s15_a_broker_starts_without_a_log_directory_on_a_failed_disk(
+    brokers: Brokers, tmp_path: Path, failing: str, code: int
+) -> None:
+    dirs = brokers("a", "b").start()
+    for number in range(2):
+        append(dirs.create("t", number, ID), 1)
+    assert dirs.close()
+    dirs = brokers("a", "b", disk=Failed(tmp_path / "a", failing, code)).start()
+    assert (dirs.online, list(dirs)) == ([str(tmp_path / "b")], [("t", 1)])
+    assert dirs.unreadable_dirs == [str(tmp_path / "a")]
+    with pytest.raises(KafkaStorageError, match="t-0 is not created again"):
+        dirs.create("t", 0, ID, is_new=False)
+    dirs.create("t", 2, ID)
+    dirs.close()
+    assert sorted(brokers("a", "b").start()) == [("t", 0), ("t", 1), ("t", 2)]
+
+
+@pytest.mark.parametrize("failing", ["lock", "open"])
+def test_s15_a_broker_without_a_disk_that_works_does_not_start(
+    brokers: Brokers, tmp_path: Path, failing: str
+) -> None:
+    brokers("a").start().close()
+    with pytest.raises(KafkaStorageError, match=r"no log directory is usable.*/a: .*Input/output"):
+        brokers("a", disk=Failed(tmp_path / "a", failing, errno.EIO)).start()
+    assert list(brokers("a").start()) == [], "it was unlocked"
+
+
+def test_a_log_directory_that_is_not_to_be_written_is_a_fault_of_the_configuration(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    with pytest.raises(KafkaStorageError, match="cannot be used"):
+        brokers("a", "b", disk=Failed(tmp_path / "a", "lock", errno.EACCES))
 
 
 def test_a_shutdown_that_cannot_sync_is_not_clean(brokers: Brokers, tmp_path: Path) -> None:
