@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from kbroker.local import processes
 from kclient.wire.batches import iterate
@@ -38,11 +38,23 @@ def stored(cluster: Cluster, topic: str, partition: int = 0) -> list[StoredBatch
     return found
 
 
+class HasBootstrap(Protocol):
+    """A cluster that clients can connect to."""
+
+    @property
+    def bootstrap(self) -> str:
+        """All addresses, as in bootstrap.servers."""
+
+
 class Mirror:
     """`kmirror run` from *source* to *target*, with the configuration in *directory*."""
 
     def __init__(
-        self, directory: Path, source: Cluster, target: Cluster, settings: dict[str, str] | None
+        self,
+        directory: Path,
+        source: HasBootstrap,
+        target: HasBootstrap,
+        settings: dict[str, str] | None,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / "mirror.properties"
