@@ -16,7 +16,7 @@ In: links, the times of the source's last responses   Out: lines for the operato
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from kclient.types import TopicPartition
@@ -51,14 +51,14 @@ class Alarms:
     def look(
         self,
         links: Iterable[PartitionLink],
-        answered: Mapping[TopicPartition, float],
+        answered_at: Callable[[TopicPartition], float | None],
         now: float,
     ) -> list[str]:
-        """Return a line per alarm that begins or ends. *answered* has the time of the last response per partition."""
+        """Return a line per alarm that begins or ends. *answered_at* returns the time of the last response."""
         present = {link.tp: link for link in links}
         lines = []
         if self._no_progress:
-            idle = self._idle_times(present, answered, now)
+            idle = self._idle_times(present, answered_at, now)
             stalled = {tp for tp, idle_time in idle.items() if idle_time >= self._no_progress}
             begun = {tp: _stall(present[tp], idle[tp]) for tp in stalled - self.stalled}
             lines += _line(f"ALARM no progress for {self._no_progress:g} s", begun)
@@ -90,7 +90,7 @@ class Alarms:
     def _idle_times(
         self,
         present: Mapping[TopicPartition, PartitionLink],
-        answered: Mapping[TopicPartition, float],
+        answered_at: Callable[[TopicPartition], float | None],
         now: float,
     ) -> dict[TopicPartition, float]:
         """Return the seconds without progress of every link that has something to do."""
@@ -107,7 +107,7 @@ class Alarms:
             if ended or link.appended_end != watched.appended_end:
                 watched.appended_end, watched.since = link.appended_end, now
             elif link.lag == 0:
-                watched.since = max(watched.since, answered.get(tp, watched.since))
+                watched.since = max(watched.since, answered_at(tp) or watched.since)
             if not ended:
                 idle[tp] = now - watched.since
         return idle

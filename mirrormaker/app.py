@@ -162,7 +162,7 @@ class MirrorProcess:
         for mirror in self._mirrors if not self._once else ():
             now = self._reactor.seconds()
             links = mirror.flow.links.values()
-            for text in mirror.alarms.look(links, mirror.flow.answered, now):
+            for text in mirror.alarms.look(links, mirror.flow.answered_at, now):
                 self._console.write(f"{mirror.config.name}  {text}")
         self._console.status("   ".join(self._lines()))
 

@@ -8,6 +8,9 @@ several partitions, and several requests are in flight per leader. ``buffer.memo
 that are fetched and not acknowledged, and a fetch reserves its maximal response size before it is sent. So a slow
 target stops the fetches. ``fetch.max.bytes.per.second`` delays them (`mirrormaker.bandwidth`).
 
+A partition that is caught up waits in the fetch session of its leader, and is touched only when the leader has news of it
+(`mirrormaker.tail_session`). It leaves the session when its link wants another fetch than the one the leader has.
+
 All appends of one partition in flight use one connection, so they stay in order. The link handles every failure: it
 starts again from the target's log end.
 
@@ -44,6 +47,7 @@ from mirrormaker.link_state import (
     LinkState,
     Locate,
     LogEnds,
+    PartitionFetch,
     Problem,
     RecordGap,
     Recovered,
@@ -60,8 +64,8 @@ from mirrormaker.source import (
     Diverged,
     Fetched,
     OutOfRange,
-    PartitionFetch,
 )
+from mirrormaker.tail_session import TailSession
 
 RETRY_BACKOFF = 0.2
 """Seconds before a partition is fetched again after an error."""
@@ -103,8 +107,8 @@ class Flow:
         self.settings = settings
         self.links: dict[TopicPartition, PartitionLink] = {}
         self.progress = Progress(self.reactor.seconds())
-        self.answered: dict[TopicPartition, float] = {}
-        """The time of the last successful response to a fetch, by source partition."""
+        self._answered: dict[TopicPartition, float] = {}
+        """The time of the last successful response that named a source partition."""
         self._report = report
         self._done = done
         self._defect = defect
@@ -121,6 +125,12 @@ class Flow:
         self._to_append: dict[TopicPartition, PartitionLink] = {}
         self._fetching: set[TopicPartition] = set()
         self._backing_off: set[TopicPartition] = set()
+        self._tails: dict[int, TailSession] = {}
+        """By source leader, the fetch session with its caught-up partitions."""
+        self._in_tail: dict[TopicPartition, TailSession] = {}
+        """Partitions in a session; they are in `_fetching`, too."""
+        self._session_is_next: set[int] = set()
+        """Source leaders with a last fetch on the tail channel that was without a session."""
         self._fetches_in_flight: dict[Channel, int] = {}
         """Per channel with a fetch in flight, the maximal size of its response in bytes."""
         self._in_flight_by_leader: dict[int, int] = defaultdict(int)
@@ -165,11 +175,12 @@ class Flow:
         """Remove a partition; appends in flight may still be appended."""
         link = self.links.pop(tp, None)
         if link is not None:
+            self._leave_tail(tp)
             self._buffered -= link.buffered_bytes
             self._next_generation[tp] = link.generation + 1
             for known in (
                 self._to_fetch, self._to_append, self._copies, self._last_leader, self._target_epochs,
-                self._reported, self.answered,
+                self._reported, self._answered,
             ):  # fmt: skip
                 known.pop(tp, None)
 
@@ -190,6 +201,11 @@ class Flow:
             and is_prefix(self.links[tp])
             and self.links[tp].topic_id == id_of(tp.topic)
         }
+
+    def answered_at(self, tp: TopicPartition) -> float | None:
+        """Return the time of the last successful response to a fetch of the source partition *tp*."""
+        tail, at = self._in_tail.get(tp), self._answered.get(tp)
+        return at if tail is None or at is None else max(at, tail.answered_at)
 
     @property
     def settled(self) -> bool:
@@ -340,6 +356,7 @@ class Flow:
         if self._must_wait_for_bandwidth():
             return
         by_channel: dict[Channel, list[PartitionLink]] = defaultdict(list)
+        caught_up: list[tuple[TailSession, PartitionLink]] = []
         leader_of = self.source.metadata.leader
         most = PER_PARTITION * self.settings.max_partition_fetch_bytes
         for tp, link in self._to_fetch.items():
@@ -349,11 +366,19 @@ class Flow:
             if leader is None:
                 self.source.update_soon()
                 continue
-            channel = (leader, TAIL_CHANNEL if link.caught_up else BULK_CHANNEL)
-            if channel not in self._fetches_in_flight:
+            tail = self._tail_for(leader, link)
+            if tail is not None:
+                caught_up.append((tail, link))
+            else:
+                channel = (leader, TAIL_CHANNEL if link.caught_up else BULK_CHANNEL)
                 by_channel[channel].append(link)
+        for tail, link in caught_up:
+            self._enter_tail(tail, link)
+        self._fetch_tails(self._session_is_next)
         for channel, links in by_channel.items():
-            self._fetch_one(channel, links)
+            if channel not in self._fetches_in_flight:
+                self._fetch_one(channel, links)
+        self._fetch_tails(self._tails)
 
     def _must_wait_for_bandwidth(self) -> bool:
         """Return whether no fetch may be sent yet, because of fetch.max.bytes.per.second; continue when one may."""
@@ -368,34 +393,126 @@ class Flow:
             self._timers.later(wait, again)
         return wait > 0
 
-    def _fetch_one(self, channel: Channel, links: list[PartitionLink]) -> None:
-        """Send one fetch if its maximal response fits into buffer.memory."""
+    # --- the sessions with the source's leaders
+
+    def _tail_for(self, leader: int, link: PartitionLink) -> TailSession | None:
+        """Return the session for *link* at its leader; None if it has to be fetched without one.
+
+        The first fetch on the channel is without a session: it opens the connection, which shows the versions.
+        """
+        if not link.caught_up or link.topic_id is None:
+            return None
+        connection = self.source.brokers.ready(leader, TAIL_CHANNEL)
+        if connection is None or not reading.supports_sessions(connection):
+            return None
+        return self._tails.setdefault(leader, TailSession())
+
+    def _enter_tail(self, tail: TailSession, link: PartitionLink) -> None:
+        tp = link.tp
+        del self._to_fetch[tp]
+        self._fetching.add(tp)
+        self._in_tail[tp] = tail
+        tail.add(self._fetch_of(link), self.source.metadata.leader_epoch(tp))
+
+    def _leave_tail(self, tp: TopicPartition) -> None:
+        """Take a partition out of its session, if it is in one; a response to its fetch is ignored."""
+        tail = self._in_tail.pop(tp, None)
+        if tail is not None:
+            tail.discard(tp)
+            self._fetching.discard(tp)
+
+    def _fetch_tails(self, leaders: Iterable[int]) -> None:
+        """Send the next fetch of each session that has partitions and no fetch in flight."""
+        for leader in list(leaders):
+            tail = self._tails.get(leader)
+            if tail and (leader, TAIL_CHANNEL) not in self._fetches_in_flight:
+                self._fetch_tail(leader, tail)
+
+    def _fetch_tail(self, leader: int, tail: TailSession) -> None:
+        connection = self.source.brokers.ready(leader, TAIL_CHANNEL)
+        if connection is None:  # it was closed between two fetches
+            self._tail_lost(tail)
+            return
+        room = self._room(self.settings.max_partition_fetch_bytes)
+        if not room:
+            return
+        self._session_is_next.discard(leader)
+        self._fetches_in_flight[leader, TAIL_CHANNEL] = room
+        answer = Deferred.fromCoroutine(
+            reading.fetch_tail(
+                self.source,
+                connection,
+                tail,
+                max_wait_ms=self.settings.fetch_max_wait_ms,
+                max_bytes=room,
+            )
+        )
+        answer.addBoth(self._tail_fetched, leader, tail).addErrback(self._defect)
+
+    def _tail_fetched(self, result: Any, leader: int, tail: TailSession) -> None:
+        """Give every partition with news its outcome; after a failed request all partitions back off."""
+        del self._fetches_in_flight[leader, TAIL_CHANNEL]
+        if self.stopping:
+            return
+        if isinstance(result, Failure):
+            problem = kafka_error(result)
+            self._report(f"source broker {leader}", str(problem))
+            if problem.needs_metadata:
+                self.source.update_soon()
+            self._tail_lost(tail)
+        else:
+            self._count(outcome for _, outcome in result)
+            for asked, outcome in result:
+                del self._in_tail[asked.tp]
+                self._fetching.discard(asked.tp)
+                self._answer(asked, outcome)
+        self.send_requests()
+
+    def _tail_lost(self, tail: TailSession) -> None:
+        """Take all partitions out of a session with an unknown state; they back off."""
+        for asked in tail.lost():
+            del self._in_tail[asked.tp]
+            self._fetching.discard(asked.tp)
+            self._back_off(asked.tp)
+
+    def _room(self, most: int) -> int:
+        """Return the bytes that a response may have, at most *most*; 0 if ``buffer.memory`` is used up."""
         settings = self.settings
         free = settings.buffer_memory - self._buffered - sum(self._fetches_in_flight.values())
         least = min(settings.max_partition_fetch_bytes, settings.buffer_memory // 2)
         if free < least and (self._buffered or self._fetches_in_flight):
-            return
+            return 0
+        return self.bandwidth.most(min(most, max(free, least)))
+
+    def _fetch_of(self, link: PartitionLink) -> PartitionFetch:
+        return PartitionFetch(
+            link.tp,
+            link.generation,
+            link.fetch_offset,
+            self.settings.max_partition_fetch_bytes,
+            link.fetched_epoch,
+            link.cut,
+            link.topic_id,
+        )
+
+    # --- fetches without a session
+
+    def _fetch_one(self, channel: Channel, links: list[PartitionLink]) -> None:
+        """Send one fetch if its maximal response fits into buffer.memory."""
+        settings = self.settings
         leader, name = channel
-        most = (
+        room = self._room(
             settings.fetch_max_bytes if name == BULK_CHANNEL else settings.max_partition_fetch_bytes
         )
-        room = self.bandwidth.most(min(most, max(free, least)))
+        if not room:
+            return
         fetches = []
         for link in links:
-            tp = link.tp
-            self._fetching.add(tp)
-            del self._to_fetch[tp]  # when it is fetched again, it goes to the end: round-robin
-            fetches.append(
-                PartitionFetch(
-                    tp,
-                    link.generation,
-                    link.fetch_offset,
-                    settings.max_partition_fetch_bytes,
-                    link.fetched_epoch,
-                    link.cut,
-                    link.topic_id,
-                )
-            )
+            self._fetching.add(link.tp)
+            del self._to_fetch[link.tp]  # when it is fetched again, it goes to the end: round-robin
+            fetches.append(self._fetch_of(link))
+        if name == TAIL_CHANNEL:
+            self._session_is_next.add(leader)
         self._fetches_in_flight[channel] = room
         answer = Deferred.fromCoroutine(
             reading.fetch(
@@ -426,16 +543,24 @@ class Flow:
             for asked in fetches:
                 self._back_off(asked.tp)
         else:
-            now = self.reactor.seconds()
-            runs = [found.run for found in result.values() if isinstance(found, Fetched)]
-            self.bandwidth.fetched(sum(run.size for run in runs if run is not None), now)
+            self._count(result.values())
             for asked in fetches:
-                link = self.links.get(asked.tp)
-                if link is not None:
-                    if isinstance(result[asked.tp], Fetched):
-                        self.answered[asked.tp] = now
-                    self._outcome(link, asked, result[asked.tp])
+                self._answer(asked, result[asked.tp])
         self.send_requests()
+
+    def _count(self, outcomes: Iterable[reading.Outcome]) -> None:
+        """Count the bytes of a response for the limit of the bandwidth."""
+        runs = [each.run for each in outcomes if isinstance(each, Fetched)]
+        size = sum(run.size for run in runs if run is not None)
+        self.bandwidth.fetched(size, self.reactor.seconds())
+
+    def _answer(self, asked: PartitionFetch, outcome: reading.Outcome) -> None:
+        """Give the link of *asked* the outcome."""
+        link = self.links.get(asked.tp)
+        if link is not None:
+            if isinstance(outcome, Fetched):
+                self._answered[asked.tp] = self.reactor.seconds()
+            self._outcome(link, asked, outcome)
 
     def _outcome(
         self, link: PartitionLink, asked: PartitionFetch, outcome: reading.Outcome
@@ -508,6 +633,9 @@ class Flow:
     def _update_queues(self, link: PartitionLink) -> None:
         """Put *link* into the append and fetch queues, or take it out."""
         tp = link.tp
+        tail = self._in_tail.get(tp)
+        if tail is not None and not _is_fetch_of(tail.fetch_of(tp), link):
+            self._leave_tail(tp)
         if link.has_append:
             self._to_append[tp] = link
         else:
@@ -607,3 +735,12 @@ class Flow:
         else:
             self._report(str(tp), str(answer))
             self._apply(link, link.not_located, generation, answer)
+
+
+def _is_fetch_of(fetch: PartitionFetch | None, link: PartitionLink) -> bool:
+    """Return whether *fetch* is what *link* wants to fetch now."""
+    return (
+        fetch is not None
+        and link.wants_fetch
+        and (fetch.generation, fetch.offset) == (link.generation, link.fetch_offset)
+    )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from uuid import UUID
 
+from kclient.types import TopicPartition
 from mirrormaker.runs import Run
 
 
@@ -123,6 +125,19 @@ class LogEnds:
     def open_records(self) -> int:
         """Records of the source from the first open transaction on."""
         return max(0, self.source_high_watermark - self.source_end)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFetch:
+    """The fetch of one partition; batches that begin at or above offset *end* are ignored."""
+
+    tp: TopicPartition
+    generation: int
+    offset: int
+    max_bytes: int
+    last_epoch: int = -1
+    end: int | None = None
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)

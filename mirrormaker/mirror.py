@@ -274,8 +274,9 @@ class Mirror:
         """Compare both clusters' topics."""
         now = self._reactor.seconds()
         configs_too = now >= self._configs_due
-        wanted = [name for name in await self._source_topics.names() if self._selection.wants(name)]
-        source = await self._source_topics.topics(wanted, configs_too=configs_too)
+        present = await self._source_topics.names()
+        wanted = [name for name in present if self._selection.wants(name)]
+        source = await self._source_topics.topics(wanted, configs_too=configs_too, present=present)
         copies = {self._selection.target_name(name) for name in source}
         target = await self._target_topics.topics(
             copies | await self._possible_copies(), configs_too=configs_too
@@ -433,8 +434,7 @@ class Mirror:
         for name, reason in skipped.items():
             if self._skipped.get(name) != reason:
                 self._report_line(f"topic {name}", reason)
-            for tp in [tp for tp in self.flow.links if tp.topic == name]:
-                self.flow.remove(tp)
+            self._remove_links(name)
         self._skipped = skipped
 
     def _without_refused(self, plan: Plan) -> Plan:
@@ -468,17 +468,18 @@ class Mirror:
         """Remove the links of topics that were deleted, or deleted and created again; the latter get new links."""
         for name, known in list(self._ids.items()):
             found = source.get(name)
-            tps = [tp for tp in self.flow.links if tp.topic == name]
             if found is None:
                 stays = "" if self._deletes_topics else "; the target topic stays"
                 self._report_line(f"topic {name}", f"was deleted at the source{stays}")
-                for tp in tps:
-                    self.flow.remove(tp)
+                self._remove_links(name)
                 del self._ids[name]
             elif found.topic_id != known.topic_id and known.topic_id is not None:
-                for tp in tps:
-                    self.flow.remove(tp)
+                self._remove_links(name)
                 self._ids[name] = found
+
+    def _remove_links(self, topic: str) -> None:
+        for tp in [tp for tp in self.flow.links if tp.topic == topic]:
+            self.flow.remove(tp)
 
     async def _add_links(self, plan: Plan, source: dict[str, Topic], failed: set[str]) -> None:
         new: dict[TopicPartition, TopicPartition] = {}

@@ -4,7 +4,8 @@ Theory of operation
 ===================
 The mirror has two connections (channels) per leader. Partitions that lag are fetched on the bulk channel, which never
 waits. Partitions that are caught up are fetched on the tail channel in one long poll. So an idle partition never
-delays a busy one. Each channel has one fetch in flight. A response is split into one run per partition; runs are views
+delays a busy one. The long poll is a fetch session (`mirrormaker.tail_session`), if the leader supports topic ids
+there. Each channel has one fetch in flight. A response is split into one run per partition; runs are views
 of the response's frame.
 
 A fetch carries the leader epoch of the metadata and that of the last fetched batch. So a leader that lost records
@@ -26,6 +27,7 @@ from uuid import UUID
 from twisted.internet.defer import Deferred, DeferredList
 
 from kclient.net.cluster import Cluster
+from kclient.net.connection import Connection
 from kclient.types import TopicPartition
 from kclient.wire import batches
 from kclient.wire.errors import (
@@ -35,29 +37,23 @@ from kclient.wire.errors import (
     UnknownTopicId,
     for_code,
 )
-from kclient.wire.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchTopic
+from kclient.wire.fetch import (
+    INITIAL_SESSION_EPOCH,
+    FetchPartition,
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchTopic,
+)
 from kclient.wire.versions import ApiKey
-from mirrormaker.link_state import LastBatch
+from mirrormaker.link_state import LastBatch, PartitionFetch
 from mirrormaker.runs import Run, read_run
+from mirrormaker.tail_session import SESSION_ERRORS, TailSession
 
 READ_COMMITTED = 1
 BULK_CHANNEL = "mirror-bulk"
 TAIL_CHANNEL = "mirror-tail"
 _HEADER_CHANNEL = "mirror-header"
 _LAST_VERSION_BY_NAME = 12
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionFetch:
-    """The fetch of one partition; batches that begin at or above offset *end* are ignored."""
-
-    tp: TopicPartition
-    generation: int
-    offset: int
-    max_bytes: int
-    last_epoch: int = -1
-    end: int | None = None
-    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +139,44 @@ async def fetch(
         if wanted.tp not in outcomes:
             outcomes[wanted.tp] = _outcome(wanted, answers.get(wanted.tp))
     return outcomes
+
+
+def supports_sessions(connection: Connection) -> bool:
+    """Return whether the broker can be fetched from in a `TailSession`: it supports topic ids in Fetch."""
+    return connection.version_for(ApiKey.FETCH) > _LAST_VERSION_BY_NAME
+
+
+async def fetch_tail(
+    cluster: Cluster,
+    connection: Connection,
+    session: TailSession,
+    *,
+    max_wait_ms: int,
+    max_bytes: int,
+) -> list[tuple[PartitionFetch, Outcome]]:
+    """Send the next fetch of *session*; return an outcome per partition with news. Raise KafkaError.
+
+    After an error the caller has to call `TailSession.lost`.
+    """
+    asked = session.request()
+    request = FetchRequest(
+        max_wait_ms,
+        1,
+        asked.topics,
+        max_bytes=max_bytes,
+        isolation_level=READ_COMMITTED,
+        session_id=asked.session_id,
+        session_epoch=asked.session_epoch,
+        forgotten=asked.forgotten,
+    )
+    timeout = connection.request_timeout + max_wait_ms / 1000
+    response = await connection.request(ApiKey.FETCH, None, request, timeout=timeout)
+    answers = session.answered(response, cluster.reactor.seconds())
+    if response.error_code in SESSION_ERRORS and asked.session_epoch != INITIAL_SESSION_EPOCH:
+        return []  # the leader forgot the session: the next fetch is full
+    if response.error_code:
+        raise for_code(response.error_code)(f"fetch at {connection.address}")
+    return [(fetch, _outcome(fetch, answer)) for fetch, answer in answers]
 
 
 def _is_another(wanted: PartitionFetch, topic_id: UUID | None) -> bool:

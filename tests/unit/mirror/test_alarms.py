@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kclient.types import TopicPartition
 from mirrormaker.alarms import Alarms
 from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import Cause, LinkState, LogEnds, Problem
 
-NO_ANSWERS: dict[TopicPartition, float] = {}
+NO_ANSWERS: Callable[[TopicPartition], float | None] = {}.get
 
 
 def link(partition: int = 0, *, lag: int = 0, open_records: int = 0) -> PartitionLink:
@@ -25,7 +27,7 @@ def test_lag_without_progress_is_an_alarm_that_begins_once_and_ends_once() -> No
     alarms = Alarms(no_progress=60, lag=0)
     behind = link(lag=7)
     assert not alarms.look([behind], NO_ANSWERS, 0.0)
-    assert not alarms.look([behind], {behind.tp: 59.0}, 59.0), "answers are no progress"
+    assert not alarms.look([behind], {behind.tp: 59.0}.get, 59.0), "answers are no progress"
     assert alarms.look([behind], NO_ANSWERS, 60.0) == ["ALARM no progress for 60 s: t-0 (lag 7)"]
     assert str(alarms) == "ALARM 1 without progress"
     assert not alarms.look([behind], NO_ANSWERS, 99.0)
@@ -42,13 +44,13 @@ def test_a_link_without_lag_needs_answers_only() -> None:
     alarms = Alarms(no_progress=60, lag=0)
     quiet = link()
     for now in range(0, 600, 10):
-        assert not alarms.look([quiet], {quiet.tp: now - 5.0}, float(now))
+        assert not alarms.look([quiet], {quiet.tp: now - 5.0}.get, float(now))
     answered = {quiet.tp: 590.0}
-    assert not alarms.look([quiet], answered, 649.0)
-    assert alarms.look([quiet], answered, 650.0) == [
+    assert not alarms.look([quiet], answered.get, 649.0)
+    assert alarms.look([quiet], answered.get, 650.0) == [
         "ALARM no progress for 60 s: t-0 (the source has not answered for 60 s)"
     ]
-    assert alarms.look([quiet], {quiet.tp: 651.0}, 651.0) == [
+    assert alarms.look([quiet], {quiet.tp: 651.0}.get, 651.0) == [
         "alarm of no progress ended: t-0 (progress again)"
     ]
 
@@ -57,10 +59,10 @@ def test_records_that_arrive_after_a_quiet_time_get_the_whole_time() -> None:
     alarms = Alarms(no_progress=60, lag=0)
     quiet = link()
     alarms.look([quiet], NO_ANSWERS, 0.0)
-    alarms.look([quiet], {quiet.tp: 500.0}, 500.0)
+    alarms.look([quiet], {quiet.tp: 500.0}.get, 500.0)
     quiet.source_high_watermark += 5
-    assert not alarms.look([quiet], {quiet.tp: 559.0}, 559.0)
-    assert alarms.look([quiet], {quiet.tp: 560.0}, 560.0)
+    assert not alarms.look([quiet], {quiet.tp: 559.0}.get, 559.0)
+    assert alarms.look([quiet], {quiet.tp: 560.0}.get, 560.0)
 
 
 def test_a_hung_transaction_and_unknown_log_ends_are_named() -> None:
