@@ -8,8 +8,8 @@ several partitions, and several requests are in flight per leader. ``buffer.memo
 that are fetched and not acknowledged, and a fetch reserves its maximal response size before it is sent. So a slow
 target stops the fetches. ``fetch.max.bytes.per.second`` delays them (`mirrormaker.bandwidth`).
 
-A partition that is caught up waits in the fetch session of its leader, and is touched only when the leader has news of it
-(`mirrormaker.tail_session`). It leaves the session when its link wants another fetch than the one the leader has.
+A partition that is caught up waits in the fetch session of its leader, and is touched only when the leader has news of
+it (`mirrormaker.tail_session`). It leaves the session when its link wants another fetch than the one the leader has.
 
 All appends of one partition in flight use one connection, so they stay in order. The link handles every failure: it
 starts again from the target's log end.
