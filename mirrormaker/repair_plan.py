@@ -19,7 +19,8 @@ from mirrormaker.promotion import Refused
 from mirrormaker.topics import MARK, Topic
 
 SCHEMA_VERSION = 1
-_UNDECODABLE = "undecodable"
+SOURCE_DAMAGED = "the source's own batch cannot be read"
+"""kaudit's reason for offsets that no copy can read (`spark_jobs/report/repair.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class RepairPlan:
     @property
     def damaged(self) -> dict[str, Left]:
         """The topics that cannot be copied: the source's own batch is damaged."""
-        return {each.topic: each for each in self.beyond if each.finding == _UNDECODABLE}
+        return {each.topic: each for each in self.beyond if each.reason == SOURCE_DAMAGED}
 
     def lines(self) -> Iterator[str]:
         """Yield the plan for the operator."""

@@ -16,6 +16,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -39,6 +40,7 @@ MANIFEST = "manifest.json"
 _LARGEST_FILE = 128 << 20
 """Bytes after which a run of batches continues in another file: a reader holds a file in memory."""
 _PIECE = 1 << 20
+_LEGAL = re.compile(r"[A-Za-z0-9._-]+")
 _DIRECTORY_MODE, _FILE_MODE = 0o750, 0o640
 """As the brokers' data."""
 
@@ -48,8 +50,11 @@ class BadExport(Exception):
 
 
 def directory_of(out: Path, topic: str, topic_id: str) -> Path:
-    """Return the directory of a topic's export."""
-    return out / f"{topic}-{topic_id}"
+    """Return the directory of a topic's export. Raise `BadExport` if a name is no part of a path."""
+    name = f"{topic}-{topic_id}"
+    if not _LEGAL.fullmatch(name):
+        raise BadExport(f"{name!r} is not a topic and its id")
+    return out / name
 
 
 def read_manifest(directory: Path) -> Manifest | None:
@@ -59,7 +64,10 @@ def read_manifest(directory: Path) -> Manifest | None:
         document = json.loads(path.read_text())
         if document["schema_version"] != SCHEMA_VERSION:
             raise ValueError(f"schema_version is {document['schema_version']}")
-        return manifest_of(document)
+        found = manifest_of(document)
+        if directory != directory_of(directory.parent, found.topic, found.topic_id):
+            raise ValueError(f"it is of {found.topic}-{found.topic_id}")
+        return found
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as problem:

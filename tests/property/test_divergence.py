@@ -83,7 +83,7 @@ def same(ours: Batch, theirs: Batch) -> bool:
     return a[:12] + a[16:] == b[:12] + b[16:]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(contents, contents, contents)
 def test_the_search_finds_the_end_of_the_common_prefix(common, mine, other):
     prefix = log(0, common, 1)
@@ -127,7 +127,7 @@ def damaged(found: list[bytes], numbers: set[int]) -> list[Batch]:
     return parsed(changed)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     contents,
     contents,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -11,6 +12,15 @@ from mirrormaker.export_manifest import ExportedFile, ExportedPartition, Manifes
 from mirrormaker.failback_stage import Record, Stage, changed, stage_of
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.promotion import Refused
+from mirrormaker.tail_export import (
+    BadExport,
+    begin,
+    directory_of,
+    locked,
+    read_manifest,
+    verify,
+    write_manifest,
+)
 from mirrormaker.topics import MARK, Topic
 
 LOST, PROMOTED, OTHER = UUID(int=1), UUID(int=2), UUID(int=3)
@@ -150,3 +160,31 @@ def test_a_topic_stays_if_each_partition_is_a_prefix_of_one_at_the_other_cluster
     assert not manifest(same[0], partition(1, end=9, first_unequal=4)).stays
     without_common_batch = replace(same[0], other_start=2, last_equal_end=None)
     assert not manifest(without_common_batch).stays
+
+
+def test_an_export_is_read_only_in_the_directory_of_its_topic_and_undamaged(tmp_path: Path) -> None:
+    for name in ("../t", "t/../../x", ""):
+        with pytest.raises(BadExport, match="is not a topic"):
+            directory_of(tmp_path, name, "/id")
+    made = manifest(partition(0, end=9, first_unequal=4))
+    directory = directory_of(tmp_path, "t", made.topic_id)
+    begin(directory)
+    write_manifest(directory, made)
+    assert read_manifest(directory) == made
+    with pytest.raises(BadExport, match=r"cannot be read: No such file"):
+        verify(directory, made)
+    (directory / "0").mkdir()
+    (directory / "0" / made.partitions[0].files[0].name).write_bytes(b"another")
+    with pytest.raises(BadExport, match="is not the file of the manifest"):
+        verify(directory, made)
+    with pytest.raises(BadExport, match="has an export already"):
+        begin(directory)
+    moved = directory_of(tmp_path, "other", made.topic_id)
+    directory.rename(moved)
+    with pytest.raises(BadExport, match=r"it is of t-"):
+        read_manifest(moved)
+    (moved / "manifest.json").write_text("{}")
+    with pytest.raises(BadExport, match="cannot be read"):
+        read_manifest(moved)
+    with locked(tmp_path), pytest.raises(BadExport, match="another command"), locked(tmp_path):
+        pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -12,8 +13,12 @@ from mirrormaker.export_manifest import ExportedPartition, Manifest
 from mirrormaker.failback_stage import Stage
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.promotion import Refused
-from mirrormaker.repair_plan import RepairPlan, read_plan, stage_of
+from mirrormaker.repair_plan import SOURCE_DAMAGED, RepairPlan, read_plan, stage_of
 from mirrormaker.topics import MARK, Topic
+from spark_jobs.reconcile import Options
+from spark_jobs.report import repair
+from tests.kit.audit_faults import EVERY, case_with
+from tests.kit.audit_logs import audit
 
 SOURCE, TARGET, AGAIN = UUID(int=1), UUID(int=2), UUID(int=3)
 
@@ -124,6 +129,20 @@ def test_only_a_mirror_of_the_clusters_of_the_plan_is_repaired(
 
 def test_a_topic_with_a_damaged_batch_at_the_source_is_refused() -> None:
     row = document()["not_repairable"][1]
-    plan = read_plan(document(not_repairable=[{**row, "class": "undecodable"}]))
+    plan = read_plan(document(not_repairable=[{**row, "reason": SOURCE_DAMAGED}]))
     with pytest.raises(Refused, match="--topics leaves it out"):
         stage(MIRROR, plan=plan)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_the_plan_of_an_audit_of_each_fault_is_understood_whole(kind: str) -> None:
+    assert repair.SOURCE_DAMAGED == SOURCE_DAMAGED
+    for seed in range(3):
+        case = case_with(seed, kind)
+        run = audit(case.source, case.target, Options(window=20, complete=case.complete))
+        written = json.loads(json.dumps(repair.repair_plan(run)))
+        plan = read_plan(written)
+        assert sum(plan.ranges.values()) == sum(len(each["ranges"]) for each in written["copy"])
+        assert len(plan.removed) + len(plan.beyond) == len(written["not_repairable"])
+        named = {each["topic"] for each in written["copy"]}
+        assert named <= set(plan.topics)
