@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from mirrormaker.divergence import Kind
+from mirrormaker.divergence import Batch, Kind
 from mirrormaker.export_manifest import ExportedFile, ExportedPartition, Manifest
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.promotion import Refused
@@ -239,4 +239,25 @@ def changed(
     ends = {each.partition: each.log_end for each in manifest.partitions}
     if ends != dict(cuts):
         return f"has the log ends {ends}, the logs end at {dict(cuts)}"
+    return ""
+
+
+def no_longer_equal(
+    manifest: Manifest,
+    source_topic_id: str,
+    pairs: Mapping[int, tuple[Batch | None, Batch | None]],
+) -> str:
+    """Return what the source has lost since the comparison of *manifest*; "" if nothing is known to be.
+
+    *pairs* has, by partition, what both logs have now at the end of the last batch that was equal.
+    """
+    if manifest.other_topic_id != source_topic_id:
+        return f"the source's topic has id {source_topic_id or 'unknown'} now"
+    for each in manifest.partitions:
+        ours, theirs = pairs.get(each.partition, (None, None))
+        if each.last_equal_end is None:
+            continue
+        same = ours is not None and theirs is not None and ours.equals(theirs)
+        if not same or ours is None or ours.next_offset != each.last_equal_end:
+            return f"partition {each.partition}: the source no longer has the batch that ends at {each.last_equal_end}"
     return ""

@@ -24,11 +24,11 @@ from mirrormaker import failback_groups, tail_export
 from mirrormaker.audit_gate import proven_by_audit
 from mirrormaker.catalog import Catalog
 from mirrormaker.config import FlowConfig
-from mirrormaker.divergence import Comparison, DivergenceSearch, Side
+from mirrormaker.divergence import Batch, Comparison, DivergenceSearch, Side
 from mirrormaker.drain import drain
 from mirrormaker.export_manifest import ExportedPartition, Manifest
 from mirrormaker.failback_groups import Committed
-from mirrormaker.failback_stage import Record, Stage, changed, summary
+from mirrormaker.failback_stage import Record, Stage, changed, no_longer_equal, summary
 from mirrormaker.lineage import text_of
 from mirrormaker.log_ends import high_watermarks, log_starts
 from mirrormaker.mirror import Mirror
@@ -224,10 +224,7 @@ class Recopy:
             other_start, other_end = await self._range(self._source, tp)
         search = DivergenceSearch(max(start, other_start), min(end, other_end))
         while (at := search.probe) is not None:
-            ours, theirs = await all_of(
-                batches_at(cluster, tp, at, max_bytes=1) for cluster in (self._target, self._source)
-            )
-            search.answer(ours[0] if ours else None, theirs[0] if theirs else None)
+            search.answer(*await self._pair(tp, at))
         target, source = self._config.target, self._config.source
         head = max(0, min(other_start, end) - start)
         below = f"; {head} offsets are below {source}'s log start" if head else ""
@@ -433,6 +430,7 @@ class Recopy:
 
     async def _delete(self, topics: _Topics, name: str, cuts: Mapping[TopicPartition, int]) -> None:
         """Delete the topic *name* of the target, and wait until it is gone."""
+        await self._check_source(topics, name)
         own = {tp: cut for tp, cut in cuts.items() if tp.topic == name}
         now = await until_read_only(self._target, own, timeout=_TIMEOUT)
         if now != own:
@@ -444,6 +442,27 @@ class Recopy:
             f"{name} to be deleted", lambda: self._target.metadata.topic_id(name) != topic_id
         )
         self._echo(f"{name}: deleted at {self._config.target}")
+
+    async def _check_source(self, topics: _Topics, name: str) -> None:
+        """Raise `Refused` unless the source still has the topic, and the last batches that were found equal."""
+        await self._source.refresh()
+        pairs = {}
+        for each in topics.manifests[name].partitions:
+            if each.last_equal_end is not None:
+                tp = TopicPartition(name, each.partition)
+                pairs[each.partition] = await self._pair(tp, each.last_equal_end - 1)
+        problem = no_longer_equal(
+            topics.manifests[name], text_of(self._source.metadata.topic_id(name)), pairs
+        )
+        if problem:
+            raise Refused(f"{name}: {problem}: compare again, with another directory")
+
+    async def _pair(self, tp: TopicPartition, at: int) -> tuple[Batch | None, Batch | None]:
+        """Return the batch at the offset *at*, or the first one above it, of the target and of the source."""
+        ours, theirs = await all_of(
+            batches_at(cluster, tp, at, max_bytes=1) for cluster in (self._target, self._source)
+        )
+        return (ours[0] if ours else None), (theirs[0] if theirs else None)
 
     async def _create(self, topics: _Topics, name: str) -> None:
         """Create the topic *name* at the target as a mirror of the source's. A running kmirror may be faster."""

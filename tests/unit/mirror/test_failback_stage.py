@@ -8,8 +8,11 @@ from uuid import UUID
 
 import pytest
 
+from kclient.wire.records import Record as KafkaRecord
+from kclient.wire.records import encode_batch
+from mirrormaker.divergence import Batch, read_batches
 from mirrormaker.export_manifest import ExportedFile, ExportedPartition, Manifest
-from mirrormaker.failback_stage import Record, Stage, changed, stage_of
+from mirrormaker.failback_stage import Record, Stage, changed, no_longer_equal, stage_of
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.promotion import Refused
 from mirrormaker.tail_export import (
@@ -188,3 +191,28 @@ def test_an_export_is_read_only_in_the_directory_of_its_topic_and_undamaged(tmp_
         read_manifest(moved)
     with locked(tmp_path), pytest.raises(BadExport, match="another command"), locked(tmp_path):
         pass
+
+
+def batch(base_offset: int, value: bytes = b"x") -> Batch:
+    data = bytearray(encode_batch([KafkaRecord(0, 1, None, value)]))
+    data[:8] = base_offset.to_bytes(8, "big")
+    return read_batches(bytes(data))[0]
+
+
+@pytest.mark.parametrize(
+    ("pair", "is_still_there"),
+    [
+        ((batch(3), batch(3)), True),
+        ((batch(3), batch(3, b"y")), False),
+        ((batch(3), batch(7)), False),  # retention, or an unclean election
+        ((batch(7), batch(7)), False),
+        ((batch(3), None), False),
+    ],
+)
+def test_a_topic_stays_if_the_source_lost_the_common_batches_meanwhile(
+    pair: tuple[Batch, Batch | None], is_still_there: bool
+) -> None:
+    made = manifest(partition(0, end=9, first_unequal=4))
+    assert (no_longer_equal(made, text_of(PROMOTED), {0: pair}) == "") is is_still_there
+    assert "has id" in no_longer_equal(made, text_of(OTHER), {0: pair})
+    assert no_longer_equal(made, text_of(PROMOTED), {})
