@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ async def proven_by_audit(
         *("--topics", "|".join(map(_escaped, topics))),
         *("--names", f"{config.source},{config.target}"),
     ]
+    began = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     written, errors, code = await getProcessOutputAndValue(
         sys.executable, arguments, env=None, reactor=reactor
     )
@@ -44,6 +46,11 @@ async def proven_by_audit(
         last = (errors or written).decode(errors="replace").strip().splitlines()[-1:]
         raise Refused(f"kaudit ended with exit code {code}: {' '.join(last)}")
     report = json.loads((out / "report.json").read_text())
+    if report["meta"]["started_at"] < began:
+        # A command that was killed leaves its kaudit running.
+        raise Refused(
+            f"{out} has the report of an earlier kaudit, which runs still or has just ended"
+        )
     left_open = not_proven(report, cuts, source_id=source_id, target_id=target_id)
     if left_open:
         raise Refused(f"kaudit's report: {left_open}")
