@@ -10,6 +10,8 @@ Owner: the reactor's thread
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from twisted.logger import Logger
 
 from kbroker.common.topic_partition import TopicPartition
@@ -77,15 +79,27 @@ class ZkAdminRequests:
 
     async def maybe_remove_from_zk_reassignment(self) -> None:
         """Remove from /admin/reassign_partitions what is completed, or was replaced by another reassignment."""
+        current = targets_of(self._machine.context)
+        await self._keep(
+            {
+                partition: target
+                for partition, target in self._listed.items()
+                if partition in current and current[partition].target_replicas == target
+            }
+        )
+
+    async def replace(self, partitions: Collection[TopicPartition]) -> None:
+        """Remove *partitions* from /admin/reassign_partitions before a request by the API changes them.
+
+        Afterwards would be too late: if this controller fails in between, the next one begins again what was replaced.
+        """
+        await self._keep({p: t for p, t in self._listed.items() if p not in partitions})
+
+    async def _keep(self, left: dict[TopicPartition, tuple[int, ...]]) -> None:
+        """Write *left* to /admin/reassign_partitions; delete that if nothing is left."""
         stat = self._listed_stat
         if stat is None:
             return
-        current = targets_of(self._machine.context)
-        left = {
-            partition: target
-            for partition, target in self._listed.items()
-            if partition in current and current[partition].target_replicas == target
-        }
         if not left:
             await self._performer.unless_ended(
                 self._zk.delete_admin_znode(znodes.REASSIGN_PARTITIONS, stat)

@@ -244,6 +244,7 @@ class ControllerEventProcessor:
     async def _api_reassignment(
         self, event: ev.ApiPartitionReassignment, turns: WorkerTurns
     ) -> None:
+        await self._zk_requests.replace(event.targets.keys())
         answer = await self._performer.handle(events.ReassignmentRequested(event.targets), turns)
         if isinstance(answer, fx.AnswerReassignment):
             rejected = {p: result.why for p, result in sorted(answer.results.items()) if result.why}

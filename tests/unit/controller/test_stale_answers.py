@@ -102,6 +102,26 @@ def test_a_reassignment_that_is_cancelled_while_another_one_completes_does_not_b
     assert world.controller.context.replicas(("t", 1)) == (1, 2)
 
 
+def test_a_reassignment_is_removed_from_the_znode_before_another_one_takes_its_place() -> None:
+    """If the controller ended in between, the next one would begin the first reassignment again."""
+    world = a_world_with((1, 2), (1, 2))
+    targets = {TopicPartition("t", 0): (1, 3), TopicPartition("t", 1): (1, 3)}
+    world.create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment(targets))
+    world.until(lambda: len(world.controller.reassignments()) == 2)
+    wait(world, 3)
+
+    def is_undone() -> bool:
+        found = world.ensemble.tree[znodes.topic_path("t")]
+        return not znodes.decode_topic("t", found.data).partitions[1].adding
+
+    assert not is_undone()
+    outcome = outcome_of(world.controller.reassign({("t", 1): None}))
+    world.until(is_undone)
+    listed = znodes.decode_reassignment(world.ensemble.tree[znodes.REASSIGN_PARTITIONS].data)
+    assert list(listed) == [("t", 0)]
+    world.until(lambda: bool(outcome))
+
+
 def test_a_reassignment_requested_while_the_answer_to_a_removal_is_lost_begins() -> None:
     world = a_world_with((1, 2))
     rejected = znodes.encode_reassignment({TopicPartition("t", 0): (1, 9)})
