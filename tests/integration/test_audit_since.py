@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from kclient import AdminClient, NewTopic, Producer, TopicPartition
 from spark_jobs.cli import kaudit
 from spark_jobs.report.contents import json_text
+from spark_jobs.session import spark_session
 from spark_jobs.verdict import ExitCode
 from tests.kit.audit_reports import violations
 from tests.kit.brokers import Cluster, MakeCluster
@@ -106,6 +107,13 @@ def test_a_run_builds_on_the_one_before(cluster: Cluster, tmp_path: Path) -> Non
     assert second["read"]["source"]["records"] == 170
     assert second["totals"]["verified"] == 420
     assert second["meta"]["previous"] == second["since"]["base"]["report_sha256"]
+    with spark_session("kbroker-tests", master="local[2]") as spark:
+        digests = spark.read.parquet(str(tmp_path / "digests.parquet"))
+        sums = digests.groupBy("side").agg({"records": "sum", "placed": "sum"}).collect()
+        source, target = sorted(sums, key=lambda row: str(row["side"]))
+        assert source["sum(records)"] == target["sum(records)"] == 420
+        # An unsigned 64-bit number is decimal(20,0) in Spark: the sum does not overflow.
+        assert source["sum(placed)"] == target["sum(placed)"] > 1 << 64
     with AdminClient({"bootstrap.servers": cluster.bootstrap}) as admin:
         admin.delete_records({TopicPartition(pair.names[0], 0): 75})
         admin.delete_topics([pair.names[1]])
