@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeAlias
 from kclient.types import TopicPartition
 from spark_jobs.cut import OffsetRange, PartitionCut
 from spark_jobs.engine import Failure, FailureKind, by_partition
-from spark_jobs.ranges import Ranges, intersect, subtract
+from spark_jobs.ranges import Ranges, intersect, merged, subtract
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.windows import Digest, WindowKey
 
@@ -128,6 +128,8 @@ class Plan:
     refused: Sequence[Refusal] = ()
     passed: frozenset[TopicPartition] = frozenset()
     """Partitions that lost all offsets below the proof end in one log: no leader epoch shows what was there."""
+    aside: Mapping[TopicPartition, KeptPartition] = field(default_factory=dict)
+    """Partitions that a cluster does not return now: nothing is carried, and all is kept for the next run."""
 
     def without(self, refused: Sequence[Refusal]) -> Plan:
         """Return the plan that carries nothing of the *refused* partitions."""
@@ -184,6 +186,7 @@ def plan(
     gone: dict[TopicPartition, list[Earlier]] = {}
     refused = []
     passed = set()
+    aside = {}
     for cut in cuts:
         tp = cut.topic_partition
         of_partition = kept.partitions.get(tp)
@@ -193,7 +196,8 @@ def plan(
             passed.add(tp)
         reason = _reason(kept, cut, clusters, lineage, of_partition.proof)
         if tp in unknown:
-            reason = "a log range is unknown"
+            reason = "a log range is unknown; what was kept stays for the next run"
+            aside[tp] = of_partition
         elif cut.topic in compacted:
             reason = "the topic is compacted"
         if reason:
@@ -204,7 +208,7 @@ def plan(
     recheck = _to_recheck(usable, share)
     again = {each.span for windows in recheck.values() for each in windows}
     carried = {tp: [w for w in windows if w.span not in again] for tp, windows in usable.items()}
-    return Plan(carried, recheck, gone, refused, frozenset(passed))
+    return Plan(carried, recheck, gone, refused, frozenset(passed), aside)
 
 
 def _reason(
@@ -356,7 +360,15 @@ def compared(cut: PartitionCut, made: Plan, failed: Ranges, *, lagging: bool) ->
             for each in made.recheck.get(tp, ())
             for part in intersect(failed, *each.span[2:])
         ]
-    scope = [cut.only_source, cut.only_target, cut.lost, (cut.low, max(end, cut.source_end))]
+    scope = merged(
+        [cut.only_source, cut.only_target, cut.lost, (cut.low, max(end, cut.source_end))]
+    )
+    if tp in made.aside:
+        held = made.aside[tp]
+        known = [*held.gone, *(Earlier(*each.span[2:], each.run) for each in held.windows)]
+        gone += [
+            Earlier(*part, run) for low, high, run in known for part in intersect(scope, low, high)
+        ]
     never = subtract(scope, [*now, *carried, *(each[:2] for each in gone)])
     earlier = [Earlier(*each.span[2:], each.run) for each in made.carried.get(tp, ())]
     return Compared(now, joined(earlier), joined(gone), never)

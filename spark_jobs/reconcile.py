@@ -41,7 +41,7 @@ from spark_jobs.findings import Finding
 from spark_jobs.gap_ledger import Believed, LedgerRead, believed
 from spark_jobs.kept import DEFAULT_RECHECK, Kept, Lineage, Plan, changed
 from spark_jobs.kept import plan as plan_kept
-from spark_jobs.ranges import Ranges, subtract
+from spark_jobs.ranges import Ranges, merged, subtract
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import Counts, Limits, Outcome, decide
 from spark_jobs.windows import (
@@ -318,9 +318,11 @@ class _Run:
     def recheck(self) -> tuple[Plan, list[list[Mapping[str, int]]]]:
         """Return what is carried, and per side the rows of the kept windows that were read again."""
         kept, rows = self._plan(), []
-        spans = [each.span for windows in kept.recheck.values() for each in windows]
+        spans = [
+            OffsetRange(*tp, *span) for tp in kept.recheck for span in merged(kept.rechecked(tp))
+        ]
         if spans:
-            self.progress(f"reading {len(spans):,} kept windows again")
+            self.progress(f"reading {sum(map(len, kept.recheck.values())):,} kept windows again")
         for cluster in (self.source, self.target):
             rows.append(list(self.window_rows(cluster, spans)) if spans else [])
         refused = changed(

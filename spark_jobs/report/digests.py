@@ -67,6 +67,9 @@ def _of_partition(
     earlier = {each.span.low // size for each in carried if each.digest.records}
     rows: list[DigestRow] = []
     runs = () if run.options.kept is None else run.options.kept.runs
+    aside = run.carried.aside.get(tp)
+    if aside is not None:
+        carried, results, taken = aside.windows, (), [(cut.low, cut.high)]
     for window in carried:
         rows += _both(tp, window.span[2:], window.digest, EQUAL, runs[window.run].run_id)
     for result in results:
@@ -89,7 +92,8 @@ def _of_partition(
     for span in subtract([(cut.low, cut.high)], [*taken, *failed]):
         rows += _both(tp, span, Digest(), _kept(run, tp, EQUAL), None)
     lagging = run.account.partitions[tp].lagging > 0
-    for each in compared(cut, run.carried, failed, lagging=lagging).gone:
+    gone = compared(cut, run.carried, failed, lagging=lagging).gone
+    for each in gone if aside is None else aside.gone:
         sums = (None,) * 5
         rows += [
             DigestRow(*tp, side, each.low, each.high - 1, *sums, GONE, runs[each.run].run_id)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from spark_jobs.accounting import add
 from spark_jobs.cut import PartitionCut
 from spark_jobs.findings import DEFAULT_MAX_FINDINGS, Finding, FindingClass
-from spark_jobs.kept import Compared, Earlier, by_run, compared
+from spark_jobs.kept import Compared, Earlier, Proof, by_run, compared
 from spark_jobs.ranges import Ranges, total
 from spark_jobs.reconcile import Reconciliation
 from spark_jobs.snapshot import ClusterSnapshot
@@ -176,6 +176,12 @@ def _compared(run: Reconciliation, cut: PartitionCut) -> Compared:
     tp = cut.topic_partition
     lagging = run.account.partitions[tp].lagging > 0
     return compared(cut, run.carried, run.account.failed.get(tp, []), lagging=lagging)
+
+
+def _proof(run: Reconciliation, cut: PartitionCut) -> Proof:
+    """Return how far the partition was compared; that of the kept run if a log could not be read now."""
+    aside = run.carried.aside.get(cut.topic_partition)
+    return run.options.lineage.proof_of(cut) if aside is None else aside.proof
 
 
 def _compared_ranges(run: Reconciliation, cut: PartitionCut) -> dict[str, object]:
@@ -352,7 +358,7 @@ def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
                 },
                 "first_bad_offset": min((f.first_difference for f in findings), default=None),
                 "proven_up_to": proven_up_to(cut, findings, run.account.failed.get(tp, [])),
-                "proof": run.options.lineage.proof_of(cut)._asdict(),
+                "proof": _proof(run, cut)._asdict(),
                 "compared_ranges": _compared_ranges(run, cut),
                 **_totals(counts[-1]),
                 "findings": _by_class(findings),

@@ -79,6 +79,8 @@ class History:
     compacted: frozenset[str] = frozenset()
     source: Replicated = field(init=False)
     target: Replicated = field(init=False)
+    unreadable: frozenset[TopicPartition] = frozenset()
+    """Partitions of which the target has no leader."""
     runs: int = 0
     engine: CountingEngine = field(init=False)
 
@@ -118,7 +120,12 @@ class History:
             )
             for name, each in zip(SIDES, (self.source, self.target), strict=True)
         )
-        return source, target
+        gone = self.unreadable
+        return source, replace(
+            target,
+            ranges={tp: each for tp, each in target.ranges.items() if tp not in gone},
+            unreadable=dict.fromkeys(sorted(gone), "no leader"),
+        )
 
     def audit(self, kept: Kept | None = None, recheck: float = 0.0) -> Reconciliation:
         """Compare the clusters; with *kept* only what it has not proven."""

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from spark_jobs import cli
 from spark_jobs.engine import FailureKind
 from spark_jobs.report.contents import json_text
-from spark_jobs.report.files import write_error
+from spark_jobs.report.files import write_error, write_report
 from spark_jobs.report.kept_files import KeptUnusable, load_kept
 from spark_jobs.report.screen import first_screen
 from spark_jobs.verdict import ExitCode, Verdict
@@ -80,6 +80,11 @@ def test_a_report_shows_what_was_compared_when(history: History) -> None:
     assert "compared in this run 24 offsets, in earlier runs 80 (oldest: run run-001" in text
     assert "deleted since 0, never 6" in text
     assert "re-checked 2 of 10 kept windows" in text
+    page = write_report(history.out / "whole", report).read_text()
+    assert "80 offsets were compared by 1 earlier runs, the oldest ended 2026-01-01" in page
+    metrics = (history.out / "whole" / "metrics.prom").read_text()
+    assert 'audit_run_earlier_offsets{source="source",target="target",scope="t"} 80' in metrics
+    assert "compared in this run 24" in (history.out / "whole" / "report.md").read_text()
 
 
 def test_the_file_is_read_by_pandas_and_arrow(history: History) -> None:
@@ -303,6 +308,29 @@ def test_what_could_not_be_read_is_not_kept(tmp_path: Path) -> None:
     run = history.go_on()
     assert run.carried.spans(history.tps[0]) == [(0, 10), (20, 30), (30, 40)]
     assert (run.outcome.verdict, run.counts.verified) == (Verdict.CONSISTENT, 90)
+
+
+def test_a_partition_without_a_leader_keeps_its_proof_for_the_next_run(history: History) -> None:
+    first = history.tps[0]
+    history.unreadable = frozenset({first})
+    for _ in range(2):
+        assert reasons(history) == ["a log range is unknown; what was kept stays for the next run"]
+        run = history.go_on()
+        assert (run.outcome.verdict, run.counts.verified) == (Verdict.ERROR, 45)
+        report = json.loads((history.out / "report.json").read_text())
+        assert violations("report", report) == []
+        assert report["topics"][0]["partitions"][0]["compared_ranges"] == {
+            "now": [],
+            "earlier": [],
+            "gone": [[0, 45, "run-001"]],
+            "never": [],
+        }
+    history.unreadable = frozenset()
+    history.write(10)
+    history.mirror()
+    run = history.go_on()
+    assert run.carried.spans(first) == [(0, 10), (10, 20), (20, 30), (30, 40)]
+    assert (run.outcome.verdict, run.counts.verified) == (Verdict.CONSISTENT, 110)
 
 
 def test_a_kept_window_that_can_not_be_decoded_any_more_is_a_finding(history: History) -> None:
