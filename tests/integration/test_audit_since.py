@@ -22,7 +22,7 @@ from spark_jobs.verdict import ExitCode
 from tests.kit.audit_reports import violations
 from tests.kit.brokers import Cluster, MakeCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PARTITIONS = 2
 
