@@ -414,7 +414,7 @@ class LogManager:
             try:
                 paths = log.delete_old_segments(now_ms, up_to_offset=up_to_offset(key))
             except KafkaError:
-                continue  # its directory is offline now, and the callback has reported that
+                continue  # it is tried again, or its directory is offline and the callback has reported that
             if paths:
                 dropped += max(before - len(log.segments), 1)
                 dropped_of(key)

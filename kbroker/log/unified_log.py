@@ -19,6 +19,7 @@ unlink) that run in a pool; their results come back to the owner. `open` runs in
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -609,8 +610,16 @@ class UnifiedLog:
                 now_ms=now_ms,
                 modified_ms=self._disk.modified_ms,
             )
-            if not count:
-                return []
+        except OSError as error:
+            if error.errno in (
+                errno.EMFILE,
+                errno.ENFILE,
+            ):  # not a fault of the disk: tried again later
+                raise KafkaStorageError(f"retention of {self.directory}: {error}") from error
+            raise self._fence(error) from error
+        if not count:
+            return []
+        try:
             if count == len(self.segments):
                 self.roll(now_ms)
             base_offsets = [segment.base_offset for segment in self.segments[:count]]

@@ -970,6 +970,27 @@ def test_a_log_that_cannot_be_read_does_not_stop_the_retention_of_the_others(
     assert list(dirs) == [("t", 1)]
 
 
+def test_retention_without_a_file_descriptor_tries_again_later(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    broker = brokers()
+    dirs = broker.start()
+    for number in range(2):
+        log = dirs.create("t", number, ID)
+        append(log, 1)
+        log.roll(0)
+    assert dirs.close()
+    disk = FaultyDisk()
+    broker = brokers(disk=disk, retention_ms=1)
+    dirs = broker.start()
+    (tmp_path / "a" / "t-0" / f"{0:020d}.timeindex").unlink()
+    broker.now_ms = 10**9
+    disk.fail("open", errno.EMFILE)
+    assert dirs.sweep(lambda _: 1) == 1
+    assert broker.failures == []
+    assert dirs.sweep(lambda _: 1) == 1
+
+
 def test_a_directory_without_damage_is_closed_cleanly_beside_one_that_failed(
     brokers: Brokers, tmp_path: Path
 ) -> None:
