@@ -64,12 +64,17 @@ class SteppedCoordinator:
             now_ms=lambda: self.now_ms,
         )
         self.done(Deferred.fromCoroutine(_result(self.zk.start(10))))
-        self.coordinator.on_election(0, 0)
-        self.run(lambda: self.coordinator.listing()[1] is ErrorCode.NONE)
+        self.elect()
 
     def _connect(self, _hosts: str, **given: Any) -> ZkConnection:
         self.connections.append(ZkConnection(self.ensemble, self.process, 1, **given))
         return self.connections[-1]
+
+    def elect(self) -> None:
+        """Unload the groups, if there are any, and load them."""
+        self.coordinator.on_resignation(0)
+        self.coordinator.on_election(0, 0)
+        self.run(lambda: self.coordinator.listing()[1] is ErrorCode.NONE)
 
     # --- time
 

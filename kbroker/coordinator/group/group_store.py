@@ -53,7 +53,7 @@ async def delete_tree(fence: ShardFence, group_id: str) -> None:
 
 
 async def _paths_below(zookeeper: ZooKeeper, path: str) -> list[str]:
-    """Return *path* and everything below it, children before their parents."""
+    """Return *path* and everything below it, children before their parents; [] if there is no such znode."""
     levels: list[list[str]] = [[path]]
     while levels[-1]:
         below: list[str] = []
@@ -66,5 +66,7 @@ async def _paths_below(zookeeper: ZooKeeper, path: str) -> list[str]:
                     below += [f"{parent}/{name}" for name in listing.names]
                 elif not isinstance(listing, NoNode):
                     raise listing
+                elif parent == path:
+                    return []
         levels.append(below)
     return [path for level in reversed(levels) for path in level]

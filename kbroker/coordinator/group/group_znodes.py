@@ -70,14 +70,15 @@ class GroupZnodes:
         self._has_state = False
         self._must_own_ephemerals = False
         """Whether the ephemerals of the members still belong to the session of the last coordinator."""
-        self._ephemerals: set[str] | None = set()
-        """Members with an ephemeral; None: unknown, so `ids` itself may be missing."""
+        self._ephemerals: set[str] | None = None
+        """Members with an ephemeral; None: there is no `ids`, as far as is known."""
         self._reading_offsets: list[Deferred[None]] | None = None
 
     def found(self, snapshot: GroupSnapshot, written_ms: int) -> None:
         """Record that ZooKeeper has *snapshot* since *written_ms*; the ephemerals are of another session."""
         self.changed_ms = written_ms
         self._has_state = True
+        self._ephemerals = set()
         self.offsets.has_root = True
         self._must_own_ephemerals = bool(snapshot.members)
 
@@ -111,7 +112,7 @@ class GroupZnodes:
         first: list[Operation] = []
         if not self.offsets.has_root:
             first.append(Create(group_path(self._group_id)))
-        if self._ephemerals is None or not self._has_state:
+        if self._ephemerals is None:
             first.append(Create(group_members_path(self._group_id)))
         first.append(SetData(path, state) if self._has_state else Create(path, state))
         live = self._ephemeral_changes(snapshot.members, now_ms)
