@@ -12,7 +12,9 @@ Theory of operation
 4. *Truncated.* What is left of MISSING records behind the target's end of a complete mirror: one finding.
 5. *Duplicate.* An EXTRA record with a copy elsewhere in its partition, or a CORRUPT one that shares nothing with the
    source's record: then the source's is MISSING.
-6. *Gaps.* Offsets that the target never had, where the source has deleted its records.
+6. *Shifted.* Records that closed up behind a loss, if the loss is explained: neither compaction nor an accepted gap
+   moves a record.
+7. *Gaps.* Offsets that the target never had, where the source has deleted its records.
 
 Invariants (tests/property/test_audit_oracle.py compares with a brute-force join):
  1. each offset of the scope is in one class of `Counts`, and the classes add up to the scope;
@@ -103,6 +105,8 @@ class Account:
     """Offsets that a cluster did not return."""
     used: frozenset[AcceptedGap] = frozenset()
     """The gaps of the mirror's ledger that explained an offset."""
+    proven: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    """Of renumbered targets: see `Alignment.proven`."""
 
     @property
     def total(self) -> Counts:
@@ -210,8 +214,11 @@ class Ledger:
         for hole in self.evidence.holes:
             self._holes[hole.topic_partition].append((hole.low, hole.high))
         for result in self.evidence.windows:
-            if result.state is WindowState.EQUAL:
-                self._equal[TopicPartition(*result.key[:2])].append(result)
+            tp = TopicPartition(*result.key[:2])
+            # A renumbered partition is aligned whole.
+            aligned = self.evidence.renumbered and tp in self.evidence.alignments
+            if result.state is WindowState.EQUAL and not aligned:
+                self._equal[tp].append(result)
 
     def classify(self) -> None:
         """Find misrouted records, lag, and offsets in accepted gaps."""
@@ -298,20 +305,21 @@ class Ledger:
                 self.misplaced[extra.topic_partition] += extra.owns
 
     def key_question(self) -> KeyQuestion:
-        """Return the findings that compaction of the other log may explain."""
+        """Return the findings that compaction of the other log may explain: that log has no record at the offset."""
         evidence = self.evidence
-        return KeyQuestion(
-            [
-                f
-                for f in self._all(*_ONLY_TARGET, FindingClass.MISSING)
-                if f.topic
-                in (
-                    evidence.source_compacted
-                    if f.finding_class in _ONLY_TARGET
-                    else evidence.target_compacted
-                )
-            ]
-        )
+        asked = []
+        for findings in self.findings.values():
+            taken = {f.target_offset for f in findings}
+            for each in findings:
+                if each.finding_class is FindingClass.MISSING:
+                    compacted, free = evidence.target_compacted, each.source_offset not in taken
+                elif each.finding_class in _ONLY_TARGET:
+                    compacted, free = evidence.source_compacted, each.owns > 0
+                else:
+                    continue
+                if each.topic in compacted and (free or evidence.renumbered):
+                    asked.append(each)
+        return KeyQuestion(asked)
 
     def explain_compaction(self, question: KeyQuestion, spans: KeySpans) -> None:
         """Explain the records of *question* that compaction removes."""
@@ -358,8 +366,27 @@ class Ledger:
                     self._drop(tp, foreign)
                     self.findings[tp].append(_folded(foreign, FindingClass.EXTRA))
 
+    def _add_shifts(self) -> None:
+        """Add a finding for records at other offsets, if no other finding of the partition is left as their cause."""
+        for tp, alignment in self.evidence.alignments.items():
+            if alignment.shifted and alignment.moved and not self.findings[tp]:
+                records, source_offset, target_offset, last = alignment.moved
+                self.findings[tp].append(
+                    Finding(
+                        FindingClass.SHIFTED,
+                        *tp,
+                        source_offset,
+                        target_offset,
+                        distance=target_offset - source_offset,
+                        records=records,
+                        owns=0,
+                        last_offset=last,
+                    )
+                )
+
     def account(self) -> Account:
         """Add gaps and failures, and count every offset."""
+        self._add_shifts()
         partitions, failed = {}, {}
         verified = self._verified()
         for cut in self.evidence.cuts:
@@ -370,7 +397,12 @@ class Ledger:
             (f for of_partition in self.findings.values() for f in of_partition),
             key=lambda f: (f.topic, f.partition, f.position, f.finding_class.value, f.field or ""),
         )
-        return Account(findings, partitions, self.explained, failed, frozenset(self.used))
+        proven = {
+            tp: each.proven
+            for tp, each in self.evidence.alignments.items()
+            if each.proven is not None
+        }
+        return Account(findings, partitions, self.explained, failed, frozenset(self.used), proven)
 
     def _verified(self) -> Counter[TopicPartition]:
         verified: Counter[TopicPartition] = Counter()
@@ -403,7 +435,7 @@ class Ledger:
         counts = Counts(
             verified=verified,
             explained=sum(self.explained[tp].values()),
-            aged_out=total(aged),
+            aged_out=total(aged) + (sum(alignment.aged_out) if alignment else 0),
             not_read=total(unread),
             lagging=self.lagging[tp],
             different={each: count for each, count in different.items() if count},
@@ -414,8 +446,24 @@ class Ledger:
                 if f.kind is FailureKind.UNREADABLE
             ),
         )
-        # What is left of the scope has no record on either side. In a renumbered log nothing may be left.
-        return replace(counts, empty=max(0, cut.scope - counts.in_scope - counts.lagging))
+        # What is left of the scope has no record on either side.
+        scope = self._renumbered_scope(cut, counts) if self.evidence.renumbered else cut.scope
+        return replace(counts, empty=max(0, scope - counts.in_scope - counts.lagging))
+
+    def _renumbered_scope(self, cut: PartitionCut, counts: Counts) -> int:
+        """Return the number of the source's offsets and of the target's records that the source does not have."""
+        tp = cut.topic_partition
+        alignment = self.evidence.alignments.get(tp)
+        only_target = self.misplaced[tp] + sum(
+            counts.different.get(each, 0) for each in _ONLY_TARGET
+        )
+        of_target = [f for f in self._failures[tp] if f.cluster != self.evidence.source_name]
+        return (
+            (cut.source_end - cut.low)
+            + only_target
+            + (alignment.aged_out[1] if alignment else 0)
+            + total(offsets_of(of_target))
+        )
 
     def _add_undecodable(self, tp: TopicPartition, failures: Sequence[Failure]) -> None:
         seen: Ranges = []

@@ -36,6 +36,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from spark_jobs.findings import Finding, FindingClass, RecordDigest
+from spark_jobs.ranges import Ranges
 
 PARTS = {
     "key": "key",
@@ -66,6 +67,12 @@ class Alignment:
     """Offsets of pairs with equal content at another offset, as a consequence of the findings."""
     last_shift: int = 0
     """By how many offsets the last pair that kept its position is shifted."""
+    moved: tuple[int, int, int, int] | None = None
+    """Of the pairs at another offset: how many, the first one's offsets in source and target, the last in target."""
+    aged_out: tuple[int, int] = (0, 0)
+    """Of a renumbered target: records of source and target that are opposite the deleted start of the other log."""
+    proven: tuple[int, int] | None = None
+    """Of a renumbered target: the first offsets of the source, [low, high), without any difference."""
 
 
 def align(
@@ -77,15 +84,18 @@ def align(
     compacted: bool = False,
     renumbered: bool = False,
     breaks: Sequence[int] = (),
+    unread: tuple[Ranges, Ranges] = ([], []),
 ) -> Alignment:
     """Return every difference between *source* and *target*.
 
     *breaks* are offsets, ascending, before which records were left out because they are equal, at equal offsets.
 
     A log that is *compacted* keeps the offsets of its records, so that only records at the same offset can be one
-    damaged record. A *renumbered* target has offsets of its own: a shift is no finding.
+    damaged record. A *renumbered* target has offsets of its own: a shift is no finding. Its offsets do not show which
+    of its records belong to *unread* offsets of the source, and the other way round: an unmatched record between the
+    same pairs as an unread range of the other log is no finding. A range from -1 is what retention has deleted.
     """
-    aligner = _Aligner(topic, partition, source, target, compacted, renumbered, breaks)
+    aligner = _Aligner(topic, partition, source, target, compacted, renumbered, breaks, unread)
     first = aligner.align(_by_offset(source, target))
     if not any(f.finding_class in _MOVES for f in first.findings) and not first.shifted:
         return first
@@ -189,6 +199,7 @@ class _Aligner:
     compacted: bool
     renumbered: bool
     breaks: Sequence[int]
+    unread: tuple[Ranges, Ranges]
 
     def align(self, pairs: _Pairs) -> Alignment:
         """Classify everything that *pairs* leave, and the pairs that moved."""
@@ -212,9 +223,79 @@ class _Aligner:
             shifted -= sum(run.owns for run in runs)
         findings.sort(key=lambda finding: (finding.position, finding.finding_class.value))
         if self.renumbered:  # The target's offsets are not part of the comparison.
-            return Alignment(findings, len(kept))
+            return self._without_offsets(kept, findings)
         verified = len(kept) - sum(each != 0 for each in delta)
-        return Alignment(findings, verified, shifted + beyond, delta[-1] if delta else 0)
+        return Alignment(
+            findings,
+            verified,
+            shifted + beyond,
+            delta[-1] if delta else 0,
+            self._moved([pair for pair, each in zip(kept, delta, strict=True) if each]),
+        )
+
+    def _moved(self, pairs: _Pairs) -> tuple[int, int, int, int] | None:
+        if not pairs:
+            return None
+        (source_index, first), (_, last) = pairs[0], pairs[-1]
+        ends = self.source[source_index].offset, self.target[first].offset
+        return len(pairs), *ends, self.target[last].offset
+
+    def _without_offsets(self, kept: _Pairs, findings: Sequence[Finding]) -> Alignment:
+        """Return the alignment of a renumbered target: what is opposite unread offsets is no finding."""
+        places = (
+            [self.source[source_index].offset for source_index, _ in kept],
+            [self.target[target_index].offset for _, target_index in kept],
+        )
+        # A gap is the place between two pairs: gap n is before pair n.
+        unread = [
+            {bisect_left(offsets, low) for low, _ in ranges}
+            for offsets, ranges in zip(places, self.unread, strict=True)
+        ]
+        differing = {gap for gaps in unread for gap in gaps}
+        left: list[Finding] = []
+        opposite = [0, 0]
+        for finding in findings:
+            offsets = (finding.source_offset, finding.target_offset)
+            gaps = [
+                None if offset is None else bisect_left(side, offset)
+                for side, offset in zip(places, offsets, strict=True)
+            ]
+            differing |= {gap for gap in gaps if gap is not None}
+            if gaps[0] is None and gaps[1] in unread[0]:
+                opposite[1] += gaps[1] == 0
+            elif gaps[1] is None and gaps[0] in unread[1]:
+                opposite[0] += gaps[0] == 0
+            else:
+                left.append(replace(finding, owns=1))
+        return Alignment(
+            left,
+            len(kept),
+            aged_out=(
+                self._aged_out(opposite[0], self.unread[1], places[1]),
+                self._aged_out(opposite[1], self.unread[0], places[0]),
+            ),
+            proven=self._proven(places[0], differing),
+        )
+
+    def _aged_out(self, opposite: int, unread: Ranges, places: Sequence[int]) -> int:
+        """Return how many of the records *opposite* the start of a log it has deleted, not failed to return."""
+        if not any(low < 0 for low, _ in unread):
+            return 0
+        failed = [high - low for low, high in unread if 0 <= low < next(iter(places), high)]
+        return max(0, opposite - sum(failed))
+
+    def _proven(self, places: Sequence[int], differing: set[int]) -> tuple[int, int]:
+        """Return the first offsets of the source without a difference, from the gaps that have one."""
+        begin = self.source[0].offset if self.source else 0
+        if not places:
+            return begin, begin
+        if any(low < 0 for ranges in self.unread for low, _ in ranges):
+            # What is before the first pair may have aged out: nothing claims to prove it.
+            begin, differing = places[0], differing - {0}
+        if not differing:
+            return begin, self.source[-1].offset + 1
+        first = min(differing)
+        return begin, places[first - 1] + 1 if first else begin
 
     def _finding(
         self,

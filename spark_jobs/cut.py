@@ -16,6 +16,9 @@ offsets of the target are EXTRA. Offsets between the end of the target's log and
 source deleted them before the mirror copied them.
 
 A partition that only one log has is compared with an empty one: at the target it lags, at the source it is EXTRA.
+
+A *renumbered* target has offsets of its own, which show nothing about those of the source. Both logs are then compared
+whole, and the records decide what is lag and what has aged out (`spark_jobs.align`).
 """
 
 from __future__ import annotations
@@ -69,11 +72,18 @@ class PartitionCut:
     """Offsets that the source deleted before the target received them, above the target's log end."""
     on_source: bool = True
     on_target: bool = True
+    own_target_low: int | None = None
+    """Of a renumbered target: the first offset of its log."""
 
     @property
     def topic_partition(self) -> TopicPartition:
         """The partition."""
         return TopicPartition(self.topic, self.partition)
+
+    @property
+    def target_low(self) -> int:
+        """The first offset of the target that is compared."""
+        return self.low if self.own_target_low is None else self.own_target_low
 
     @property
     def compared(self) -> int:
@@ -100,11 +110,31 @@ class PartitionCut:
 def freeze(
     target: Mapping[TopicPartition, LogRange],
     source: Mapping[TopicPartition, LogRange],
+    *,
+    renumbered: bool = False,
 ) -> list[PartitionCut]:
     """Return the cut of every partition of either side, sorted. *target* must have been read before *source*."""
-    return [
-        _cut(tp, source.get(tp), target.get(tp)) for tp in sorted(source.keys() | target.keys())
-    ]
+    cut = _whole if renumbered else _cut
+    return [cut(tp, source.get(tp), target.get(tp)) for tp in sorted(source.keys() | target.keys())]
+
+
+def _whole(tp: TopicPartition, source: LogRange | None, target: LogRange | None) -> PartitionCut:
+    here, there = source or LogRange(0, 0), target or LogRange(0, 0)
+    empty = there == LogRange(0, 0)  # It was never written: all of the source lags.
+    return PartitionCut(
+        tp.topic,
+        tp.partition,
+        here.start,
+        here.start if empty else here.end,
+        source_end=here.end,
+        target_end=there.end,
+        only_source=(here.start, here.start),
+        only_target=(there.start, there.start),
+        lost=(here.start, here.start),
+        on_source=source is not None,
+        on_target=target is not None,
+        own_target_low=there.start,
+    )
 
 
 def _cut(tp: TopicPartition, source: LogRange | None, target: LogRange | None) -> PartitionCut:

@@ -79,6 +79,8 @@ class Modes:
 
     compacted: frozenset[str] = field(default_factory=frozenset)
     renumbered: bool = False
+    unread: Mapping[TopicPartition, tuple[Ranges, Ranges]] = field(default_factory=dict)
+    """Of renumbered targets: the offsets that source and target have deleted, or did not return in another read."""
 
 
 class Copies(NamedTuple):

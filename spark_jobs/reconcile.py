@@ -162,7 +162,7 @@ def reconcile(
     """Compare *target* with *source*. *self_test_failed* makes the verdict ERROR."""
     cost = Cost()
     ranges, failures = known_ranges(source, target)
-    cuts = freeze(ranges[1], ranges[0])
+    cuts = freeze(ranges[1], ranges[0], renumbered=options.renumbered)
     run = _Run(
         engine,
         source,
@@ -205,7 +205,7 @@ def _to_read(cuts: Sequence[PartitionCut], kept: Plan, *, at_target: bool) -> li
         OffsetRange(*cut.topic_partition, *span)
         for cut in cuts
         for span in subtract(
-            [(cut.low, cut.target_end if at_target else cut.high)],
+            [(cut.target_low, cut.target_end) if at_target else (cut.low, cut.high)],
             [*kept.spans(cut.topic_partition), *kept.rechecked(cut.topic_partition)],
         )
     ]
@@ -263,8 +263,9 @@ def plan_drill(
 ) -> DrillPlan:
     """Return the offsets to compare record by record, without those that a cluster *failed* to return.
 
-    In a target with other offsets a difference shifts all records after it. So if the last window below the cut
-    differs, the source's records above the cut are compared too.
+    The offsets of a renumbered target show nothing about those of the source: if a window differs, both logs are
+    compared whole. In a target with other offsets a difference shifts all records after it. So if the last window below
+    the cut differs, the source's records above the cut are compared too.
     """
     bad = offset_ranges(windows, options.window)
     source: list[OffsetRange] = []
@@ -275,8 +276,13 @@ def plan_drill(
         ranges = bad.get(tp, [])
         last_differs = bool(ranges) and ranges[-1][1] >= cut.high
         without = (failed or {}).get(tp, [])
+        if options.renumbered and ranges:
+            tails.add(tp)
+            source.append(OffsetRange(*tp, cut.low, cut.source_end))
+            target.append(OffsetRange(*tp, cut.target_low, cut.target_end))
+            continue
         of_source = [(max(low, cut.low), min(high, cut.high)) for low, high in ranges]
-        of_target = [(max(low, cut.low), min(high, cut.target_end)) for low, high in ranges]
+        of_target = [(max(low, cut.target_low), min(high, cut.target_end)) for low, high in ranges]
         if cut.lagging > 0 and (last_differs or options.complete):
             tails.add(tp)
             of_source.append((cut.high, cut.source_end))
@@ -419,20 +425,47 @@ class _Run:
     ) -> tuple[Mapping[TopicPartition, Alignment], frozenset[TopicPartition]]:
         failed = {tp: offsets_of(each) for tp, each in by_partition(self.failures).items()}
         plan = plan_drill(self.cuts, windows, self.options, failed)
-        if not plan.source and not plan.target:
+        source = self._readable(self.source, plan.source)
+        target = self._readable(self.target, plan.target)
+        if not source and not target:
             return {}, plan.tails
         self.progress(
             f"comparing record by record: {self.cost.windows_drilled} of {self.cost.windows} windows differ"
         )
         modes = Modes(
-            compacted_topics(self.source) | compacted_topics(self.target), self.options.renumbered
+            compacted_topics(self.source) | compacted_topics(self.target),
+            self.options.renumbered,
+            self._unread_of_renumbered(),
         )
         with self.cost.timed("compare records"):
-            answer = self.engine.differences(
-                (self.source, plan.source), (self.target, plan.target), modes
-            )
+            answer = self.engine.differences((self.source, source), (self.target, target), modes)
         self.failures += answer.failures
         return answer.alignments, plan.tails
+
+    def _unread_of_renumbered(self) -> Mapping[TopicPartition, tuple[Ranges, Ranges]]:
+        """Return what source and target have deleted or did not return, by partition; none unless renumbered."""
+        if not self.options.renumbered:
+            return {}
+        failures = by_partition(self.failures)
+        unread: dict[TopicPartition, tuple[Ranges, Ranges]] = {}
+        for cut in self.cuts:
+            sides: list[Ranges] = []
+            for cluster, start in ((self.source, cut.low), (self.target, cut.target_low)):
+                own = [f for f in failures[cut.topic_partition] if f.cluster == cluster.name]
+                sides.append([*([(-1, start)] if start > 0 else []), *offsets_of(own)])
+            unread[cut.topic_partition] = sides[0], sides[1]
+        return unread
+
+    def _readable(
+        self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]
+    ) -> list[OffsetRange]:
+        """Return *ranges* without what the cluster failed to return before."""
+        failures = by_partition(f for f in self.failures if f.cluster == cluster.name)
+        return [
+            each._replace(low=low, high=high)
+            for each in self._not_failed(ranges)
+            for low, high in subtract([each[2:]], offsets_of(failures[each.topic_partition]))
+        ]
 
     def _copies(self, extras: Sequence[Finding]) -> dict[Place, Copies]:
         if not extras:
@@ -459,14 +492,20 @@ class _Run:
         def below(cut: PartitionCut) -> OffsetRange:
             return OffsetRange(*cut.topic_partition, cut.low, cut.high)
 
+        def below_at_target(cut: PartitionCut) -> OffsetRange:
+            end = cut.target_end if self.options.renumbered else cut.high
+            return OffsetRange(*cut.topic_partition, cut.target_low, end)
+
         def beyond(cut: PartitionCut, end: int) -> OffsetRange:
             return OffsetRange(*cut.topic_partition, cut.high, end)
 
         return KeySpans(
             spans(self.source, map(below, cuts)),
-            spans(self.target, map(below, cuts)),
+            spans(self.target, map(below_at_target, cuts)),
             spans(self.source, (beyond(cut, cut.source_end) for cut in cuts)),
-            spans(self.target, (beyond(cut, cut.target_end) for cut in cuts)),
+            {}
+            if self.options.renumbered
+            else spans(self.target, (beyond(cut, cut.target_end) for cut in cuts)),
         )
 
 

@@ -7,6 +7,7 @@ everywhere: docs/design/audit-reading.md has the memory of a task.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -109,13 +110,17 @@ class SparkEngine:
             .applyInArrow(compare, "topic string, partition int, found string")
             .collect()
         )
-        counts: dict[TopicPartition, tuple[int, int, int]] = {}
+        counts: dict[TopicPartition, Alignment] = {}
         findings: dict[TopicPartition, list[Finding]] = {}
         failures = []
         for row in rows:
             tp, found = TopicPartition(row["topic"], row["partition"]), json.loads(row["found"])
             if "verified" in found:
-                counts[tp] = found["verified"], found["shifted"], found["last_shift"]
+                pairs = {
+                    name: found[name] and tuple(found[name])
+                    for name in ("moved", "aged_out", "proven")
+                }
+                counts[tp] = Alignment(**{**found, **pairs})
             elif "unread" in found:
                 name, text = found["unread"]
                 failures.append(failure_of(name, *tp, text))
@@ -124,11 +129,13 @@ class SparkEngine:
                 findings.setdefault(tp, []).append(Finding(**found))
         return Differences(
             {
-                tp: Alignment(
-                    sorted(findings.get(tp, []), key=lambda f: (f.position, f.finding_class.value)),
-                    *three,
+                tp: replace(
+                    alignment,
+                    findings=sorted(
+                        findings.get(tp, []), key=lambda f: (f.position, f.finding_class.value)
+                    ),
                 )
-                for tp, three in counts.items()
+                for tp, alignment in counts.items()
             },
             failures,
         )
@@ -234,8 +241,13 @@ def aligned(
     *sides*: rows of `HASH_COLUMNS` by cluster, the source first. `spark_jobs.bulk` has *keep* and *many*.
     """
     unread = [(name, text) for name, side in sides.items() for text in _unread(side)]
-    failed = merged(unread_part(text)[:2] for _, text in unread)
-    read = [_readable(side, failed, modes) for side in sides.values()]
+    of_side = [[unread_part(text)[:2] for text in _unread(side)] for side in sides.values()]
+    # The same offsets of a renumbered target hold other records.
+    failed = of_side if modes.renumbered else [merged(itertools.chain(*of_side))] * 2
+    read = [
+        _readable(side, ranges, modes) for side, ranges in zip(sides.values(), failed, strict=True)
+    ]
+    known = modes.unread.get(tp, ([], []))
     alignment = None
     if min(side.num_rows for side in read) > many and not modes.renumbered:
         arrays = map(_arrays, read)
@@ -247,6 +259,7 @@ def aligned(
             compacted=tp.topic in modes.compacted,
             renumbered=modes.renumbered,
             breaks=breaks,
+            unread=([*known[0], *of_side[0]], [*known[1], *of_side[1]]),
         )
         alignment = replace(alignment, findings=folded(alignment.findings, keep, shape))
     return alignment, unread
@@ -349,17 +362,7 @@ def _arrays(table: pa.Table) -> dict[str, NDArray[Any]]:
 
 
 def _rows(topic: str, partition: int, alignment: Alignment) -> Iterator[tuple[str, int, str]]:
-    yield (
-        topic,
-        partition,
-        json.dumps(
-            {
-                "verified": alignment.verified,
-                "shifted": alignment.shifted,
-                "last_shift": alignment.last_shift,
-            }
-        ),
-    )
+    yield topic, partition, json.dumps(asdict(replace(alignment, findings=[])))
     for finding in alignment.findings:
         found: dict[str, Any] = asdict(finding)
         found["finding_class"] = finding.finding_class.value

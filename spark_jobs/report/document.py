@@ -340,7 +340,7 @@ def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
         partitions.append(
             {
                 "partition": cut.partition,
-                "low": cut.low,
+                "low": run.account.proven.get(tp, (cut.low, 0))[0],
                 "high": cut.high,
                 "source_end": cut.source_end,
                 "target_end": cut.target_end,
@@ -357,7 +357,9 @@ def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
                     if any(f.finding_class is each for f in findings)
                 },
                 "first_bad_offset": min((f.first_difference for f in findings), default=None),
-                "proven_up_to": proven_up_to(cut, findings, run.account.failed.get(tp, [])),
+                "proven_up_to": run.account.proven[tp][1]
+                if tp in run.account.proven
+                else proven_up_to(cut, findings, run.account.failed.get(tp, [])),
                 "proof": _proof(run, cut)._asdict(),
                 "compared_ranges": _compared_ranges(run, cut),
                 **_totals(counts[-1]),

@@ -9,12 +9,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import multiprocessing
+import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
-from tests.audit_search.kinds import KINDS
+from tests.audit_search import on_spark
+from tests.audit_search.kinds import KINDS, MEANWHILE
 from tests.audit_search.search import PAIRS, Outcome, outcome
 
 PROGRESS_S = 30.0
@@ -41,15 +44,32 @@ def _kinds(text: str) -> tuple[str, ...]:
     return kinds
 
 
+def _on_spark(seeds: range, chosen: Sequence[tuple[str, ...]]) -> int:
+    from spark_jobs.session import spark_session
+
+    steady = [kinds for kinds in chosen if not set(kinds) & set(MEANWHILE)]
+    failed = done = 0
+    with spark_session("audit-search", master="local[2]", log=Path(os.devnull)) as spark:
+        for seed in seeds:
+            wrong = on_spark.seed_on_spark(spark, seed, steady)
+            failed += len(wrong)
+            done += len(steady)
+            print("\n".join([f"{done} cases, {failed} disagreements", *wrong]), flush=True)
+    return 1 if failed else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.audit_search", description=__doc__)
     parser.add_argument("--seeds", type=_range, required=True, help="FIRST..LAST")
     parser.add_argument("--pairs", action="store_true", help="all pairs of kinds, not each alone")
     parser.add_argument("--kinds", type=_kinds, action="append", help="only these; A+B together")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--spark", action="store_true", help="on Spark, a seed of all kinds a run")
     parser.add_argument("--show", type=int, default=3, help="failures shown per combination")
     given = parser.parse_args()
     chosen = given.kinds or (PAIRS if given.pairs else [(kind,) for kind in KINDS])
+    if given.spark:
+        return _on_spark(given.seeds, chosen)
     began = printed = time.monotonic()
     done, failed = 0, Counter[tuple[str, ...]]()
     with contextlib.ExitStack() as stack:

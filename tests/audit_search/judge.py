@@ -192,8 +192,9 @@ def _is_accepted(case: SearchCase, tp: TopicPartition, offset: int) -> bool:
 def compacted_away(cleaned: View, other: View, offset: int) -> bool:
     """Return whether the cleaner of one log may have removed the record that the *other* has at *offset*."""
     record = other.records[offset]
-    if not cleaned.compacted:
-        return False
+    copies = [list(side.records.values()).count(record) for side in (cleaned, other)]
+    if not cleaned.compacted or copies[0] >= copies[1]:
+        return False  # It has the record, if elsewhere.
     if record.control:
         return True
     if record.key is None:

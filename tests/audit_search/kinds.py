@@ -328,10 +328,10 @@ MORE_END: dict[str, AtPartition] = _registry(
 
 def extra_topic(case: SearchCase) -> None:
     """Give the target a topic that the source lacks."""
-    log = Log()
-    log.append(unique(case, TopicPartition("u", 0)))
-    case.target[TopicPartition("u", 0)] = log
-    case.expect(Expected("extra", 0, None, 0))
+    tp = TopicPartition("u", 40)
+    case.target[tp] = Log()
+    case.target[tp].append(unique(case, tp))
+    case.expect(Expected("extra", 40, None, 0))
 
 
 def missing_topic(case: SearchCase) -> None:

@@ -209,7 +209,7 @@ class BatchEngine:
         self._reads = 0
         self._batches: dict[tuple[str, TopicPartition], list[Encoded]] = {}
 
-    def _tasks(
+    def tasks(
         self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]
     ) -> Iterator[tuple[list[OffsetRange], Iterator[Fetched | Unread]]]:
         """Yield the ranges of each task and what it fetches."""
@@ -261,7 +261,7 @@ class BatchEngine:
         self._read()
         rows = [
             row
-            for task, fetched in self._tasks(cluster, ranges)
+            for task, fetched in self.tasks(cluster, ranges)
             for batch in digest_batches(fetched, task, self._shape)
             for row in batch.to_pylist()
         ]
@@ -275,7 +275,7 @@ class BatchEngine:
         import pyarrow as pa
 
         found: dict[TopicPartition, list[pa.RecordBatch]] = defaultdict(list)
-        for task, fetched in self._tasks(cluster, ranges):
+        for task, fetched in self.tasks(cluster, ranges):
             for batch in hash_batches(fetched, task):
                 names = zip(*(batch.column(n).to_pylist() for n in range(2)), strict=True)
                 at = [TopicPartition(*each) for each in names]

@@ -23,7 +23,7 @@ from spark_jobs.engine import (
     breaks,
 )
 from spark_jobs.findings import CONTROL, KEYLESS, TOMBSTONE, RecordDigest
-from spark_jobs.ranges import subtract
+from spark_jobs.ranges import Ranges, subtract
 from spark_jobs.reconcile import Options, Reconciliation, TimeBuckets, reconcile
 from spark_jobs.snapshot import ClusterSnapshot
 
@@ -206,8 +206,10 @@ class MemoryEngine:
         sides: list[dict[TopicPartition, list[RecordDigest]]] = []
         for cluster, ranges in (source, target):
             side: dict[TopicPartition, list[RecordDigest]] = {}
-            for tp, record in self._read(cluster, ranges, drill=True, without=failures):
-                side.setdefault(tp, []).append(record)
+            own = [f for f in failures if f.cluster == cluster.name or not modes.renumbered]
+            for tp, record in self._read(cluster, ranges, drill=True, without=own):
+                if not (modes.renumbered and record.flags & CONTROL):
+                    side.setdefault(tp, []).append(record)
             sides.append(side)
         broken = breaks(source[1], target[1])
         alignments: dict[TopicPartition, Alignment] = {
@@ -219,6 +221,7 @@ class MemoryEngine:
                 compacted=tp.topic in modes.compacted,
                 renumbered=modes.renumbered,
                 breaks=broken[tp],
+                unread=_unread(modes, source[0], tp, failures),
             )
             for tp in sides[0].keys() | sides[1].keys()
         }
@@ -257,6 +260,17 @@ class MemoryEngine:
             if record.key in keys:
                 found.setdefault((*tp, record.key), []).append(record.offset)
         return {place: KeySpan(min(at), max(at)) for place, at in found.items()}
+
+
+def _unread(
+    modes: Modes, source: ClusterSnapshot, tp: TopicPartition, failures: Sequence[Failure]
+) -> tuple[Ranges, Ranges]:
+    here, there = modes.unread.get(tp, ([], []))
+    own = [f for f in failures if f.topic_partition == tp]
+    return (
+        [*here, *((f.low, f.high) for f in own if f.cluster == source.name)],
+        [*there, *((f.low, f.high) for f in own if f.cluster != source.name)],
+    )
 
 
 def audit(

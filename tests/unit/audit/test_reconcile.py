@@ -381,6 +381,29 @@ def test_a_record_that_a_log_has_not_received_does_not_compact_it(at_source: boo
     assert run.outcome.verdict is Verdict.DIVERGED
 
 
+@pytest.mark.parametrize("accepted", [True, False])
+def test_records_that_close_up_behind_an_explained_loss_are_shifted(accepted: bool) -> None:
+    source = compacted_log()
+    target = log_of(*(source.records[at] for at in range(40) if at != 15))
+    if accepted:
+        gap = AcceptedGap("t", 0, 10, 20, "ticket")
+        run = audit({TP: source}, {TP: target}, Options(window=10, complete=True, accepted=(gap,)))
+    else:
+        run = audit_compacted(source, target)
+    assert named(run) == [("shifted", 0, 16, 15, 24)]
+    assert run.outcome.verdict is Verdict.DIVERGED
+    assert classes(run) == {"verified": 15, "explained": 1, "shifted": 24}
+
+
+def test_compaction_does_not_put_another_record_in_the_place_of_one() -> None:
+    target = compacted_log()
+    target.records[5] = target.records[10]
+    for window in (10, 100):
+        run = audit_compacted(compacted_log(), target, Options(window=window))
+        assert named(run) == [("duplicate", 0, None, 5, 1), ("missing", 0, 5, None, 1)]
+        assert run.outcome.verdict is Verdict.DIVERGED
+
+
 @pytest.mark.parametrize("window", [10, 100])
 def test_a_copy_in_the_place_of_a_lost_record_is_both_in_windows_of_any_size(window: int) -> None:
     target = full()

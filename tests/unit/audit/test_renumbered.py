@@ -1,0 +1,169 @@
+"""A target that assigns its own offsets: nothing follows from where its log starts, and no record is found falsely."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from kclient.types import TopicPartition
+from spark_jobs.engine import FailureKind
+from spark_jobs.reconcile import Options, Reconciliation
+from spark_jobs.report.document import build_document
+from spark_jobs.verdict import Verdict
+from tests.kit.audit_logs import Fault, Log, Rec, audit, classes, log_of, named
+from tests.kit.audit_reports import META
+
+TP = TopicPartition("t", 0)
+WINDOWS = [7, 10, 100]
+
+
+def source_log(start: int = 0, count: int = 60) -> Log:
+    """A log with transaction markers, which a mirror that renumbers records does not copy."""
+    return log_of(
+        *(
+            Rec(b"k", b"v%d" % n, 1000 + n, control=n % 20 == 5)
+            for n in range(start, start + count)
+        ),
+        start=start,
+    )
+
+
+def copy_of(source: Log, start: int = 0) -> Log:
+    """The records of *source* without markers, at consecutive offsets from *start* on."""
+    return log_of(
+        *(record for _, record in sorted(source.records.items()) if not record.control),
+        start=start,
+    )
+
+
+def run(source: Log, target: Log, window: int = 10, **options: bool) -> Reconciliation:
+    return audit({TP: source}, {TP: target}, Options(window, renumbered=True, **options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("starts", [(0, 0), (20, 0), (0, 500), (1000, 0), (20, 10)])
+def test_logs_that_start_anywhere_are_equal(starts: tuple[int, int], window: int) -> None:
+    source = source_log(starts[0])
+    found = run(source, copy_of(source, starts[1]), window)
+    assert (found.outcome.verdict, named(found)) == (Verdict.CONSISTENT, [])
+    assert classes(found) == {"verified": 57, "empty": 3}
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_records_that_only_the_target_still_has_have_aged_out(window: int) -> None:
+    source = source_log()
+    target = copy_of(source)
+    source.delete_below(20)
+    found = run(source, target, window)
+    assert (found.outcome.verdict, named(found)) == (Verdict.INCOMPLETE, [])
+    assert classes(found) == {"verified": 38, "empty": 2, "aged out": 19}
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_records_that_only_the_source_still_has_have_aged_out(window: int) -> None:
+    source = source_log()
+    target = copy_of(source)
+    target.delete_below(19)
+    found = run(source, target, window)
+    assert (found.outcome.verdict, named(found)) == (Verdict.INCOMPLETE, [])
+    assert classes(found) == {"verified": 38, "empty": 3, "aged out": 19}
+    (partition,) = build_document(found, META)["topics"][0]["partitions"]
+    assert (partition["low"], partition["proven_up_to"]) == (20, 60)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("at_source", [True, False])
+def test_what_is_opposite_an_unread_part_is_no_finding(at_source: bool, window: int) -> None:
+    source = source_log(100)
+    target = copy_of(source)
+    (source if at_source else target).faults.append(
+        Fault(130, 135, FailureKind.UNDECODABLE)
+        if at_source
+        else Fault(28, 33, FailureKind.UNDECODABLE)
+    )
+    found = run(source, target, window)
+    at = (130, None) if at_source else (None, 28)
+    assert named(found) == [("undecodable", 0, *at, 5)]
+    assert found.counts.verified == 52
+    assert found.outcome.verdict is Verdict.DIVERGED
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_lost_record_and_a_stranger_are_found_behind_another_log_start(window: int) -> None:
+    source = source_log(100)
+    target = copy_of(source)
+    records = [record for _, record in sorted(target.records.items())]
+    del records[10]
+    records.insert(40, Rec(b"s", b"stranger", 5))
+    found = run(source, log_of(*records), window)
+    assert named(found) == [("extra", 0, None, 40, 1), ("missing", 0, 111, None, 1)]
+    assert classes(found) == {"verified": 56, "empty": 3, "missing": 1, "extra": 1}
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_the_end_that_the_target_lacks_is_lag_or_truncated(complete: bool) -> None:
+    source = source_log(100)
+    target = copy_of(source)
+    target.records = {at: record for at, record in target.records.items() if at < 50}
+    target.end = 50
+    found = run(source, target, complete=complete)
+    assert classes(found) == {
+        "verified": 50,
+        "empty": 3,
+        "truncated" if complete else "lagging": 7,
+    }
+    assert found.outcome.verdict is (Verdict.DIVERGED if complete else Verdict.LAGGING)
+    (partition,) = build_document(found, META)["topics"][0]["partitions"]
+    assert partition["proven_up_to"] == 153
+
+
+def test_a_target_without_records_lags() -> None:
+    found = run(source_log(100), Log())
+    assert (found.outcome.verdict, classes(found)) == (Verdict.LAGGING, {"lagging": 60})
+
+
+def test_a_stranger_in_the_first_window_that_differs_is_found_although_the_log_start_moved() -> (
+    None
+):
+    source = log_of(*(Rec(b"k", b"v%d" % n, n) for n in range(60)))
+    target = source.copy()
+    for log in (source, target):
+        log.delete_below(20)
+    target.records[40] = Rec(b"s", b"stranger", 5, control=False)
+    del source.records[40]
+    found = run(source, target)
+    assert named(found) == [("extra", 0, None, 40, 1)]
+    assert classes(found) == {"verified": 39, "empty": 1, "extra": 1}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_faults_apart_from_each_other_are_found_one_by_one(seed: int) -> None:
+    rng = random.Random(seed)
+    source = source_log(rng.choice([0, 0, 3, 1000]), 120)
+    held = [at for at, record in source.records.items() if rng.random() < 0.9 or record.control]
+    source.records = {at: source.records[at] for at in held}
+    copied = [at for at in held if not source.records[at].control]
+    records: list[Rec | None] = [source.records[at] for at in copied]
+    expected: Counter[tuple[str, int | None]] = Counter()
+    for place in rng.sample(range(20, 90, 10), 3):
+        kind = rng.choice(["missing", "extra", "corrupt"])
+        record = source.records[copied[place]]
+        if kind == "missing":
+            records[place] = None
+        elif kind == "corrupt":
+            records[place] = record._replace(value=b"changed")
+        else:
+            # The source loses the record, so that only the target has it.
+            del source.records[copied[place]]
+        expected[kind, None if kind == "extra" else copied[place]] += 1
+    target = log_of(
+        *(record for record in records if record is not None), start=rng.choice([0, 0, 7, 2000])
+    )
+    source.delete_below(source.start + rng.choice([0, rng.randrange(15)]))
+    target.delete_below(target.start + rng.choice([0, rng.randrange(15)]))
+    found = run(source, target, rng.choice([7, 10, 33, 1000]))
+    assert Counter((f.finding_class.value, f.source_offset) for f in found.findings) == expected
+    assert found.outcome.verdict is Verdict.DIVERGED
+    assert found.counts.lagging == 0
