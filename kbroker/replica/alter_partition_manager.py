@@ -233,6 +233,10 @@ class AlterPartitionManager:
                 continue
             except SessionExpired:
                 pass
+            except ZooKeeperError as error:
+                log.warn("cannot sync {path}: {error}; retrying", path=path, error=error)
+                await deferLater(self._reactor, RETRY_SECONDS)
+                continue
             return
 
     def _settle(self, key: TopicPartition) -> None:
@@ -266,6 +270,13 @@ class AlterPartitionManager:
                     continue
             except (NoNode, PoisonZnode):
                 return None
+            except ZooKeeperError as error:
+                # Given up, the write would stay pending: this leader would change its ISR no more.
+                log.warn(
+                    "cannot read the state of {partition}: {error}; retrying",
+                    partition=partition, error=error,
+                )  # fmt: skip
+                await deferLater(self._reactor, RETRY_SECONDS)
             else:
                 epochs = zip(found.isr, found.isr_epochs, strict=False)
                 return FoundState(

@@ -16,7 +16,7 @@ from kbroker.replica.alter_partition_manager import (
 )
 from kbroker.replica.core.leader_state import LeaderState
 from kbroker.zk import znodes
-from kbroker.zk.errors import BadVersion, ConnectionLoss, NoNode, SessionExpired
+from kbroker.zk.errors import AccessDenied, BadVersion, ConnectionLoss, NoNode, SessionExpired
 from kbroker.zk.interface import Node, Stat
 from tests.kit.partitions import HostedPartition
 
@@ -32,6 +32,8 @@ class OneZnode:
         self.state: znodes.PartitionState | None = znodes.PartitionState(1, 0, (1,), 1)
         self.version = 7
         self.mishaps: list[str] = []
+        self.unreadable = 0
+        """Reads that are refused from now on."""
         self.announced: list[bytes] = []
         self.connected = True
         self.session = None
@@ -55,6 +57,9 @@ class OneZnode:
         return succeed(None)
 
     def get(self, path: str) -> Deferred[Node]:
+        if self.unreadable:
+            self.unreadable -= 1
+            return fail(AccessDenied(path))
         if self.state is None:
             return fail(NoNode(path))
         return succeed(Node(znodes.encode_partition_state(self.state), stat(self.version)))
@@ -153,6 +158,16 @@ def test_a_write_that_is_refused_for_ever_does_not_spin(scene: Scene) -> None:
     scene.clock.advance(1)
     assert len(scene.zookeeper.mishaps) == 2
     scene.writer.stop()
+
+
+def test_the_outcome_of_a_write_is_read_again_after_any_error(scene: Scene) -> None:
+    scene.zookeeper.mishaps = ["answer lost"]
+    scene.zookeeper.unreadable = 1
+    scene.follower_catches_up()
+    assert scene.leader_state.pending == {1, 2}
+    scene.clock.advance(1)
+    assert scene.leader_state.pending is None
+    assert scene.leader_state.isr == {1, 2}
 
 
 def test_a_write_of_an_earlier_epoch_is_forgotten(scene: Scene) -> None:
