@@ -10,19 +10,36 @@ the same controller arrived first (this one is a delayed copy of a request that 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+from uuid import UUID
+
 from kbroker.apis.request import RequestContext
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.replica.stray_replicas import StrayReplicas
-from kclient.wire.interbroker import UpdateMetadataRequest, UpdateMetadataResponse
+from kclient.wire.interbroker import (
+    LEADER_DURING_DELETE,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+
+FollowTopics: TypeAlias = Callable[[Mapping[str, UUID | None], Iterable[str]], None]
+"""`DynamicConfig.follow_topics`: receives topics with their ids, and the names of deleted ones."""
 
 
 class UpdateMetadata:
-    """Answers UpdateMetadata."""
+    """Answers UpdateMetadata. *follow_topics* receives the topics of a request that the cache has applied."""
 
-    def __init__(self, cache: MetadataCache, replica_manager: ReplicaManager) -> None:
+    def __init__(
+        self,
+        cache: MetadataCache,
+        replica_manager: ReplicaManager,
+        follow_topics: FollowTopics,
+    ) -> None:
         self._cache = cache
         self._replica_manager = replica_manager
+        self._follow_topics = follow_topics
         self._strays = StrayReplicas(replica_manager, cache)
 
     async def __call__(
@@ -30,9 +47,22 @@ class UpdateMetadata:
     ) -> UpdateMetadataResponse:
         """Answer the request; refusals are KafkaErrors."""
         is_whole = self._cache.update(request, self._replica_manager.registration.broker_epoch)
+        self._follow(request)
         if is_whole:
             await self._strays.remove(request)
         else:
             await self._replica_manager.state_changes.stop_recreated_topics(request)
             await self._strays.remove_led(request)
         return UpdateMetadataResponse()
+
+    def _follow(self, request: UpdateMetadataRequest) -> None:
+        hosts = self._replica_manager.registry.hosts_topic
+        present: dict[str, UUID | None] = {}
+        deleted: dict[str, None] = {}
+        for topic in request.topic_states:
+            name = topic.topic_name
+            if any(state.leader != LEADER_DURING_DELETE for state in topic.partition_states):
+                present[name] = topic.topic_id
+            elif self._cache.topic(name) is None and not hosts(name):
+                deleted[name] = None
+        self._follow_topics(present, deleted.keys() - present.keys())

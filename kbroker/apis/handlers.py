@@ -135,7 +135,9 @@ def update_metadata(broker: HandlerDependencies) -> Handler:
     """Make the handler of UpdateMetadata."""
     from kbroker.apis.api06_update_metadata import UpdateMetadata
 
-    return UpdateMetadata(broker.metadata, broker.replica_manager)
+    return UpdateMetadata(
+        broker.metadata, broker.replica_manager, broker.dynamic_config.follow_topics
+    )
 
 
 def controlled_shutdown(broker: HandlerDependencies) -> Handler:

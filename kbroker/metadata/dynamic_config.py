@@ -187,9 +187,20 @@ class DynamicConfig:
 
         await for_each(turns, missing, load, READS_AT_ONCE)
 
+    def follow_topics(self, topics: Mapping[str, UUID | None], deleted: Iterable[str]) -> None:
+        """Read the settings of *topics* in the background, and drop those of topics that were *deleted*.
+
+        A controller uses min.insync.replicas of every topic, also of those without a replica on its broker.
+        """
+        self.forget_topics(deleted)
+        self._run(self.load_topics(topics))
+
     async def _load(self, name: str, topic_id: UUID | None) -> None:
         overrides = await self._read_now(name)
         if overrides is not None:
+            known = self._topics.get(name)
+            if known is not None and known[1] != overrides:
+                self._unannounced[name] = None  # with the notification of that change
             self._topics[name] = (topic_id, overrides)
             self._unread.pop(name, None)
         else:

@@ -194,7 +194,7 @@ class MetadataCache:
         self._coming = _Parts()
         self._parts: dict[Any, Any] = {}
         self._callbacks: list[Callable[[], None]] = []
-        self._waiting: list[tuple[Callable[[], bool], Deferred[None]]] = []
+        self._waiting: dict[Deferred[None], Callable[[], bool]] = {}
 
     # -- look-ups ----------------------------------------------------------------------------
 
@@ -304,7 +304,7 @@ class MetadataCache:
         if condition():
             waiting.callback(None)
         else:
-            self._waiting.append((condition, waiting))
+            self._waiting[waiting] = condition
         return waiting
 
     async def holds_within(self, seconds: float, clock: Any, condition: Callable[[], bool]) -> bool:
@@ -330,8 +330,8 @@ class MetadataCache:
             seconds, clock, lambda: self.is_whole and broker_id in self.brokers
         )
 
-    def _cancelled(self, deferred: Deferred[None]) -> None:
-        self._waiting = [entry for entry in self._waiting if entry[1] is not deferred]
+    def _cancelled(self, waiting: Deferred[None]) -> None:
+        self._waiting.pop(waiting, None)
 
     def _notify(self) -> None:
         for callback in list(self._callbacks):
@@ -339,11 +339,10 @@ class MetadataCache:
                 callback()
             except Exception:
                 log.failure("a callback on new metadata failed")
-        ready = [entry for entry in self._waiting if entry[0]()]
-        self._waiting = [entry for entry in self._waiting if entry not in ready]
-        for _, deferred in ready:
-            if not deferred.called:
-                deferred.callback(None)
+        ready = [waiting for waiting, condition in self._waiting.items() if condition()]
+        for waiting in ready:
+            if self._waiting.pop(waiting, None) is not None:
+                waiting.callback(None)
 
 
 def _is_alive(update: UpdateMetadataTopicState) -> bool:

@@ -402,7 +402,7 @@ def test_a_deposed_controller_is_refused(cache):
 
 def test_an_update_for_an_earlier_registration_is_refused_and_one_for_a_later_is_not(broker):
     broker.replica_manager.registered(10)
-    handler = UpdateMetadata(broker.cache, broker.replica_manager)
+    handler = UpdateMetadata(broker.cache, broker.replica_manager, lambda *_topics: None)
 
     def send(epoch):
         return Deferred.fromCoroutine(handler(None, update(broker_epoch=epoch))).result
@@ -410,6 +410,19 @@ def test_an_update_for_an_earlier_registration_is_refused_and_one_for_a_later_is
     stale = send(9)
     stale.trap(StaleBrokerEpoch)
     assert [send(epoch).error_code for epoch in (10, 11, -1)] == [0, 0, 0]
+
+
+def test_the_settings_of_every_topic_are_followed_until_it_is_deleted(broker):
+    followed = []
+    handler = UpdateMetadata(
+        broker.cache,
+        broker.replica_manager,
+        lambda topics, deleted: followed.append((topics, list(deleted))),
+    )
+    gone = topic("t", T, *(partition(p, leader=-2) for p in range(3)))
+    for states in ([topic("t", T)], [gone, topic("u", U)], [gone, topic("t", U)]):
+        Deferred.fromCoroutine(handler(None, update(*states)))
+    assert followed == [({"t": T}, []), ({"u": U}, ["t"]), ({"t": U}, [])]
 
 
 def test_a_deleted_topic_disappears(cache):
@@ -457,6 +470,30 @@ def test_a_wait_ends_when_its_condition_holds(cache):
     assert ended == ["now", "u"]
     forever.cancel()
     assert not cache._waiting
+
+
+def test_thousands_of_waits_end_without_being_compared_with_each_other(cache):
+    compared = []
+
+    class Condition:
+        __hash__ = object.__hash__
+
+        def __call__(self):
+            return cache.topic("u") is not None
+
+        def __eq__(self, other):
+            compared.append(other)
+            return self is other
+
+    ended = []
+    for _ in range(50):
+        cache.until(Condition()).addCallback(ended.append)
+    cancelled = cache.until(Condition())
+    cancelled.addErrback(lambda failure: None)
+    cancelled.cancel()
+    cache.update(update(topic("u", U)))
+    assert len(ended) == 50
+    assert not compared
 
 
 def test_the_cluster_is_described(cache):

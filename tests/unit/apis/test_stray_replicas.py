@@ -62,7 +62,7 @@ def send_metadata(
         topic_states=[UpdateMetadataTopicState("t", topic_id, states)],
     )
     context: Any = None
-    handler = UpdateMetadata(broker.cache, broker.replica_manager)
+    handler = UpdateMetadata(broker.cache, broker.replica_manager, lambda *_topics: None)
     return Deferred.fromCoroutine(handler(context, request))
 
 

@@ -166,6 +166,24 @@ def test_settings_that_were_read_at_the_start_apply_while_they_cannot_be_read_ag
     assert world.retention("t") == 1
 
 
+def test_a_change_that_is_read_before_its_notification_is_announced(world: World) -> None:
+    world.loaded()
+    world.dynamic.follow_topics({"t": UUID(int=3)}, ())
+    world.zookeeper.answer(T, retention_ms="2")
+    world.zookeeper.notify(FIRST, ["t"])
+    world.zookeeper.answer(T, retention_ms="2")
+    assert world.reported == [["t"]]
+
+
+def test_min_insync_replicas_of_a_topic_without_a_replica_here_is_known(world: World) -> None:
+    world.loaded()
+    world.dynamic.follow_topics({"v": UUID(int=3)}, ())
+    world.zookeeper.answer("/config/topics/v", **{"min.insync.replicas": "2"})
+    assert world.dynamic.min_insync_replicas("v") == 2
+    world.dynamic.follow_topics({}, ["v"])
+    assert world.dynamic.min_insync_replicas("v") == 1
+
+
 @pytest.mark.parametrize(("text", "found"), [("2", 2), (" 2", 2), ("0", 1), ("two", 1)])
 def test_min_insync_replicas_is_read_as_the_log_reads_it(
     world: World, text: str, found: int
