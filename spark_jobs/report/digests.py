@@ -93,6 +93,8 @@ def _of_partition(
         rows += _both(tp, span, Digest(), _kept(run, tp, EQUAL), None)
     lagging = run.account.partitions[tp].lagging > 0
     gone = compared(cut, run.carried, failed, lagging=lagging).gone
+    if tp in run.carried.passed:
+        gone = []  # A later run could not know that they were not replaced, either.
     for each in gone if aside is None else aside.gone:
         sums = (None,) * 5
         rows += [

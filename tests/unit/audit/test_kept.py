@@ -372,6 +372,8 @@ def test_a_log_that_starts_behind_the_proof_is_not_called_truncated(history: His
         "gone": [[0, 45, "run-001"]],
         "never": [],
     }
+    # Later runs know no more about it.
+    assert "gaps" in history.go_on().cost.seconds
 
 
 # --- the command
