@@ -158,6 +158,38 @@ def _mirrormaker(jars: Path) -> Make:
     return mirror
 
 
+IDLE_TOPICS = 10
+IDLE_PARTITIONS = 100
+_IDLE_CONFIG = """clusters = source, target
+source.bootstrap.servers = {source}
+target.bootstrap.servers = {target}
+source->target.enabled = true
+replication.factor = 1
+"""
+
+
+def idle_cpu(directory: Path, source: Broker, target: Broker, seconds: float) -> float:
+    """Return the CPU of `kmirror run` with nothing to copy, in percent of a core per 1,000 partitions."""
+    for number in range(IDLE_TOPICS):
+        create_topic(source.bootstrap, f"idle-{number}", IDLE_PARTITIONS)
+    total = IDLE_TOPICS * IDLE_PARTITIONS
+    config, log = directory / "idle.properties", directory / "idle.log"
+    config.write_text(_IDLE_CONFIG.format(source=source.bootstrap, target=target.bootstrap))
+    command = [sys.executable, "-m", "mirrormaker", "run", str(config)]
+    with running(command, log) as process:
+        deadline = time.monotonic() + _PATIENCE_S
+        settled = f"{total} partitions\n"
+        while "lag 0 rec" not in (last := log.read_text()[-300:]) or not last.endswith(settled):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"kmirror does not come to rest:\n{last}")
+            time.sleep(0.5)
+        before, began = cpu_seconds(process.pid), time.monotonic()
+        time.sleep(seconds)
+        share = (cpu_seconds(process.pid) - before) / (time.monotonic() - began)
+        process.kill()
+    return 100 * share * 1000 / total
+
+
 @contextlib.contextmanager
 def _pair(directory: Path, zookeeper_port: int) -> Iterator[tuple[Broker, Broker]]:
     with (
@@ -173,6 +205,9 @@ def mirror_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure
     cpu = Figure("mirror CPU per GB", "s", False)
     memory = Figure("mirror peak memory", "MiB", False)
     first = Figure("first record after start", "s", False, "< 1 s", goal_value=1.0)
+    idle = Figure(
+        "idle mirror, CPU per 1,000 partitions", "% of a core", False, "< 2", goal_value=2.0
+    )
     notes = ["1,000-byte records, not compressed, 4 partitions; both clusters are of ours"]
     makes: dict[str, tuple[Make, int]] = {"ours": (_ours, 1_000_000 // divide)}
     try:
@@ -192,4 +227,7 @@ def mirror_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure
                 cpu.add(name, run.cpu_per_gb)
                 memory.add(name, run.memory_mib)
                 first.add(name, run.first_s)
-    return [rate, cpu, memory, first], notes
+        place = directory / "pair-idle"
+        with _pair(place, port) as (source, target):
+            idle.add("ours", idle_cpu(place, source, target, 60.0 / divide))
+    return [rate, cpu, memory, first, idle], notes
