@@ -155,7 +155,7 @@ class ControllerChannelManager:
         self._resign(f"broker {broker_id} knows a later controller epoch")
 
     def channel_failed(self, failure: Failure) -> None:
-        """End the epoch because of a bug in handling a response."""
+        """End the epoch because of a bug in sending a request or in handling a response."""
         self._queue.failed(failure)
 
     # ----------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class ControllerChannelManager:
     def _send_in_turns(self) -> None:
         if not self._is_sending:
             self._is_sending = True
-            self._queue.run(self._send_all())
+            Deferred.fromCoroutine(self._send_all()).addErrback(self.channel_failed)
 
     async def _send_all(self) -> None:
         # A turn for each request that has a partition.

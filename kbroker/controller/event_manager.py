@@ -50,16 +50,13 @@ class ControllerEventManager:
         self._in_process: ControllerEvent | None = None
         self._wakeup: Deferred[None] | None = None
         """Fires when an idle worker has something to do."""
-        self._closed_because: str | None = None
-
-    @property
-    def is_closed(self) -> bool:
+        self.is_closed = False
         """Whether this broker has resigned from the epoch."""
-        return self._closed_because is not None
+        self._closed_because = ""
 
     def put(self, event: ControllerEvent) -> None:
         """Enqueue *event*; a request is answered at once if the queue is closed."""
-        if self._closed_because is not None:
+        if self.is_closed:
             _preempt(event, self._closed_because)
             return
         kind = type(event)
@@ -72,8 +69,9 @@ class ControllerEventManager:
 
     def close(self, reason: str) -> None:
         """Process nothing any more; answer all requests with NotController. Idempotent."""
-        if self._closed_because is not None:
+        if self.is_closed:
             return
+        self.is_closed = True
         self._closed_because = reason
         waiting, self._waiting = list(self._waiting.values()), {}
         for event in waiting if self._in_process is None else (self._in_process, *waiting):

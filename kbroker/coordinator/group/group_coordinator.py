@@ -165,10 +165,7 @@ class GroupCoordinator:
                 await shard.fence.confirm()
                 return JoinGroupResult(ErrorCode.UNKNOWN_MEMBER_ID, join.member_id)
             group = self._shards.add_group(shard, group_id)
-        machine = group.machine
-        answer: Deferred[JoinGroupResult] = group.submit(
-            lambda token, now: machine.join(token, join, now)
-        )
+        answer: Deferred[JoinGroupResult] = group.submit(group.machine.join, join)
         if group.idle:
             self._shards.remove_group(group)  # rejected, and it was new
         return await answer
@@ -188,12 +185,9 @@ class GroupCoordinator:
         if group is None:
             await shard.fence.confirm()
             return SyncGroupResult(ErrorCode.UNKNOWN_MEMBER_ID)
-        machine = group.machine
-        if machine.sync_writes(sync) or group.awaits_zookeeper:
+        if group.machine.sync_writes(sync) or group.awaits_zookeeper:
             await group.when_writable()
-        answer: Deferred[SyncGroupResult] = group.submit(
-            lambda token, now: machine.sync(token, sync, now)
-        )
+        answer: Deferred[SyncGroupResult] = group.submit(group.machine.sync, sync)
         return await answer
 
     async def heartbeat(
@@ -234,10 +228,7 @@ class GroupCoordinator:
             unknown = tuple((identity, ErrorCode.UNKNOWN_MEMBER_ID) for identity in identities)
             return LeaveGroupResult(ErrorCode.NONE, unknown)
         await group.when_writable()
-        machine = group.machine
-        answer: Deferred[LeaveGroupResult] = group.submit(
-            lambda token, now: machine.leave(token, identities, reason, now)
-        )
+        answer: Deferred[LeaveGroupResult] = group.submit(group.machine.leave, identities, reason)
         return await answer
 
     # --- offsets ------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ reject members of a new one.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -43,6 +43,7 @@ from kclient.wire.errors import NotCoordinator
 
 log = Logger()
 
+Request = TypeVarTuple("Request")
 Value = TypeVar("Value", JoinGroupResult, SyncGroupResult, LeaveGroupResult)
 
 LATE_TIMER = 0.5
@@ -101,13 +102,15 @@ class GroupMetadata:
 
     # --- requests -----------------------------------------------------------------------------
 
-    def submit(self, event: Callable[[Token, float], list[Effect]]) -> Deferred[Any]:
-        """Give a request to the machine; the Deferred fires with its answer."""
+    def submit(
+        self, handle: Callable[[Token, *Request, float], list[Effect]], *request: *Request
+    ) -> Deferred[Any]:
+        """Have a method of the machine *handle* a request; the Deferred fires with its answer."""
         self._tokens += 1
         token = Token(self._tokens)
         answer: Deferred[Any] = Deferred()
         self._waiting[token] = answer
-        self._perform(event(token, self._clock.seconds()))
+        self._perform(handle(token, *request, self._clock.seconds()))
         return answer
 
     @property

@@ -20,9 +20,7 @@ def waiting_for_its_member(clock: Clock, forgotten: list[GroupMetadata]) -> Grou
     group = GroupMetadata(clock, no_fence, "g", LIMITS, forgotten.append, lambda: 0)
     answers: list[Any] = []
     join = join_request("a")
-    group.submit(lambda token, now: group.machine.join(token, join, now)).addCallback(
-        answers.append
-    )
+    group.submit(group.machine.join, join).addCallback(answers.append)
     assert answers[0].member_id == "a-id"
     return group
 
