@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from tests.chaos import faults
 from tests.chaos.faults import Fault
 from tests.chaos.full_disk import full_disk
+from tests.chaos.routed_brokers import SESSION_TIMEOUT
 from tests.chaos.scenario import play_fault
-from tests.chaos.world import SESSION_TIMEOUT, World
+from tests.chaos.world import World
 
 FULL_DISK = 0.08
 """The share of rounds that fill disks."""

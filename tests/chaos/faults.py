@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 
 from confluent_kafka import KafkaException
 
-from tests.chaos.world import SESSION_TIMEOUT, World
+from tests.chaos.routed_brokers import SESSION_TIMEOUT
+from tests.chaos.world import World
 
 Fault = Callable[[World, random.Random], Iterator[str]]
 LONGER_THAN_A_SESSION = SESSION_TIMEOUT + 2
@@ -143,7 +144,7 @@ def lose_answers_of_zookeeper(world: World, chance: random.Random) -> Iterator[s
     world.recorder.nemesis(hold=[["zk", f"broker-{n}"]])
     world.board.hold(("zk", f"broker-{n}"))
     time.sleep(chance.uniform(0.5, 2.0))
-    world.board.reset(f"broker-{n}", "zk")
+    world.switchboard.reset(f"broker-{n}", "zk")
     world.board.heal()
     yield f"broker {n} lost ZooKeeper's answers to its requests"
     world.resume(follower)
@@ -155,7 +156,7 @@ def lose_answers_to_clients(world: World, chance: random.Random) -> Iterator[str
     world.recorder.nemesis(hold=[[f"broker-{n}", "client"]])
     world.board.hold((f"broker-{n}", "client"))
     time.sleep(chance.uniform(0.1, 1.0))
-    world.board.reset(f"broker-{n}", "client")
+    world.switchboard.reset(f"broker-{n}", "client")
     world.board.heal()
     yield f"answers of broker {n} to clients were lost"
 
@@ -168,7 +169,7 @@ def lose_words_of_controller(world: World, chance: random.Random) -> Iterator[st
     world.board.hold((f"broker-{controller}", f"broker-{n}"), (f"broker-{n}", f"broker-{controller}"))  # fmt: skip
     world.end_session(chance.choice(world.alive))  # something to send
     yield f"the controller, {controller}, does not reach broker {n}"
-    world.board.reset(f"broker-{controller}", f"broker-{n}")
+    world.switchboard.reset(f"broker-{controller}", f"broker-{n}")
     world.board.heal()
 
 
@@ -176,7 +177,7 @@ def slow_link(world: World, chance: random.Random) -> Iterator[str]:
     """A follower fetches over 64 KiB/s."""
     n = chance.choice(world.alive)
     for other in world.ids:
-        world.board.throttle(f"broker-{other}", f"broker-{n}", 65536)
+        world.switchboard.throttle(f"broker-{other}", f"broker-{n}", 65536)
     world.recorder.nemesis(throttle=n)
     yield f"broker {n} has a slow link"
     world.board.heal()

@@ -105,7 +105,9 @@ class _Member:
         for message in consumer.consume(200, 0.2):
             if message.error() is None:
                 key = f"{message.topic()}-{message.partition()}"
-                found.setdefault(key, []).append((message.offset(), int(message.value() or b"-1")))
+                offset = message.offset()
+                assert offset is not None
+                found.setdefault(key, []).append((offset, int(message.value() or b"-1")))
         if found:
             self._recorder.event(
                 self.p, "ok", "poll", [["poll", found]],

@@ -130,7 +130,9 @@ class LibrdkafkaReader:
             error = message.error()
             if error is None:
                 key = f"{message.topic()}-{message.partition()}"
-                found.setdefault(key, []).append((message.offset(), int(message.value() or b"-1")))
+                offset = message.offset()
+                assert offset is not None
+                found.setdefault(key, []).append((offset, int(message.value() or b"-1")))
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                 raise ClientLost(f"position lost: {error}")
         return found

@@ -160,9 +160,9 @@ class RawClient:
         frame = self._exchange(leader, message)
         _, response = fetch_response.decode_response(frame, FETCH_VERSION)
         found: dict[str, list[tuple[int, int]]] = {}
-        for topic in response.topics:
-            for answer in topic.partitions:
-                key = f"{topic.name}-{answer.partition}"
+        for fetched in response.topics:
+            for answer in fetched.partitions:
+                key = f"{fetched.name}-{answer.partition}"
                 if answer.error_code:
                     self._leaders.clear()
                     continue

@@ -18,8 +18,9 @@ from tests.chaos.crowded import one_core
 from tests.chaos.dropped_packets import dropped_packets
 from tests.chaos.faults import LONGER_THAN_A_SESSION, Fault
 from tests.chaos.full_disk import full_disk
+from tests.chaos.routed_brokers import SESSION_TIMEOUT
 from tests.chaos.scenario import Scenario, play_fault, progress, rounds
-from tests.chaos.world import PATIENCE, REPLICAS, SESSION_TIMEOUT, World
+from tests.chaos.world import PATIENCE, REPLICAS, World
 
 
 def chase(world: World, chance: random.Random) -> None:

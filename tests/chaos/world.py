@@ -99,6 +99,12 @@ class World:
     # -- life ----------------------------------------------------------------------------------
 
     @property
+    def switchboard(self) -> RemoteSwitchboard:
+        """The switchboard that all connections pass: packets of namespaces can only be dropped."""
+        assert isinstance(self.board, RemoteSwitchboard)
+        return self.board
+
+    @property
     def ids(self) -> list[int]:
         """All brokers."""
         return list(self.brokers.brokers)
