@@ -6,7 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help venv demo test check soak bench chaos clean
+# Parts of a target that run at the same time print one after the other, where make can do that (GNU make 4).
+TOGETHER := --no-print-directory -k -j 3 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
+.PHONY: help venv demo test check check-types check-unit check-property soak bench chaos clean
 
 help:
 	@echo "make demo    two clusters, a mirror, a Spark audit: the whole product in a few minutes"
@@ -34,10 +37,18 @@ test: $(VENV)/.test
 	@$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: $(VENV)/.test
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check -q .
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check -q . && $(BIN)/lint-imports
+	@$(MAKE) $(TOGETHER) check-types check-unit check-property
+
+# Each worker of xdist collects every file of its run. For the many quick unit tests one process is as fast as two.
+check-types:
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports
-	@$(PYTEST) -q -n 2 -m "not slow" tests/unit tests/property
+
+check-unit:
+	@$(PYTEST) -q -m "not slow" tests/unit
+
+check-property:
+	@$(PYTEST) -q -n 2 -m "not slow" tests/property
 
 SEEDS ?= 1..100000
 JOBS ?= $(shell nproc)

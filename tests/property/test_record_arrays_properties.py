@@ -24,12 +24,12 @@ times = st.one_of(
 
 
 @st.composite
-def encoded_batches(draw: st.DrawFn) -> list[bytes]:
-    """Batches with gaps between offsets, as after compaction."""
+def encoded_batches(draw: st.DrawFn, most: int = 4) -> list[bytes]:
+    """Up to *most* batches with gaps between offsets, as after compaction."""
     found = []
     base = draw(st.integers(0, 1 << 40))
     near = draw(st.booleans())
-    for _ in range(draw(st.integers(1, 4))):
+    for _ in range(draw(st.integers(1, most))):
         records = []
         offset = base
         for _ in range(draw(st.integers(1, 6))):
@@ -124,8 +124,8 @@ def test_bodies_are_equal_if_and_only_if_records_are(encoded: list[bytes]) -> No
             assert (body == other_body) == (content == other)
 
 
-@given(encoded_batches(), st.data())
-@settings(max_examples=1500, deadline=None)
+@given(encoded_batches(most=1), st.data())
+@settings(max_examples=1000, deadline=None)
 def test_damaged_records_are_judged_as_the_decoder_judges_them(
     encoded: list[bytes], data: st.DataObject
 ) -> None:
