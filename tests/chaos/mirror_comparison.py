@@ -48,12 +48,16 @@ def read_all(bootstrap: str, places: Iterable[Place]) -> dict[Place, list[ReadRe
     while left:
         assert time.monotonic() < deadline, f"{sorted(left)} cannot be read"
         for message in consumer.consume(500, 1.0):
-            place = message.topic(), message.partition()
+            topic, partition, offset = message.topic(), message.partition(), message.offset()
+            assert topic is not None
+            assert partition is not None
+            place = topic, partition
             error = message.error()
             if error is None:
+                assert offset is not None
                 found[place].append(
                     ReadRecord(
-                        message.offset(),
+                        offset,
                         message.timestamp(),
                         message.key(),
                         message.value(),
