@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,6 +32,7 @@ from spark_jobs.spark_engine import SparkEngine
 from spark_jobs.verdict import ExitCode, Verdict
 from tests.kit.audit_reports import violations
 from tests.kit.brokers import Cluster
+from tests.kit.kaudit import kaudit
 from tests.kit.mirrors import Mirror
 from tests.kit.zookeeper import Ensemble
 
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+MANY = 100
+"""Partitions of one record each."""
 
 
 class Message(NamedTuple):
@@ -61,9 +66,18 @@ def messages(count: int) -> list[Message]:
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with spark_session("kbroker-tests", master="local[2]") as session:
-        yield session
+def sessions() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def spark(sessions: ExitStack) -> SparkSession:
+    """The session of this process: of the test before, unless a command has stopped it."""
+    from pyspark.sql import SparkSession
+
+    found = SparkSession.getActiveSession()
+    return found or sessions.enter_context(spark_session("kbroker-tests", master="local[2]"))
 
 
 @pytest.fixture(scope="module")
@@ -219,15 +233,15 @@ def test_many_small_partitions_are_read_by_a_few_tasks(
     spark: SparkSession, clusters: tuple[Cluster, Cluster]
 ) -> None:
     """2,000 partitions of one record took 693 s: a task, a connection and metadata for each."""
-    pair = Pair(clusters, "many", partitions=300)
+    pair = Pair(clusters, "many", partitions=MANY)
     for bootstrap in (pair.east, pair.west):
-        pair.write(bootstrap, messages(300))
+        pair.write(bootstrap, messages(MANY))
     run = pair.audit(spark)
-    assert (run.outcome.verdict, run.counts.verified) == (Verdict.CONSISTENT, 300)
-    ranges = [OffsetRange("many", number, 0, 1) for number in range(300)]
+    assert (run.outcome.verdict, run.counts.verified) == (Verdict.CONSISTENT, MANY)
+    ranges = [OffsetRange("many", number, 0, 1) for number in range(MANY)]
     frame = KafkaReader(spark).hashes(run.source, ranges)
     assert frame.rdd.getNumPartitions() == 4
-    assert frame.count() == 300
+    assert frame.count() == MANY
 
 
 def test_a_partition_is_read_from_several_places(
@@ -382,7 +396,7 @@ def test_records_that_the_mirror_skipped_are_a_gap_also_under_its_prefix(
     assert config_drift(source, target) == []
 
 
-def kaudit(*arguments: str) -> subprocess.CompletedProcess[str]:
+def kaudit_process(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "spark_jobs", *arguments],
         capture_output=True,
@@ -397,7 +411,7 @@ def test_the_command_writes_its_reports_and_exits_with_the_verdict(
     pair = Pair(clusters, "by-command")
     pair.write(pair.east, messages(60))
     pair.write(pair.west, messages(59))
-    done = kaudit(
+    done = kaudit_process(
         *("reconcile", "--source", pair.east, "--target", pair.west, "--topics", "by-comm.nd"),
         *("--out", str(tmp_path / "report"), "--complete", "--master", "local[2]"),
     )
@@ -414,7 +428,7 @@ def test_the_command_writes_its_reports_and_exits_with_the_verdict(
     ]
     (finding,) = (tmp_path / "report" / "findings.jsonl").read_text().splitlines()
     assert json.loads(finding)["class"] == "truncated"
-    explained = kaudit("explain", "--run", str(tmp_path / "report"))
+    explained = kaudit_process("explain", "--run", str(tmp_path / "report"))
     assert explained.returncode == 0, explained.stderr
     assert "as audited      yes, the same hash" in explained.stdout
     assert "not in the log: it ends" in explained.stdout
@@ -430,7 +444,7 @@ def kaudit_pair(pair: Pair, out: Path, *options: str) -> int:
         *("--out", str(out), "--master", "local[2]", "--no-self-test", "--quiet", *options),
     )
     assert done.stdout, done.stderr
-    return done.returncode
+    return done.exit_code
 
 
 def recent(count: int) -> list[Message]:
@@ -484,7 +498,7 @@ def test_the_command_ends_with_the_exit_code_of_each_verdict(
 def test_a_side_that_can_not_be_reached_is_no_verdict(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text('{"verdict": "CONSISTENT"}')
     (tmp_path / "findings.jsonl").touch()
-    done = kaudit(
+    done = kaudit_process(
         *("reconcile", "--source", "127.0.0.1:1", "--target", "127.0.0.1:1", "--topics", "x"),
         *("--out", str(tmp_path)),
     )
@@ -505,7 +519,7 @@ def test_a_topic_that_does_not_exist_gives_no_verdict(
     clusters: tuple[Cluster, Cluster], tmp_path: Path
 ) -> None:
     east, west = clusters
-    done = kaudit(
+    done = kaudit_process(
         *(
             "reconcile",
             "--source",
@@ -525,7 +539,7 @@ def test_a_topic_that_does_not_exist_gives_no_verdict(
     "wrong", [("--fail-on", "nonsense"), ("--window", "0"), ("--min-coverage", "2")]
 )
 def test_wrong_options_are_usage_errors(tmp_path: Path, wrong: tuple[str, str]) -> None:
-    done = kaudit(
+    done = kaudit_process(
         *(
             "reconcile",
             "--source",

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from kclient import AdminClient, NewTopic, Producer, TopicPartition
-from spark_jobs.cli import kaudit
 from tests.kit.brokers import Cluster, MakeCluster
+from tests.kit.kaudit import kaudit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -82,7 +82,7 @@ def write(cluster: Cluster, prefix: str, sent: Sequence[Sent], codec: str = "non
 
 
 def run(*words: str) -> Result:
-    return CliRunner().invoke(kaudit, [*words, "--master", "local[2]", "-q"])
+    return kaudit(*words, "--master", "local[2]", "-q")
 
 
 def count(cluster: Cluster, topics: tuple[str, str], out: Path, *words: str) -> Result:
