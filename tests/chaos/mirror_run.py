@@ -35,6 +35,7 @@ from tests.chaos.mirrored_worlds import (
     WEST,
     MirroredWorlds,
 )
+from tests.chaos.result import OUT_OF_TIME
 from tests.chaos.scenario import progress
 
 ABOUT = "kill -9 of mirrors, brokers and ZooKeeper between two clusters, kaudit, promote, fail back"
@@ -65,7 +66,11 @@ class MirrorResult:
     def to_text(self) -> str:
         """Return what a person reads."""
         bad = [f"BAD: {problem}" for problem in self.problems[:20]]
-        return "\n".join([*self.lines, *bad, "CLEAN" if self.clean else "BROKEN"])
+        late = all(problem.rule in OUT_OF_TIME for problem in self.problems)
+        judged = (
+            "CLEAN" if self.clean else "OUT OF TIME, nothing is wrong or lost" if late else "BROKEN"
+        )
+        return "\n".join([*self.lines, *bad, judged])
 
 
 class MirrorRun:
