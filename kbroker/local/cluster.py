@@ -172,6 +172,7 @@ def _start_ensemble(
 def _start_brokers(
     directory: Directory, cluster: ClusterState, ensemble: list[ServerState], progress: Progress
 ) -> None:
+    """Start what is missing, and wait for all: an `up` that was interrupted may have started others a moment ago."""
     directory.save_cluster(cluster)
     missing = [b for b in cluster.brokers if not b.running]
     if running := len(cluster.brokers) - len(missing):
@@ -179,23 +180,25 @@ def _start_brokers(
     if missing:
         progress(f"{cluster.name}: starting {len(missing)} brokers")
     started = time.monotonic()
-    waiting: dict[int, tuple[BrokerState, int]] = {}
     for broker in missing:
         home = directory.broker_home(cluster.name, broker)
         home.mkdir(parents=True, exist_ok=True)
         properties = _write_properties(directory, cluster, broker, ensemble)
         log = directory.broker_log(cluster.name, broker)
-        waiting[broker.broker_id] = broker, log.stat().st_size if log.exists() else 0
+        broker.log_position = log.stat().st_size if log.exists() else 0
         broker.process = processes.start_in_background(
             broker_command(properties), log=log, cwd=home, environment=broker_environment()
         )
         directory.save_cluster(cluster)
     deadline = started + BROKER_TIMEOUT
+    waiting = list(cluster.brokers)
     while waiting:
-        for broker, position in list(waiting.values()):
+        for broker in list(waiting):
             log = directory.broker_log(cluster.name, broker)
-            if _is_ready(log, position):
-                del waiting[broker.broker_id]
+            if _is_ready(log, broker.log_position):
+                waiting.remove(broker)
+                if broker not in missing:
+                    continue
                 seconds = time.monotonic() - started
                 progress(f"{cluster.name}: broker {broker.broker_id} ready after {seconds:.1f} s")
             elif not broker.running:

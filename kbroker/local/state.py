@@ -47,6 +47,8 @@ class BrokerState:
     broker_id: int
     port: int
     process: ProcessIdentity | None = None
+    log_position: int = 0
+    """Where the output of that process begins in the log."""
 
     @property
     def address(self) -> str:
@@ -168,7 +170,12 @@ class Directory:
         if not value:
             return None
         brokers = [
-            BrokerState(b["id"], b["port"], ProcessIdentity.from_json(b.get("process")))
+            BrokerState(
+                b["id"],
+                b["port"],
+                ProcessIdentity.from_json(b.get("process")),
+                b.get("log_position", 0),
+            )
             for b in value["brokers"]
         ]
         return ClusterState(name, brokers, list(value.get("overrides", ())))
@@ -186,6 +193,7 @@ class Directory:
                         "id": b.broker_id,
                         "port": b.port,
                         "process": b.process.to_json() if b.process else None,
+                        "log_position": b.log_position,
                     }
                     for b in cluster.brokers
                 ],

@@ -12,6 +12,7 @@ from threading import Event, Thread
 
 import pytest
 
+from kbroker.local.cluster import _start_brokers
 from kbroker.local.processes import ProcessIdentity
 from kbroker.local.state import BrokerState, ClusterState, Directory, ServerState, checked_name
 from kbroker.local.zookeeper import LocalError, Server, free_ports
@@ -104,3 +105,30 @@ def test_free_ports_differ_and_consecutive_ones_follow_each_other() -> None:
     assert len(set(free_ports(20))) == 20
     first, second, third = free_ports(3, consecutive=True)
     assert (second, third) == (first + 1, first + 2)
+
+
+def test_a_broker_that_runs_and_is_not_ready_is_waited_for(tmp_path: Path) -> None:
+    """An `up` that was interrupted has started it."""
+    directory = Directory(tmp_path)
+    before = b"READY broker.id=1 before\n"
+    broker = BrokerState(1, 19092, ProcessIdentity.of(os.getpid()), len(before))
+    cluster = ClusterState("east", [broker])
+    log = directory.broker_log("east", broker)
+    log.parent.mkdir(parents=True)
+    log.write_bytes(before)
+    reports: list[str] = []
+    has_returned = Event()
+
+    def up() -> None:
+        _start_brokers(directory, cluster, [], reports.append)
+        has_returned.set()
+
+    waiting = Thread(target=up)
+    waiting.start()
+    eventually("it has begun", lambda: reports)
+    assert not has_returned.wait(0.2)
+    with log.open("ab") as file:
+        file.write(b"READY broker.id=1 now\n")
+    waiting.join(30)
+    assert has_returned.is_set()
+    assert directory.clusters() == [cluster]
