@@ -41,13 +41,13 @@ check: $(VENV)/.test
 	@$(MAKE) $(TOGETHER) check-types check-unit check-property
 
 # Each worker of xdist collects every file of its run. For the many quick unit tests one process is as fast as two.
-check-types:
+check-types: $(VENV)/.test
 	@$(BIN)/mypy
 
-check-unit:
+check-unit: $(VENV)/.test
 	@$(PYTEST) -q -m "not slow" tests/unit
 
-check-property:
+check-property: $(VENV)/.test
 	@$(PYTEST) -q -n 2 -m "not slow" tests/property
 
 SEEDS ?= 1..100000

@@ -21,7 +21,6 @@ from confluent_kafka.admin import (
 from kclient.wire.batches import iterate
 from tests.kit.apache_kafka import CLASSPATH, ApacheKafka, running_kafka, with_kafka
 from tests.kit.brokers import Cluster, MakeCluster
-from tests.kit.kaudit import kaudit
 from tests.kit.mirrors import Mirror, stored
 from tests.kit.waiting import eventually
 
@@ -101,14 +100,15 @@ def test_the_audit_of_its_mirror_has_no_drift_of_defaults_and_takes_no_marker_fo
 
 def audited(apache: ApacheKafka, west: Cluster, out: Path) -> tuple[int, str, int, int, list[str]]:
     """Return exit code, verdict, verified and aged out offsets, and settings that differ."""
-    done = kaudit(
-        *("reconcile", "--topics", "tx", "--source", apache.bootstrap, "--target", west.bootstrap),
-        *("--out", str(out), "--master", "local[2]", "--no-self-test"),
+    command = [sys.executable, "-m", "spark_jobs", "reconcile", "--topics", "tx", "--out", str(out)]
+    command += ["--source", apache.bootstrap, "--target", west.bootstrap, "--master", "local[2]"]
+    done = subprocess.run(
+        [*command, "--no-self-test"], capture_output=True, text=True, timeout=120, check=False
     )
     report = json.loads((out / "report.json").read_text())
     totals = report["totals"]
     drift = [row["config"] for row in report["drift"]]
-    return done.exit_code, report["verdict"], totals["verified"], totals["aged_out"], drift
+    return done.returncode, report["verdict"], totals["verified"], totals["aged_out"], drift
 
 
 def test_an_open_transaction_counts_as_lag(
