@@ -152,7 +152,6 @@ class Flow:
         )
         self._sending = False
         self._send_again = False
-        self._waits_for_leader = False
         self.stopping = False
         self._target_epochs: dict[TopicPartition, int] = {}
         """Per source partition, the target's leader epoch at the last read of its log end."""
@@ -253,7 +252,7 @@ class Flow:
                 continue
             leader = leader_of(self._copies[tp])
             if leader is None:
-                self._wait_for_leader(self.target)
+                self.target.update_soon()
             elif not link.in_flight or self._last_leader.get(tp) == leader:
                 by_leader[leader].append(link)
         for leader, links in by_leader.items():
@@ -266,20 +265,6 @@ class Flow:
 
         for topic in unmarked:
             self._mark_if_prefix(topic)
-
-    def _wait_for_leader(self, cluster: Cluster) -> None:
-        """Request new metadata of *cluster*, again and again until no partition lacks a leader.
-
-        `update_soon` has no effect while new metadata are delivered. So a timer calls `send_requests` later.
-        """
-        cluster.update_soon()
-        if not self._waits_for_leader:
-            self._waits_for_leader = True
-            self._timers.later(RETRY_BACKOFF, self._look_for_leader)
-
-    def _look_for_leader(self) -> None:
-        self._waits_for_leader = False
-        self.send_requests()
 
     def _mark_if_prefix(self, topic: str) -> None:
         """Mark a target topic if all its partitions are prefixes of the source's."""
@@ -379,7 +364,7 @@ class Flow:
                 continue
             leader = leader_of(tp)
             if leader is None:
-                self._wait_for_leader(self.source)
+                self.source.update_soon()
                 continue
             tail = self._tail_for(leader, link)
             if tail is not None:

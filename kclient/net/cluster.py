@@ -296,6 +296,8 @@ class Cluster:
         self._failures = 0
         self._stale = False
         self._schedule(self.config.metadata_max_age_ms / 1000)
+        for listener in self._listeners:  # the last step: a listener may call `update_soon`
+            listener(snapshot)
         return snapshot
 
     async def _request_from_any(self) -> ClusterMetadata:
@@ -323,8 +325,6 @@ class Cluster:
         now = self.reactor.seconds()
         self.metadata = self.metadata.updated(response, now=now, complete=wants_all)
         self.brokers.forget(lambda node_id: node_id < 0 or node_id in self.metadata.brokers)
-        for listener in self._listeners:
-            listener(self.metadata)
         return self.metadata
 
     def _schedule(self, delay: float) -> None:

@@ -18,6 +18,7 @@ from kclient.errors import (
 )
 from kclient.net.brokers import unreachable
 from kclient.net.cluster import Cluster
+from kclient.net.metadata import ClusterMetadata
 from kclient.types import TopicPartition
 from kclient.wire.errors import (
     BrokerNotAvailable,
@@ -99,6 +100,23 @@ def test_wrong_metadata_are_updated_once_after_the_backoff() -> None:
         cluster.update_soon()
     paper.pass_time(1)
     assert paper.count(ApiKey.METADATA) == 2
+
+
+def test_a_listener_that_finds_the_metadata_wrong_gets_others_after_the_backoff() -> None:
+    paper = PaperCluster({"t": 1})
+    cluster = paper.cluster(CONFIG)
+    received = []
+
+    def listener(metadata: ClusterMetadata) -> None:
+        received.append(metadata)
+        if len(received) < 3:
+            cluster.update_soon()
+
+    cluster.on_change(listener)
+    paper.turn(10)
+    cluster.update_soon()
+    paper.pass_time(3)
+    assert len(received) == 3
 
 
 def test_old_metadata_are_asked_again() -> None:
