@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 
 
 def produce(cluster: Cluster, topic: str, count: int, size: int = 10) -> None:
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0, "linger.ms": 1})
+    batches = {"linger.ms": 1, "batch.num.messages": 5}
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0, **batches})
     for _ in range(count):
         producer.produce(topic, b"v" * size)
     assert producer.flush(30) == 0
@@ -52,6 +53,7 @@ def test_a_limited_direction_takes_its_time_and_copies_everything(
     began = time.monotonic()
     assert mirror({"east.consumer.fetch.max.bytes.per.second": "200000"}).run_once() == 0
     assert time.monotonic() - began > 1.0, "400 KB, of which one second's worth is free"
+    assert len(stored(east, "orders")) >= 8, "one large batch would be free"
     assert stored(west, "orders") == stored(east, "orders")
 
 

@@ -35,6 +35,7 @@ from kclient.wire.messages import RequestHeader
 from kclient.wire.schema.describe_cluster import DescribeClusterRequest
 from kclient.wire.schema.metadata import MetadataRequest, MetadataRequestTopic
 from kclient.wire.versions import ApiKey
+from tests.kit.scripted_broker import Outcome
 
 T, U = UUID(int=1), UUID(int=2)
 
@@ -405,11 +406,10 @@ def test_an_update_for_an_earlier_registration_is_refused_and_one_for_a_later_is
     handler = UpdateMetadata(broker.cache, broker.replica_manager, lambda *_topics: None)
 
     def send(epoch):
-        return Deferred.fromCoroutine(handler(None, update(broker_epoch=epoch))).result
+        return Outcome(Deferred.fromCoroutine(handler(None, update(broker_epoch=epoch))))
 
-    stale = send(9)
-    stale.trap(StaleBrokerEpoch)
-    assert [send(epoch).error_code for epoch in (10, 11, -1)] == [0, 0, 0]
+    assert isinstance(send(9).error, StaleBrokerEpoch)
+    assert [send(epoch).value.error_code for epoch in (10, 11, -1)] == [0, 0, 0]
 
 
 def test_the_settings_of_every_topic_are_followed_until_it_is_deleted(broker):

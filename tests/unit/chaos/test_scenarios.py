@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.__main__ import MIRROR
 from tests.chaos.scenarios import SCENARIOS
 
 TESTS = Path(__file__).parents[2]
@@ -38,7 +39,7 @@ def names_in(path: Path) -> set[str]:
 
 
 def test_every_scenario_has_its_row() -> None:
-    assert list(ROWS) == [f"S{n}" for n in range(1, 47)]
+    assert list(ROWS) == [f"S{n}" for n in range(1, 48)]
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -51,10 +52,10 @@ def test_what_a_row_names_exists(name: str) -> None:
     scripts = re.findall(r"\bchaos (S\d+)", row)
     for script in scripts:
         assert script == name
-        assert script in SCENARIOS
+        assert script in (*SCENARIOS, MIRROR)
     assert tests or scripts or "open" in row
 
 
 def test_every_script_is_named() -> None:
-    scripts = {name for name in SCENARIOS if name.startswith("S")}
+    scripts = {name for name in (*SCENARIOS, MIRROR) if name.startswith("S")}
     assert {name for name in scripts if f"chaos {name}" in ROWS[name]} == scripts
