@@ -51,7 +51,9 @@ class Clusters(RuleBasedStateMachine):
         self.records = 0
         self.acknowledged: set[int] = set()
         self.exported: dict[str, set[int]] = {}
-        """By topic id, the records of a complete export."""
+        """By topic id, the records of complete exports."""
+        self.exported_ends: dict[str, int] = {}
+        """By topic id, the log end of the last one."""
         self.primary, self.mirror = "east", "west"
         self.sides = {"east": Side(self.new_topic()), "west": Side(None)}
         self.create_mirror()
@@ -178,8 +180,11 @@ class Clusters(RuleBasedStateMachine):
             assert target.topic is not None
             assert source.topic is not None
             topic_id = text_of(target.topic.topic_id)
-            if topic_id not in self.exported:
-                self.exported[topic_id] = set(target.log) - set(source.log)
+            if self.exported_ends.get(topic_id) != len(target.log):
+                # An export of other log ends is refused (`changed`): the operator names another directory.
+                lost = set(target.log) - set(source.log)
+                self.exported[topic_id] = self.exported.get(topic_id, set()) | lost
+                self.exported_ends[topic_id] = len(target.log)
             elif source.log[: len(target.log)] == target.log:
                 target.set(copied=text_of(source.topic.topic_id))
             else:

@@ -272,6 +272,8 @@ class Observer:
             )
         if mark > end:
             raise Broken(f"ValidHighWatermark: {name} ends at {end}, its watermark is {mark}")
+        if log.topic_id is None and partition.role.leader < 0:
+            return  # of another partition, maybe: it serves nothing, and is set aside with a leader
         lossy = self._lossy.get(where, -1)
         if epoch < lossy:
             # He does not know of a loss yet. What he still shows was there.
