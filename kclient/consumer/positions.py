@@ -25,7 +25,7 @@ from kclient.consumer.partitions import Partitions, PartitionState
 from kclient.errors import KafkaError, NoCommittedOffset
 from kclient.net.cluster import Cluster
 from kclient.net.group_offsets import committed_offsets
-from kclient.net.offsets import EARLIEST, LATEST, request_leaders
+from kclient.net.offsets import EARLIEST, LATEST, list_offsets_once
 from kclient.net.waiting import backoff
 from kclient.types import OffsetAndMetadata, TopicPartition
 from kclient.wire.errors import UnknownTopicOrPartition
@@ -137,7 +137,7 @@ class Positions:
         self._cluster.want({tp.topic for tp in asked})
         if any(self._cluster.metadata.partition(tp) is None for tp in asked):
             await self._cluster.refresh()
-        answers = await request_leaders(
+        answers = await list_offsets_once(
             self._cluster,
             dict.fromkeys(asked, _RESET[self._config.auto_offset_reset]),
             read_committed=self._config.isolation_level == "read_committed",

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from twisted.internet.defer import DeferredList
-
-from kclient.errors import KafkaError, LeaderUnavailable
+from kclient.errors import KafkaError
 from kclient.net.answers import error_of
 from kclient.net.cluster import Cluster
-from kclient.net.waiting import as_deferred
+from kclient.net.leader_requests import request_leaders_retrying
 from kclient.types import TopicPartition
 from kclient.wire.schema.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
@@ -40,53 +38,13 @@ async def epoch_ends(
 
     Retriable errors are retried for *timeout* seconds; an error that remains is the result of its partition.
     """
-    answers: Answers = {}
-    left = dict(epochs)
-    missing = sorted({tp.topic for tp in left if cluster.metadata.partition(tp) is None})
-    cluster.want(missing)
-
-    async def attempt() -> None:
-        if any(cluster.metadata.leader(tp) is None for tp in left):
-            await cluster.refresh()
-        answers.update(await _request_leaders(cluster, left))
-        problems = {}
-        for tp in list(left):
-            answer = answers[tp]
-            if isinstance(answer, KafkaError) and answer.retriable:
-                problems[tp] = answer
-            else:
-                del left[tp]
-        if problems:
-            raise next(iter(problems.values()))
-
-    try:
-        await cluster.retrying(attempt, timeout=timeout, what="looking leader epochs up")
-    except KafkaError as problem:
-        for tp in left:
-            answers.setdefault(tp, problem)
-    return answers
-
-
-async def _request_leaders(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> Answers:
-    answers: Answers = {}
-    by_leader: dict[int, dict[TopicPartition, int]] = {}
-    for tp, epoch in epochs.items():
-        leader = cluster.metadata.leader(tp)
-        if leader is None:
-            answers[tp] = LeaderUnavailable(f"{tp} has no leader")
-        else:
-            by_leader.setdefault(leader, {})[tp] = epoch
-    asked = [as_deferred(_ask(cluster, leader, wanted)) for leader, wanted in by_leader.items()]
-    results: list[Any] = await DeferredList(asked, consumeErrors=True)
-    for (succeeded, result), wanted in zip(results, by_leader.values(), strict=True):
-        if succeeded:
-            absent = {tp: LeaderUnavailable(f"{tp} is missing in a response") for tp in wanted}
-            answers.update({**absent, **result})
-        elif isinstance(result.value, KafkaError):
-            answers.update(dict.fromkeys(wanted, result.value))
-        else:
-            result.raiseException()
-    return answers
+    return await request_leaders_retrying(
+        cluster,
+        epochs,
+        lambda leader, wanted: _ask(cluster, leader, wanted),
+        timeout=timeout,
+        what="looking leader epochs up",
+    )
 
 
 async def _ask(cluster: Cluster, leader: int, wanted: Mapping[TopicPartition, int]) -> Answers:
