@@ -20,7 +20,7 @@ from spark_jobs.commands.counts import counts
 from spark_jobs.commands.explain import explain
 from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.headers import headers
-from spark_jobs.commands.options import cluster_names
+from spark_jobs.commands.options import cluster_names, with_limits
 from spark_jobs.commands.profile import profile
 from spark_jobs.findings import DEFAULT_MAX_FINDINGS, FindingClass
 from spark_jobs.verdict import ExitCode, Limits
@@ -113,15 +113,7 @@ kaudit.add_command(headers)
     is_flag=True,
     help="Ignore the gap ledger that kmirror writes at the target: its gaps are findings.",
 )
-@click.option(
-    "--max-lag", default=0, type=click.IntRange(0), help="Lag in records that is accepted."
-)
-@click.option(
-    "--min-coverage",
-    default=1.0,
-    type=click.FloatRange(0, 1),
-    help="The share of offsets that must be compared for exit code 0.",
-)
+@with_limits("compared")
 @click.option(
     "--fail-on",
     default=",".join(each.value for each in FindingClass),

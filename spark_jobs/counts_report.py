@@ -116,18 +116,7 @@ def document(counts: TimeCounts, names: tuple[str, str]) -> dict[str, object]:
             "min_coverage": counts.limits.min_coverage,
         },
         "offsets": _offsets(counts.scope),
-        "not_read": [
-            {
-                "cluster": each.cluster,
-                "topic": each.topic,
-                "partition": each.partition,
-                "from": each.low,
-                "until": each.high,
-                "kind": each.kind.value,
-                "cause": each.cause,
-            }
-            for each in counts.failures
-        ],
+        "not_read": [each.document() for each in counts.failures],
         "topics": [
             {
                 "topic": topic,

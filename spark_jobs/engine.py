@@ -48,6 +48,18 @@ class Failure:
         """The partition."""
         return TopicPartition(self.topic, self.partition)
 
+    def document(self) -> dict[str, object]:
+        """Return the JSON object of a report."""
+        return {
+            "cluster": self.cluster,
+            "topic": self.topic,
+            "partition": self.partition,
+            "from": self.low,
+            "until": self.high,
+            "kind": self.kind.value,
+            "cause": self.cause,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class WindowRows:

@@ -156,11 +156,7 @@ class HeaderAudit:
     @property
     def scope(self) -> TopicScope:
         """The scope of all topics, in offsets."""
-        return TopicScope(
-            sum(each.counted for each in self.scopes.values()),
-            sum(each.lagging for each in self.scopes.values()),
-            sum(each.aged_out for each in self.scopes.values()),
-        )
+        return TopicScope.total(self.scopes.values())
 
     @property
     def not_read(self) -> int:

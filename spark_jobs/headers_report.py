@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from spark_jobs.engine import Failure
 from spark_jobs.headers import HeaderAudit, HeaderSums, HeaderVerdict
 from spark_jobs.ranges import total
 from spark_jobs.snapshot import ClusterSnapshot
@@ -66,7 +65,7 @@ def document(
         "other_content": [
             [*each.key, each.state.value] for each in found.other_content[:MOST_WINDOWS]
         ],
-        "failures": [_failure(each) for each in found.failures[:MOST_WINDOWS]],
+        "failures": [each.document() for each in found.failures[:MOST_WINDOWS]],
         "failed": len(found.failures),
         "meta": dict(meta),
     }
@@ -108,18 +107,6 @@ def screen(made: Mapping[str, Any], next_command: str) -> str:
 
 def _totals(found: HeaderAudit) -> list[HeaderSums]:
     return [sum(each.values(), HeaderSums()) for each in found.sums]
-
-
-def _failure(each: Failure) -> dict[str, object]:
-    return {
-        "cluster": each.cluster,
-        "topic": each.topic,
-        "partition": each.partition,
-        "from": each.low,
-        "until": each.high,
-        "kind": each.kind.value,
-        "cause": each.cause,
-    }
 
 
 def _line(each: Mapping[str, Any]) -> str:

@@ -66,6 +66,16 @@ class TopicScope:
     aged_out: int = 0
     """Only one log still has these offsets, or neither has."""
 
+    @classmethod
+    def total(cls, scopes: Iterable[TopicScope]) -> TopicScope:
+        """Return the scope of several topics together."""
+        every = list(scopes)
+        return cls(
+            sum(each.counted for each in every),
+            sum(each.lagging for each in every),
+            sum(each.aged_out for each in every),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class TimeCounts:
@@ -86,11 +96,7 @@ class TimeCounts:
     @property
     def scope(self) -> TopicScope:
         """The scope of all topics."""
-        return TopicScope(
-            sum(each.counted for each in self.scopes.values()),
-            sum(each.lagging for each in self.scopes.values()),
-            sum(each.aged_out for each in self.scopes.values()),
-        )
+        return TopicScope.total(self.scopes.values())
 
     @property
     def exit_codes(self) -> list[ExitCode]:

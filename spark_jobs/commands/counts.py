@@ -15,7 +15,10 @@ from spark_jobs.commands.options import (
     pair_of,
     progress_on_stderr,
     show,
+    with_limits,
+    with_out,
     with_pair,
+    with_run,
     write_whole,
 )
 from spark_jobs.verdict import Limits
@@ -30,23 +33,9 @@ _FILES = ("counts.csv", "counts.json", "counts.png")
 @click.command()
 @with_pair
 @click.option("--bucket", default="1m", metavar="TIME", help="Width of a bucket: 30s, 1m, 2h, 1d.")
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help=f"Write {', '.join(_FILES)} here.",
-)
-@click.option(
-    "--max-lag", default=0, type=click.IntRange(0), help="Lag in records that is accepted."
-)
-@click.option(
-    "--min-coverage",
-    default=1.0,
-    type=click.FloatRange(0, 1),
-    help="The share of offsets that must be counted for exit code 0.",
-)
-@click.option("--master", default="local[*]", help="Spark master.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@with_out(*_FILES)
+@with_limits("counted")
+@with_run
 def counts(**options: Any) -> None:
     """Compare how many records and bytes both clusters have per topic and time of record.
 

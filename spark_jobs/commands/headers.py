@@ -17,7 +17,10 @@ from spark_jobs.commands.options import (
     pair_of,
     progress_on_stderr,
     show,
+    with_limits,
+    with_out,
     with_pair,
+    with_run,
     write_whole,
 )
 from spark_jobs.verdict import Limits
@@ -32,24 +35,10 @@ _FILE = "headers.json"
 
 @click.command()
 @with_pair
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help=f"Write {_FILE} here.",
-)
+@with_out(_FILE)
 @click.option("--window", default=10_000, type=click.IntRange(1), help="Offsets per window.")
-@click.option(
-    "--max-lag", default=0, type=click.IntRange(0), help="Lag in records that is accepted."
-)
-@click.option(
-    "--min-coverage",
-    default=1.0,
-    type=click.FloatRange(0, 1),
-    help="The share of offsets that must be compared for exit code 0.",
-)
-@click.option("--master", default="local[*]", help="Spark master.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@with_limits("compared")
+@with_run
 def headers(**options: Any) -> None:
     """Compare batch headers and CRCs, for mirrors that keep bytes; windows that differ are compared by content.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,8 @@ import click
 
 if TYPE_CHECKING:
     from spark_jobs.scope import Pair
+
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -40,9 +42,50 @@ _PAIR = (
 )
 
 
+_RUN = (
+    click.option("--master", default="local[*]", help="Spark master."),
+    click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
+)
+
+
+def with_limits(done: str) -> Option:
+    """Give a command --max-lag and --min-coverage; *done* is what it does with offsets, such as "compared"."""
+    options = (
+        click.option(
+            "--max-lag", default=0, type=click.IntRange(0), help="Lag in records that is accepted."
+        ),
+        click.option(
+            "--min-coverage",
+            default=1.0,
+            type=click.FloatRange(0, 1),
+            help=f"The share of offsets that must be {done} for exit code 0.",
+        ),
+    )
+    return lambda command: _with(options, command)
+
+
+def with_run(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give *command* --master and --quiet."""
+    return _with(_RUN, command)
+
+
+def with_out(*files: str) -> Option:
+    """Give a command --out, the directory of *files*."""
+    return click.option(
+        "--out",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        help=f"Write {', '.join(files)} here.",
+    )
+
+
 def with_pair(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give *command* the options that name two clusters and their topics; `pair_of` reads them."""
-    for option in reversed(_PAIR):
+    return _with(_PAIR, command)
+
+
+def _with(options: Sequence[Option], command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(options):
         command = option(command)
     return command
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +13,8 @@ from spark_jobs.commands.options import (
     pattern_of,
     progress_on_stderr,
     show,
+    with_out,
+    with_run,
     write_whole,
 )
 
@@ -26,14 +27,8 @@ _FILES = ("profile.csv", "profile.json", "profile.png")
     "--topics", required=True, metavar="REGEX", help="Topics to read; the whole name must match."
 )
 @click.option("--bucket", default="1m", metavar="TIME", help="Width of a bucket: 30s, 1m, 2h, 1d.")
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help=f"Write {', '.join(_FILES)} here.",
-)
-@click.option("--master", default="local[*]", help="Spark master.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@with_out(*_FILES)
+@with_run
 def profile(**options: Any) -> None:
     """Measure sizes, keys, throughput, partition skew and batches of each topic.
 
