@@ -51,3 +51,11 @@ def pytest_collection_finish() -> None:
     """Leave modules and collected tests out of every later garbage collection: they stay until the end."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say why each repeated test failed the first time: a test that needs its second chance often has a cause."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.write_line(f"{report.nodeid} failed first, with:")
+        for line in report.longreprtext.splitlines()[-25:]:
+            terminalreporter.write_line(f"    {line}")

@@ -150,8 +150,10 @@ class Node:
 
     @property
     def has_failed_disk(self) -> bool:
-        """Whether the broker gave up one of its log directories."""
-        return self.running and self.parts is not None and bool(self.parts.log_manager.offline)
+        """Whether the broker gave up one of its log directories, or loads its logs from disks of which one fails."""
+        if not self.running:
+            return False
+        return bool(self.disk.faults if self.parts is None else self.parts.log_manager.offline)
 
     @property
     def failed_logs(self) -> list[TopicPartition]:
