@@ -147,6 +147,12 @@ def written(module_clusters: MakeCluster) -> Log:
     return log
 
 
+@pytest.fixture
+def topic(tmp_path: Path) -> str:
+    """Return a name that no test had before, nor this test's first attempt."""
+    return tmp_path.name
+
+
 def loaded(spark: SparkSession, source: str, log: Log, options: Mapping[str, Any]) -> DataFrame:
     reader = spark.read.format(source).option("kafka.bootstrap.servers", log.bootstrap)
     return reader.options(**options).load()
@@ -433,43 +439,40 @@ def up_to(*counts: int) -> list[tuple[int, int]]:
 
 
 def test_a_stream_reads_every_record_once_over_restarts(
-    spark: SparkSession, written: Log, tmp_path: Path
+    spark: SparkSession, written: Log, topic: str, tmp_path: Path
 ) -> None:
-    written.create("growing", 2)
-    written.write("growing", 0, 40, partitions=2)
-    options = {"subscribe": "growing", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "10"}
+    written.create(topic, 2)
+    written.write(topic, 0, 40, partitions=2)
+    options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "10"}
     stream = Stream(spark, written, tmp_path, options)
     assert stream.run() == 4
     assert stream.offsets == up_to(20, 20)
     assert stream.run() == 0
-    written.write("growing", 40, 50, partitions=2)
-    written.admin.create_partitions([NewPartitions("growing", 3)])["growing"].result(20)
-    written.write("growing", 50, 80, partitions=3)
+    written.write(topic, 40, 50, partitions=2)
+    written.admin.create_partitions([NewPartitions(topic, 3)])[topic].result(20)
+    written.write(topic, 50, 80, partitions=3)
     stream.run()
     assert stream.offsets == up_to(35, 35, 10)
-    assert stream.saved() == {"growing": {"0": 35, "1": 35, "2": 10}}
+    assert stream.saved() == {topic: {"0": 35, "1": 35, "2": 10}}
 
 
 def test_a_query_of_the_connector_goes_on_with_this_source_and_back(
-    spark: SparkSession, written: Log, connector: str, tmp_path: Path
+    spark: SparkSession, written: Log, connector: str, topic: str, tmp_path: Path
 ) -> None:
-    written.create("handed-over", 2)
-    stream = Stream(
-        spark, written, tmp_path, {"subscribe": "handed-over", "startingOffsets": "earliest"}
-    )
+    written.create(topic, 2)
+    stream = Stream(spark, written, tmp_path, {"subscribe": topic, "startingOffsets": "earliest"})
     for end, source in enumerate([connector, "kbroker", connector, "kbroker"], 1):
-        written.write("handed-over", end * 10 - 10, end * 10, partitions=2)
+        written.write(topic, end * 10 - 10, end * 10, partitions=2)
         assert stream.run(source) == 1
         assert stream.offsets == up_to(end * 5, end * 5)
-        assert stream.saved() == {"handed-over": {"0": end * 5, "1": end * 5}}
+        assert stream.saved() == {topic: {"0": end * 5, "1": end * 5}}
 
 
 @pytest.mark.parametrize("sink_has_it", [False, True])
 def test_a_query_that_fails_in_its_first_micro_batch_starts_again_at_the_same_offsets(
-    spark: SparkSession, written: Log, tmp_path: Path, sink_has_it: bool
+    spark: SparkSession, written: Log, topic: str, tmp_path: Path, sink_has_it: bool
 ) -> None:
     """Spark keeps the end of a micro-batch, not its start; records written between two attempts must not be lost."""
-    topic = f"first-batch-{sink_has_it}"
     written.create(topic)
     written.write(topic, 0, 10)
     stream = Stream(spark, written, tmp_path, {"subscribe": topic})
@@ -484,19 +487,17 @@ def test_a_query_that_fails_in_its_first_micro_batch_starts_again_at_the_same_of
 
 
 def test_a_stream_fails_where_its_next_records_were_deleted(
-    spark: SparkSession, written: Log, tmp_path: Path
+    spark: SparkSession, written: Log, topic: str, tmp_path: Path
 ) -> None:
-    written.create("shrinking")
-    written.write("shrinking", 0, 10)
-    stream = Stream(
-        spark, written, tmp_path, {"subscribe": "shrinking", "startingOffsets": "earliest"}
-    )
+    written.create(topic)
+    written.write(topic, 0, 10)
+    stream = Stream(spark, written, tmp_path, {"subscribe": topic, "startingOffsets": "earliest"})
     stream.run()
     for n in range(10, 30, 5):
-        written.write("shrinking", n, n + 5)
-    written.delete_before("shrinking", 20)
+        written.write(topic, n, n + 5)
+    written.delete_before(topic, 20)
     failure = stream.fails()
-    assert "the log of shrinking-0 starts at 20, above the next offset 10" in failure
+    assert f"the log of {topic}-0 starts at 20, above the next offset 10" in failure
     assert "failOnDataLoss" in failure
     assert stream.offsets == up_to(10)
     stream.run(failOnDataLoss="false")
@@ -514,13 +515,13 @@ import sys
 from pyspark.sql import SparkSession
 from spark_jobs.source import KbrokerDataSource
 
-bootstrap, home = sys.argv[1:]
+bootstrap, topic, home = sys.argv[1:]
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 spark.dataSource.register(KbrokerDataSource)
 (
     spark.readStream.format("kbroker")
     .option("kafka.bootstrap.servers", bootstrap)
-    .option("subscribe", "killed")
+    .option("subscribe", topic)
     .option("startingOffsets", "earliest")
     .option("maxOffsetsPerTrigger", "20")
     .load()
@@ -535,14 +536,14 @@ spark.dataSource.register(KbrokerDataSource)
 
 @pytest.mark.timeout(600)  # two more JVMs start
 def test_kill_9_of_a_query_leaves_every_record_in_the_sink_once(
-    spark: SparkSession, written: Log, tmp_path: Path
+    spark: SparkSession, written: Log, topic: str, tmp_path: Path
 ) -> None:
-    written.create("killed", 2)
-    written.write("killed", 0, 2000, partitions=2)
+    written.create(topic, 2)
+    written.write(topic, 0, 2000, partitions=2)
     offsets = tmp_path / "checkpoint" / "offsets"
     seen = 0
     for more in (2, 2):
-        command = [sys.executable, "-c", KILLED_QUERY, written.bootstrap, str(tmp_path)]
+        command = [sys.executable, "-c", KILLED_QUERY, written.bootstrap, topic, str(tmp_path)]
         with (tmp_path / "query.log").open("ab") as log:
             query = subprocess.Popen(command, stderr=log, start_new_session=True)
         try:
@@ -551,7 +552,7 @@ def test_kill_9_of_a_query_leaves_every_record_in_the_sink_once(
             os.killpg(query.pid, signal.SIGKILL)
             query.wait()
         seen = micro_batches(offsets)
-    options = {"subscribe": "killed", "startingOffsets": "earliest"}
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
     stream = Stream(spark, written, tmp_path, options)
     stream.run()
     assert stream.offsets == up_to(1000, 1000)
@@ -598,36 +599,36 @@ class Transactions:
 
 @with_kafka
 def test_transactions_of_apache_kafka_give_the_rows_of_the_connector(
-    spark: SparkSession, apache: Log, connector: str, tmp_path: Path
+    spark: SparkSession, apache: Log, connector: str, topic: str, tmp_path: Path
 ) -> None:
-    apache.create("transactions", 2)
+    apache.create(topic, 2)
     committed, aborted, unfinished = (Transactions(apache, name) for name in "cao")
     for _ in range(3):
         committed.producer.begin_transaction()
         aborted.producer.begin_transaction()
         for partition in (0, 1):
-            committed.write("transactions", partition, 5)
-            aborted.write("transactions", partition, 4)
-            committed.write("transactions", partition, 1)
+            committed.write(topic, partition, 5)
+            aborted.write(topic, partition, 4)
+            committed.write(topic, partition, 1)
         aborted.producer.abort_transaction(20)
         committed.producer.commit_transaction(20)
-        apache.write("transactions", 0, 6, partitions=2)
+        apache.write(topic, 0, 6, partitions=2)
     aborted.producer.begin_transaction()
-    aborted.write("transactions", 0, 7)
+    aborted.write(topic, 0, 7)
     aborted.producer.abort_transaction(20)
     unfinished.producer.begin_transaction()
-    unfinished.write("transactions", 0, 3)
-    apache.write("transactions", 0, 4, partitions=2)
+    unfinished.write(topic, 0, 3)
+    apache.write(topic, 0, 4, partitions=2)
 
-    topic = {"subscribe": "transactions"}
-    only_committed = {**topic, "kafka.isolation.level": "read_committed"}
+    everything = {"subscribe": topic}
+    only_committed = {**everything, "kafka.isolation.level": "read_committed"}
     counts = {}
     for name, options in {
-        "all": topic,
+        "all": everything,
         "committed": only_committed,
         "parts": {**only_committed, "minPartitions": "9"},
-        "in the midst": {**only_committed, "startingOffsets": of("transactions", 7, 8)},
-        "up to an aborted record": {**only_committed, "endingOffsets": of("transactions", 8, 7)},
+        "in the midst": {**only_committed, "startingOffsets": of(topic, 7, 8)},
+        "up to an aborted record": {**only_committed, "endingOffsets": of(topic, 8, 7)},
         "by time": {**only_committed, "startingTimestamp": str(START + 3000)},
     }.items():
         ours, theirs = (rows(loaded(spark, s, apache, options)) for s in ("kbroker", connector))
@@ -646,10 +647,10 @@ def test_transactions_of_apache_kafka_give_the_rows_of_the_connector(
 
 @with_kafka
 def test_a_compacted_log_of_apache_kafka_gives_the_rows_of_the_connector(
-    spark: SparkSession, apache: Log, connector: str
+    spark: SparkSession, apache: Log, connector: str, topic: str
 ) -> None:
     apache.create(
-        "compacted",
+        topic,
         cleanup_policy="compact",
         segment_bytes="2000",
         delete_retention_ms="0",
@@ -657,13 +658,13 @@ def test_a_compacted_log_of_apache_kafka_gives_the_rows_of_the_connector(
     )
     producer = Producer({"bootstrap.servers": apache.bootstrap, "linger.ms": 0})
     for n in range(400):
-        producer.produce("compacted", None if n % 9 == 0 else b"v%d" % n, b"k%d" % (n % 5))
+        producer.produce(topic, None if n % 9 == 0 else b"v%d" % n, b"k%d" % (n % 5))
         if n % 10 == 0:
             producer.flush(20)
     producer.flush(20)
 
     def read(source: str) -> list[Row]:
-        return rows(loaded(spark, source, apache, {"subscribe": "compacted"}))
+        return rows(loaded(spark, source, apache, {"subscribe": topic}))
 
     eventually("compaction", lambda: len(read("kbroker")) < 200, 60)
     eventually("the same rows", lambda: read("kbroker") == read(connector), 60)
