@@ -54,7 +54,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say why each repeated test failed the first time: a test that needs its second chance often has a cause."""
+    """Print why each repeated test failed the first time: a test that needs its second chance often has a cause."""
     for report in terminalreporter.getreports("rerun"):
         terminalreporter.write_line(f"{report.nodeid} failed first, with:")
         for line in report.longreprtext.splitlines()[-25:]:
