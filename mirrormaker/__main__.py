@@ -8,13 +8,20 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from kclient.errors import ConfigError, KafkaError
 from mirrormaker.config import FlowConfig, MirrorConfig
 from mirrormaker.settings import pattern_list
+
+if TYPE_CHECKING:
+    from mirrormaker.recopy import Echo, Options
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_Shown = Awaitable[tuple[int, dict[str, Any] | None]]
+"""The exit code of a command, and its record if it has one."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -190,7 +197,7 @@ def promote(file: Path, flow: str | None, abort: bool, record: Path | None, **op
             reactor,
             chosen,
             Options(**options),
-            lambda line: click.echo(line, err=True),
+            _echo,
             abort=abort,
         )
         _show_record(done, record)
@@ -199,22 +206,37 @@ def promote(file: Path, flow: str | None, abort: bool, record: Path | None, **op
     sys.exit(_in_reactor(lambda reactor, _: begin(reactor)))
 
 
+def _recopy_options(source: str, target: str) -> Callable[[_Command], _Command]:
+    """Return a decorator that adds the options of failback and repair (`_recopy`); the help names both clusters so."""
+    directory = click.Path(file_okay=False, path_type=Path)
+    options = [
+        click.option("--export", metavar="DIR", type=directory,
+            help=f"Where the records go that only {target} has. --execute needs it."),
+        click.option("--execute", is_flag=True, help="Do it; without this option nothing is changed."),
+        click.option("--export-head", is_flag=True,
+            help=f"Also export, and remove, what is below {source}'s log start."),
+        click.option("--audit", metavar="DIR", type=directory,
+            help="The directory for kaudit's report; default: audit below DIR of --export."),
+        click.option("--no-audit", "without_audit", is_flag=True, help="Do not run kaudit at the end."),
+        click.option("--no-groups", "without_groups", is_flag=True, help="Leave consumer groups out."),
+        click.option("--record", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+            help="Write the record (JSON) to FILE instead of stdout."),
+    ]  # fmt: skip
+
+    def decorate(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
 @main.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--flow", help="From the promoted cluster to the returned one: 'west->east'.")
 @click.option("--topics", default=".*", metavar="REGEXES", help="Topics, as the setting.")
-@click.option("--export", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
-    help="Where the records go that only the returned cluster has. --execute needs it.")  # fmt: skip
-@click.option("--execute", is_flag=True, help="Do it; without this option nothing is changed.")
-@click.option("--export-head", is_flag=True,
-    help="Also export, and remove, what is below the promoted cluster's log start.")  # fmt: skip
-@click.option("--audit", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
-    help="The directory for kaudit's report; default: DIR/audit of --export.")  # fmt: skip
-@click.option("--no-audit", "without_audit", is_flag=True, help="Do not run kaudit at the end.")
-@click.option("--no-groups", "without_groups", is_flag=True, help="Leave consumer groups out.")
-@click.option("--record", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the record of the failback (JSON) to FILE instead of stdout.")  # fmt: skip
-def failback(file: Path, flow: str | None, record: Path | None, **options: Any) -> None:
+@_recopy_options("the promoted cluster", "the returned cluster")
+def failback(file: Path, flow: str | None, topics: str, **options: Any) -> None:
     """Make a cluster that was lost, and returned, the mirror of the promoted one.
 
     Records that only the returned cluster has are exported to files, then its topics are created
@@ -225,23 +247,13 @@ def failback(file: Path, flow: str | None, record: Path | None, **options: Any) 
     options; 3 a cluster is unreachable; 4 the topics are mirrors, but kaudit did not prove it; 5
     refused.
     """
-    chosen = _flow(_load(file), flow)
-    if options["execute"] and options["export"] is None:
-        raise click.UsageError("--execute needs --export DIR")
-    _check_patterns(options["topics"])
 
-    async def begin(reactor: Any) -> int:
+    def show(reactor: Any, chosen: FlowConfig, options: Options, echo: Echo) -> _Shown:
         from mirrormaker.failback import show_failback
-        from mirrormaker.recopy import Options
 
-        topics = options.pop("topics")
-        code, done = await show_failback(
-            reactor, chosen, Options(**options), topics, lambda line: click.echo(line, err=True)
-        )
-        _show_record(done, record)
-        return code
+        return show_failback(reactor, chosen, options, topics, echo)
 
-    sys.exit(_in_reactor(lambda reactor, _: begin(reactor)))
+    _recopy(_flow(_load(file), flow), topics, show, **options)
 
 
 @main.command()
@@ -250,20 +262,8 @@ def failback(file: Path, flow: str | None, record: Path | None, **options: Any) 
     help="repair.json of kaudit.")  # fmt: skip
 @click.option("--flow", help="The direction of the audit: 'east->west'.")
 @click.option("--topics", default=".*", metavar="REGEXES", help="Topics of the plan.")
-@click.option("--export", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
-    help="Where the records go that only the target has. --execute needs it.")  # fmt: skip
-@click.option("--execute", is_flag=True, help="Do it; without this option nothing is changed.")
-@click.option("--export-head", is_flag=True,
-    help="Also export, and remove, what is below the source's log start.")  # fmt: skip
-@click.option("--audit", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
-    help="The directory for kaudit's report; default: audit below DIR of --export.")  # fmt: skip
-@click.option("--no-audit", "without_audit", is_flag=True, help="Do not run kaudit at the end.")
-@click.option("--no-groups", "without_groups", is_flag=True, help="Leave consumer groups out.")
-@click.option("--record", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the record (JSON) to FILE instead of stdout.")  # fmt: skip
-def repair(
-    file: Path, plan: Path, flow: str | None, topics: str, record: Path | None, **options: Any
-) -> None:
+@_recopy_options("the source", "the target")
+def repair(file: Path, plan: Path, flow: str | None, topics: str, **options: Any) -> None:
     """Apply the repair plan of kaudit to mirror topics.
 
     A topic with a difference below its log end is created again and copied whole; what only the
@@ -274,27 +274,13 @@ def repair(
     unreachable; 4 copied, but kaudit did not prove it, or ranges are left that no copy repairs; 5
     refused.
     """
-    chosen = _flow(_load(file), flow)
-    if options["execute"] and options["export"] is None:
-        raise click.UsageError("--execute needs --export DIR")
-    _check_patterns(topics)
 
-    async def begin(reactor: Any) -> int:
-        from mirrormaker.recopy import Options
+    def show(reactor: Any, chosen: FlowConfig, options: Options, echo: Echo) -> _Shown:
         from mirrormaker.repair import show_repair
 
-        code, done = await show_repair(
-            reactor,
-            chosen,
-            Options(**options),
-            plan,
-            topics,
-            lambda line: click.echo(line, err=True),
-        )
-        _show_record(done, record)
-        return code
+        return show_repair(reactor, chosen, options, plan, topics, echo)
 
-    sys.exit(_in_reactor(lambda reactor, _: begin(reactor)))
+    _recopy(_flow(_load(file), flow), topics, show, **options)
 
 
 @main.command()
@@ -314,6 +300,33 @@ def exported(directory: Path, kind: str) -> None:
     except BadExport as problem:
         click.echo(f"kmirror: {problem}", err=True)
         sys.exit(1)
+
+
+def _recopy(
+    chosen: FlowConfig,
+    topics: str,
+    show: Callable[[Any, FlowConfig, Options, Echo], _Shown],
+    *,
+    record: Path | None,
+    **options: Any,
+) -> NoReturn:
+    """Check the options of failback and repair (`_recopy_options`), run *show*, and write its record."""
+    if options["execute"] and options["export"] is None:
+        raise click.UsageError("--execute needs --export DIR")
+    _check_patterns(topics)
+
+    async def begin(reactor: Any) -> int:
+        from mirrormaker.recopy import Options
+
+        code, done = await show(reactor, chosen, Options(**options), _echo)
+        _show_record(done, record)
+        return code
+
+    sys.exit(_in_reactor(lambda reactor, _: begin(reactor)))
+
+
+def _echo(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _check_patterns(topics: str) -> None:
