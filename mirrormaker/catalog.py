@@ -49,19 +49,13 @@ class Catalog:
         }
 
     async def topics(
-        self,
-        wanted: Iterable[str],
-        *,
-        configs_too: bool,
-        present: Mapping[str, int] | None = None,
+        self, wanted: Iterable[str], *, present: Mapping[str, int], configs_too: bool
     ) -> dict[str, Topic]:
         """Return *wanted* as of now; *configs_too* also reads cached configs again. Raise KafkaError.
 
-        *present* is what `names` returned just before; None reads the metadata.
-        A topic with configs that cannot be read is as it was before, or in `unreadable`.
+        *present* is what `names` returned just before. A topic with configs that cannot be read is as it was
+        before, or in `unreadable`.
         """
-        if present is None:
-            present = await self.names()
         self.unreadable = {}
         chosen = [name for name in wanted if name in present]
         metadata = self._cluster.metadata

@@ -58,12 +58,11 @@ class OrphanTimes:
         self, found: Mapping[str, str], now: float
     ) -> tuple[dict[str, str], dict[str, str]]:
         """Take the orphans of a comparison; return those that are new, and those with a delay that is over."""
-        present = dict(found.items())
-        new = {name: each for name, each in present.items() if (name, each) not in self._since}
-        self._since = {key: self._since.get(key, now) for key in present.items()}
+        new = {name: each for name, each in found.items() if (name, each) not in self._since}
+        self._since = {key: self._since.get(key, now) for key in found.items()}
         due = {
             name: each
-            for name, each in present.items()
+            for name, each in found.items()
             if now - self._since[name, each] >= self._delay
         }
         return new, due

@@ -16,7 +16,7 @@ Owner: the reactor's thread
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -278,8 +278,9 @@ class Mirror:
         wanted = [name for name in present if self._selection.wants(name)]
         source = await self._source_topics.topics(wanted, configs_too=configs_too, present=present)
         copies = {self._selection.target_name(name) for name in source}
+        there = await self._target_topics.names()
         target = await self._target_topics.topics(
-            copies | await self._possible_copies(), configs_too=configs_too
+            copies | self._possible_copies(there), configs_too=configs_too, present=there
         )
         ids = self._source_topics.topic_ids if self._deletes_topics else ()
         orphaned = orphans(ids, target, self._source_id)
@@ -302,11 +303,10 @@ class Mirror:
         self._drop_replaced(plan, {name: topic.topic_id for name, topic in target.items()})
         return plan
 
-    async def _possible_copies(self) -> set[str]:
-        """Return the target topics that may be mirrors of a deleted source topic, if such are to be deleted."""
+    def _possible_copies(self, names: Iterable[str]) -> set[str]:
+        """Return which target topics may be mirrors of a deleted source topic, if such are to be deleted."""
         if not self._deletes_topics:
             return set()
-        names = await self._target_topics.names()
         return {name for name in names if self._selection.source_name(name) is not None}
 
     async def validate(self, plan: Plan) -> Applied:

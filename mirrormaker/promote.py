@@ -243,8 +243,9 @@ class Promotion:
         try:
             await target.start()
             catalog = Catalog(target)
-            names = [name for name in await catalog.names() if self._selects_copy(name)]
-            topics = await catalog.topics(names, configs_too=True)
+            present = await catalog.names()
+            names = [name for name in present if self._selects_copy(name)]
+            topics = await catalog.topics(names, configs_too=True, present=present)
             for problem in catalog.unreadable.values():
                 raise problem
             left = promotion.mirrors_of(topics, names, self._options.source_id)
@@ -300,10 +301,12 @@ class Promotion:
     async def _roles(self, mirror: Mirror) -> _Roles:
         """Read the topics of both clusters. Raise `Refused` if one of them cannot be promoted."""
         source_topics, target_topics = Catalog(mirror.source), Catalog(mirror.target)
-        names = [name for name in await source_topics.names() if self._selects(name)]
-        source = await source_topics.topics(names, configs_too=True)
+        present = await source_topics.names()
+        names = [name for name in present if self._selects(name)]
+        source = await source_topics.topics(names, configs_too=True, present=present)
         copies = {name: self._selection.target_name(name) for name in source}
-        target = await target_topics.topics(copies.values(), configs_too=True)
+        there = await target_topics.names()
+        target = await target_topics.topics(copies.values(), configs_too=True, present=there)
         for catalog in (source_topics, target_topics):
             for problem in catalog.unreadable.values():
                 raise problem

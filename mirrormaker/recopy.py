@@ -182,8 +182,9 @@ class Recopy:
         return found
 
     async def _read_catalog(self, catalog: Catalog) -> dict[str, Topic]:
-        names = [name for name in await catalog.names() if self._selects(name)]
-        topics = await catalog.topics(names, configs_too=True)
+        present = await catalog.names()
+        names = [name for name in present if self._selects(name)]
+        topics = await catalog.topics(names, configs_too=True, present=present)
         for problem in catalog.unreadable.values():
             raise problem
         return topics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -13,10 +14,32 @@ from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema import create_topics, describe_configs
 from kclient.wire.versions import ApiKey
 from mirrormaker.catalog import Catalog
+from mirrormaker.config import MirrorConfig
+from mirrormaker.mirror import Mirror
 from mirrormaker.topics import MARK, Creation, Plan
 from tests.kit.paper_cluster import PaperCluster
 
 TOPIC_CONFIG = 1
+
+
+def described(
+    request: describe_configs.DescribeConfigsRequest, errors: Mapping[str, ErrorCode]
+) -> Any:
+    """Return an answer in which every topic has the mark of a mirror, or its error."""
+    mark = describe_configs.DescribeConfigsResourceResult(
+        name=MARK, value="east", config_source=TOPIC_CONFIG
+    )
+    return describe_configs.DescribeConfigsResponse(
+        results=[
+            describe_configs.DescribeConfigsResult(
+                error_code=int(errors.get(each.resource_name, ErrorCode.NONE)),
+                resource_type=each.resource_type,
+                resource_name=each.resource_name,
+                configs=[mark],
+            )
+            for each in request.resources
+        ]
+    )
 
 
 class Described:
@@ -29,20 +52,7 @@ class Described:
         self.catalog = Catalog(self.paper.cluster(CommonConfig.load({"bootstrap.servers": "a:1"})))
 
     def _describe(self, request: describe_configs.DescribeConfigsRequest) -> Any:
-        mark = describe_configs.DescribeConfigsResourceResult(
-            name=MARK, value="east", config_source=TOPIC_CONFIG
-        )
-        return describe_configs.DescribeConfigsResponse(
-            results=[
-                describe_configs.DescribeConfigsResult(
-                    error_code=int(self.errors.get(each.resource_name, ErrorCode.NONE)),
-                    resource_type=each.resource_type,
-                    resource_name=each.resource_name,
-                    configs=[mark],
-                )
-                for each in request.resources
-            ]
-        )
+        return described(request, self.errors)
 
     def done(self, coroutine: Any) -> Any:
         """Return the result of *coroutine*, or raise its error."""
@@ -55,7 +65,10 @@ class Described:
         return result
 
     def topics(self) -> Any:
-        return self.done(self.catalog.topics(["orders", "other"], configs_too=True))
+        present = self.done(self.catalog.names())
+        return self.done(
+            self.catalog.topics(["orders", "other"], present=present, configs_too=True)
+        )
 
 
 @pytest.mark.parametrize(
@@ -92,3 +105,35 @@ def test_a_topic_that_another_client_created_meanwhile_is_compared_before_it_is_
     plan = Plan({"new": "new"}, (Creation("new", 1, {MARK: "east"}),))
     with pytest.raises(KafkaTimeoutError, match="new was created by another client"):
         cluster.done(cluster.catalog.apply(plan, replication_factor=1))
+
+
+@pytest.mark.parametrize("policy", ["keep", "delete"])
+def test_a_comparison_reads_the_metadata_of_each_cluster_once(policy: str) -> None:
+    source, target = PaperCluster({"orders": 1}), PaperCluster({"orders": 1, "gone": 1})
+    target.clock = source.clock
+    for paper in (source, target):
+        paper.answers[ApiKey.DESCRIBE_CONFIGS] = lambda request: described(request, {})
+    papers = iter([source, target])
+    config = MirrorConfig.of(
+        {
+            "clusters": "east, west",
+            "east.bootstrap.servers": "a:1",
+            "west.bootstrap.servers": "b:1",
+            "east->west.enabled": "true",
+            "east->west.topic.deletion.policy": policy,
+        }
+    ).flows[0]
+    mirror = Mirror(
+        source.clock,
+        config,
+        once=False,
+        report=lambda _about, _what: None,
+        cluster=lambda _, client: next(papers).cluster(client),
+    )
+    before = source.count(ApiKey.METADATA), target.count(ApiKey.METADATA)
+    plans: list[Plan] = []
+    Deferred.fromCoroutine(mirror.plan()).addCallback(plans.append)
+    source.pass_time(1.0)
+    assert len(plans) == 1
+    after = source.count(ApiKey.METADATA), target.count(ApiKey.METADATA)
+    assert [b - a for a, b in zip(before, after, strict=True)] == [1, 1]
