@@ -7,7 +7,7 @@ stable offset; the high watermark is read after it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from kclient.net.cluster import Cluster
@@ -19,6 +19,8 @@ from mirrormaker.source import last_batches
 
 TIMEOUT = 3.0
 """Seconds to retry one request; the link requests the ends again later."""
+CUT_TIMEOUT = 15.0
+"""Seconds to retry the request for a cut, which is read once."""
 
 
 async def read_log_ends(
@@ -89,6 +91,7 @@ async def _offsets(
     timestamp: int,
     *,
     read_committed: bool = True,
+    timeout: float = TIMEOUT,
 ) -> dict[TopicPartition, int | KafkaError]:
     """Return one offset per log, or its KafkaError."""
     if not tps:
@@ -97,7 +100,7 @@ async def _offsets(
         cluster,
         dict.fromkeys(tps, timestamp),
         read_committed=read_committed and timestamp == LATEST,
-        timeout=TIMEOUT,
+        timeout=timeout,
     )
     return {
         tp: answer if isinstance(answer, KafkaError) else answer.offset
@@ -117,3 +120,15 @@ async def high_watermarks(
 ) -> dict[TopicPartition, int | KafkaError]:
     """Return the high watermark of every partition, or its KafkaError."""
     return await _offsets(cluster, tps, LATEST, read_committed=False)
+
+
+async def read_cuts(cluster: Cluster, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the last stable offset of every partition: where a copy ends. Raise the KafkaError of any of them."""
+    cuts = {}
+    for tp, answer in (
+        await _offsets(cluster, dict.fromkeys(tps), LATEST, timeout=CUT_TIMEOUT)
+    ).items():
+        if isinstance(answer, KafkaError):
+            raise answer
+        cuts[tp] = answer
+    return cuts

@@ -25,10 +25,9 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
 from kclient.config import CommonConfig
-from kclient.errors import ClientError, ConfigError, KafkaError, KafkaTimeoutError
+from kclient.errors import ClientError, ConfigError, KafkaError
 from kclient.mirror_ledger import ledger_topic
 from kclient.net.cluster import Cluster
-from kclient.net.offsets import LATEST, list_offsets
 from kclient.net.waiting import sleep
 from kclient.types import TopicPartition
 from kclient.wire.errors import PolicyViolation
@@ -42,7 +41,7 @@ from mirrormaker.heartbeats import Heartbeats
 from mirrormaker.ledger import Ledger
 from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import GapPolicy
-from mirrormaker.log_ends import high_watermarks
+from mirrormaker.log_ends import high_watermarks, read_cuts
 from mirrormaker.target import UnsupportedTarget, check_targets
 from mirrormaker.topics import Plan, Selection, Topic
 
@@ -491,7 +490,7 @@ class Mirror:
                 tp = TopicPartition(name, partition)
                 if tp not in self.flow.links:
                     new[tp] = TopicPartition(copy, partition)
-        cuts = await self._cuts(list(new)) if self.once else {}
+        cuts = await read_cuts(self.source, new) if self.once else {}
         for tp, copied in new.items():
             topic = source[tp.topic]
             link = PartitionLink(
@@ -504,15 +503,3 @@ class Mirror:
                 retries=not self.once,
             )
             self.flow.add(link, copied)
-
-    async def _cuts(self, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log end offsets of *tps* at the source."""
-        ends = await list_offsets(
-            self.source, dict.fromkeys(tps, LATEST), read_committed=True, timeout=15.0
-        )
-        cuts = {}
-        for tp, end in ends.items():
-            if isinstance(end, KafkaError):
-                raise KafkaTimeoutError(f"the log end offset of {tp} is unknown: {end}")
-            cuts[tp] = end.offset
-        return cuts

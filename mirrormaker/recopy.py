@@ -17,7 +17,6 @@ from typing import Any, Protocol
 from kclient.admin.topics import delete_topic_id
 from kclient.errors import KafkaError, KafkaTimeoutError
 from kclient.net.cluster import Cluster
-from kclient.net.offsets import LATEST, list_offsets
 from kclient.net.waiting import all_of, sleep
 from kclient.types import OffsetAndMetadata, TopicPartition
 from mirrormaker import failback_groups, tail_export
@@ -30,7 +29,7 @@ from mirrormaker.export_manifest import ExportedPartition, Manifest
 from mirrormaker.failback_groups import Committed
 from mirrormaker.failback_stage import Record, Stage, changed, no_longer_equal, summary
 from mirrormaker.lineage import text_of
-from mirrormaker.log_ends import high_watermarks, log_starts
+from mirrormaker.log_ends import high_watermarks, log_starts, read_cuts
 from mirrormaker.mirror import Mirror
 from mirrormaker.promotion import Refused
 from mirrormaker.tail_export import BadExport, PartitionExport
@@ -544,7 +543,7 @@ class Recopy:
         tps = topics.partitions(names, at_source=True)
         await self._target.refresh()
         await until_read_only(self._target, tps, timeout=_TIMEOUT)
-        cuts = await self._cuts(tps)
+        cuts = await read_cuts(self._source, tps)
         await drain(self._mirror, topics.source, cuts, stall=self._options.stall)
         self._echo(f"{self._config.target} has everything up to {self._config.source}'s log ends")
         manifests = {name: topics.manifests[name] for name in names if name in topics.manifests}
@@ -568,17 +567,6 @@ class Recopy:
         self.record = record.document(began_ms=self._began_ms, ended_ms=_now_ms())
         self._echo(self._purpose.conclusion(record, self._out))
         return code
-
-    async def _cuts(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        answers = await list_offsets(
-            self._source, dict.fromkeys(tps, LATEST), read_committed=True, timeout=_TIMEOUT
-        )
-        cuts = {}
-        for tp, answer in answers.items():
-            if isinstance(answer, KafkaError):
-                raise answer
-            cuts[tp] = answer.offset
-        return cuts
 
     async def _audit(self, topics: _Topics, cuts: Mapping[TopicPartition, int]) -> str | None:
         if self._options.without_audit:
