@@ -4,12 +4,11 @@ Theory of operation
 ===================
 Each `PartitionLink` decides what to fetch and append; the flow sends it. `send_requests` sends every request that can
 be sent now: appends to the target's leaders, then fetches to the source's leaders. One append request holds runs of
-several partitions, and several requests are in flight per leader. ``buffer.memory`` bounds the flow: it counts bytes
-that are fetched and not acknowledged, and a fetch reserves its maximal response size before it is sent. So a slow
-target stops the fetches. ``fetch.max.bytes.per.second`` delays them (`mirrormaker.bandwidth`).
+several partitions, and several requests are in flight per leader. ``buffer.memory`` bounds the flow: a slow target
+stops the fetches (`mirrormaker.fetch_budget`). ``fetch.max.bytes.per.second`` delays them (`mirrormaker.bandwidth`).
 
 A partition that is caught up waits in the fetch session of its leader, and is touched only when the leader has news of
-it (`mirrormaker.tail_session`). It leaves the session when its link wants another fetch than the one the leader has.
+it (`mirrormaker.tail_fetches`). It leaves the session when its link wants another fetch than the one the leader has.
 
 All appends of one partition in flight use one connection, so they stay in order. The link handles every failure: it
 starts again from the target's log end.
@@ -20,7 +19,7 @@ In: responses of both clusters   Out: requests, lines for the operator   Owner: 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -37,7 +36,7 @@ from kclient.wire.errors import (
 )
 from mirrormaker import source as reading
 from mirrormaker import target as writing
-from mirrormaker.bandwidth import Bandwidth
+from mirrormaker.fetch_budget import Channel, FetchBudget
 from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import (
     Append,
@@ -65,7 +64,7 @@ from mirrormaker.source import (
     Fetched,
     OutOfRange,
 )
-from mirrormaker.tail_session import TailSession
+from mirrormaker.tail_fetches import TailFetches
 
 RETRY_BACKOFF = 0.2
 """Seconds before a partition is fetched again after an error."""
@@ -75,8 +74,6 @@ MARK_RETRY_BACKOFF = 1.0
 
 PER_PARTITION = 3
 """Limit of buffered bytes per partition, as a multiple of max.partition.fetch.bytes."""
-
-Channel = tuple[int, str]
 
 
 class Flow:
@@ -123,22 +120,23 @@ class Flow:
         self._copies: dict[TopicPartition, TopicPartition] = {}
         self._to_fetch: dict[TopicPartition, PartitionLink] = {}
         self._to_append: dict[TopicPartition, PartitionLink] = {}
-        self._fetching: set[TopicPartition] = set()
         self._backing_off: set[TopicPartition] = set()
-        self._tails: dict[int, TailSession] = {}
-        """By source leader, the fetch session with its caught-up partitions."""
-        self._in_tail: dict[TopicPartition, TailSession] = {}
-        """Partitions in a session; they are in `_fetching`, too."""
-        self._session_is_next: set[int] = set()
-        """Source leaders with a last fetch on the tail channel that was without a session."""
-        self._fetches_in_flight: dict[Channel, int] = {}
-        """Per channel with a fetch in flight, the maximal size of its response in bytes."""
+        self._fetching: set[TopicPartition] = set()
+        """Partitions in a fetch in flight that has no session."""
+        self._budget = FetchBudget(settings, now=self.reactor.seconds())
+        self.bandwidth = self._budget.bandwidth
+        self._tails = TailFetches(
+            source,
+            settings,
+            self._budget,
+            answered=self._give_outcomes,
+            failed=self._fetch_failed,
+            defect=defect,
+        )
         self._in_flight_by_leader: dict[int, int] = defaultdict(int)
         """Unanswered append requests per target leader."""
         self._last_leader: dict[TopicPartition, int] = {}
         self._connecting: set[int] = set()
-        self._buffered = 0
-        self.bandwidth = Bandwidth(settings.fetch_max_rate, now=self.reactor.seconds())
         self._waiting_for_bandwidth = False
         self._timers = Timers(self.reactor)
         self._locator = Locator(
@@ -175,8 +173,8 @@ class Flow:
         """Remove a partition; appends in flight may still be appended."""
         link = self.links.pop(tp, None)
         if link is not None:
-            self._leave_tail(tp)
-            self._buffered -= link.buffered_bytes
+            self._tails.discard(tp)
+            self._budget.buffered -= link.buffered_bytes
             self._next_generation[tp] = link.generation + 1
             for known in (
                 self._to_fetch, self._to_append, self._copies, self._last_leader, self._target_epochs,
@@ -204,8 +202,8 @@ class Flow:
 
     def answered_at(self, tp: TopicPartition) -> float | None:
         """Return the time of the last successful response to a fetch of the source partition *tp*."""
-        tail, at = self._in_tail.get(tp), self._answered.get(tp)
-        return at if tail is None or at is None else max(at, tail.answered_at)
+        at = self._answered.get(tp)
+        return None if at is None else max(at, self._tails.answered_at(tp))
 
     @property
     def settled(self) -> bool:
@@ -356,7 +354,7 @@ class Flow:
         if self._must_wait_for_bandwidth():
             return
         by_channel: dict[Channel, list[PartitionLink]] = defaultdict(list)
-        caught_up: list[tuple[TailSession, PartitionLink]] = []
+        caught_up: list[tuple[int, PartitionLink]] = []
         leader_of = self.source.metadata.leader
         most = PER_PARTITION * self.settings.max_partition_fetch_bytes
         for tp, link in self._to_fetch.items():
@@ -366,19 +364,20 @@ class Flow:
             if leader is None:
                 self.source.update_soon()
                 continue
-            tail = self._tail_for(leader, link)
-            if tail is not None:
-                caught_up.append((tail, link))
+            if link.caught_up and link.topic_id is not None and self._tails.supports(leader):
+                caught_up.append((leader, link))
             else:
                 channel = (leader, TAIL_CHANNEL if link.caught_up else BULK_CHANNEL)
                 by_channel[channel].append(link)
-        for tail, link in caught_up:
-            self._enter_tail(tail, link)
-        self._fetch_tails(self._session_is_next)
+        for leader, link in caught_up:
+            del self._to_fetch[link.tp]
+            self._tails.add(leader, self._fetch_of(link))
+        lost = self._tails.send_first()
         for channel, links in by_channel.items():
-            if channel not in self._fetches_in_flight:
+            if not self._budget.in_flight(channel):
                 self._fetch_one(channel, links)
-        self._fetch_tails(self._tails)
+        for asked in lost + self._tails.send():
+            self._back_off(asked.tp)
 
     def _must_wait_for_bandwidth(self) -> bool:
         """Return whether no fetch may be sent yet, because of fetch.max.bytes.per.second; continue when one may."""
@@ -393,97 +392,6 @@ class Flow:
             self._timers.later(wait, again)
         return wait > 0
 
-    # --- the sessions with the source's leaders
-
-    def _tail_for(self, leader: int, link: PartitionLink) -> TailSession | None:
-        """Return the session for *link* at its leader; None if it has to be fetched without one.
-
-        The first fetch on the channel is without a session: it opens the connection, which shows the versions.
-        """
-        if not link.caught_up or link.topic_id is None:
-            return None
-        connection = self.source.brokers.ready(leader, TAIL_CHANNEL)
-        if connection is None or not reading.supports_sessions(connection):
-            return None
-        return self._tails.setdefault(leader, TailSession())
-
-    def _enter_tail(self, tail: TailSession, link: PartitionLink) -> None:
-        tp = link.tp
-        del self._to_fetch[tp]
-        self._fetching.add(tp)
-        self._in_tail[tp] = tail
-        tail.add(self._fetch_of(link), self.source.metadata.leader_epoch(tp))
-
-    def _leave_tail(self, tp: TopicPartition) -> None:
-        """Take a partition out of its session, if it is in one; a response to its fetch is ignored."""
-        tail = self._in_tail.pop(tp, None)
-        if tail is not None:
-            tail.discard(tp)
-            self._fetching.discard(tp)
-
-    def _fetch_tails(self, leaders: Iterable[int]) -> None:
-        """Send the next fetch of each session that has partitions and no fetch in flight."""
-        for leader in list(leaders):
-            tail = self._tails.get(leader)
-            if tail and (leader, TAIL_CHANNEL) not in self._fetches_in_flight:
-                self._fetch_tail(leader, tail)
-
-    def _fetch_tail(self, leader: int, tail: TailSession) -> None:
-        connection = self.source.brokers.ready(leader, TAIL_CHANNEL)
-        if connection is None:  # it was closed between two fetches
-            self._tail_lost(tail)
-            return
-        room = self._room(self.settings.max_partition_fetch_bytes)
-        if not room:
-            return
-        self._session_is_next.discard(leader)
-        self._fetches_in_flight[leader, TAIL_CHANNEL] = room
-        answer = Deferred.fromCoroutine(
-            reading.fetch_tail(
-                self.source,
-                connection,
-                tail,
-                max_wait_ms=self.settings.fetch_max_wait_ms,
-                max_bytes=room,
-            )
-        )
-        answer.addBoth(self._tail_fetched, leader, tail).addErrback(self._defect)
-
-    def _tail_fetched(self, result: Any, leader: int, tail: TailSession) -> None:
-        """Give every partition with news its outcome; after a failed request all partitions back off."""
-        del self._fetches_in_flight[leader, TAIL_CHANNEL]
-        if self.stopping:
-            return
-        if isinstance(result, Failure):
-            problem = kafka_error(result)
-            self._report(f"source broker {leader}", str(problem))
-            if problem.needs_metadata:
-                self.source.update_soon()
-            self._tail_lost(tail)
-        else:
-            self._count(outcome for _, outcome in result)
-            for asked, outcome in result:
-                del self._in_tail[asked.tp]
-                self._fetching.discard(asked.tp)
-                self._answer(asked, outcome)
-        self.send_requests()
-
-    def _tail_lost(self, tail: TailSession) -> None:
-        """Take all partitions out of a session with an unknown state; they back off."""
-        for asked in tail.lost():
-            del self._in_tail[asked.tp]
-            self._fetching.discard(asked.tp)
-            self._back_off(asked.tp)
-
-    def _room(self, most: int) -> int:
-        """Return the bytes that a response may have, at most *most*; 0 if ``buffer.memory`` is used up."""
-        settings = self.settings
-        free = settings.buffer_memory - self._buffered - sum(self._fetches_in_flight.values())
-        least = min(settings.max_partition_fetch_bytes, settings.buffer_memory // 2)
-        if free < least and (self._buffered or self._fetches_in_flight):
-            return 0
-        return self.bandwidth.most(min(most, max(free, least)))
-
     def _fetch_of(self, link: PartitionLink) -> PartitionFetch:
         return PartitionFetch(
             link.tp,
@@ -495,13 +403,11 @@ class Flow:
             link.topic_id,
         )
 
-    # --- fetches without a session
-
     def _fetch_one(self, channel: Channel, links: list[PartitionLink]) -> None:
         """Send one fetch if its maximal response fits into buffer.memory."""
         settings = self.settings
         leader, name = channel
-        room = self._room(
+        room = self._budget.room(
             settings.fetch_max_bytes if name == BULK_CHANNEL else settings.max_partition_fetch_bytes
         )
         if not room:
@@ -512,8 +418,8 @@ class Flow:
             del self._to_fetch[link.tp]  # when it is fetched again, it goes to the end: round-robin
             fetches.append(self._fetch_of(link))
         if name == TAIL_CHANNEL:
-            self._session_is_next.add(leader)
-        self._fetches_in_flight[channel] = room
+            self._tails.sent_without_session(leader)
+        self._budget.reserve(channel, room)
         answer = Deferred.fromCoroutine(
             reading.fetch(
                 self.source,
@@ -529,38 +435,42 @@ class Flow:
     # --- responses
 
     def _fetched(self, result: Any, channel: Channel, fetches: list[PartitionFetch]) -> None:
-        """Give every partition its outcome; after a failed request all its partitions back off."""
-        del self._fetches_in_flight[channel]
+        """Handle the end of a fetch without a session."""
+        self._budget.release(channel)
         for asked in fetches:
             self._fetching.discard(asked.tp)
+        if isinstance(result, Failure):
+            self._fetch_failed(channel[0], kafka_error(result), fetches)
+        else:
+            self._give_outcomes([(asked, result[asked.tp]) for asked in fetches])
+
+    def _fetch_failed(
+        self, leader: int, problem: KafkaError, fetches: Iterable[PartitionFetch]
+    ) -> None:
+        """Let all partitions of a failed fetch back off."""
         if self.stopping:
             return
-        if isinstance(result, Failure):
-            problem = kafka_error(result)
-            self._report(f"source broker {channel[0]}", str(problem))
-            if problem.needs_metadata:
-                self.source.update_soon()
-            for asked in fetches:
-                self._back_off(asked.tp)
-        else:
-            self._count(result.values())
-            for asked in fetches:
-                self._answer(asked, result[asked.tp])
+        self._report(f"source broker {leader}", str(problem))
+        if problem.needs_metadata:
+            self.source.update_soon()
+        for asked in fetches:
+            self._back_off(asked.tp)
         self.send_requests()
 
-    def _count(self, outcomes: Iterable[reading.Outcome]) -> None:
-        """Count the bytes of a response for the limit of the bandwidth."""
-        runs = [each.run for each in outcomes if isinstance(each, Fetched)]
-        size = sum(run.size for run in runs if run is not None)
-        self.bandwidth.fetched(size, self.reactor.seconds())
-
-    def _answer(self, asked: PartitionFetch, outcome: reading.Outcome) -> None:
-        """Give the link of *asked* the outcome."""
-        link = self.links.get(asked.tp)
-        if link is not None:
-            if isinstance(outcome, Fetched):
-                self._answered[asked.tp] = self.reactor.seconds()
-            self._outcome(link, asked, outcome)
+    def _give_outcomes(self, outcomes: Sequence[tuple[PartitionFetch, reading.Outcome]]) -> None:
+        """Give each link its outcome, and count the bytes of the response for the limit of the bandwidth."""
+        if self.stopping:
+            return
+        now = self.reactor.seconds()
+        runs = [each.run for _, each in outcomes if isinstance(each, Fetched)]
+        self.bandwidth.fetched(sum(run.size for run in runs if run is not None), now)
+        for asked, outcome in outcomes:
+            link = self.links.get(asked.tp)
+            if link is not None:
+                if isinstance(outcome, Fetched):
+                    self._answered[asked.tp] = now
+                self._outcome(link, asked, outcome)
+        self.send_requests()
 
     def _outcome(
         self, link: PartitionLink, asked: PartitionFetch, outcome: reading.Outcome
@@ -626,21 +536,21 @@ class Flow:
         effects = event(*args)
         if self.links.get(link.tp) is not link:
             return
-        self._buffered += link.buffered_bytes - before
+        self._budget.buffered += link.buffered_bytes - before
         self._perform(link, effects)
         self._update_queues(link)
 
     def _update_queues(self, link: PartitionLink) -> None:
         """Put *link* into the append and fetch queues, or take it out."""
         tp = link.tp
-        tail = self._in_tail.get(tp)
-        if tail is not None and not _is_fetch_of(tail.fetch_of(tp), link):
-            self._leave_tail(tp)
+        if tp in self._tails and not _is_fetch_of(self._tails.fetch_of(tp), link):
+            self._tails.discard(tp)
         if link.has_append:
             self._to_append[tp] = link
         else:
             self._to_append.pop(tp, None)
-        if link.wants_fetch and tp not in self._fetching and tp not in self._backing_off:
+        is_fetched = tp in self._fetching or tp in self._tails
+        if link.wants_fetch and not is_fetched and tp not in self._backing_off:
             self._to_fetch.setdefault(tp, link)
         else:
             self._to_fetch.pop(tp, None)
