@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kclient.errors import KafkaError, LeaderUnavailable
+from kclient.errors import KafkaError
 from kclient.net.answers import error_of
 from kclient.net.cluster import Cluster
+from kclient.net.leader_requests import request_leaders_retrying
 from kclient.types import TopicPartition
 from kclient.wire.schema.delete_records import (
     DeleteRecordsPartition,
@@ -23,43 +24,15 @@ async def delete_records(
 ) -> Answers:
     """Delete the records below each offset (-1: up to the high watermark); return the log start offsets.
 
-    Partitions with a new leader are retried within *timeout* seconds.
+    Retriable errors are retried for *timeout* seconds; an error that remains is the result of its partition.
     """
-    answers: Answers = {}
-    left = dict(before)
-    cluster.want({tp.topic for tp in left})
-
-    async def attempt() -> None:
-        if any(cluster.metadata.partition(tp) is None for tp in left):
-            await cluster.refresh()
-        retriable: KafkaError | None = None
-        for leader, wanted in _by_leader(cluster, left).items():
-            for tp, answer in (await _ask(cluster, leader, wanted, timeout)).items():
-                answers[tp] = answer
-                if isinstance(answer, KafkaError) and answer.retriable:
-                    retriable = answer
-                else:
-                    del left[tp]
-        if retriable is not None or left:
-            raise retriable or LeaderUnavailable(f"{next(iter(left))} has no leader")
-
-    try:
-        await cluster.retrying(attempt, timeout=timeout, what="deleting records")
-    except KafkaError as problem:
-        for tp in left:
-            answers.setdefault(tp, problem)
-    return answers
-
-
-def _by_leader(
-    cluster: Cluster, before: Mapping[TopicPartition, int]
-) -> dict[int, dict[TopicPartition, int]]:
-    grouped: dict[int, dict[TopicPartition, int]] = {}
-    for tp, offset in before.items():
-        leader = cluster.metadata.leader(tp)
-        if leader is not None:
-            grouped.setdefault(leader, {})[tp] = offset
-    return grouped
+    return await request_leaders_retrying(
+        cluster,
+        before,
+        lambda leader, wanted: _ask(cluster, leader, wanted, timeout),
+        timeout=timeout,
+        what="deleting records",
+    )
 
 
 async def _ask(

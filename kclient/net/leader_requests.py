@@ -65,10 +65,18 @@ async def request_leaders_retrying(
     missing = sorted({tp.topic for tp in left if cluster.metadata.partition(tp) is None})
     cluster.want(missing)
 
+    async def recorded(
+        leader: int, of_leader: Mapping[TopicPartition, W]
+    ) -> dict[TopicPartition, R | KafkaError]:
+        """Keep the response, also if the time is over before another leader responds."""
+        found = await ask(leader, of_leader)
+        answers.update(found)
+        return found
+
     async def attempt() -> None:
         if missing and not all(t in cluster.metadata.topics for t in missing):
             await cluster.refresh()
-        answers.update(await request_leaders(cluster, left, ask))
+        answers.update(await request_leaders(cluster, left, recorded))
         problems = {}
         for tp in list(left):
             answer = answers[tp]
