@@ -20,7 +20,14 @@ from spark_jobs.commands.counts import counts
 from spark_jobs.commands.explain import explain
 from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.headers import headers
-from spark_jobs.commands.options import cluster_names, with_limits
+from spark_jobs.commands.options import (
+    cluster_names,
+    spark_settings,
+    with_limits,
+    with_run,
+    with_spark,
+)
+from spark_jobs.commands.pack import pack
 from spark_jobs.commands.profile import profile
 from spark_jobs.findings import DEFAULT_MAX_FINDINGS, FindingClass
 from spark_jobs.verdict import ExitCode, Limits
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
     from spark_jobs.kept import Kept, Lineage
     from spark_jobs.reconcile import Options, Reconciliation
     from spark_jobs.snapshot import ClusterSnapshot
+    from spark_jobs.spark_settings import SparkSettings
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -44,6 +52,7 @@ kaudit.add_command(explain)
 kaudit.add_command(profile)
 kaudit.add_command(counts)
 kaudit.add_command(headers)
+kaudit.add_command(pack)
 
 
 @kaudit.command()
@@ -68,7 +77,6 @@ kaudit.add_command(headers)
     metavar="A,B",
     help="Names of the two clusters in the report.",
 )
-@click.option("--master", default="local[*]", help="Spark master.")
 @click.option(
     "--window",
     type=click.IntRange(1),
@@ -138,7 +146,7 @@ kaudit.add_command(headers)
     help="Run the self-test with seeded faults first, always or never. Default: once per version and environment.",
 )
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
-@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@with_run
 def reconcile(**options: Any) -> None:
     """Compare TARGET with SOURCE record by record, up to a cut frozen at the start."""
     try:
@@ -173,10 +181,11 @@ def reconcile(**options: Any) -> None:
 @kaudit.command()
 @click.option("--seeds", default=3, type=click.IntRange(1), help="How many cases.")
 @click.option("--faults", default=40, type=click.IntRange(0), help="Faults per case.")
-@click.option("--master", default="local[*]")
-def selftest(seeds: int, faults: int, master: str) -> None:
+@with_spark
+def selftest(seeds: int, faults: int, **options: Any) -> None:
     """Seed faults of every class into generated logs; all must be found and none invented."""
-    sys.exit(guarded(lambda: _self_test(seeds, faults, master)))
+    on = spark_settings(options)
+    sys.exit(guarded(lambda: _self_test(seeds, faults, on)))
 
 
 def _accepted_gaps(path: Path | None) -> tuple[AcceptedGap, ...]:
@@ -266,6 +275,7 @@ class _Run:
     def __init__(self, flags: dict[str, Any], options: Options) -> None:
         self._flags = flags
         self._options = options
+        self._on = spark_settings(flags)
         self._out: Path = flags["out"]
         self._started = time.monotonic()
         now = datetime.now(tz=UTC)
@@ -335,7 +345,7 @@ class _Run:
         self._options = replace(self._options, lineage=self._lineage(source, target))
         buckets = TimeBuckets.over(time_span(source))
         log = self._out / "spark.log"
-        with spark_session("kaudit", master=self._flags["master"], log=log) as spark:
+        with spark_session("kaudit", self._on, log=log) as spark:
             passed = self._self_test(spark)
             run = reconcile(
                 SparkEngine(
@@ -363,7 +373,7 @@ class _Run:
         wanted = self._flags["self_test"]
         if wanted is False:
             return True
-        is_local = self._flags["master"].startswith("local")
+        is_local = self._on.is_local
         known = PassedSelfTests(default_file())
         key = environment_key({**_versions(), **versions_of(spark)})
         earlier = known.result(key) if wanted is None and is_local else None
@@ -440,12 +450,12 @@ class _Run:
         self._meta["total_seconds"] = round(time.monotonic() - self._started, 3)
 
 
-def _self_test(seeds: int, faults: int, master: str) -> int:
+def _self_test(seeds: int, faults: int, on: SparkSettings) -> int:
     from spark_jobs.selftest import run_self_test
     from spark_jobs.session import spark_session
 
     passed = True
-    with spark_session("kaudit selftest", master=master) as spark:
+    with spark_session("kaudit selftest", on) as spark:
         for seed in range(1, seeds + 1):
             result = run_self_test(spark, seed=seed, faults=faults)
             click.echo(f"seed {seed}: {result}")

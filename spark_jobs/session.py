@@ -9,8 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_jobs.packed_environment import FOLDER, python_name
+from spark_jobs.spark_settings import SparkSettings
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+class SparkNotStarted(Exception):
+    """Spark did not start; the text names its master and the cause."""
 
 
 @contextlib.contextmanager
@@ -32,7 +39,7 @@ def _stderr_into(log: Path | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def spark_session(
-    app: str, *, master: str = "local[*]", log: Path | None = None
+    app: str, on: SparkSettings, *, log: Path | None = None
 ) -> Iterator[SparkSession]:
     """Yield a session that reads Kafka through `spark_jobs.data_source` and stops at the end.
 
@@ -40,12 +47,12 @@ def spark_session(
 
     With a local master the defaults for a large cluster (200 shuffle partitions, a web UI, a Hive catalogue) would
     cost more than the job; they are off, and all sockets bind to loopback.
+
+    Raise SparkNotStarted if Spark does not start with these settings.
     """
-    # Workers must run this interpreter, because it has kclient and pyarrow.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    _set_python(on)
     os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
-    if master.startswith("local"):
+    if on.is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 
@@ -53,14 +60,14 @@ def spark_session(
 
     builder = (
         SparkSession.builder.appName(app)
-        .master(master)
+        .master(on.master)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.execution.arrow.pyspark.enabled", "true")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.catalogImplementation", "in-memory")
     )
-    if master.startswith("local"):
+    if on.is_local:
         builder = (
             builder.config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
@@ -68,13 +75,44 @@ def spark_session(
             .config("spark.driver.memory", "1g")
             .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
         )
-    with _stderr_into(log):
-        session = builder.getOrCreate()
+    if on.environment is not None:
+        builder = builder.config("spark.archives", f"{on.environment.resolve()}#{FOLDER}")
+        builder = builder.config("spark.executorEnv.PYTHONPATH", f"./{FOLDER}/lib")
+    for name, value in on.settings.items():
+        builder = builder.config(name, value)
+    try:
+        with _stderr_into(log):
+            session = builder.getOrCreate()
+    except Exception as problem:
+        seen = "" if log is None else f"; Spark's log is {log}"
+        raise SparkNotStarted(
+            f"Spark does not start with --master {on.master}: {_first_cause(problem)}{seen}"
+        ) from problem
     try:
         session.dataSource.register(KafkaBatchSource)
         yield session
     finally:
         session.stop()
+
+
+def _first_cause(problem: Exception) -> str:
+    """Return the line of an exception of Spark or Java that names the cause, without the stacks below it."""
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    of_java = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
+    return (of_java or lines or [type(problem).__name__])[0]
+
+
+def _set_python(on: SparkSettings) -> None:
+    """Choose the Python of Spark's workers."""
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if on.environment is None or on.is_local:
+        # Workers must run this interpreter, because it has kclient and pyarrow.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        return
+    # Spark plans reads of a Python data source in a worker beside the driver, with the same command as on other hosts:
+    # here PATH must lead to this interpreter.
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    os.environ.setdefault("PYSPARK_PYTHON", python_name())
 
 
 def versions_of(spark: SparkSession) -> dict[str, str]:

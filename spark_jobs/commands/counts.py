@@ -15,6 +15,7 @@ from spark_jobs.commands.options import (
     pair_of,
     progress_on_stderr,
     show,
+    spark_settings,
     with_limits,
     with_out,
     with_pair,
@@ -25,6 +26,7 @@ from spark_jobs.verdict import Limits
 
 if TYPE_CHECKING:
     from spark_jobs.scope import Pair
+    from spark_jobs.spark_settings import SparkSettings
     from spark_jobs.time_counts import TimeCounts
 
 _FILES = ("counts.csv", "counts.json", "counts.png")
@@ -46,6 +48,7 @@ def counts(**options: Any) -> None:
     bucket_ms = duration_ms(options["bucket"])
     limits = Limits(options["max_lag"], options["min_coverage"])
     progress = progress_on_stderr(options["quiet"])
+    on = spark_settings(options)
 
     def work() -> int:
         from spark_jobs.counts_report import csv_text, json_text, picture, screen
@@ -54,7 +57,7 @@ def counts(**options: Any) -> None:
         if out is not None:
             for name in _FILES:
                 (out / name).unlink(missing_ok=True)
-        found = _count(pair, bucket_ms, limits, options["master"], out, progress)
+        found = _count(pair, bucket_ms, limits, on, out, progress)
         if out is not None:
             write_whole(out / "counts.csv", csv_text(found).encode())
             write_whole(out / "counts.json", json_text(found, pair.names).encode())
@@ -69,7 +72,7 @@ def _count(
     pair: Pair,
     bucket_ms: int,
     limits: Limits,
-    master: str,
+    on: SparkSettings,
     out: Path | None,
     progress: Callable[[str], None],
 ) -> TimeCounts:
@@ -93,7 +96,7 @@ def _count(
     )
     log = None if out is None else out / "spark.log"
     sums = []
-    with spark_session("kaudit counts", master=master, log=log) as spark:
+    with spark_session("kaudit counts", on, log=log) as spark:
         for cluster, of_cluster in zip((source, target), ranges, strict=True):
             offsets = sum(each.high - each.low for each in of_cluster)
             progress(f"reading {cluster.name}: {offsets:,} offsets")

@@ -17,10 +17,11 @@ class OtherClusters(Exception):
 def guarded(work: Callable[[], int], on_error: Callable[[int, str], None] | None = None) -> int:
     """Run *work* and return its exit code; 1 only if the logs differ.
 
-    A crash is 70, an unreadable cluster 4, a `--since` of other clusters 2. *on_error* receives the exit code and the
-    cause of a run that ended without a report.
+    A crash, or a Spark that does not start, is 70; an unreadable cluster 4; a `--since` of other clusters 2. *on_error*
+    receives the exit code and the cause of a run that ended without a report.
     """
     from spark_jobs.cluster import ClusterUnreadable
+    from spark_jobs.session import SparkNotStarted
 
     try:
         return int(work())
@@ -28,6 +29,8 @@ def guarded(work: Callable[[], int], on_error: Callable[[int, str], None] | None
         code, cause = ExitCode.UNREADABLE, str(problem)
     except OtherClusters as problem:
         code, cause = ExitCode.USAGE, str(problem)
+    except SparkNotStarted as problem:
+        code, cause = ExitCode.INTERNAL, f"{problem}; this is not a verdict"
     except Exception as problem:
         if "RangeUnreadable" in str(problem):
             code, cause = ExitCode.UNREADABLE, _cause(str(problem))

@@ -17,6 +17,7 @@ from spark_jobs.commands.options import (
     pair_of,
     progress_on_stderr,
     show,
+    spark_settings,
     with_limits,
     with_out,
     with_pair,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from spark_jobs.headers import HeaderAudit
     from spark_jobs.scope import Pair
     from spark_jobs.snapshot import ClusterSnapshot
+    from spark_jobs.spark_settings import SparkSettings
 
 _FILE = "headers.json"
 
@@ -49,6 +51,7 @@ def headers(**options: Any) -> None:
     pair = pair_of(options)
     limits = Limits(options["max_lag"], options["min_coverage"])
     progress = progress_on_stderr(options["quiet"])
+    on = spark_settings(options)
     out: Path | None = options["out"]
 
     def work() -> int:
@@ -57,7 +60,7 @@ def headers(**options: Any) -> None:
         began = datetime.now(tz=UTC), time.monotonic()
         if out is not None:
             (out / _FILE).unlink(missing_ok=True)
-        found, clusters = _audit(pair, options["window"], limits, options["master"], out, progress)
+        found, clusters = _audit(pair, options["window"], limits, on, out, progress)
         meta = {
             "started_at": f"{began[0]:%Y-%m-%dT%H:%M:%SZ}",
             "seconds": round(time.monotonic() - began[1], 3),
@@ -83,7 +86,7 @@ def _audit(
     pair: Pair,
     window: int,
     limits: Limits,
-    master: str,
+    on: SparkSettings,
     out: Path | None,
     progress: Callable[[str], None],
 ) -> tuple[HeaderAudit, tuple[ClusterSnapshot, ClusterSnapshot]]:
@@ -95,6 +98,6 @@ def _audit(
 
     clusters = snapshots(pair, progress)
     log = None if out is None else out / "spark.log"
-    with spark_session("kaudit headers", master=master, log=log) as spark:
+    with spark_session("kaudit headers", on, log=log) as spark:
         engine = SparkHeaders(KafkaReader(spark), window)
         return audit_headers(engine, clusters, window, limits, progress), clusters

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_jobs.spark_settings import SparkSettings, parse_settings
+
 if TYPE_CHECKING:
     from spark_jobs.scope import Pair
 
@@ -42,10 +44,23 @@ _PAIR = (
 )
 
 
-_RUN = (
-    click.option("--master", default="local[*]", help="Spark master."),
-    click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
+_SPARK = (
+    click.option("--master", default="local[*]", metavar="URL", help="Spark master."),
+    click.option(
+        "--conf",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A setting for Spark, such as spark.executor.memory=2g; several times for several.",
+    ),
+    click.option(
+        "--environment",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="The packages for workers on other hosts: an archive of `kaudit pack`.",
+    ),
 )
+
+_QUIET = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 
 
 def with_limits(done: str) -> Option:
@@ -65,8 +80,27 @@ def with_limits(done: str) -> Option:
 
 
 def with_run(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give *command* --master and --quiet."""
-    return _with(_RUN, command)
+    """Give *command* --quiet and the options of `with_spark`."""
+    return _with((*_SPARK, _QUIET), command)
+
+
+def with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give *command* --master, --conf and --environment; `spark_settings` reads them."""
+    return _with(_SPARK, command)
+
+
+def spark_settings(options: dict[str, Any]) -> SparkSettings:
+    """Return the Spark of `with_spark`; raise UsageError for a setting or an archive that kaudit cannot use."""
+    from spark_jobs.packed_environment import NotAnEnvironment, check
+
+    environment: Path | None = options["environment"]
+    try:
+        settings = parse_settings(options["conf"], with_environment=environment is not None)
+        if environment is not None:
+            check(environment)
+    except (NotAnEnvironment, ValueError) as problem:
+        raise click.UsageError(str(problem)) from None
+    return SparkSettings(options["master"], settings, environment)
 
 
 def with_out(*files: str) -> Option:

@@ -13,6 +13,7 @@ from spark_jobs.commands.options import (
     pattern_of,
     progress_on_stderr,
     show,
+    spark_settings,
     with_out,
     with_run,
     write_whole,
@@ -39,6 +40,7 @@ def profile(**options: Any) -> None:
     bucket_ms = duration_ms(options["bucket"])
     bootstrap, out = options["cluster"], options["out"]
     progress = progress_on_stderr(options["quiet"])
+    on = spark_settings(options)
 
     def work() -> int:
         from spark_jobs.cluster import ClusterUnreadable, matching_topics, read_cluster
@@ -63,7 +65,7 @@ def profile(**options: Any) -> None:
             f"reading {sum(each.high - each.low for each in ranges):,} offsets of {len(names):,} topics"
         )
         log = None if out is None else out / "spark.log"
-        with spark_session("kaudit profile", master=options["master"], log=log) as spark:
+        with spark_session("kaudit profile", on, log=log) as spark:
             found, failed = profile_topics(spark, cluster, ranges, bucket_ms)
         result = Profile(
             bootstrap,

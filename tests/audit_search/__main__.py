@@ -46,10 +46,11 @@ def _kinds(text: str) -> tuple[str, ...]:
 
 def _on_spark(seeds: range, chosen: Sequence[tuple[str, ...]]) -> int:
     from spark_jobs.session import spark_session
+    from spark_jobs.spark_settings import SparkSettings
 
     steady = [kinds for kinds in chosen if not set(kinds) & set(MEANWHILE)]
     failed = done = 0
-    with spark_session("audit-search", master="local[2]", log=Path(os.devnull)) as spark:
+    with spark_session("audit-search", SparkSettings("local[2]"), log=Path(os.devnull)) as spark:
         for seed in seeds:
             wrong = on_spark.seed_on_spark(spark, seed, steady)
             failed += len(wrong)

@@ -29,6 +29,7 @@ from spark_jobs.reconcile import Options, Reconciliation, TimeBuckets, reconcile
 from spark_jobs.report.document import config_drift
 from spark_jobs.session import spark_session
 from spark_jobs.spark_engine import SparkEngine
+from spark_jobs.spark_settings import SparkSettings
 from spark_jobs.verdict import ExitCode, Verdict
 from tests.kit.audit_reports import violations
 from tests.kit.brokers import Cluster
@@ -77,7 +78,9 @@ def spark(sessions: ExitStack) -> SparkSession:
     from pyspark.sql import SparkSession
 
     found = SparkSession.getActiveSession()
-    return found or sessions.enter_context(spark_session("kbroker-tests", master="local[2]"))
+    return found or sessions.enter_context(
+        spark_session("kbroker-tests", SparkSettings("local[2]"))
+    )
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import pytest
 
 from spark_jobs.selftest import SEEDED, damage, make_case, run_self_test
 from spark_jobs.session import spark_session
+from spark_jobs.spark_settings import SparkSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    with spark_session("kbroker-tests", master="local[2]") as session:
+    with spark_session("kbroker-tests", SparkSettings("local[2]")) as session:
         yield session
 
 

@@ -1,0 +1,27 @@
+"""`kaudit pack`: write the archive that `--environment` takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+def pack(file: Path) -> None:
+    """Write FILE, a .tar.gz of the packages that Spark's workers on other hosts need.
+
+    The workers need Spark, and this minor version of Python on their PATH; `--environment FILE` sends them the rest.
+    """
+    from spark_jobs.packed_environment import pack as write
+    from spark_jobs.packed_environment import python_name
+
+    try:
+        packed = write(file)
+    except OSError as problem:
+        raise click.ClickException(f"cannot write {file}: {problem.strerror or problem}") from None
+    click.echo(
+        f"{file}: {packed.size / 1e6:.1f} MB, {packed.files:,} files of kaudit, kclient and "
+        f"{', '.join(packed.distributions)}; workers need {python_name()}"
+    )

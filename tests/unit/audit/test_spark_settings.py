@@ -1,0 +1,106 @@
+"""`--conf` and the archive of `--environment`: what is taken, what is refused, and why."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from spark_jobs.cli import kaudit
+from spark_jobs.packed_environment import FACTS, NotAnEnvironment, check, facts, required
+from spark_jobs.spark_settings import SparkSettings, parse_settings
+
+
+def test_the_last_setting_of_a_name_holds_and_a_value_may_have_an_equals_sign() -> None:
+    texts = ["spark.a=1", "spark.driver.extraJavaOptions=-Dx=y", "spark.a=2", "spark.b="]
+    assert parse_settings(texts) == {
+        "spark.a": "2",
+        "spark.driver.extraJavaOptions": "-Dx=y",
+        "spark.b": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("spark.executor.memory", "is not NAME=VALUE"),
+        ("=2g", "is not NAME=VALUE"),
+        ("executor.memory=2g", "begin with 'spark.'"),
+        ("spark.master=local", "use --master"),
+        ("spark.submit.deployMode=cluster", "client mode"),
+        ("spark.sql.session.timeZone=CET", "UTC"),
+    ],
+)
+def test_a_setting_that_is_no_setting_or_not_the_users_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        parse_settings([text])
+    words = ("profile", "--cluster", "127.0.0.1:1", "--topics", "t", "--conf", text)
+    done = CliRunner().invoke(kaudit, words)
+    assert done.exit_code == 2
+    assert reason in " ".join(done.output.split())
+
+
+def test_settings_that_an_environment_needs_are_the_users_without_one() -> None:
+    assert parse_settings(["spark.archives=x.zip"]) == {"spark.archives": "x.zip"}
+    with pytest.raises(ValueError, match="--environment is the archive"):
+        parse_settings(["spark.archives=x.zip"], with_environment=True)
+
+
+@pytest.mark.parametrize(
+    ("master", "is_local"),
+    [
+        ("local", True),
+        ("local[*]", True),
+        ("local-cluster[2,1,900]", False),
+        ("spark://h:1", False),
+    ],
+)
+def test_only_threads_of_the_driver_are_local(master: str, is_local: bool) -> None:
+    assert SparkSettings(master).is_local is is_local
+
+
+def archive(path: Path, content: Mapping[str, str]) -> Path:
+    with tarfile.open(path, "w:gz") as made:
+        text = json.dumps(content).encode()
+        entry = tarfile.TarInfo(FACTS)
+        entry.size = len(text)
+        made.addfile(entry, io.BytesIO(text))
+    return path
+
+
+def test_an_environment_of_the_same_version_python_and_platform_is_taken(tmp_path: Path) -> None:
+    check(archive(tmp_path / "e.tar.gz", facts()))
+
+
+@pytest.mark.parametrize("name", ["kbroker", "python", "platform"])
+def test_an_environment_of_another_version_python_or_platform_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    other = archive(tmp_path / "e.tar.gz", {**facts(), name: "another"})
+    with pytest.raises(NotAnEnvironment, match=f"packed with {name} another.*kaudit pack. again"):
+        check(other)
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b\x08\x00cut"])
+def test_a_file_that_is_no_environment_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "e.tar.gz"
+    path.write_bytes(content)
+    with pytest.raises(NotAnEnvironment, match=r"e\.tar\.gz is no archive of .kaudit pack."):
+        check(path)
+    with tarfile.open(path, "w:gz"):
+        pass
+    with pytest.raises(NotAnEnvironment, match=r"e\.tar\.gz is no archive of .kaudit pack."):
+        check(path)
+
+
+def test_an_environment_has_what_kaudit_requires_and_all_that_these_require() -> None:
+    names = required("kbroker", "audit")
+    # cramjam is the client's, numpy pandas' and the audit's, tzdata only pandas'.
+    assert {"cramjam", "pyarrow", "numpy", "pandas", "tzdata", "jinja2", "markupsafe"} <= names
+    # kazoo is of the brokers, pytest of the tests, py4j of Spark itself.
+    assert not {"kazoo", "pytest", "py4j"} & names
