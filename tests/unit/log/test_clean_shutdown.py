@@ -1,7 +1,8 @@
-"""Many logs closed at once: as safe as one by one, for as many syncs as a few cost."""
+"""A clean shutdown: its marker, and many logs closed as safely as one by one, for as many syncs as a few cost."""
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -13,11 +14,51 @@ import pytest
 
 from kbroker.log.clean_shutdown import FEW
 from kbroker.log.disk import OS_DISK
-from tests.kit.log_managers import Synced, fill, start
-from tests.kit.logs import FaultyDisk, records
+from tests.kit.log_managers import ID, Brokers, Synced, fill, start
+from tests.kit.logs import FaultyDisk, append, records
 from tests.kit.simulated_disk import SimulatedDisk
 
 MANY = FEW + 4
+
+
+def test_logs_come_back_after_a_clean_shutdown(brokers: Brokers) -> None:
+    dirs = brokers().start()
+    assert dirs.clean is False
+    log = dirs.create("t", 0, ID)
+    append(log, 1, epoch=3)
+    append(dirs.create("t-with-dashes", 12, None), 1)
+    assert dirs.close(broker_epoch=77, high_watermarks={("t", 0): 1})
+    dirs = brokers().start()
+    assert (dirs.clean, dirs.broker_epoch) == (True, 77)
+    assert sorted(dirs) == [("t", 0), ("t-with-dashes", 12)]
+    found = dirs.get("t", 0)
+    assert found is not None
+    assert records(found) == [(0, b"v")]
+    assert (found.topic_id, found.leader_epochs.entries) == (ID, ((3, 0),))
+    assert dirs.high_watermarks == {("t", 0): 1}
+    assert dirs.notes == []
+
+
+def test_the_clean_marker_is_gone_once_it_was_read(brokers: Brokers, tmp_path: Path) -> None:
+    dirs = brokers().start()
+    append(dirs.create("t", 0, ID), 1)
+    dirs.close(broker_epoch=5)
+    marker = tmp_path / "a" / ".kafka_cleanshutdown"
+    assert json.loads(marker.read_text()) == {"version": 0, "brokerEpoch": 5}
+    brokers().start().release()
+    assert not marker.exists()
+    dirs = brokers().start()
+    assert (dirs.clean, dirs.broker_epoch) == (False, -1)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "\0\0", '{"version":0}', '{"brokerEpoch":"x"}'])
+def test_a_marker_without_an_epoch_is_a_marker(
+    brokers: Brokers, tmp_path: Path, content: str
+) -> None:
+    brokers().start().close()
+    (tmp_path / "a" / ".kafka_cleanshutdown").write_text(content)
+    dirs = brokers().start()
+    assert (dirs.clean, dirs.broker_epoch) == (True, -1)
 
 
 def syncs_of_a_close(place: Path, count: int) -> Counter[str]:
