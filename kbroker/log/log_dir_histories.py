@@ -109,6 +109,10 @@ class LogDirHistories:
         """Return the directory.id of a directory that was added."""
         return self._ids.get(path)
 
+    def lost_power(self, path: str) -> bool:
+        """Return whether a power loss may have taken records from a directory, and no registration has reported it."""
+        return self._integrities[path].condition is LogDirCondition.POWER_LOSS
+
     def had(self, directory_id: str) -> bool:
         """Return whether the broker has a directory of that id, or had it in its last run."""
         return directory_id in self.missing_directories or directory_id in self._ids.values()

@@ -198,9 +198,26 @@ class LogManager:
 
         A directory that fails with this write does not cover that epoch: the registration must not vouch for it.
         """
+        self._lower_doubted_high_watermarks()
         self.histories.registering()
         self._write_histories()
         return self.histories.registration(has_failed=bool(self.offline))
+
+    def _lower_doubted_high_watermarks(self) -> None:
+        """Correct the high watermarks that a power loss left in doubt, before the histories name the present boot.
+
+        With those the next start after a kill believes what the checkpoints have. A log that lost records keeps its
+        entry (`lower_checkpoints`).
+        """
+        doubted = {
+            key: mark
+            for key, mark in self.high_watermarks.items()
+            if key in self._logs
+            and self._logs[key].missing_below is None
+            and self.histories.lost_power(self._where[key].path)
+        }
+        if doubted:
+            self.lower_checkpoints(doubted)
 
     def registered(self, broker_epoch: int) -> None:
         """Write the broker epoch of a registration into the directories. Quick: nothing is synced."""

@@ -221,6 +221,32 @@ def test_one_write_lowers_the_high_watermarks_of_all_logs_after_a_power_loss(
     assert lines == ["t 0 0", "t 1 0", "t 2 9"], "records of t-2 are missing"
 
 
+def test_a_high_watermark_in_doubt_after_a_power_loss_is_not_believed_after_a_kill_either(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    """Of what is below it a cut may have been undone. The kill keeps the log as the power loss left it."""
+    dirs = brokers().start()
+    dirs.registering()
+    dirs.registered(10)
+    for number in (0, 1):
+        append(dirs.create("t", number, ID), 1, 2, 3)
+    dirs.checkpoint({("t", 0): 2, ("t", 1): 9})
+    dirs.release()
+    after_power_loss = brokers()
+    after_power_loss.dirs.histories.boot_id = "another-boot"
+    dirs = after_power_loss.start()
+    assert dirs.high_watermarks == {("t", 0): 0, ("t", 1): 0}
+    dirs.registering()
+    dirs.registered(20)
+    dirs.release()
+    after_kill = brokers()
+    after_kill.dirs.histories.boot_id = "another-boot"
+    dirs = after_kill.start()
+    assert dirs.high_watermarks == {("t", 0): 0, ("t", 1): 0}
+    missing = {key: log.missing_below for key in dirs if (log := dirs.get(*key)) is not None}
+    assert missing == {("t", 0): None, ("t", 1): 9}, "what is known to be lost stays known"
+
+
 def test_high_watermarks_that_are_not_too_high_are_not_written_again(
     brokers: Brokers, tmp_path: Path
 ) -> None:
