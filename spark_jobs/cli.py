@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_jobs.commands.counts import counts
+from spark_jobs.commands.diff import diff
 from spark_jobs.commands.explain import explain
 from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.headers import headers
@@ -49,6 +50,7 @@ def kaudit() -> None:
 
 
 kaudit.add_command(explain)
+kaudit.add_command(diff)
 kaudit.add_command(profile)
 kaudit.add_command(counts)
 kaudit.add_command(headers)

@@ -12,6 +12,13 @@ Evolution: a reader with older or newer schemas as *writers* reads their values 
 
 from __future__ import annotations
 
-from kclient.avro.serializers import AvroDeserializer, AvroSerializer, Schema, fingerprint
+from kclient.avro.serializers import (
+    AvroDeserializer,
+    AvroSerializer,
+    Frame,
+    Schema,
+    fingerprint,
+    frame_of,
+)
 
-__all__ = ["AvroDeserializer", "AvroSerializer", "Schema", "fingerprint"]
+__all__ = ["AvroDeserializer", "AvroSerializer", "Frame", "Schema", "fingerprint", "frame_of"]

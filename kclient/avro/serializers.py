@@ -6,7 +6,7 @@ import io
 import json
 import struct
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kclient.errors import SerializationError
 
@@ -45,6 +45,32 @@ def fingerprint(schema: Schema) -> bytes:
     canonical = fastavro.schema.to_parsing_canonical_form(_parsed(schema))
     # fastavro returns the hex of the number's little-endian bytes, the wire format.
     return bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
+
+
+class Frame(NamedTuple):
+    """What precedes a value: the name of its writer's schema, which is either an id or a fingerprint."""
+
+    size: int
+    schema_id: int | None = None
+    fingerprint: bytes | None = None
+
+    def __str__(self) -> str:
+        """Return the name of the writer's schema, as errors show it."""
+        if self.fingerprint is None:
+            return f"schema id {self.schema_id}"
+        return f"fingerprint {self.fingerprint.hex()}"
+
+
+def frame_of(data: bytes) -> Frame:
+    """Return the frame at the start of *data*; raise SerializationError if there is none."""
+    whole = len(_SINGLE_OBJECT) + _FINGERPRINT_SIZE
+    if data[:2] == _SINGLE_OBJECT and len(data) >= whole:
+        return Frame(whole, fingerprint=bytes(data[2:whole]))
+    if data[:1] == b"\x00" and len(data) >= _CONFLUENT.size:
+        return Frame(_CONFLUENT.size, schema_id=_CONFLUENT.unpack_from(data)[1])
+    raise SerializationError(
+        f"{len(data)} bytes without an Avro frame (neither 00 + schema id nor c3 01 + fingerprint)"
+    )
 
 
 class AvroSerializer:
@@ -109,23 +135,18 @@ class AvroDeserializer:
         return value
 
     def _writer_of(self, data: bytes) -> tuple[Any, int]:
-        if data[:2] == _SINGLE_OBJECT and len(data) >= 2 + _FINGERPRINT_SIZE:
-            mark = bytes(data[2 : 2 + _FINGERPRINT_SIZE])
-            if mark not in self._by_fingerprint:
+        frame = frame_of(data)
+        if frame.fingerprint is not None:
+            if frame.fingerprint not in self._by_fingerprint:
                 raise SerializationError(
-                    f"written with an unknown schema (fingerprint {mark.hex()})",
+                    f"written with an unknown schema ({frame})",
                     hint="pass the schema of its writer in *writers*",
                 )
-            return self._by_fingerprint[mark], 2 + _FINGERPRINT_SIZE
-        if data[:1] == b"\x00" and len(data) >= _CONFLUENT.size:
-            schema_id = _CONFLUENT.unpack_from(data)[1]
-            if self._by_id is None:
-                return self._reader, _CONFLUENT.size
-            if schema_id not in self._by_id:
-                raise SerializationError(
-                    f"written with schema id {schema_id}, which is unknown", hint="add it to ids"
-                )
-            return self._by_id[schema_id], _CONFLUENT.size
-        raise SerializationError(
-            f"{len(data)} bytes without an Avro frame (neither 00 + schema id nor c3 01 + fingerprint)"
-        )
+            return self._by_fingerprint[frame.fingerprint], frame.size
+        if self._by_id is None:
+            return self._reader, frame.size
+        if frame.schema_id not in self._by_id:
+            raise SerializationError(
+                f"written with {frame}, which is unknown", hint="add it to ids"
+            )
+        return self._by_id[frame.schema_id], frame.size

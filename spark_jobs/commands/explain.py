@@ -11,13 +11,22 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.options import show
-from spark_jobs.report.hashes import file_hash
+from spark_jobs.commands.run_directory import (
+    Side,
+    finding_of,
+    is_as_audited,
+    load_findings,
+    load_report,
+    places,
+    with_run_directory,
+    with_timeout,
+)
 from spark_jobs.verdict import ExitCode
 
 if TYPE_CHECKING:
@@ -27,21 +36,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "--run",
-    "directory",
-    required=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="The --out directory of `kaudit reconcile`.",
-)
-@click.option(
-    "--finding",
-    "number",
-    type=click.IntRange(1),
-    metavar="N",
-    help="The `seq` of the finding in findings.jsonl (default: the first).",
-)
+@with_run_directory("the first")
 @click.option(
     "--avro",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -51,9 +46,7 @@ if TYPE_CHECKING:
 @click.option(
     "--max-bytes", default=1000, type=click.IntRange(1), help="Bytes shown of a key or value."
 )
-@click.option(
-    "--timeout", default=10.0, type=click.FloatRange(0.1), help="Seconds to wait for each cluster."
-)
+@with_timeout
 def explain(
     directory: Path, number: int | None, avro: Path | None, max_bytes: int, timeout: float
 ) -> None:
@@ -62,8 +55,8 @@ def explain(
     Exit code 0: every record that the finding names was printed. 3: one is gone. 4: a cluster could not be read.
     """
     try:
-        report = _report(directory)
-        finding = _finding(directory, number, report["files"]["findings.jsonl"])
+        report = load_report(directory)
+        finding = finding_of(load_findings(directory, report), number, directory)
         sides = places(finding, report)
         decoder = _decoder(avro)
     except (OSError, ValueError, KeyError, TypeError) as problem:
@@ -81,95 +74,6 @@ def explain(
         return _exit_code(sides, found)
 
     sys.exit(guarded(work))
-
-
-class Side(NamedTuple):
-    """One of the two places that an explanation compares."""
-
-    title: str
-    place: Place
-    named: bool
-    """Whether the finding names this record. If not, the same offset of the other cluster is shown beside it."""
-    audited_hash: str | None = None
-    """The content hash that the audit read, in hex."""
-
-
-def places(finding: Mapping[str, Any], report: Mapping[str, Any]) -> tuple[Side, Side]:
-    """Return the two places to compare: the source's and the target's, or two of the target for a duplicate."""
-    from spark_jobs.record_lookup import Place
-
-    at_source, at_target = finding["src_offset"], finding["dst_offset"]
-
-    hashes = {"source": finding["src_hash"], "target": finding["dst_hash"]}
-
-    def side(which: str, offset: int, partition: int, *, named: bool, note: str = "") -> Side:
-        cluster = report[which]
-        place = Place(
-            cluster["name"],
-            cluster["bootstrap"],
-            cluster["cluster_id"],
-            cluster["prefix"] + finding["topic"],
-            partition,
-            offset,
-        )
-        if not named:
-            note = ", the same offset: the finding names no record here"
-        title = f"{which} {place.cluster}: {place.topic_partition} at {offset}{note}"
-        # The other copy of a duplicate has the same content.
-        return Side(title, place, named, hashes[which] if named else None)
-
-    own = finding["partition"]
-    if finding["class"] == "duplicate" and finding["first_dst_offset"] is not None:
-        return (
-            side("target", finding["first_dst_offset"], own, named=True, note=", another copy"),
-            side("target", at_target, own, named=True),
-        )
-    there = own if finding["dst_partition"] is None else finding["dst_partition"]
-    if at_source is None and at_target is None:
-        raise ValueError("the finding has no offset")
-    return (
-        side(
-            "source",
-            at_target if at_source is None else at_source,
-            own,
-            named=at_source is not None,
-        ),
-        side(
-            "target",
-            at_source if at_target is None else at_target,
-            there,
-            named=at_target is not None,
-        ),
-    )
-
-
-def _report(directory: Path) -> dict[str, Any]:
-    path = directory / "report.json"
-    if not path.exists():
-        raise ValueError(
-            f"{directory} has no report.json: give the --out directory of a finished audit"
-        )
-    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if "source" not in report:
-        raise ValueError(f"{directory}: the audit ended early: {report.get('cause')}")
-    return report
-
-
-def _finding(directory: Path, number: int | None, sha256: str) -> dict[str, Any]:
-    path = directory / "findings.jsonl"
-    if file_hash(path) != sha256:
-        raise ValueError(f"{path}: not the file of report.json, which has another SHA-256")
-    lines = path.read_text(encoding="utf-8").splitlines()
-    if not lines:
-        raise ValueError(f"{directory}: the audit has no finding")
-    for line in lines:
-        finding: dict[str, Any] = json.loads(line)
-        if number is None or finding["seq"] == number:
-            return finding
-    raise ValueError(
-        f"{directory}: findings.jsonl has no finding {number}; it has {len(lines)}, "
-        f"the last is {finding['seq']}"
-    )
 
 
 def _decoder(schema: Path | None) -> Decoder | None:
@@ -224,17 +128,15 @@ def _explanation(
 
 def _as_audited(side: Side, found: Found) -> list[str]:
     """Return whether the record is still as the audit read it; nothing if the finding has no hash of it."""
-    from spark_jobs.content_hash import MOST_BYTES, content_hash
+    from spark_jobs.content_hash import MOST_BYTES
     from spark_jobs.stored_record import Stored
 
     if side.audited_hash is None or not isinstance(found, Stored):
         return []
-    now = content_hash(found)
-    if now is None:
+    same = is_as_audited(side, found)
+    if same is None:
         return [f"not checked: above {MOST_BYTES:,} bytes"]
-    return [
-        "yes, the same hash" if f"{now:016x}" == side.audited_hash else "NO, it has CHANGED since"
-    ]
+    return ["yes, the same hash" if same else "NO, it has CHANGED since"]
 
 
 def _yourself(sides: tuple[Side, Side], found: tuple[Found, Found], avro: Path | None) -> list[str]:

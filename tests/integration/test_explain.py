@@ -74,9 +74,12 @@ class Audited:
         (self.out / "report.json").write_text(json.dumps(report))
 
     def explain(self, *words: str, code: int = 0) -> str:
+        return self.run("explain", *words, code=code)
+
+    def run(self, command: str, *words: str, code: int = 0) -> str:
         before = {path.name: path.read_bytes() for path in self.out.iterdir()}
         done = subprocess.run(
-            [sys.executable, "-m", "spark_jobs", "explain", "--run", str(self.out), *words],
+            [sys.executable, "-m", "spark_jobs", command, "--run", str(self.out), *words],
             capture_output=True,
             text=True,
             timeout=60,
@@ -228,6 +231,30 @@ def test_avro_values_are_decoded(audited: Audited, tmp_path: Path) -> None:
         [sys.executable, "-m", "kclient", *words, "-q"], capture_output=True, timeout=60
     )
     assert json.loads(done.stdout)["value"] == {"price": 7}
+
+
+def test_diff_names_the_fields_that_differ_and_the_findings_without_two_records(
+    audited: Audited, tmp_path: Path
+) -> None:
+    fields = [{"name": "price", "type": "long"}, {"name": "name", "type": "string"}]
+    schema = {"type": "record", "name": "Order", "fields": fields}
+    path = tmp_path / "order.avsc"
+    path.write_text(json.dumps(schema))
+    encode = AvroSerializer(schema)
+    first, second = (encode({"price": price, "name": "a"}) for price in (7, 8))
+    audited.write([(b"a", first), (b"b", first)], [(b"a", second), (b"b", b"not Avro")])
+    audited.found(
+        finding(audited, FindingClass.CORRUPT, 0, 0, field="value"),
+        finding(audited, FindingClass.MISSING, 1, None),
+        finding(audited, FindingClass.CORRUPT, 1, 1, field="value"),
+    )
+    lines = audited.run("diff", "--avro", str(path), "--finding", "1").splitlines()
+    assert [line.strip() for line in lines if "->" in line] == ["price: 7 -> 8"]
+    output = audited.run("diff", "--avro", str(path), "--format", "json", code=3)
+    document = json.loads(output)
+    assert [each["status"] for each in document["findings"]] == ["compared", "undecodable"]
+    assert document["fields"] == {"price": 1}
+    assert document["findings_of_one_side"] == 1
 
 
 def test_another_cluster_than_the_audited_one_is_exit_code_4(audited: Audited) -> None:

@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from spark_jobs.cli import kaudit
-from spark_jobs.commands.explain import Side, _exit_code, _finding, _report, places
+from spark_jobs.commands.explain import _exit_code
+from spark_jobs.commands.run_directory import Side, finding_of, load_findings, load_report, places
 from spark_jobs.reconcile import Options
 from spark_jobs.report.files import write_report
 from spark_jobs.stored_record import Absent
@@ -100,9 +101,10 @@ def test_every_class_of_finding_in_a_report_has_its_places(tmp_path: Path, kind:
     run = audit(case.source, case.target, Options(window=20, complete=case.complete))
     report = report_of(run)
     write_report(tmp_path, report)
-    document = _report(tmp_path)
+    document = load_report(tmp_path)
+    findings = load_findings(tmp_path, document)
     for number, text in enumerate(report.lines, 1):
-        finding = _finding(tmp_path, number, document["files"]["findings.jsonl"])
+        finding = finding_of(findings, number, tmp_path)
         assert finding == json.loads(text)
         assert any(side.named for side in places(finding, document))
 

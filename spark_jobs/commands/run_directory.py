@@ -1,0 +1,149 @@
+"""What commands read of a finished audit: its report, its findings, and where the records of a finding are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from spark_jobs.report.hashes import file_hash
+
+if TYPE_CHECKING:
+    from spark_jobs.record_lookup import Place
+    from spark_jobs.stored_record import Stored
+
+
+def with_run_directory(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command --run and --finding; *default* is what it does without --finding."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        number = click.option(
+            "--finding",
+            "number",
+            type=click.IntRange(1),
+            metavar="N",
+            help=f"The `seq` of the finding in findings.jsonl (default: {default}).",
+        )
+        directory = click.option(
+            "--run",
+            "directory",
+            required=True,
+            type=click.Path(exists=True, file_okay=False, path_type=Path),
+            metavar="DIR",
+            help="The --out directory of `kaudit reconcile`.",
+        )
+        return directory(number(command))
+
+    return decorate
+
+
+with_timeout = click.option(
+    "--timeout", default=10.0, type=click.FloatRange(0.1), help="Seconds to wait for each cluster."
+)
+
+
+class Side(NamedTuple):
+    """One of the two places that an explanation compares."""
+
+    title: str
+    place: Place
+    named: bool
+    """Whether the finding names this record. If not, the same offset of the other cluster is shown beside it."""
+    audited_hash: str | None = None
+    """The content hash that the audit read, in hex."""
+
+
+def places(finding: Mapping[str, Any], report: Mapping[str, Any]) -> tuple[Side, Side]:
+    """Return the two places to compare: the source's and the target's, or two of the target for a duplicate."""
+    from spark_jobs.record_lookup import Place
+
+    at_source, at_target = finding["src_offset"], finding["dst_offset"]
+
+    hashes = {"source": finding["src_hash"], "target": finding["dst_hash"]}
+
+    def side(which: str, offset: int, partition: int, *, named: bool, note: str = "") -> Side:
+        cluster = report[which]
+        place = Place(
+            cluster["name"],
+            cluster["bootstrap"],
+            cluster["cluster_id"],
+            cluster["prefix"] + finding["topic"],
+            partition,
+            offset,
+        )
+        if not named:
+            note = ", the same offset: the finding names no record here"
+        title = f"{which} {place.cluster}: {place.topic_partition} at {offset}{note}"
+        # The other copy of a duplicate has the same content.
+        return Side(title, place, named, hashes[which] if named else None)
+
+    own = finding["partition"]
+    if finding["class"] == "duplicate" and finding["first_dst_offset"] is not None:
+        return (
+            side("target", finding["first_dst_offset"], own, named=True, note=", another copy"),
+            side("target", at_target, own, named=True),
+        )
+    there = own if finding["dst_partition"] is None else finding["dst_partition"]
+    if at_source is None and at_target is None:
+        raise ValueError("the finding has no offset")
+    return (
+        side(
+            "source",
+            at_target if at_source is None else at_source,
+            own,
+            named=at_source is not None,
+        ),
+        side(
+            "target",
+            at_source if at_target is None else at_target,
+            there,
+            named=at_target is not None,
+        ),
+    )
+
+
+def load_report(directory: Path) -> dict[str, Any]:
+    """Return the report.json of *directory*; raise ValueError if no finished audit wrote it."""
+    path = directory / "report.json"
+    if not path.exists():
+        raise ValueError(
+            f"{directory} has no report.json: give the --out directory of a finished audit"
+        )
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if "source" not in report:
+        raise ValueError(f"{directory}: the audit ended early: {report.get('cause')}")
+    return report
+
+
+def load_findings(directory: Path, report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the findings that *report* was written with; raise ValueError if the file is another one."""
+    path = directory / "findings.jsonl"
+    if file_hash(path) != report["files"]["findings.jsonl"]:
+        raise ValueError(f"{path}: not the file of report.json, which has another SHA-256")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def finding_of(
+    findings: Sequence[dict[str, Any]], number: int | None, directory: Path
+) -> dict[str, Any]:
+    """Return the finding with *number* as its `seq`, the first one for None; raise ValueError."""
+    if not findings:
+        raise ValueError(f"{directory}: the audit has no finding")
+    for finding in findings:
+        if number is None or finding["seq"] == number:
+            return finding
+    raise ValueError(
+        f"{directory}: findings.jsonl has no finding {number}; it has {len(findings)}, "
+        f"the last is {findings[-1]['seq']}"
+    )
+
+
+def is_as_audited(side: Side, found: Stored) -> bool | None:
+    """Return whether the record has the hash that the audit read; None if that is not known."""
+    from spark_jobs.content_hash import content_hash
+
+    now = None if side.audited_hash is None else content_hash(found)
+    return None if now is None else f"{now:016x}" == side.audited_hash

@@ -1,0 +1,264 @@
+"""`kaudit diff`: what it prints for values, schemas and findings, and which findings it chooses."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from kclient.avro import AvroSerializer
+from spark_jobs.avro_diff import (
+    Diff,
+    FindingDiff,
+    Status,
+    difference_line,
+    json_document,
+    text,
+    totals,
+)
+from spark_jobs.avro_fields import Comparison, Default, Leaf, Parsed, Schemas, Undecoded, compare
+from spark_jobs.cli import kaudit
+from spark_jobs.commands.diff import _chosen, _schemas
+from spark_jobs.verdict import ExitCode
+
+
+def record(*fields: dict[str, Any], name: str = "Order") -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": list(fields)}
+
+
+PRICE = {"name": "price", "type": "long"}
+V1 = record(PRICE)
+V2 = record(
+    PRICE, {"name": "note", "type": ["null", "string"], "default": None, "aliases": ["remark"]}
+)
+V0 = record(PRICE, {"name": "remark", "type": ["null", "string"]})
+SCHEMAS = Schemas(Parsed(V2, "v2.avsc"), [Parsed(V1, "v1.avsc"), Parsed(V0, "v0.avsc")], {})
+
+
+def framed(schema: Any, value: Any, schema_id: int | None = None) -> bytes:
+    data = AvroSerializer(schema, schema_id=schema_id)(value)
+    assert data is not None
+    return data
+
+
+def lines(found: Comparison) -> list[str]:
+    return [difference_line(each, 200) for each in found.differences]
+
+
+def of_field(kind: Any, left: Any, right: Any) -> str:
+    schema = record({"name": "x", "type": kind})
+    found = compare(
+        Schemas(Parsed(schema, "x"), [], {}),
+        framed(schema, {"x": left}),
+        framed(schema, {"x": right}),
+    )
+    (line,) = lines(found)
+    return line
+
+
+def test_a_changed_field_is_named_with_both_values() -> None:
+    found = compare(SCHEMAS, framed(V1, {"price": 5}), framed(V1, {"price": 7}))
+    assert lines(found) == ["price: 5 -> 7"]
+
+
+def test_a_default_is_shown_as_not_written() -> None:
+    old = framed(V1, {"price": 5})
+    assert lines(compare(SCHEMAS, old, framed(V2, {"price": 5, "note": None}))) == [
+        "note: null (default, not written) = null"
+    ]
+    assert lines(compare(SCHEMAS, old, framed(V2, {"price": 5, "note": "late"}))) == [
+        'note: null (default, not written) -> "late"'
+    ]
+    assert lines(compare(SCHEMAS, old, old)) == []
+
+
+def test_a_renamed_field_is_one_field() -> None:
+    old = framed(V0, {"price": 5, "remark": "late"})
+    assert lines(compare(SCHEMAS, old, framed(V2, {"price": 5, "note": "late"}))) == []
+    assert lines(compare(SCHEMAS, old, framed(V2, {"price": 5, "note": "soon"}))) == [
+        'note: "late" -> "soon"'
+    ]
+
+
+def test_a_field_that_the_reader_does_not_know_is_compared_too() -> None:
+    schemas = Schemas(Parsed(V1, "v1"), [Parsed(V0, "v0")], {})
+    found = compare(
+        schemas, framed(V0, {"price": 5, "remark": "a"}), framed(V0, {"price": 5, "remark": "b"})
+    )
+    assert lines(found) == ['remark: "a" -> "b"']
+    found = compare(schemas, framed(V0, {"price": 5, "remark": "a"}), framed(V1, {"price": 5}))
+    assert lines(found) == ['remark: "a" -> (not in the schema, or absent)']
+
+
+@pytest.mark.parametrize(
+    ("kind", "left", "right", "line"),
+    [
+        (["null", "string"], None, "a", 'x: null -> "a"'),
+        (["int", "boolean"], 1, True, "x: 1 -> true"),
+        ("double", 0.0, -0.0, "x: 0.0 -> -0.0"),
+        ("bytes", b"\x00", b"\x01", "x: hex 00 -> hex 01"),
+        ("string", "\x1b[2J", "b", r'x: "\u001b[2J" -> "b"'),
+        (
+            {"type": "array", "items": "int"},
+            [1, 2],
+            [1],
+            "x[1]: 2 -> (not in the schema, or absent)",
+        ),
+        ({"type": "map", "values": "int"}, {'a"': 1}, {'a"': 2}, r'x["a\""]: 1 -> 2'),
+        (
+            {"type": "long", "logicalType": "timestamp-millis"},
+            0,
+            1500,
+            "x: 0 (1970-01-01T00:00:00.000Z) -> 1500 (1970-01-01T00:00:01.500Z)",
+        ),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2},
+            Decimal("1.50"),
+            Decimal("-0.01"),
+            "x: hex 0096 (1.50) -> hex ff (-0.01)",
+        ),
+        (["null", {"type": "int", "logicalType": "date"}], None, 1, "x: null -> 1 (1970-01-02)"),
+    ],
+)
+def test_values_as_text(kind: Any, left: Any, right: Any, line: str) -> None:
+    assert of_field(kind, left, right) == line
+
+
+def test_two_long_texts_show_where_they_differ_first() -> None:
+    schema = record({"name": "x", "type": "string"})
+    schemas = Schemas(Parsed(schema, "x"), [], {})
+    values = (framed(schema, {"x": "a" * 500 + each}) for each in "bc")
+    (found,) = compare(schemas, *values).differences
+    assert difference_line(found, 20).endswith(
+        'first difference at character 501: aaaaaaaab" -> aaaaaaaac")'
+    )
+
+
+def test_a_default_of_bytes_is_bytes() -> None:
+    reader = record(PRICE, {"name": "raw", "type": "bytes", "default": "\u00ff"})
+    schemas = Schemas(Parsed(reader, "reader"), [Parsed(V1, "v1")], {})
+    found = compare(schemas, framed(V1, {"price": 1}), framed(reader, {"price": 1, "raw": b"\xff"}))
+    (each,) = found.differences
+    assert (each.source, each.target) == (Default(Leaf(b"\xff")), Leaf(b"\xff"))
+    assert each.equal_by_default
+
+
+def test_a_schema_id_is_never_guessed() -> None:
+    schemas = Schemas(Parsed(V1, "v1"), [], {7: Parsed(V1, "seven")})
+    known, unknown = framed(V1, {"price": 1}, 7), framed(V1, {"price": 1}, 8)
+    assert compare(schemas, known, known).decoded
+    found = compare(schemas, known, unknown)
+    assert found.target == Undecoded(
+        "written with schema id 8, of which no schema was given (--schema-id 8=FILE)"
+    )
+    assert not found.decoded
+
+
+@pytest.mark.parametrize("data", [b"", b"plain", b"\xc3\x01short", framed(V1, {"price": 1}) + b"x"])
+def test_what_is_no_avro_is_named_and_not_compared(data: bytes) -> None:
+    found = compare(SCHEMAS, data, framed(V1, {"price": 1}))
+    assert isinstance(found.source, Undecoded)
+    assert not found.decoded
+    assert found.differences == ()
+
+
+def test_a_tombstone_differs_from_a_value_as_a_whole() -> None:
+    assert lines(compare(SCHEMAS, None, framed(V1, {"price": 1}))) == [
+        '(the value): null -> {"price": 1, "note": null}'
+    ]
+    assert lines(compare(SCHEMAS, None, None)) == []
+
+
+FINDING = {
+    "seq": 1,
+    "class": "corrupt",
+    "topic": "orders",
+    "partition": 0,
+    "src_offset": 5,
+    "dst_offset": 5,
+    "first_dst_offset": None,
+}
+
+
+def diff_of(*comparisons: Comparison) -> Diff:
+    found = [FindingDiff(FINDING, Status.COMPARED, each) for each in comparisons]
+    return Diff("run", found, left_out=2, one_side=3)
+
+
+def test_equal_fields_in_other_bytes_are_no_silent_equality() -> None:
+    old, new = framed(V1, {"price": 5}), framed(V2, {"price": 5, "note": None})
+    output = text(diff_of(compare(SCHEMAS, old, new)), max_chars=200, max_lines=50)
+    assert "no field differs; the bytes of the values differ" in output
+    assert "v1.avsc -> fingerprint" in output
+    assert "2 more findings were left out" in output
+    assert "3 more findings name one record only" in output
+
+
+def test_findings_are_counted_by_field() -> None:
+    schema = record({"name": "x", "type": {"type": "array", "items": "int"}})
+    schemas = Schemas(Parsed(schema, "x"), [], {})
+    left, right = framed(schema, {"x": [1, 2]}), framed(schema, {"x": [3, 4]})
+    found = compare(schemas, left, right)
+    both = diff_of(
+        found, found, compare(SCHEMAS, framed(V1, {"price": 1}), framed(V1, {"price": 2}))
+    )
+    assert totals(both.diffs) == {"x[]": 2, "price": 1}
+
+
+def test_the_json_has_values_defaults_and_absence_apart() -> None:
+    schema = record(PRICE, {"name": "f", "type": ["double", "bytes"]})
+    schemas = Schemas(Parsed(V2, "v2"), [Parsed(schema, "f")], {})
+    found = compare(
+        schemas,
+        framed(schema, {"price": 5, "f": float("nan")}),
+        framed(V2, {"price": 5, "note": "n"}),
+    )
+    document = json.loads(json.dumps(json_document(diff_of(found)), allow_nan=False))
+    (finding,) = document["findings"]
+    assert {each["field"]: (each["source"], each["target"]) for each in finding["differences"]} == {
+        "f": ({"value": "nan"}, {"absent": True}),
+        "note": ({"default": None}, {"value": "n"}),
+    }
+    assert document["fields"] == {"f": 1, "note": 1}
+
+
+def test_findings_of_one_record_are_left_out_and_counted() -> None:
+    missing = {**FINDING, "class": "missing", "seq": 2, "dst_offset": None}
+    copy = {**FINDING, "class": "duplicate", "seq": 3, "src_offset": None, "first_dst_offset": 4}
+    findings = [FINDING, missing, copy]
+    assert _chosen(findings, None, 1, Path("report")) == ([FINDING], 1, 1)
+    assert _chosen(findings, 3, 1, Path("report")) == ([copy], 0, 0)
+    with pytest.raises(ValueError, match="it names one record only"):
+        _chosen(findings, 2, 20, Path("report"))
+    with pytest.raises(ValueError, match="no finding names two records"):
+        _chosen([missing], None, 20, Path("report"))
+
+
+def test_wrong_schemas_are_named_by_their_option(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.avsc", tmp_path / "bad.avsc"
+    good.write_text(json.dumps(V1))
+    bad.write_text('{"type": "nonsense"}')
+    assert _schemas([good], [f"7={good}"]).reader.label == "good.avsc"
+    for files, ids, expected in (
+        ([bad], [], "--avro .*bad.avsc: not an Avro schema"),
+        ([good], ["seven"], "--schema-id 'seven': expected ID=FILE"),
+        ([good], [f"7={bad}"], "--schema-id .*bad.avsc: not an Avro schema"),
+        ([good], [f"7={good}", f"7={good}"], "--schema-id 7: given twice"),
+    ):
+        with pytest.raises(ValueError, match=expected):
+            _schemas(files, ids)
+    bad.write_text("{")
+    with pytest.raises(ValueError, match="not JSON"):
+        _schemas([bad], [])
+
+
+def test_a_directory_without_a_report_is_a_usage_error(tmp_path: Path) -> None:
+    schema = tmp_path / "s.avsc"
+    schema.write_text(json.dumps(V1))
+    result = CliRunner().invoke(kaudit, ["diff", "--run", str(tmp_path), "--avro", str(schema)])
+    assert result.exit_code == ExitCode.USAGE
+    assert "no report.json" in result.output
