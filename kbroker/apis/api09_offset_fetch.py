@@ -4,12 +4,13 @@ v2 null topics mean all, and a top-level error; v3 throttle time; v5 leader epoc
 require_stable (KIP-447: nothing is ever pending here before there are transactions); v8 many groups in one request
 (KIP-709); v9 member id and epoch of the new group protocol (KIP-848), ignored.
 
-Offset -1: there is no committed offset.
+Offset -1: there is no committed offset. An offset znode that cannot be decoded is answered with UNKNOWN_SERVER_ERROR,
+because a client would begin at auto.offset.reset without an offset, and skip records or read them again.
 """
 
 from kbroker.apis.request import RequestContext
 from kbroker.common.turns import Slice, for_each
-from kbroker.coordinator.group.committed_offsets import CommittedOffset
+from kbroker.coordinator.group.committed_offsets import GroupOffsets
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kclient.wire.errors import ErrorCode, KafkaError
 from kclient.wire.schema.offset_fetch import (
@@ -23,7 +24,6 @@ from kclient.wire.schema.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 
-Committed = dict[str, dict[int, CommittedOffset]]
 Wanted = list[tuple[str, list[int]]]
 
 
@@ -46,23 +46,22 @@ class OffsetFetch:
             groups = {group.group_id: group for group in request.groups}.values()
             return OffsetFetchResponse(groups=await for_each(context.turns, groups, answer))
         response = OffsetFetchResponse()
-        committed: Committed = {}
+        offsets = GroupOffsets(request.group_id)
         error = ErrorCode.NONE
         try:
-            committed = await self._coordinator.offsets(request.group_id)
+            offsets = await self._coordinator.offsets(request.group_id)
         except KafkaError as failure:
             response.error_code = error = failure.code
-        wanted: Wanted = _all(committed)
+        wanted: Wanted = _all(offsets)
         if request.topics is not None:
             wanted = [(topic.name, topic.partition_indexes) for topic in request.topics]
         for name, partitions in wanted:
-            table = committed.get(name, {})
             answers = []
             for index in partitions:
                 if share.is_over():
                     await share.next()
                 answers.append(
-                    OffsetFetchResponsePartition(index, *_fields(table.get(index)), error)
+                    OffsetFetchResponsePartition(index, *_fields(offsets, name, index, error))
                 )
             response.topics.append(OffsetFetchResponseTopic(name, answers))
         return response
@@ -72,29 +71,35 @@ class OffsetFetch:
     ) -> OffsetFetchResponseGroup:
         response = OffsetFetchResponseGroup(group_id=group.group_id)
         try:
-            committed = await self._coordinator.offsets(group.group_id)
+            offsets = await self._coordinator.offsets(group.group_id)
         except KafkaError as failure:
             response.error_code = failure.code
             return response
-        wanted: Wanted = _all(committed)
+        wanted: Wanted = _all(offsets)
         if group.topics is not None:
             wanted = [(topic.name, topic.partition_indexes) for topic in group.topics]
         for name, partitions in wanted:
-            table = committed.get(name, {})
             answers = []
             for index in partitions:
                 if share.is_over():
                     await share.next()
-                answers.append(OffsetFetchResponsePartitions(index, *_fields(table.get(index))))
+                answers.append(OffsetFetchResponsePartitions(index, *_fields(offsets, name, index)))
             response.topics.append(OffsetFetchResponseTopics(name, answers))
         return response
 
 
-def _all(committed: Committed) -> Wanted:
-    return [(name, list(partitions)) for name, partitions in committed.items()]
+def _all(offsets: GroupOffsets) -> Wanted:
+    names = offsets.committed | dict.fromkeys(offsets.unreadable)
+    return [(name, offsets.partitions(name)) for name in names]
 
 
-def _fields(committed: CommittedOffset | None) -> tuple[int, int, str]:
+def _fields(
+    offsets: GroupOffsets, topic: str, partition: int, error: ErrorCode = ErrorCode.NONE
+) -> tuple[int, int, str, ErrorCode]:
+    """Return offset, leader epoch, metadata and error of a partition."""
+    committed = offsets.committed.get(topic, {}).get(partition)
     if committed is None:
-        return -1, -1, ""
-    return committed.offset, committed.detail.leader_epoch, committed.detail.metadata
+        if partition in offsets.unreadable.get(topic, ()):
+            error = error or ErrorCode.UNKNOWN_SERVER_ERROR
+        return -1, -1, "", error
+    return committed.offset, committed.detail.leader_epoch, committed.detail.metadata, error

@@ -99,7 +99,7 @@ class CoordinatingBroker:
 
     async def offsets(self, group: str = "g") -> Offsets:
         found = await self.coordinator.offsets(group)
-        return {t: {p: c.offset for p, c in ps.items()} for t, ps in found.items()}
+        return {t: {p: c.offset for p, c in ps.items()} for t, ps in found.committed.items()}
 
 
 async def error_of(request: Awaitable[Any]) -> ErrorCode:

@@ -122,7 +122,7 @@ class SteppedCoordinator:
     def offsets(self, group: str = "g") -> dict[str, dict[int, int]]:
         """Return the committed offsets of *group* as OffsetFetch gives them."""
         found = self.done(Deferred.fromCoroutine(self.coordinator.offsets(group)))
-        return {t: {p: c.offset for p, c in ps.items()} for t, ps in found.items()}
+        return {t: {p: c.offset for p, c in ps.items()} for t, ps in found.committed.items()}
 
     def join(self, name: str, group: str = "g", **changes: Any) -> Deferred[JoinGroupResult]:
         """Join as a client that needs no member id first."""

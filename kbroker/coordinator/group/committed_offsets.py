@@ -47,6 +47,8 @@ class GroupOffsets:
     group_id: str
     committed: dict[str, dict[int, CommittedOffset]] = field(default_factory=dict)
     details: dict[str, dict[int, CommitDetail | None]] = field(default_factory=dict)
+    unreadable: dict[str, set[int]] = field(default_factory=dict)
+    """Partitions with an offset znode that cannot be decoded, until another commit replaces it."""
     has_root: bool = False
     has_offsets: bool = False
 
@@ -73,7 +75,8 @@ class GroupOffsets:
         else:
             operations.append(Create(path, data))
         before = partitions.get(partition)
-        if commit.detail != (before or NO_DETAIL):
+        is_unreadable = before is not None and partition in self.unreadable.get(topic, ())
+        if is_unreadable or commit.detail != (before or NO_DETAIL):
             content = encode_detail(commit.detail)
             detail = detail_path(path)
             operations.append(
@@ -96,12 +99,18 @@ class GroupOffsets:
     ) -> None:
         """Record that *commit* is in ZooKeeper."""
         offset = CommittedOffset(commit.offset, commit.detail, timestamp_ms)
+        self.unreadable.get(topic, set()).discard(partition)
         self.committed.setdefault(topic, {})[partition] = offset
 
     def forget(self, topic: str, partition: int) -> None:
         """Record that the offset was deleted."""
+        self.unreadable.get(topic, set()).discard(partition)
         for table in (self.committed, self.details):
             table.get(topic, {}).pop(partition, None)
+
+    def partitions(self, topic: str) -> list[int]:
+        """Return the partitions with an offset, whether it can be decoded or not."""
+        return [*self.committed.get(topic, ()), *sorted(self.unreadable.get(topic, ()))]
 
     def partitions_with_detail(self, topic: str) -> set[int]:
         """Return the partitions with a detail znode."""
@@ -114,7 +123,7 @@ def detail_path(offset_path: str) -> str:
 
 
 async def read_offsets(zookeeper: ZooKeeper, group_id: str) -> tuple[GroupOffsets, list[str]]:
-    """Read all offsets of a group; also return the problems of those that were left out.
+    """Read all offsets of a group; also return the problems of those that cannot be decoded.
 
     Errors: ConnectionLoss, SessionExpired.
     """
@@ -171,6 +180,7 @@ async def _read_partitions(
                 offsets.committed.setdefault(topic, {})[partition] = committed
         except (PoisonZnode, PoisonGroupStateError) as error:
             problems.append(str(error))
+            offsets.unreadable.setdefault(topic, set()).add(partition)
         offsets.details[topic][partition] = detail
 
 

@@ -16,7 +16,7 @@ names it as their leader.
 Owner: the reactor's thread.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -254,8 +254,7 @@ class CoordinatorShards:
 
     async def _load_partition(self, shard: CoordinatorShard, names: list[str]) -> None:
         states, problems = await read_states(shard.fence.zookeeper, names)
-        for problem in problems:
-            log.error("{problem}: its members rejoin", problem=problem)
+        _report(problems)
         if shard.fence.resigned:
             return
         shard.known.update(names)
@@ -301,11 +300,12 @@ class CoordinatorShards:
             try:
                 zookeeper = shard.fence.zookeeper
                 exists = group_id in await group_ids(zookeeper)
-                states, _problems = await read_states(zookeeper, [group_id])
+                states, problems = await read_states(zookeeper, [group_id])
             except ConnectionLoss:
                 await shard.fence.reconnected()
                 continue
             shard.loading.discard(group_id)
+            _report(problems)
             if exists:
                 shard.known.add(group_id)
             if group_id in states:
@@ -345,3 +345,8 @@ class CoordinatorShards:
         shard = self.partitions.get(group.fence.partition)
         if shard is not None:
             shard.known.add(group.group_id)
+
+
+def _report(problems: Iterable[str]) -> None:
+    for problem in problems:
+        log.error("{problem}: its members rejoin", problem=problem)

@@ -26,7 +26,7 @@ from twisted.logger import Logger
 
 from kbroker.common.gather import outcomes_of
 from kbroker.common.reactor import Clock
-from kbroker.coordinator.group.committed_offsets import CommittedOffset, detail_path
+from kbroker.coordinator.group.committed_offsets import CommittedOffset, GroupOffsets, detail_path
 from kbroker.coordinator.group.coordinator_shards import CoordinatorShard, CoordinatorShards
 from kbroker.coordinator.group.core.commits import CommitKey, OffsetCommit
 from kbroker.coordinator.group.core.effects import (
@@ -288,27 +288,25 @@ class GroupCoordinator:
             log.error("offsets of {group}: {error}", group=group.group_id, error=error)
             raise UnknownServerError(f"the offsets cannot be read: {error}") from None
 
-    async def offsets(self, group_id: str) -> dict[str, dict[int, CommittedOffset]]:
-        """Return all committed offsets of a group by topic and partition.
+    async def offsets(self, group_id: str) -> GroupOffsets:
+        """Return all committed offsets of a group.
 
-        The tables are the coordinator's own: read, do not keep or change them.
+        They are the coordinator's own: read, do not keep or change them.
         """
         return await self._offsets(await self._coordinated(group_id), group_id)
 
-    async def _offsets(
-        self, shard: CoordinatorShard, group_id: str
-    ) -> dict[str, dict[int, CommittedOffset]]:
+    async def _offsets(self, shard: CoordinatorShard, group_id: str) -> GroupOffsets:
         group = shard.groups.get(group_id)
         if group is None:
             if group_id not in shard.known:
-                return {}
+                return GroupOffsets(group_id)
             group = self._shards.add_group(shard, group_id)
         if not group.znodes.offsets_known and not (
             # An acknowledged offset stays valid while it cannot be read again: a commit in doubt counts as not done.
             group.znodes.offsets_read and not group.fence.zookeeper_answers
         ):
             await self._load_offsets(group)
-        return group.znodes.offsets.committed
+        return group.znodes.offsets
 
     async def delete_offsets(
         self, group_id: str, wanted: Sequence[tuple[str, int]]
@@ -371,6 +369,8 @@ class GroupCoordinator:
         if group is None or not group.may_expire:
             return 0
         old, is_unused = self._unused_offsets(group, before_ms)
+        # Nothing shows how old they are: they stay until the group commits, or the offset is deleted.
+        is_unused = is_unused and not any(group.znodes.offsets.unreadable.values())
         if is_unused:
             try:
                 await self._delete(shard, group_id)
@@ -411,7 +411,9 @@ class GroupCoordinator:
         """
         if not group.znodes.offsets_known:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if partition not in group.znodes.offsets.committed.get(topic, {}):
+        offsets = group.znodes.offsets
+        is_unreadable = partition in offsets.unreadable.get(topic, ())
+        if not is_unreadable and partition not in offsets.committed.get(topic, {}):
             return ErrorCode.NONE
         path = group_offset_path(group.group_id, topic, partition)
         operations: list[Operation] = [Delete(path)]

@@ -206,7 +206,11 @@ class GroupZnodes:
     async def _read_offsets(self) -> None:
         offsets, problems = await read_offsets(self._fence.zookeeper, self._group_id)
         for problem in problems:
-            log.error("{problem}: this offset is not served", problem=problem)
+            log.error(
+                "{problem}: OffsetFetch answers UNKNOWN_SERVER_ERROR for it until another offset is committed, or this"
+                " one is deleted",
+                problem=problem,
+            )
         if self._fence.resigned:
             raise NotCoordinator
         offsets.has_root = offsets.has_root or self._has_state

@@ -115,7 +115,7 @@ class OffsetExpiry:
                 offsets = await self._coordinator.offsets(listing.group_id)
             except KafkaError:
                 continue
-            for offset in [(t, p) for t in deleted for p in offsets.get(t, ())]:
+            for offset in [(t, p) for t in deleted for p in offsets.partitions(t)]:
                 # The topic may have been created again meanwhile. Commits are accepted for known topics only, so no
                 # commit of the new topic was accepted while the cache does not have it.
                 if offset[0] not in self._topics():

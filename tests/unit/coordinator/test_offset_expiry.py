@@ -8,6 +8,8 @@ from typing import Any, cast
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
+from kbroker.coordinator.group.committed_offsets import CommittedOffset, GroupOffsets
+from kbroker.coordinator.group.core.records import NO_DETAIL
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group.offset_expiry import OffsetExpiry
 from kbroker.zk.interface import ZooKeeper
@@ -45,10 +47,12 @@ class Groups:
     def listing(self) -> Any:
         return [SimpleNamespace(group_id="g")], None
 
-    async def offsets(self, _group_id: str) -> Any:
+    async def offsets(self, group_id: str) -> GroupOffsets:
         if self.created is not None:
             await self.created
-        return {"again": {0: 5}, "gone": {0: 7}}
+        # An offset that cannot be decoded goes with its topic, too.
+        committed = {"again": {0: CommittedOffset(5, NO_DETAIL, 0)}}
+        return GroupOffsets(group_id, committed, unreadable={"gone": {0}})
 
     async def drop_offsets(self, _group_id: str, wanted: list[tuple[str, int]]) -> int:
         self.dropped += wanted
