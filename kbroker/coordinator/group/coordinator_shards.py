@@ -31,7 +31,7 @@ from kbroker.coordinator.group.core.states import GroupState
 from kbroker.coordinator.group.group_metadata import GroupMetadata
 from kbroker.coordinator.group.group_store import group_ids, read_states
 from kbroker.coordinator.group.shard_fence import LeadershipConfirmer, ShardFence
-from kbroker.zk.errors import ConnectionLoss, SessionExpired
+from kbroker.zk.errors import ConnectionLoss, PoisonZnode, SessionExpired
 from kbroker.zk.interface import Connected, Expired, Lapsed, SessionEvent, ZooKeeper
 from kbroker.zk.znodes import decode_topic, partition_state_path, topic_path
 from kclient.wire.error_codes import ErrorCode
@@ -70,6 +70,8 @@ class CoordinatorShard:
     """Groups with znodes; a group that is not in `groups` has only offsets."""
     loading: set[str] = field(default_factory=set)
     """Groups that are being read again or deleted."""
+    problem: str = ""
+    """Why the shard could not be loaded, as it was logged."""
 
 
 class CoordinatorShards:
@@ -221,6 +223,20 @@ class CoordinatorShards:
             if not shard.fence.resigned and not shard.loaded:
                 self._clock.callLater(RETRY_LOADING, self._load_soon, shard)
 
+    def _load_later(self, shard: CoordinatorShard, problem: PoisonZnode) -> None:
+        if shard.problem != str(problem):
+            shard.problem = str(problem)
+            log.error(
+                "groups of partition {partition} wait until its state is mended: {problem}",
+                partition=shard.fence.partition,
+                problem=problem,
+            )
+        self._clock.callLater(RETRY_LOADING, self._load_again, shard)
+
+    def _load_again(self, shard: CoordinatorShard) -> None:
+        if not self._stopped and not shard.fence.resigned and not shard.loaded:
+            self._load_soon(shard)
+
     async def _load(self, batch: list[CoordinatorShard]) -> None:
         while batch := [c for c in batch if not c.fence.resigned and not c.loaded]:
             try:
@@ -234,13 +250,20 @@ class CoordinatorShards:
                 return
 
     async def _load_connected(self, batch: list[CoordinatorShard]) -> None:
-        """Load the shards of *batch*, all of one session, that this broker still leads."""
+        """Load the shards of *batch*, all of one session, that this broker still leads.
+
+        A shard with a state that cannot be decoded leaves *batch* and is loaded later: it must not hold up the others.
+        """
         zookeeper = batch[0].fence.zookeeper
         await zookeeper.sync(partition_state_path(OFFSETS_TOPIC, batch[0].fence.partition))
         ours = []
-        for shard in batch:
-            if await shard.fence.still_leads():
-                ours.append(shard)
+        for shard in list(batch):
+            try:
+                if await shard.fence.still_leads():
+                    ours.append(shard)
+            except PoisonZnode as problem:
+                batch.remove(shard)
+                self._load_later(shard, problem)
         if not ours:
             return
         topic = await zookeeper.get(topic_path(OFFSETS_TOPIC))
