@@ -173,6 +173,7 @@ class MirrorProcess:
                 part
                 for part in (
                     line(m.config.name, m.flow.progress.snapshot(m.flow.links.values(), now, wall)),
+                    str(m.workers or ""),
                     str(m.groups),
                     str(m.alarms),
                 )

@@ -3,7 +3,8 @@
 ``clusters = east, west`` names the clusters. ``east.bootstrap.servers`` and other client settings configure the
 connection to each. ``east->west.enabled = true`` enables a direction; ``east->west.topics`` and the other link
 settings configure it. A link setting without a prefix applies to all directions, ``east.consumer.X`` and
-``west.producer.X`` to those that read from or write to that cluster.
+``west.producer.X`` to those that read from or write to that cluster. ``west.zookeeper.connect`` lets several processes
+share the directions into west (`mirrormaker.workers`).
 
 One `ConfigError` lists all problems. An unknown name is a warning that suggests the nearest known one.
 """
@@ -19,9 +20,15 @@ from typing import Any
 
 from kclient.config import CommonConfig, every_setting, read_properties
 from kclient.errors import ConfigError
-from mirrormaker.settings import NOT_APPLICABLE, UNSUPPORTED, LinkSettings, link_settings
+from mirrormaker.settings import NOT_APPLICABLE, UNSUPPORTED, LinkSettings, link_settings, number
+from mirrormaker.workers import WorkerSettings
 
 _ARROW = "->"
+
+ZOOKEEPER = "zookeeper.connect"
+SESSION_TIMEOUT = "zookeeper.session.timeout.ms"
+DEFAULT_SESSION_TIMEOUT = "18000"
+"""Settings of a target's ZooKeeper, as a broker's, with the alias before them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,8 @@ class FlowConfig:
     settings: LinkSettings
     opposite_emits_heartbeats: bool = False
     """Whether the opposite direction is enabled, too, and emits heartbeats."""
+    workers: WorkerSettings | None = None
+    """Where the workers of this direction meet; None: one process copies everything."""
 
     @property
     def name(self) -> str:
@@ -98,6 +107,8 @@ class _Parser:
                 f"no direction is enabled; enable one with: {example}.enabled = true"
             )
         clients = {alias: self._client(alias) for alias in dict.fromkeys(sum(enabled, ()))}
+        workers = {pair: self._workers(pair, settings[pair]) for pair in enabled}
+        self._check_zookeepers({target for _, target in enabled})
         return [
             FlowConfig(
                 source,
@@ -106,6 +117,7 @@ class _Parser:
                 clients[target],
                 settings[source, target],
                 (target, source) in enabled and settings[target, source].emit_heartbeats,
+                workers[source, target],
             )
             for source, target in enabled
         ]
@@ -135,6 +147,47 @@ class _Parser:
                 if text not in self.problems:
                     self.problems.append(text)
         return LinkSettings(**found)
+
+    def _workers(self, pair: tuple[str, str], settings: LinkSettings) -> WorkerSettings | None:
+        """Return where the workers of a direction meet, if its target's ZooKeeper is named."""
+        name, timeout_name = f"{pair[1]}.{ZOOKEEPER}", f"{pair[1]}.{SESSION_TIMEOUT}"
+        if name not in self.values:
+            return None
+        from mirrormaker.worker_registry import check_connect
+
+        connect, timeout = (
+            self.values[name].strip(),
+            self.values.get(timeout_name, DEFAULT_SESSION_TIMEOUT),
+        )
+        found = WorkerSettings(connect, 0.0)
+        try:
+            check_connect(connect)
+        except ValueError as problem:
+            self.problems.append(f"{name}: {problem}")
+        try:
+            found = WorkerSettings(connect, number(1000)(timeout.strip()) / 1000)
+        except ValueError as problem:
+            self.problems.append(f"{timeout_name}: {problem}")
+        if not settings.refresh_topics:
+            self.problems.append(
+                f"{name}: needs refresh.topics.enabled=true; workers find by it what another one created"
+            )
+        return found
+
+    def _check_zookeepers(self, targets: set[str]) -> None:
+        """Warn about settings of ZooKeeper that no direction uses."""
+        for alias in self.aliases:
+            connect, timeout = f"{alias}.{ZOOKEEPER}", f"{alias}.{SESSION_TIMEOUT}"
+            unused: tuple[str, ...]
+            if alias not in targets:
+                unused, why = (connect, timeout), f"no direction into {alias} is enabled"
+            elif connect not in self.values:
+                unused, why = (timeout,), f"{connect} is not set"
+            else:
+                continue
+            self.warnings += [
+                f"{name}: has no effect, {why}" for name in unused if name in self.values
+            ]
 
     def _client(self, alias: str) -> CommonConfig:
         """Return the client settings of the cluster *alias*."""
@@ -181,12 +234,15 @@ class _Parser:
     def _is_known(self, name: str, written: str) -> bool:
         if written == "clusters" or name in link_settings():
             return True
+        if name in (ZOOKEEPER, SESSION_TIMEOUT):
+            return name != written and _ARROW not in written
         return name != written and name.replace(".", "_") in every_setting()
 
     def _unknown(self, name: str, written: str) -> str:
         if _ARROW in written and name == written:
             return f"{written}: unknown, {written.partition('.')[0]} is not a pair of the named clusters"
         known = [*link_settings(), "clusters", *(s.replace("_", ".") for s in every_setting())]
+        known += [ZOOKEEPER, SESSION_TIMEOUT]
         near = difflib.get_close_matches(name, known, n=1)
         prefix = written[: len(written) - len(name)]
         return f"{written}: unknown setting" + (

@@ -82,7 +82,8 @@ class Flow:
     *done* is called when the last link has finished or stopped; *defect* with a failure that is not a KafkaError.
     *mark* marks a target topic as a mirror of a source topic with a topic id (`mirrormaker.marks`). *too_large* gets a
     source topic and the size of its batch that the target rejected as too large. *record* writes a gap of a source
-    partition, its target partition, and the present topic id into the ledger.
+    partition, its target partition, and the present topic id into the ledger. *rejected* gets a source partition with a
+    target's log that ends elsewhere than this flow expects; it may remove the partition.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Flow:
         mark: Callable[[str, str, str], Awaitable[None]],
         too_large: Callable[[str, int], None],
         record: Callable[[TopicPartition, TopicPartition, Gap, str], Deferred[None]],
+        rejected: Callable[[TopicPartition], None],
     ) -> None:
         self.source = source
         self.target = target
@@ -112,6 +114,7 @@ class Flow:
         self._mark = mark
         self._too_large = too_large
         self._record = record
+        self._rejected = rejected
         self.marks = Marks()
         self._reported: dict[TopicPartition, Problem] = {}
         """The problem of each stopped partition that was reported last."""
@@ -517,7 +520,10 @@ class Flow:
                     self.progress.appended(link, append.run, self.reactor.seconds())
                 self._apply(link, link.appended, append.generation, append.run.next_offset)
             elif isinstance(outcome, writing.Rejected):
+                is_first = append.generation == link.generation
                 self._apply(link, link.append_rejected, append.generation, outcome.log_end)
+                if is_first:  # those behind it are rejected in any case
+                    self._rejected(link.tp)
             else:
                 if outcome is not problem:
                     self._report(str(copy), str(outcome))

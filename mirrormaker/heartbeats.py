@@ -22,7 +22,7 @@ from mirrormaker.mm2_records import HEARTBEATS_TOPIC, heartbeat
 
 
 class Heartbeats:
-    """Emits the heartbeats of one direction. *report* gets (subject, event) for the operator."""
+    """Emits the heartbeats of one direction while *is_elected*. *report* gets (subject, event) for the operator."""
 
     def __init__(
         self,
@@ -30,8 +30,10 @@ class Heartbeats:
         target: Cluster,
         config: FlowConfig,
         *,
+        is_elected: Callable[[], bool],
         report: Callable[[str, str], None],
     ) -> None:
+        self._is_elected = is_elected
         self._reactor = source.reactor
         self._settings = config.settings
         self._report = report
@@ -56,7 +58,8 @@ class Heartbeats:
     async def run(self) -> None:
         """Emit every ``emit.heartbeats.interval.seconds``, if that is enabled."""
         while self._settings.emit_heartbeats:
-            await all_settled(self._emit(*each) for each in self._topics)
+            if self._is_elected():
+                await all_settled(self._emit(*each) for each in self._topics)
             await sleep(self._reactor, self._settings.emit_heartbeats_interval)
 
     async def _emit(self, topic: InternalTopic, sender: str, receiver: str) -> None:

@@ -8,6 +8,10 @@ conditional appends, compares the topics, and starts a link per partition. Then 
 source are removed, and the target topic stays, or is deleted later (`mirrormaker.deletions`). A topic with a new topic
 id gets new links; their lineage check stops them, or declares a gap (`mirrormaker.lineage`).
 
+Several processes share a direction, if the ZooKeeper of its target is configured (`mirrormaker.workers`). Then this
+mirror has links for its part of the partitions, and changes topics at the target only while it is elected. With every
+change of the workers it compares the topics again at once, and adds and removes links.
+
 With *once* the source's log ends at the creation of the links are the cut. Each link finishes there, and the mirror
 with the last link. If nothing is copied for `STALL_TIMEOUT` seconds, the mirror fails with its last error.
 
@@ -16,9 +20,10 @@ Owner: the reactor's thread
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -43,7 +48,11 @@ from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import GapPolicy
 from mirrormaker.log_ends import high_watermarks, read_cuts
 from mirrormaker.target import UnsupportedTarget, check_targets
-from mirrormaker.topics import Plan, Selection, Topic
+from mirrormaker.topics import CREATE_TIME, Plan, Selection, Topic
+from mirrormaker.workers import Workers, WorkerState, partitions_of, settings_digest
+
+if TYPE_CHECKING:
+    from mirrormaker.worker_registry import WorkerRegistry
 
 STALL_TIMEOUT = 60.0
 """Seconds without progress after which `--once` fails."""
@@ -55,6 +64,10 @@ DRAIN = 5.0
 """Seconds that `Mirror.stop` waits for appends in flight."""
 
 
+LEAVE = 30.0
+"""Seconds without a comparison of the topics after which a worker leaves its partitions to others."""
+
+
 class MirrorStalled(ClientError):
     """No record was copied for `STALL_TIMEOUT` seconds; the text has the last error."""
 
@@ -62,7 +75,7 @@ class MirrorStalled(ClientError):
 class Mirror:
     """Mirrors one direction. *report* gets (subject, event) for the operator.
 
-    *cluster* creates the client of each cluster.
+    *cluster* creates the client of each cluster. *zookeeper* is passed to `WorkerRegistry`, *worker_id* to `Workers`.
     """
 
     def __init__(
@@ -73,6 +86,8 @@ class Mirror:
         once: bool,
         report: Callable[[str, str], None],
         cluster: Callable[[Any, CommonConfig], Cluster] = Cluster,
+        zookeeper: Callable[..., Any] | None = None,
+        worker_id: str | None = None,
     ) -> None:
         self.config = config
         self.once = once
@@ -85,7 +100,7 @@ class Mirror:
         self.ledger = Ledger(
             self.target,
             ledger_topic(config.source),
-            lambda: self._source_id,
+            lambda: self.source_id,
             replication_factor=config.settings.replication_factor,
         )
         self.flow = Flow(
@@ -98,7 +113,19 @@ class Mirror:
             mark=self._mark,
             too_large=self._too_large,
             record=self.ledger.record,
+            rejected=self._rejected,
         )
+        self.workers: Workers | None = None
+        """The workers of this direction; None: this process copies everything."""
+        self._registry: WorkerRegistry | None = None
+        if config.workers is not None and not once:
+            self.workers, self._registry = self._join(zookeeper, worker_id)
+        self._shared: tuple[Plan, dict[str, Topic], set[str]] | None = None
+        """What the last comparison gave to `_add_links`."""
+        self._compared_at = 0.0
+        """When the topics were compared last, in monotonic seconds."""
+        self._waiting: Deferred[None] | None = None
+        self._woken = False
         self.groups = GroupMirror(
             self.source,
             self.target,
@@ -111,7 +138,13 @@ class Mirror:
             no_progress=config.settings.alarm_no_progress, lag=config.settings.alarm_lag
         )
         self._groups_running: Deferred[None] | None = None
-        self._heartbeats = Heartbeats(self.source, self.target, config, report=self._report)
+        self._heartbeats = Heartbeats(
+            self.source,
+            self.target,
+            config,
+            is_elected=lambda: self._is_elected,
+            report=self._report,
+        )
         self._heartbeats_running: Deferred[None] | None = None
         self._selection = Selection(config.source, config.target, config.settings)
         self._source_topics = Catalog(self.source)
@@ -160,6 +193,8 @@ class Mirror:
         until = self._reactor.seconds() + DRAIN
         while self.flow.appends_in_flight and self._reactor.seconds() < until:
             await sleep(self._reactor, 0.02)
+        if self._registry is not None:
+            await self._registry.stop()
         await self.source.close()
         await self.target.close()
         if not self._finished.called:
@@ -191,6 +226,9 @@ class Mirror:
                 self._check_stalled()
                 await sleep(self._reactor, RETRY)
         self._planned = True
+        self._compared_at = self._reactor.seconds()
+        if self._registry is not None:
+            self._registry.enter(self.source_id)
         if not self.once:
             self._groups_running = Deferred.fromCoroutine(self.groups.run())
             self._groups_running.addErrback(self._end)
@@ -199,7 +237,7 @@ class Mirror:
         self._maybe_finished()
         settings = self.config.settings
         while self.once or settings.refresh_topics:
-            await sleep(self._reactor, 1.0 if self.once else settings.refresh_interval)
+            await self._wait(1.0 if self.once else settings.refresh_interval)
             if self.once:
                 self._check_stalled()
                 continue
@@ -207,6 +245,11 @@ class Mirror:
                 await self._refresh()
             except KafkaError as problem:
                 self._report_error("topics", problem)
+                if self._shared is not None:
+                    await self._add_links(*self._shared)
+            else:
+                self._compared_at = self._reactor.seconds()
+            self._update_registration()
 
     async def _connect_cluster(self, cluster: Cluster, alias: str) -> None:
         """Connect to *cluster*; retry forever, or with *once* for `STALL_TIMEOUT` seconds."""
@@ -251,6 +294,8 @@ class Mirror:
 
     def _proven_copies(self) -> dict[TopicPartition, TopicPartition]:
         """Return the partitions with offsets that mean the same on both sides, by source partition."""
+        if self.workers is not None and self.workers.state is not WorkerState.MEMBER:
+            return {}  # another worker copies the offsets of these partitions
         copies = self.flow.proven_copies()
         return {tp: copy for tp, copy in copies.items() if tp.topic not in self._conflicts}
 
@@ -267,6 +312,112 @@ class Mirror:
         self._last_error = f"{about}: {what}"
         self._report_line(about, what)
 
+    # --- workers
+
+    def _join(
+        self, zookeeper: Callable[..., Any] | None, worker_id: str | None
+    ) -> tuple[Workers, WorkerRegistry]:
+        """Return the workers of this direction, and what registers this one."""
+        from mirrormaker.worker_registry import WorkerRegistry
+
+        assert self.config.workers is not None
+        settings = self.config.settings
+        digest = settings_digest(
+            (
+                self.config.source,
+                self.config.target,
+                settings.topics,
+                settings.topics_exclude,
+                settings.replication_policy,
+                settings.separator,
+                settings.emit_heartbeats,
+                settings.gap_policy,
+            )
+        )
+        workers = Workers(worker_id or secrets.token_hex(8), digest)
+        registry = WorkerRegistry(
+            self._reactor,
+            self.config.workers,
+            workers,
+            changed=self._wake,
+            report=self._report_line,
+            defect=self._end,
+            client=zookeeper,
+        )
+        return workers, registry
+
+    @property
+    def _is_elected(self) -> bool:
+        """Whether this process changes topics at the target."""
+        return self.workers is None or self.workers.is_elected
+
+    def _wake(self) -> None:
+        """Compare the topics now instead of after the interval."""
+        self._woken = True
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.callback(None)
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait for *seconds*, or until `_wake`, also if it was called since the last wait."""
+        if not self._woken:
+            waiting = self._waiting = Deferred()
+            timer = self._reactor.callLater(seconds, self._wake)
+            try:
+                await waiting
+            finally:
+                self._waiting = None
+                if timer.active():
+                    timer.cancel()
+        self._woken = False
+
+    def _left_to_elected(self, plan: Plan) -> set[str]:
+        """Return the target topics that the elected worker has to create or change before they are copied."""
+        left = {creation.name for creation in plan.create} | {
+            copy
+            for copy, changes in plan.set_configs.items()
+            if changes.keys() & CREATE_TIME.keys()
+        }
+        for copy in left | plan.unmarked:
+            self._target_topics.forget(copy)
+        return left
+
+    def _share(self, plan: Plan, source: Mapping[str, Topic]) -> Collection[TopicPartition] | None:
+        """Return the partitions that this worker copies, None for all; remove the links of others."""
+        if self.workers is None:
+            return None
+        every = partitions_of(plan, source)
+        unmarked = {name for name, copy in plan.mirrored.items() if copy in plan.unmarked}
+        share = self.workers.share(every, unmarked, self._reactor.seconds())
+        for tp in [tp for tp in every if tp in self.flow.links and tp not in share]:
+            self.flow.remove(tp)
+        if self._is_elected:
+            return share
+        present = self.target.metadata.topics
+        return {
+            tp
+            for tp in share
+            if (topic := present.get(plan.mirrored[tp.topic])) is not None
+            and tp.partition in topic.partitions
+        }
+
+    def _rejected(self, tp: TopicPartition) -> None:
+        """Leave a partition alone that another worker copies, if this one has no session."""
+        if self.workers is not None and self.workers.rejected(tp, self._reactor.seconds()):
+            self._report_line(str(tp), "another worker copies it")
+            self.flow.remove(tp)
+
+    def _update_registration(self) -> None:
+        """Show this worker's partitions to `kmirror status`; leave them to others if a cluster cannot be read."""
+        if self._registry is None:
+            return
+        if self._reactor.seconds() - self._compared_at >= LEAVE:
+            self._registry.leave()
+            return
+        self._registry.come_back()
+        counts = {"stopped": len(self.stopped_links), "alarms": len(self.alarms.stalled)}
+        self._registry.publish({"partitions": len(self.flow.links), **counts})
+
     # --- topics
 
     async def plan(self) -> Plan:
@@ -282,7 +433,7 @@ class Mirror:
             copies | self._possible_copies(there), configs_too=configs_too, present=there
         )
         ids = self._source_topics.topic_ids if self._deletes_topics else ()
-        orphaned = orphans(ids, target, self._source_id)
+        orphaned = orphans(ids, target, self.source_id)
         target = {name: topic for name, topic in target.items() if name in copies}
         if configs_too:
             self._configs_due = now + self.config.settings.sync_configs_interval
@@ -295,7 +446,7 @@ class Mirror:
         plan = self._selection.plan(
             {name: topic for name, topic in source.items() if name not in unreadable},
             target,
-            self._source_id,
+            self.source_id,
             self._target_id,
         )
         plan = replace(plan, conflicts={**plan.conflicts, **unreadable}, orphans=orphaned)
@@ -360,7 +511,8 @@ class Mirror:
         copy = self._selection.target_name(topic)
         try:
             found = await self._source_topics.limit_of(topic)
-            limit = max(self._largest[topic], found)
+            there = await self._target_topics.limit_of(copy)  # another worker may have raised it
+            limit = max(self._largest[topic], found, there)
             await self._target_topics.set_config(copy, "max.message.bytes", str(limit))
             self._report_line(
                 f"topic {copy}",
@@ -380,7 +532,7 @@ class Mirror:
         upstream = await self._source_topics.upstream_of(source)
         if self._target_id in upstream:
             raise PolicyViolation(f"{source} at the source is a mirror of the target")
-        await self._target_topics.mark(copy, self._source_id, topic_id, upstream)
+        await self._target_topics.mark(copy, self.source_id, topic_id, upstream)
 
     @property
     def _target_id(self) -> str:
@@ -388,16 +540,19 @@ class Mirror:
         return self.target.metadata.cluster_id or self.config.target
 
     @property
-    def _source_id(self) -> str:
+    def source_id(self) -> str:
         """The cluster id of the source, or its alias if the brokers send none."""
         return self.source.metadata.cluster_id or self.config.source
 
     async def _refresh(self) -> None:
         """Compare the topics, change the target's, and add links for new partitions."""
         plan = self._without_refused(await self.plan())
-        applied = await self._target_topics.apply(
-            plan, replication_factor=self.config.settings.replication_factor
-        )
+        is_elected = self._is_elected
+        applied = Applied({}, {})
+        if is_elected:
+            applied = await self._target_topics.apply(
+                plan, replication_factor=self.config.settings.replication_factor
+            )
         self._report_refused(plan, applied)
         failed = applied.failed
         conflicts = dict(plan.conflicts)
@@ -412,20 +567,21 @@ class Mirror:
         self._leave(plan.skipped)
         for name in conflicts:
             self._target_topics.forget(self._selection.target_name(name))
-        for creation in plan.create:
+        for creation in plan.create if is_elected else ():
             if creation.name not in failed:
                 self._report_line(
                     f"topic {creation.name}", f"created with {creation.partitions} partitions"
                 )
-        marked = set(plan.mirrored.values()) - plan.unmarked - set(failed)
+        left = set(failed) if is_elected else self._left_to_elected(plan)
+        marked = set(plan.mirrored.values()) - plan.unmarked - left
         self.flow.marks.known(marked, plan.unmarked)
         self._drop_vanished(self.compared)
-        await self._add_links(plan, self.compared, set(failed))
+        self._shared = plan, self.compared, left
+        await self._add_links(*self._shared)
         if self._deletes_topics and not self.once:
-            names = {copy: self._selection.source_name(copy) or copy for copy in plan.orphans}
-            await self._deletions.compared(
-                plan.orphans, names, self._source_id, self._reactor.seconds()
-            )
+            orphaned = plan.orphans if self._is_elected else {}
+            names = {copy: self._selection.source_name(copy) or copy for copy in orphaned}
+            await self._deletions.compared(orphaned, names, self.source_id, self._reactor.seconds())
         await self._update_stopped()
 
     def _leave(self, skipped: Mapping[str, str]) -> None:
@@ -480,15 +636,17 @@ class Mirror:
         for tp in [tp for tp in self.flow.links if tp.topic == topic]:
             self.flow.remove(tp)
 
-    async def _add_links(self, plan: Plan, source: dict[str, Topic], failed: set[str]) -> None:
+    async def _add_links(self, plan: Plan, source: dict[str, Topic], left: set[str]) -> None:
+        """Add links for the partitions to copy, without the target topics *left*; remove those of other workers."""
         new: dict[TopicPartition, TopicPartition] = {}
+        share = self._share(plan, source)
         for name, copy in plan.mirrored.items():
-            if copy in failed:
+            if copy in left:
                 continue
             self._ids.setdefault(name, source[name])
             for partition in range(source[name].partitions):
                 tp = TopicPartition(name, partition)
-                if tp not in self.flow.links:
+                if tp not in self.flow.links and (share is None or tp in share):
                     new[tp] = TopicPartition(copy, partition)
         cuts = await read_cuts(self.source, new) if self.once else {}
         for tp, copied in new.items():

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kclient.errors import KafkaError
 from kclient.net.waiting import sleep
@@ -19,6 +19,16 @@ from mirrormaker.log_ends import read_log_ends
 from mirrormaker.mirror import Mirror
 from mirrormaker.progress import count
 from mirrormaker.topics import Plan
+from mirrormaker.workers import assign, partitions_of
+
+if TYPE_CHECKING:
+    from mirrormaker.worker_registry import WorkerStatus
+
+WORKERS_TIMEOUT = 10.0
+"""Seconds that ZooKeeper may take to answer."""
+
+MOST_NAMED = 8
+"""Partitions of a worker that its line names; it counts the others."""
 
 Echo = Callable[[str], None]
 Ends = Mapping[TopicPartition, LogEnds | KafkaError]
@@ -86,6 +96,7 @@ async def _show_one(
     for tp in missing:
         found[Health.MISSING] += 1
         echo(f"  {tp!s:<40} {_numbers(None)}  {Health.MISSING.value}")
+    await _show_workers(mirror, plan, echo)
     for name, conflict in plan.conflicts.items():
         found[Health.STOPPED] += 1
         echo(f"  {name:<40} {_numbers(None)}  {Health.STOPPED.value}: {conflict}")
@@ -96,6 +107,51 @@ async def _show_one(
     for name, changes in plan.set_configs.items():
         echo(f"  drift {name}: {', '.join(changes)} not as at the source yet")
     return found
+
+
+async def _show_workers(mirror: Mirror, plan: Plan, echo: Echo) -> None:
+    """Print the registered workers, and the partitions that the assignment gives each of them."""
+    if mirror.workers is None or mirror.config.workers is None:
+        return
+    from mirrormaker.worker_registry import WorkersUnreadable, read_workers
+
+    try:
+        found = await read_workers(
+            mirror.source.reactor, mirror.config.workers, mirror.source_id, timeout=WORKERS_TIMEOUT
+        )
+    except WorkersUnreadable as problem:
+        echo(f"  workers: {problem}")
+        return
+    group = {
+        each.member.worker_id: each
+        for each in reversed(found)
+        if each.member.settings == mirror.workers.settings
+    }
+    assigned = assign(group, partitions_of(plan, mirror.compared))
+    for worker_id, each in reversed(group.items()):
+        mine = sorted(tp for tp, owner in assigned.items() if owner == worker_id)
+        elected = ", elected" if worker_id == next(reversed(group)) else ""
+        echo(f"  worker {worker_id} {_where(each)}{elected}: {len(mine)} partitions{_named(mine)}")
+    if not group:
+        echo("  workers: none is registered")
+    others = [each for each in found if each.member.settings != mirror.workers.settings]
+    for each in others:
+        echo(
+            f"  drift worker {each.member.worker_id} {_where(each)}: has other settings than this file"
+        )
+
+
+def _where(worker: WorkerStatus) -> str:
+    """Return the host and the process of a worker, and what it has counted last."""
+    content = worker.content
+    counts = [f"{content[name]} {name}" for name in ("stopped", "alarms") if content.get(name)]
+    return " ".join([f"{content.get('host', '?')}:{content.get('pid', '?')}", *counts])
+
+
+def _named(tps: Sequence[TopicPartition]) -> str:
+    named = ", ".join(map(str, tps[:MOST_NAMED]))
+    left = len(tps) - MOST_NAMED
+    return (f" {named}" if tps else "") + (f" and {left} more" if left > 0 else "")
 
 
 def _problem(mirror: Mirror, plan: Plan, tp: TopicPartition, ends: LogEnds) -> Problem | None:

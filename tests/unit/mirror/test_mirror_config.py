@@ -168,3 +168,54 @@ def test_a_file_is_read_as_java_properties(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere.*No such file"):
         MirrorConfig.load(tmp_path / "nowhere")
+
+
+def test_the_zookeeper_of_a_target_makes_its_directions_shared() -> None:
+    (flow,) = config().flows
+    assert flow.workers is None
+    (flow,) = config(**{"west.zookeeper.connect": "zk1:2181,zk2:2181/west"}).flows
+    assert flow.workers == ("zk1:2181,zk2:2181/west", 18.0)
+    found = config(
+        **{"west.zookeeper.connect": "zk1:2181", "west.zookeeper.session.timeout.ms": "6000"}
+    )
+    assert found.flows[0].workers == ("zk1:2181", 6.0)
+    assert not found.warnings
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"west.zookeeper.connect": "no servers"},
+            "west.zookeeper.connect: 'no servers' is not a list of ZooKeeper servers",
+        ),
+        (
+            {"west.zookeeper.connect": "zk:1", "west.zookeeper.session.timeout.ms": "6"},
+            "west.zookeeper.session.timeout.ms: 6 is below 1000",
+        ),
+        (
+            {"west.zookeeper.connect": "zk:1", "refresh.topics.enabled": "false"},
+            "west.zookeeper.connect: needs refresh.topics.enabled=true",
+        ),
+    ],
+)
+def test_workers_without_a_way_to_meet_are_refused(values: dict[str, str], message: str) -> None:
+    assert message in problems({**GOOD, **values})
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("east.zookeeper.connect", "has no effect, no direction into east is enabled"),
+        (
+            "west.zookeeper.session.timeout.ms",
+            "has no effect, west.zookeeper.connect is not set",
+        ),
+        ("zookeeper.connect", "unknown setting"),
+        ("west.zookeeper.conect", "did you mean west.zookeeper.connect?"),
+    ],
+)
+def test_a_zookeeper_that_no_direction_uses_is_warned_about(name: str, message: str) -> None:
+    (warning,) = config(**{name: "6000"}).warnings
+    assert warning.startswith(name)
+    assert message in warning
