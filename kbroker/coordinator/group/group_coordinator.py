@@ -354,9 +354,10 @@ class GroupCoordinator:
         )
 
     async def expire_offsets(self, group_id: str, before_ms: int) -> int:
-        """Delete the offsets that a group without members has not used since *before_ms*; return how many.
+        """Delete the offsets that a group has not used since *before_ms*; return how many.
 
-        A group without any offset left is deleted. Each deletion leaves in the turn that finds its offsets unused and
+        Those of a Stable group are of topics without a subscription. A group without members, and without any offset
+        left, is deleted. Each deletion leaves in the turn that finds its offsets unused and
         no commit on its way, so ZooKeeper executes it before every later commit.
         """
         try:
@@ -366,7 +367,7 @@ class GroupCoordinator:
         except KafkaError:
             return 0
         group = shard.groups.get(group_id)
-        if group is None or not group.may_expire:
+        if group is None:
             return 0
         old, is_unused = self._unused_offsets(group, before_ms)
         # Nothing shows how old they are: they stay until the group commits, or the offset is deleted.
@@ -381,7 +382,7 @@ class GroupCoordinator:
         for topic, partition, committed in old:
             unchanged = group.znodes.offsets.committed.get(topic, {}).get(partition) is committed
             pending = self._writer.is_pending(CommitKey(group_id, topic, partition))
-            if unchanged and not pending and group.may_expire:
+            if unchanged and not pending and group.unused_topics([topic]):
                 error = await self._delete_known_offset(group, topic, partition)
                 deleted += error is ErrorCode.NONE
         return deleted
@@ -390,6 +391,13 @@ class GroupCoordinator:
         self, group: GroupMetadata, before_ms: int
     ) -> tuple[list[tuple[str, int, CommittedOffset]], bool]:
         """Return the offsets of *group* that are unused since *before_ms*, and whether the whole group is unused."""
+        if not group.may_expire:
+            unused = group.unused_topics(group.znodes.offsets.committed)
+            return [
+                (topic, partition, committed)
+                for topic, partition, committed in group.znodes.offsets
+                if topic in unused and committed.timestamp_ms < before_ms
+            ], False
         table = list(group.znodes.offsets)
         has_commits = self._writer.has_pending(group.group_id)
         if group.machine.protocol_type is not None:

@@ -9,7 +9,7 @@ Some answers need no write: an assignment that a member requests again, or an er
 reject members of a new one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -153,6 +153,19 @@ class GroupMetadata:
             and not self._waiting_for_zookeeper
             and self.znodes.offsets_known
         )
+
+    def unused_topics(self, topics: Iterable[str]) -> set[str]:
+        """Return those of *topics* that no member uses, or is about to: their offsets expire by age (KIP-211).
+
+        While a group rebalances, or with a subscription that cannot be read, every topic is in use.
+        """
+        if self.may_expire:
+            return set(topics)
+        machine = self.machine
+        if machine.state is not GroupState.STABLE or machine.protocol_type != "consumer":
+            return set()
+        subscribed = self.subscribed_topics() if self.znodes.offsets_known else None
+        return set() if subscribed is None else set(topics) - subscribed
 
     def subscribed_topics(self) -> set[str] | None:
         """Return the topics of the subscriptions that the members sent last; None if one cannot be read.

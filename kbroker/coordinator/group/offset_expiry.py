@@ -1,9 +1,10 @@
-"""The expiry of offsets: of groups that have been empty for long, and of deleted topics.
+"""The expiry of offsets: of groups that have been empty for long, of unsubscribed topics, and of deleted ones.
 
 As in Kafka (KIP-211) the offsets of a group that used the group protocol expire together,
-`offsets.retention.minutes` after it became empty or, if that was later, after the last commit; those
-of a simple consumer (assign()) each that long after its own commit. A group without any offset left
-is deleted. Groups are checked one after the other, so that a sweep is never a burst.
+`offsets.retention.minutes` after it became empty or, if that was later, after the last commit. Those of a simple
+consumer (assign()) expire each that long after its own commit, as do those of a Stable group in topics without a
+subscription. A group without members and without any offset left is deleted. Groups are checked one after the other,
+so that a sweep is never a burst.
 
 A topic that disappears from the metadata cache takes its offsets with it, once ZooKeeper confirms
 that it is gone: a new topic of that name must not inherit the offsets of the old one (KAFKA-10545).

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+from twisted.internet.defer import Deferred
+
+from kbroker.coordinator.group.core.commits import OffsetCommit
+from kbroker.coordinator.group.core.effects import Sync
+from kbroker.coordinator.group.core.states import GroupState
 from kclient.wire.error_codes import ErrorCode
 from tests.kit.stepped_coordinator import SteppedCoordinator
 
@@ -72,3 +78,58 @@ def test_a_commit_without_a_valid_offset_creates_no_group(coordinator: SteppedCo
     assert coordinator.done(coordinator.commit()) == []
     assert coordinator.done(coordinator.commit(("..", 0, 1))) == [ErrorCode.INVALID_TOPIC_EXCEPTION]
     assert coordinator.coordinator.listing() == ([], ErrorCode.NONE)
+
+
+SUBSCRIBED = (("range", b"\0\1" + b"\0\0\0\1" + b"\0\1t" + b"\xff\xff\xff\xff"),)
+UNREADABLE = (("range", b"\0\1" + b"\0\0\0\1" + b"\0\x09t"),)
+
+
+def stable(coordinator: SteppedCoordinator, **changes: Any) -> str:
+    """Have the group g of one member begin a generation; return the member's id."""
+    joined = coordinator.done(coordinator.join("a", **changes))
+    sync = Sync(joined.member_id, joined.generation_id, {joined.member_id: b"all"})
+    coordinator.done(coordinator.coordinator.sync("g", sync))
+    return str(joined.member_id)
+
+
+def commit_as(coordinator: SteppedCoordinator, member: str, *offsets: tuple[str, int, int]) -> None:
+    wanted = [(topic, partition, OffsetCommit(at)) for topic, partition, at in offsets]
+    committing = coordinator.coordinator.commit("g", wanted, generation_id=1, member_id=member)
+    assert coordinator.done(Deferred.fromCoroutine(committing)) == ACKNOWLEDGED * len(offsets)
+
+
+def test_a_stable_group_loses_old_offsets_of_topics_without_a_subscription(
+    coordinator: SteppedCoordinator,
+) -> None:
+    member = stable(coordinator, protocols=SUBSCRIBED)
+    commit_as(coordinator, member, ("t", 0, 5), ("former", 0, 6), ("recent", 0, 7))
+    coordinator.now_ms += 1000
+    commit_as(coordinator, member, ("recent", 0, 8))
+    assert coordinator.done(coordinator.expire(coordinator.now_ms)) == 1
+    assert coordinator.offsets() == {"t": {0: 5}, "former": {}, "recent": {0: 8}}
+    assert "/consumers/g/offsets/former/0" not in coordinator.ensemble.tree
+
+
+@pytest.mark.parametrize(
+    "changes", [{"protocols": UNREADABLE}, {"protocols": SUBSCRIBED, "protocol_type": "connect"}]
+)
+def test_a_stable_group_with_unknown_subscriptions_loses_nothing(
+    coordinator: SteppedCoordinator, changes: dict[str, Any]
+) -> None:
+    member = stable(coordinator, **changes)
+    commit_as(coordinator, member, ("t", 0, 5), ("former", 0, 6))
+    coordinator.now_ms += 1000
+    assert coordinator.done(coordinator.expire(coordinator.now_ms)) == 0
+    assert coordinator.offsets() == {"t": {0: 5}, "former": {0: 6}}
+
+
+def test_a_group_that_rebalances_loses_nothing(coordinator: SteppedCoordinator) -> None:
+    member = stable(coordinator, protocols=SUBSCRIBED)
+    commit_as(coordinator, member, ("former", 0, 6))
+    coordinator.now_ms += 1000
+    coordinator.join("b", protocols=SUBSCRIBED)
+    coordinator.run(
+        lambda: coordinator.coordinator.listing()[0][0].state is GroupState.PREPARING_REBALANCE
+    )
+    assert coordinator.done(coordinator.expire(coordinator.now_ms)) == 0
+    assert coordinator.offsets() == {"former": {0: 6}}
