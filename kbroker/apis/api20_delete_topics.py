@@ -74,7 +74,8 @@ class DeleteTopics:
                 raise InvalidRequest("a topic is named or has an id, not both")
             name = self._name(name, topic_id)
             known = self._cache.topic(name)
-            await self._admin_manager.delete(name)
+            # The cache may be behind: the name may be of another topic already.
+            await self._admin_manager.delete(name, topic_id)
             left = deadline - self._monotonic()
             gone = await self._admin_manager.until_gone(
                 name, known.topic_id if known else None, left

@@ -46,6 +46,7 @@ from kclient.wire.errors import (
     TopicAlreadyExists,
     TopicDeletionDisabled,
     UnknownServerError,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from kclient.wire.uuids import encode_uuid
@@ -264,8 +265,11 @@ class AdminManager:
 
     # -- deletion ----------------------------------------------------------------------------
 
-    async def delete(self, name: str) -> None:
-        """Ask the controller to delete topic *name*. UnknownTopicOrPartition, TopicDeletionDisabled."""
+    async def delete(self, name: str, topic_id: UUID | None = None) -> None:
+        """Ask the controller to delete topic *name*, with that id if one is given.
+
+        UnknownTopicOrPartition, UnknownTopicId, TopicDeletionDisabled.
+        """
         if not self._config().delete_topic_enable:
             raise TopicDeletionDisabled(
                 "topics cannot be deleted here", hint="set delete.topic.enable=true on the brokers"
@@ -278,6 +282,11 @@ class AdminManager:
         created = await self._created(znodes.topic_path(name))
         if created is None:
             raise UnknownTopicOrPartition(f"there is no topic {name}")
+        # Read after `created`: if the topic is deleted and created again from now on, a retry does not delete that one.
+        if topic_id is not None and await self._topic_id(name) != topic_id:
+            raise UnknownTopicId(
+                f"topic {name} has another id than {topic_id}: it was created again"
+            )
         for _ in range(ATTEMPTS):
             try:
                 await ours.create(path)

@@ -23,6 +23,7 @@ from kclient.wire.errors import (
     RequestTimedOut,
     TopicAlreadyExists,
     UnknownServerError,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from kclient.wire.interbroker import UpdateMetadataBroker, UpdateMetadataRequest
@@ -198,6 +199,16 @@ def test_a_topic_that_was_created_again_meanwhile_is_not_deleted_by_a_retry() ->
     zookeeper.nodes[PATH] = topic_of(OURS)
     assert outcome(topics_on(zookeeper).delete("t")) is None
     assert zookeeper.answers == [None]
+
+
+def test_a_topic_that_was_created_again_is_not_deleted_by_the_id_of_the_former_one() -> None:
+    zookeeper = PaperZooKeeper(None)
+    zookeeper.nodes[PATH] = topic_of(THEIRS)
+    error = outcome(topics_on(zookeeper).delete("t", OURS))
+    assert isinstance(error, UnknownTopicId)
+    assert zookeeper.answers == [None]
+    assert outcome(topics_on(zookeeper).delete("t", THEIRS)) is None
+    assert zookeeper.answers == []
 
 
 def test_a_deletion_without_an_answer_is_no_success() -> None:
