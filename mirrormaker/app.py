@@ -89,7 +89,7 @@ class MirrorProcess:
         self._config = config
         self._once = once
         self._mirrors = [
-            Mirror(reactor, flow, once=once, report=self._reporter(flow.name))
+            Mirror(reactor, flow, once=once, report=self._reporter(flow.name), is_worker=not once)
             for flow in config.flows
         ]
         self._started = reactor.seconds()

@@ -49,7 +49,7 @@ from mirrormaker.link_state import GapPolicy
 from mirrormaker.log_ends import high_watermarks, read_cuts
 from mirrormaker.target import UnsupportedTarget, check_targets
 from mirrormaker.topics import CREATE_TIME, Plan, Selection, Topic
-from mirrormaker.workers import Workers, WorkerState, partitions_of, settings_digest
+from mirrormaker.workers import Workers, WorkerState, group_of, partitions_of
 
 if TYPE_CHECKING:
     from mirrormaker.worker_registry import WorkerRegistry
@@ -75,7 +75,8 @@ class MirrorStalled(ClientError):
 class Mirror:
     """Mirrors one direction. *report* gets (subject, event) for the operator.
 
-    *cluster* creates the client of each cluster. *zookeeper* is passed to `WorkerRegistry`, *worker_id* to `Workers`.
+    *cluster* creates the client of each cluster. With *is_worker* the mirror shares the direction, if the configuration
+    names a ZooKeeper; *zookeeper* is passed to `WorkerRegistry`, *worker_id* to `Workers`.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Mirror:
         once: bool,
         report: Callable[[str, str], None],
         cluster: Callable[[Any, CommonConfig], Cluster] = Cluster,
+        is_worker: bool = False,
         zookeeper: Callable[..., Any] | None = None,
         worker_id: str | None = None,
     ) -> None:
@@ -118,7 +120,7 @@ class Mirror:
         self.workers: Workers | None = None
         """The workers of this direction; None: this process copies everything."""
         self._registry: WorkerRegistry | None = None
-        if config.workers is not None and not once:
+        if is_worker and config.workers is not None:
             self.workers, self._registry = self._join(zookeeper, worker_id)
         self._shared: tuple[Plan, dict[str, Topic], set[str]] | None = None
         """What the last comparison gave to `_add_links`."""
@@ -321,20 +323,9 @@ class Mirror:
         from mirrormaker.worker_registry import WorkerRegistry
 
         assert self.config.workers is not None
-        settings = self.config.settings
-        digest = settings_digest(
-            (
-                self.config.source,
-                self.config.target,
-                settings.topics,
-                settings.topics_exclude,
-                settings.replication_policy,
-                settings.separator,
-                settings.emit_heartbeats,
-                settings.gap_policy,
-            )
-        )
-        workers = Workers(worker_id or secrets.token_hex(8), digest)
+        config = self.config
+        group = group_of(config.source, config.target, config.settings)
+        workers = Workers(worker_id or secrets.token_hex(8), group)
         registry = WorkerRegistry(
             self._reactor,
             self.config.workers,

@@ -19,7 +19,7 @@ from mirrormaker.log_ends import read_log_ends
 from mirrormaker.mirror import Mirror
 from mirrormaker.progress import count
 from mirrormaker.topics import Plan
-from mirrormaker.workers import assign, partitions_of
+from mirrormaker.workers import assign, group_of, partitions_of
 
 if TYPE_CHECKING:
     from mirrormaker.worker_registry import WorkerStatus
@@ -111,21 +111,21 @@ async def _show_one(
 
 async def _show_workers(mirror: Mirror, plan: Plan, echo: Echo) -> None:
     """Print the registered workers, and the partitions that the assignment gives each of them."""
-    if mirror.workers is None or mirror.config.workers is None:
+    config = mirror.config
+    if config.workers is None:
         return
     from mirrormaker.worker_registry import WorkersUnreadable, read_workers
 
     try:
         found = await read_workers(
-            mirror.source.reactor, mirror.config.workers, mirror.source_id, timeout=WORKERS_TIMEOUT
+            mirror.source.reactor, config.workers, mirror.source_id, timeout=WORKERS_TIMEOUT
         )
     except WorkersUnreadable as problem:
         echo(f"  workers: {problem}")
         return
+    settings = group_of(config.source, config.target, config.settings)
     group = {
-        each.member.worker_id: each
-        for each in reversed(found)
-        if each.member.settings == mirror.workers.settings
+        each.member.worker_id: each for each in reversed(found) if each.member.settings == settings
     }
     assigned = assign(group, partitions_of(plan, mirror.compared))
     for worker_id, each in reversed(group.items()):
@@ -134,7 +134,7 @@ async def _show_workers(mirror: Mirror, plan: Plan, echo: Echo) -> None:
         echo(f"  worker {worker_id} {_where(each)}{elected}: {len(mine)} partitions{_named(mine)}")
     if not group:
         echo("  workers: none is registered")
-    others = [each for each in found if each.member.settings != mirror.workers.settings]
+    others = [each for each in found if each.member.settings != settings]
     for each in others:
         echo(
             f"  drift worker {each.member.worker_id} {_where(each)}: has other settings than this file"

@@ -39,6 +39,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from kclient.types import TopicPartition
+from mirrormaker.settings import LinkSettings
 from mirrormaker.topics import Plan, Topic
 
 YIELD = 30.0
@@ -82,9 +83,20 @@ VALID_FROM = {
 }
 
 
-def settings_digest(values: Iterable[object]) -> str:
-    """Return the digest of the settings that the workers of a group have in common."""
-    text = "\n".join(repr(value) for value in (ASSIGNMENT, *values))
+def group_of(source: str, target: str, settings: LinkSettings) -> str:
+    """Return the digest of what the workers of a group have in common: all copy the same partitions in the same way."""
+    values = (
+        ASSIGNMENT,
+        source,
+        target,
+        settings.topics,
+        settings.topics_exclude,
+        settings.replication_policy,
+        settings.separator,
+        settings.emit_heartbeats,
+        settings.gap_policy,
+    )
+    text = "\n".join(map(repr, values))
     return blake2b(text.encode(), digest_size=4).hexdigest()
 
 

@@ -189,7 +189,9 @@ def test_consumers_continue_at_the_other_cluster(
     ) as consumer:
         consumer.assign([tp])
         consumer.commit({tp: OffsetAndMetadata(2, "half way")})
-    one = mirror()
+    one = mirror(
+        {"west.zookeeper.connect": west.zookeeper_connect}
+    )  # promote is no worker: it copies all
     assert one.run_once() == 0
     unwritable = str(one.path / "record.json")  # below a file
     code, output = one.ask("promote", "--record", unwritable)

@@ -12,8 +12,9 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from kbroker.zk.client import ZooKeeperClient
+from mirrormaker.settings import LinkSettings
 from mirrormaker.worker_registry import PUBLISH_INTERVAL, WorkerRegistry, workers_path
-from mirrormaker.workers import Workers, WorkerSettings, WorkerState, settings_digest
+from mirrormaker.workers import Workers, WorkerSettings, WorkerState, group_of
 from tests.simulation.clock import Process, Scheduler
 from tests.simulation.network import Wires
 from tests.simulation.zookeeper import ZOOKEEPER, Ensemble, ZkConnection
@@ -28,7 +29,9 @@ class Worker:
     def __init__(self, world: World, number: int, group: str) -> None:
         self.number = number
         self.process = Process(world.scheduler, f"worker {number}", Random(number))
-        self.workers = Workers(f"{number:016x}", settings_digest([group]))
+        self.workers = Workers(
+            f"{number:016x}", group_of("east", "west", LinkSettings(topics=group))
+        )
         self.connections: list[ZkConnection] = []
         self.lines: list[str] = []
         self.changes = 0

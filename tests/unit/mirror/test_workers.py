@@ -9,18 +9,19 @@ from collections import Counter
 import pytest
 
 from kclient.types import TopicPartition
+from mirrormaker.settings import LinkSettings
 from mirrormaker.workers import (
     YIELD,
     Workers,
     WorkerState,
     assign,
+    group_of,
     members_of,
-    settings_digest,
     znode_prefix,
 )
 
 MINE, OTHER, THIRD = (f"{n:016x}" for n in (1, 2, 3))
-GROUP = settings_digest(["orders.*"])
+GROUP = group_of("east", "west", LinkSettings(topics="orders.*"))
 TPS = [TopicPartition("orders", n) for n in range(12)]
 
 
@@ -112,7 +113,7 @@ def test_the_members_of_a_list_copy_every_partition_once() -> None:
 def test_workers_with_other_settings_take_no_partitions() -> None:
     """Their topics may be others: a partition of ours could be assigned to a worker that never copies it."""
     workers = Workers(MINE, GROUP)
-    other = name(OTHER, 0, settings_digest(["payments.*"]))
+    other = name(OTHER, 0, group_of("east", "west", LinkSettings(topics="payments.*")))
     assert workers.listed([other, name(MINE, 1), "not-a-worker"])
     assert share(workers) == set(range(12))
     assert workers.is_elected
