@@ -145,6 +145,8 @@ def verify(file: Path, samples: int, seed: int | None, max_lag: int) -> None:
     could be compared. Of several, the first of 4, 1, 5, 3.
     """
     config = _load(file)
+    for flow in config.flows:
+        _check_keeps_offsets(flow)
 
     def start(reactor: Any, _: object) -> Awaitable[int]:
         from mirrormaker.verify import show_verification
@@ -362,7 +364,17 @@ def _flow(config: MirrorConfig, name: str | None) -> FlowConfig:
     found = [each for each in config.flows if name in (None, each.name)]
     if not found:
         raise click.UsageError(f"--flow: {name!r} is not one of {', '.join(names)}")
+    _check_keeps_offsets(found[0])
     return found[0]
+
+
+def _check_keeps_offsets(flow: FlowConfig) -> None:
+    """Refuse a command that compares records by their offsets."""
+    if flow.settings.renumbers:
+        raise click.UsageError(
+            f"{flow.name} has target.offsets=renumber: the target's records have other offsets, and this command"
+            " needs the same. kaudit compares such a target by content"
+        )
 
 
 def _load(file: Path) -> MirrorConfig:

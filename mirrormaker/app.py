@@ -110,6 +110,7 @@ class MirrorProcess:
                 f"{config.name}: {config.source_client.bootstrap_servers} -> "
                 f"{config.target_client.bootstrap_servers}"
                 + ("  up to the source's present log ends" if self._once else "")
+                + f"  ({config.settings.guarantee})"
             )
         self._tick()
         running = [mirror.run() for mirror in self._mirrors]

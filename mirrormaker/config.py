@@ -20,7 +20,14 @@ from typing import Any
 
 from kclient.config import CommonConfig, every_setting, read_properties
 from kclient.errors import ConfigError
-from mirrormaker.settings import NOT_APPLICABLE, UNSUPPORTED, LinkSettings, link_settings, number
+from mirrormaker.settings import (
+    NOT_APPLICABLE,
+    UNSUPPORTED,
+    LinkSettings,
+    link_settings,
+    number,
+    refused_with_renumber,
+)
 from mirrormaker.workers import WorkerSettings
 
 _ARROW = "->"
@@ -146,7 +153,12 @@ class _Parser:
                 text = f"{written}: {problem}"
                 if text not in self.problems:
                     self.problems.append(text)
-        return LinkSettings(**found)
+        settings = LinkSettings(**found)
+        self.problems += [
+            f"{flow}.{name}: cannot be with target.offsets=renumber: {reason}"
+            for name, reason in refused_with_renumber(settings)
+        ]
+        return settings
 
     def _workers(self, pair: tuple[str, str], settings: LinkSettings) -> WorkerSettings | None:
         """Return where the workers of a direction meet, if its target's ZooKeeper is named."""
@@ -160,6 +172,10 @@ class _Parser:
             self.values.get(timeout_name, DEFAULT_SESSION_TIMEOUT),
         )
         found = WorkerSettings(connect, 0.0)
+        if settings.renumbers:
+            self.problems.append(
+                f"{name}: cannot be with target.offsets=renumber: one process copies such a direction"
+            )
         try:
             check_connect(connect)
         except ValueError as problem:

@@ -53,7 +53,7 @@ from mirrormaker.link_state import (
     ReportGap,
     Stopped,
 )
-from mirrormaker.locator import Locator, Timers, kafka_error
+from mirrormaker.locator import Locator, ReadsLogEnds, Timers, kafka_error
 from mirrormaker.marks import Marks, first_without_prefix, is_checked, is_prefix
 from mirrormaker.progress import Progress
 from mirrormaker.settings import LinkSettings
@@ -142,15 +142,7 @@ class Flow:
         self._connecting: set[int] = set()
         self._waiting_for_bandwidth = False
         self._timers = Timers(self.reactor)
-        self._locator = Locator(
-            source,
-            target,
-            self._timers,
-            self._copies,
-            found=self._located,
-            all_found=self.send_requests,
-            defect=defect,
-        )
+        self._locator = self._new_locator()
         self._sending = False
         self._send_again = False
         self.stopping = False
@@ -162,6 +154,18 @@ class Flow:
             target,
         ):  # new metadata may show a leader for a partition without one
             cluster.on_change(lambda _metadata: self.send_requests())
+
+    def _new_locator(self) -> ReadsLogEnds:
+        """Return what reads the log ends that links wait for."""
+        return Locator(
+            self.source,
+            self.target,
+            self._timers,
+            self._copies,
+            found=self._located,
+            all_found=self.send_requests,
+            defect=self._defect,
+        )
 
     # --- partitions
 

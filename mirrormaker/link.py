@@ -308,7 +308,8 @@ class PartitionLink:
 
     def _may_be_stale(self, ends: LogEnds) -> bool:
         """Return whether *ends* may be stale: after an election a high watermark may lag for a moment."""
-        return ends.target_end > ends.source_end or ends.target_end < self._known_end
+        lost = ends.problem is not None and ends.problem.cause is Cause.TARGET_LOST
+        return lost or ends.target_end > ends.source_end or ends.target_end < self._known_end
 
     # --- the source
 

@@ -26,6 +26,7 @@ class Cause(Enum):
     RETENTION = "the source deleted records before they were copied"
     COMPACTION = "the source has no records at these offsets any more (compaction)"
     TARGET_AHEAD = "the target has offsets that the source does not have"
+    TARGET_LOST = "the target has lost records that it had acknowledged"
     DIVERGED = "source and target hold different records at the same offset"
     STRADDLES = "the target's log ends inside a batch of the source"
     RECREATED = "the topic was deleted and created again at the source"
@@ -113,6 +114,8 @@ class LogEnds:
     target_last_batch: LastBatch | None = None
     source_high_watermark: int = -1
     """The end of the source's committed records; not below `source_end`. -1 if it was not read."""
+    problem: Problem | None = None
+    """Why the target cannot be continued, if its position shows it (`mirrormaker.renumbered_ends`)."""
 
     @property
     def lag(self) -> int:

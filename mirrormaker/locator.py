@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -41,6 +41,13 @@ class Timers:
         for timer in self._pending:
             timer.cancel()
         self._pending.clear()
+
+
+class ReadsLogEnds(Protocol):
+    """Reads the `LogEnds` of partitions, and gives them to the flow."""
+
+    def request(self, tp: TopicPartition, generation: int, delay: float) -> None:
+        """Read the log ends of *tp* after *delay* seconds; the answer carries *generation*."""
 
 
 class Locator:

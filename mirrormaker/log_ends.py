@@ -30,9 +30,7 @@ async def read_log_ends(
     copies = dict.fromkeys(pairs.values())
     target_starts = await _offsets(target, copies, EARLIEST)
     target_ends = await high_watermarks(target, copies)
-    source_ends = await _offsets(source, pairs, LATEST)
-    watermarks = await high_watermarks(source, pairs)
-    source_starts = await _offsets(source, pairs, EARLIEST)
+    source_starts, source_ends, watermarks = await source_offsets(source, pairs)
     answers: dict[TopicPartition, LogEnds | KafkaError] = {}
     for tp, copy in pairs.items():
         found = (
@@ -52,6 +50,15 @@ async def read_log_ends(
         else:
             answers[tp] = problem
     return await _with_last_batches(source, target, pairs, answers)
+
+
+async def source_offsets(
+    source: Cluster, tps: Mapping[TopicPartition, object]
+) -> tuple[dict[TopicPartition, int | KafkaError], ...]:
+    """Return the log start, the last stable offset and the high watermark of every partition of the source."""
+    ends = await _offsets(source, tps, LATEST)
+    watermarks = await high_watermarks(source, tps)
+    return await _offsets(source, tps, EARLIEST), ends, watermarks
 
 
 async def _with_last_batches(

@@ -21,6 +21,7 @@ from mirrormaker.link_state import Cause, LinkState
 NO_PREFIX = frozenset(
     {
         Cause.TARGET_AHEAD,
+        Cause.TARGET_LOST,
         Cause.DIVERGED,
         Cause.STRADDLES,
         Cause.RETENTION,

@@ -23,6 +23,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -45,10 +46,14 @@ from mirrormaker.group_sync import GroupMirror
 from mirrormaker.heartbeats import Heartbeats
 from mirrormaker.ledger import Ledger
 from mirrormaker.link import PartitionLink
-from mirrormaker.link_state import GapPolicy
-from mirrormaker.log_ends import high_watermarks, read_cuts
-from mirrormaker.target import UnsupportedTarget, check_targets
+from mirrormaker.link_state import GapPolicy, LogEnds
+from mirrormaker.log_ends import high_watermarks, read_cuts, read_log_ends
+from mirrormaker.position import position_group
+from mirrormaker.renumber_flow import RenumberFlow
+from mirrormaker.renumbered_ends import read_renumbered_ends
+from mirrormaker.target import UnsupportedTarget, check_target, check_targets
 from mirrormaker.topics import CREATE_TIME, Plan, Selection, Topic
+from mirrormaker.transactional_target import NoTransactions, check_transactions, read_positions
 from mirrormaker.workers import Workers, WorkerState, group_of, partitions_of
 
 if TYPE_CHECKING:
@@ -105,18 +110,7 @@ class Mirror:
             lambda: self.source_id,
             replication_factor=config.settings.replication_factor,
         )
-        self.flow = Flow(
-            self.source,
-            self.target,
-            config.settings,
-            report=self._report,
-            done=self._maybe_finished,
-            defect=self._end,
-            mark=self._mark,
-            too_large=self._too_large,
-            record=self.ledger.record,
-            rejected=self._rejected,
-        )
+        self.flow = self._new_flow()
         self.workers: Workers | None = None
         """The workers of this direction; None: this process copies everything."""
         self._registry: WorkerRegistry | None = None
@@ -171,6 +165,25 @@ class Mirror:
         self.compared: dict[str, Topic] = {}
         """The source's topics of the last plan."""
 
+    def _new_flow(self) -> Flow:
+        """Return the flow for a target that keeps offsets, or for one that assigns them."""
+        settings = self.config.settings
+        kind = (
+            partial(RenumberFlow, source_id=lambda: self.source_id) if settings.renumbers else Flow
+        )
+        return kind(
+            self.source,
+            self.target,
+            settings,
+            report=self._report,
+            done=self._maybe_finished,
+            defect=self._end,
+            mark=self._mark,
+            too_large=self._too_large,
+            record=self.ledger.record,
+            rejected=self._rejected,
+        )
+
     # --- start and stop
 
     def run(self) -> Deferred[None]:
@@ -184,7 +197,18 @@ class Mirror:
         await self.source.start()
         await self.target.start()
         self._check_clusters()
-        await check_targets(self.target, list(self.target.metadata.brokers))
+        await self._check_targets()
+
+    async def _check_targets(self) -> None:
+        """Raise the KafkaError of the first broker of the target that cannot be used."""
+        settings = self.config.settings
+        if settings.is_transactional:
+            check = check_transactions
+        elif settings.renumbers:
+            return
+        else:
+            check = check_target
+        await check_targets(self.target, list(self.target.metadata.brokers), check)
 
     async def stop(self) -> None:
         """Wait at most `DRAIN` seconds for appends in flight, then close both clients."""
@@ -218,10 +242,10 @@ class Mirror:
         self._check_clusters()
         while True:
             try:
-                await check_targets(self.target, list(self.target.metadata.brokers))
+                await self._check_targets()
                 await self._refresh()
                 break
-            except UnsupportedTarget:
+            except (UnsupportedTarget, NoTransactions):
                 raise
             except KafkaError as problem:
                 self._report_error("topics", problem)
@@ -434,21 +458,55 @@ class Mirror:
             for name, topic in source.items()
         }
         unreadable = self._unreadable(source)
+        returned = await self._returned(source)
         plan = self._selection.plan(
-            {name: topic for name, topic in source.items() if name not in unreadable},
+            {
+                name: topic
+                for name, topic in source.items()
+                if name not in unreadable and name not in returned
+            },
             target,
             self.source_id,
             self._target_id,
         )
-        plan = replace(plan, conflicts={**plan.conflicts, **unreadable}, orphans=orphaned)
+        plan = replace(
+            plan,
+            conflicts={**plan.conflicts, **unreadable},
+            orphans=orphaned,
+            skipped={**plan.skipped, **returned},
+        )
         self._drop_replaced(plan, {name: topic.topic_id for name, topic in target.items()})
         return plan
+
+    async def _returned(self, source: Mapping[str, Topic]) -> dict[str, str]:
+        """Return the source topics that a mirror with target.offsets=renumber copied from the target, and the reason.
+
+        Such topics have no marks. The group of the positions at the source names them.
+        """
+        if not self.config.settings.renumbers:
+            return {}
+        group = position_group(self._target_id)
+        positions = await read_positions(self.source, group, is_transactional=False)
+        reason = f"is not copied: its records come from {self.config.target}"
+        return {tp.topic: reason for tp in positions if tp.topic in source}
 
     def _possible_copies(self, names: Iterable[str]) -> set[str]:
         """Return which target topics may be mirrors of a deleted source topic, if such are to be deleted."""
         if not self._deletes_topics:
             return set()
         return {name for name in names if self._selection.source_name(name) is not None}
+
+    async def read_ends(
+        self, pairs: Mapping[TopicPartition, TopicPartition]
+    ) -> dict[TopicPartition, LogEnds | KafkaError]:
+        """Return the log ends of source and target partitions; a renumbered one has its position as its log end."""
+        settings = self.config.settings
+        if not settings.renumbers:
+            return await read_log_ends(self.source, self.target, pairs)
+        group = position_group(self.source_id)
+        # Pending positions are left out: status reads while a mirror runs.
+        positions = await read_positions(self.target, group, is_transactional=False)
+        return await read_renumbered_ends(self.source, self.target, pairs, positions, group)
 
     async def validate(self, plan: Plan) -> Applied:
         """Return what of *plan* the target would refuse; change nothing."""

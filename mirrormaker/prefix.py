@@ -13,6 +13,8 @@ def judgement(
     ends: LogEnds, lineage: Lineage, policy: GapPolicy, *, compacted: bool
 ) -> Problem | Gap | None:
     """Return why the target cannot be continued, or the gap behind which it is continued, if there is one."""
+    if ends.problem is not None:
+        return ends.problem
     skip = policy is GapPolicy.SKIP
     interrupted = interruption(lineage, ends)
     problem = (

@@ -8,12 +8,14 @@ decoded, and no byte is copied.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crc32c import crc32c
 
 from kclient.wire import batches
 from kclient.wire.errors import CorruptMessage
+from kclient.wire.fetch import AbortedTransaction
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,6 +36,8 @@ class Run:
     """The leader epoch at the source of the last batch."""
     last_crc: int
     """The CRC of the last batch."""
+    aborted: Sequence[AbortedTransaction] = ()
+    """The aborted transactions of the source that have records in it."""
 
     @property
     def largest_batch(self) -> int:

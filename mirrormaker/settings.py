@@ -2,7 +2,7 @@
 
 Names are those of connect-mirror-maker.properties (KIP-382). Where the default differs from
 MirrorMaker 2, the line gives the reason. `gap.policy`, `topic.deletion.*`, `fetch.max.bytes.per.second` and
-`alarm.*` exist only here.
+`alarm.*` and `target.offsets` exist only here; `exactly.once.source.support` is Kafka Connect's (KIP-618).
 """
 
 from __future__ import annotations
@@ -146,6 +146,20 @@ class LinkSettings:
         number(-1),
         "For created topics; -1 is the target's default.replication.factor (MirrorMaker 2: 2).",
     )
+    target_offsets: str = _setting(
+        "target.offsets",
+        "keep",
+        one_of("keep", "renumber"),
+        "keep: records have the same offsets at the target, a kbroker cluster. renumber: the target assigns offsets, "
+        "as Apache Kafka does.",
+    )
+    exactly_once: str = _setting(
+        "exactly.once.source.support",
+        "enabled",
+        one_of("enabled", "disabled"),
+        "With target.offsets=renumber: enabled copies in transactions of the target; disabled without, at least once "
+        "(Kafka Connect: disabled).",
+    )
     gap_policy: str = _setting(
         "gap.policy",
         "fail",
@@ -246,6 +260,27 @@ class LinkSettings:
     fetch_max_wait_ms: int = _setting(
         "fetch.max.wait.ms", 500, number(0), "How long a fetch waits for records.", "consumer"
     )
+    transaction_timeout_ms: int = _setting(
+        "transaction.timeout.ms",
+        60_000,
+        number(1000),
+        "With target.offsets=renumber: milliseconds after which the target aborts a transaction.",
+        "producer",
+    )
+    transaction_max_bytes: int = _setting(
+        "transaction.max.bytes",
+        16 << 20,
+        number(1),
+        "With target.offsets=renumber: bytes of records after which no more are added to a transaction.",
+        "producer",
+    )
+    linger_ms: int = _setting(
+        "linger.ms",
+        100,
+        number(0),
+        "With target.offsets=renumber: how long records are collected before a transaction begins.",
+        "producer",
+    )
     max_request_size: int = _setting(
         "max.request.size", 8 << 20, number(1), "Bytes of one append request.", "producer"
     )
@@ -263,6 +298,27 @@ class LinkSettings:
         "Milliseconds after which an unanswered append counts as failed.",
         "producer",
     )
+
+    @property
+    def renumbers(self) -> bool:
+        """Whether the target assigns offsets."""
+        return self.target_offsets == "renumber"
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether records are copied in transactions of the target."""
+        return self.renumbers and self.exactly_once == "enabled"
+
+    @property
+    def guarantee(self) -> str:
+        """What holds for the records at the target, for operators."""
+        if not self.renumbers:
+            return "exactly once, at the same offsets"
+        if self.is_transactional:
+            return (
+                "exactly once for consumers with isolation.level=read_committed, at other offsets"
+            )
+        return "at least once, at other offsets: an error or a kill can repeat records"
 
 
 UNSUPPORTED = frozenset(
@@ -296,3 +352,17 @@ NOT_APPLICABLE = frozenset(
 def link_settings() -> dict[str, Any]:
     """Return the dataclass field of every link setting, by its dotted name."""
     return {f.metadata["name"]: f for f in fields(LinkSettings)}
+
+
+def refused_with_renumber(settings: LinkSettings) -> list[tuple[str, str]]:
+    """Return the enabled settings that cannot be with target.offsets=renumber, with the reason."""
+    if not settings.enabled or not settings.renumbers:
+        return []
+    offsets = "a committed offset of the source is another record at the target"
+    marks = "the target's topics do not state which source topic they are a mirror of"
+    used = [
+        ("sync.group.offsets.enabled=true", settings.sync_group_offsets, offsets),
+        ("emit.checkpoints.enabled=true", settings.emit_checkpoints, offsets),
+        ("topic.deletion.policy=delete", settings.topic_deletion_policy == "delete", marks),
+    ]
+    return [(name, reason) for name, is_used, reason in used if is_used]

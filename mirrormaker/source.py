@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -201,6 +201,8 @@ def _outcome(wanted: PartitionFetch, answer: FetchPartitionResponse | None) -> O
     except KafkaError as problem:
         problem.message = f"{wanted.tp} at offset {wanted.offset}: {problem.message}"
         return problem
+    if run is not None and answer.aborted_transactions:
+        run = replace(run, aborted=answer.aborted_transactions)
     beyond = run is None and wanted.end is not None and _begins_at_or_after(data, wanted.end)
     return Fetched(run, end, answer.high_watermark, beyond)
 

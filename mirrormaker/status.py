@@ -15,7 +15,6 @@ from mirrormaker.config import FlowConfig, MirrorConfig
 from mirrormaker.health import Finding, Health, exit_code, judge, problem_of
 from mirrormaker.lineage import Lineage
 from mirrormaker.link_state import GapPolicy, LogEnds, Problem
-from mirrormaker.log_ends import read_log_ends
 from mirrormaker.mirror import Mirror
 from mirrormaker.progress import count
 from mirrormaker.topics import Plan
@@ -79,13 +78,13 @@ async def _show_one(
                 pairs[tp] = TopicPartition(copy, number)
             else:
                 missing.append(tp)
-    first = await read_log_ends(mirror.source, mirror.target, pairs)
+    first = await mirror.read_ends(pairs)
     again = {tp: pairs[tp] for tp, ends in first.items() if not _is_quiet(mirror, plan, tp, ends)}
     last = dict(first)
     if again:
         await sleep(mirror.source.reactor, settle)
-        last |= await read_log_ends(mirror.source, mirror.target, again)
-    echo(mirror.config.name)
+        last |= await mirror.read_ends(again)
+    echo(f"{mirror.config.name}  ({mirror.config.settings.guarantee})")
     echo(f"  {'partition':<40} {'source end':>14} {'target end':>14} {'lag':>12}  state")
     found: Counter[Health] = Counter()
     for tp in pairs:
@@ -203,7 +202,7 @@ async def show_plan(reactor: Any, config: MirrorConfig, echo: Echo) -> int:
         async with _planned_mirror(reactor, flow) as (mirror, plan):
             applied = await mirror.validate(plan)
         blocked = blocked or bool(plan.conflicts or applied.failed)
-        echo(flow.name)
+        echo(f"{flow.name}  ({flow.settings.guarantee})")
         for text in _planned(plan, applied):
             echo(f"  {text}")
         mirrored = [name for name, copy in plan.mirrored.items() if copy not in applied.failed]

@@ -8,7 +8,7 @@ connection before the first append and writes to no cluster without the feature.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from kclient.net.cluster import Cluster
@@ -40,7 +40,8 @@ class UnsupportedTarget(UnsupportedVersion):
 
     hint = (
         "the target of a mirror must be a kbroker cluster; Apache Kafka would append without the "
-        "condition, and a restart of the mirror would duplicate records there"
+        "condition, and a restart of the mirror would duplicate records there. "
+        "target.offsets=renumber copies to Apache Kafka, at other offsets"
     )
 
 
@@ -71,10 +72,14 @@ def check_target(connection: Connection) -> None:
         )
 
 
-async def check_targets(cluster: Cluster, leaders: Iterable[int]) -> None:
+async def check_targets(
+    cluster: Cluster,
+    leaders: Iterable[int],
+    check: Callable[[Connection], None] = check_target,
+) -> None:
     """Check every broker of *leaders*; raise the KafkaError of the first that cannot be used."""
     for leader in leaders:
-        check_target(await cluster.connection(leader, CHANNEL))
+        check(await cluster.connection(leader, CHANNEL))
 
 
 async def append(

@@ -167,6 +167,7 @@ class Selection:
         self._separator = settings.separator
         self._emits_heartbeats = settings.emit_heartbeats
         self._sync_configs = settings.sync_configs
+        self._renumbers = settings.renumbers
 
     def wants(self, topic: str) -> bool:
         """Return whether the source topic *topic* is to be mirrored."""
@@ -240,12 +241,15 @@ class Selection:
             if existing is None:
                 topic_id = text_of(wanted.topic_id)
                 lineages[copy] = Lineage(topic_id, topic_id)
-                marked = self.configs_for(wanted) | mark_of(source_id, topic_id, wanted.upstream)
-                create.append(Creation(copy, wanted.partitions, marked))
+                settings = self.configs_for(wanted)
+                if not self._renumbers:  # the other brokers do not know the marks
+                    settings |= mark_of(source_id, topic_id, wanted.upstream)
+                create.append(Creation(copy, wanted.partitions, settings))
                 continue
             lineages[copy] = lineage_of(wanted, existing)
             upstream = (*wanted.upstream, source_id)
-            if existing.upstream != upstream or not lineages[copy].is_stated:
+            is_marked = existing.upstream == upstream and lineages[copy].is_stated
+            if not is_marked and not self._renumbers:
                 unmarked.add(copy)
             if existing.replication_factor not in (0, self._replicas) and self._replicas > 0:
                 drift[copy] = (

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from kclient.errors import ConfigError
+from mirrormaker.__main__ import main
 from mirrormaker.config import MirrorConfig
 
 GOOD = {
@@ -219,3 +221,34 @@ def test_a_zookeeper_that_no_direction_uses_is_warned_about(name: str, message: 
     (warning,) = config(**{name: "6000"}).warnings
     assert warning.startswith(name)
     assert message in warning
+
+
+def test_what_needs_the_same_offsets_is_refused_with_other_offsets() -> None:
+    renumbered = {**GOOD, "target.offsets": "renumber"}
+    (flow,) = MirrorConfig.of(renumbered).flows
+    assert (
+        "exactly once for consumers with isolation.level=read_committed" in flow.settings.guarantee
+    )
+    (flow,) = MirrorConfig.of({**renumbered, "exactly.once.source.support": "disabled"}).flows
+    assert "at least once" in flow.settings.guarantee
+    for name in (
+        "sync.group.offsets.enabled",
+        "emit.checkpoints.enabled",
+    ):
+        assert f"{name}=true: cannot be with target.offsets=renumber" in problems(
+            {**renumbered, name: "true"}
+        )
+    workers = problems({**renumbered, "west.zookeeper.connect": "zk:2181"})
+    assert "west.zookeeper.connect: cannot be with target.offsets=renumber" in workers
+    deletes = problems({**renumbered, "topic.deletion.policy": "delete"})
+    assert "topic.deletion.policy=delete: cannot be with target.offsets=renumber" in deletes
+
+
+def test_commands_that_compare_offsets_are_refused_with_other_offsets(tmp_path: Path) -> None:
+    path = tmp_path / "mirror.properties"
+    values = {**GOOD, "target.offsets": "renumber"}
+    path.write_text("".join(f"{name} = {value}\n" for name, value in values.items()))
+    for command in ("promote", "failback", "verify"):
+        result = CliRunner().invoke(main, [command, str(path)])
+        assert result.exit_code == 2
+        assert "has target.offsets=renumber" in result.output

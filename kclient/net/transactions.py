@@ -1,0 +1,179 @@
+"""The requests of a transactional producer to its coordinator, and of its offsets to the group's (KIP-98).
+
+InitProducerId v0-5, AddPartitionsToTxn v0-3, AddOffsetsToTxn v0-4, TxnOffsetCommit v0-4, EndTxn v0-4.
+AddPartitionsToTxn v4+ is for brokers only.
+
+A request is repeated after an error response that lets it succeed later (CONCURRENT_TRANSACTIONS, another coordinator).
+It is never repeated after a lost answer: the first request may arrive later, in the midst of the next transaction of
+the same epoch. Then `AnswerLost` is raised, and the caller has to request a new epoch (KIP-890 has the cases).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from kclient.errors import ClientError, ConnectionClosed, KafkaTimeoutError
+from kclient.net.answers import error_of
+from kclient.net.cluster import Cluster
+from kclient.net.connection import Connection
+from kclient.net.coordinators import KeyType
+from kclient.net.group_offsets import by_topic
+from kclient.types import OffsetAndMetadata, TopicPartition
+from kclient.wire.errors import ErrorCode, InvalidProducerEpoch, KafkaError, ProducerFenced
+from kclient.wire.schema.add_offsets_to_txn import AddOffsetsToTxnRequest
+from kclient.wire.schema.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+)
+from kclient.wire.schema.end_txn import EndTxnRequest
+from kclient.wire.schema.init_producer_id import InitProducerIdRequest
+from kclient.wire.schema.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from kclient.wire.versions import ApiKey
+
+T = TypeVar("T")
+
+CHANNEL = "transaction"
+_LAST_VERSION_OF_CLIENTS = 3
+"""Of AddPartitionsToTxn; with v4 brokers add and verify several transactions in one request (KIP-890)."""
+
+_COORDINATOR_MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+_AGAIN = (
+    *_COORDINATOR_MOVED,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+)
+
+FENCED = (ProducerFenced, InvalidProducerEpoch)
+"""The errors after which the producer epoch is not the latest any more."""
+
+
+class AnswerLost(ClientError):
+    """A coordinator did not answer: it may have handled the request, or handle it later."""
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    """The id of a producer, and the epoch that fences earlier producers with its transactional id."""
+
+    producer_id: int
+    epoch: int
+
+
+class Transactions:
+    """The requests of one transactional id. *timeout* is in seconds, for one request with its repetitions."""
+
+    def __init__(self, cluster: Cluster, transactional_id: str, *, timeout: float) -> None:
+        self._cluster = cluster
+        self._id = transactional_id
+        self._timeout = timeout
+
+    async def init_producer_id(self, transaction_timeout_ms: int) -> ProducerIdAndEpoch:
+        """Fence earlier producers, end their transaction, and return the producer id with a new epoch."""
+        request = InitProducerIdRequest(self._id, transaction_timeout_ms)
+
+        async def ask(connection: Connection) -> ProducerIdAndEpoch:
+            response = await connection.request(ApiKey.INIT_PRODUCER_ID, None, request)
+            self._check(response.error_code)
+            return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
+
+        return await self._ask_coordinator(ask)
+
+    async def add_partitions(
+        self, producer: ProducerIdAndEpoch, tps: Iterable[TopicPartition]
+    ) -> None:
+        """Add partitions to the transaction, and begin it with the first ones."""
+        topics = [AddPartitionsToTxnTopic(*topic) for topic in by_topic(sorted(tps)).items()]
+        request = AddPartitionsToTxnRequest(self._id, *producer, topics)
+
+        async def ask(connection: Connection) -> None:
+            version = connection.version_for(ApiKey.ADD_PARTITIONS_TO_TXN)
+            response = await connection.request(
+                ApiKey.ADD_PARTITIONS_TO_TXN, min(version, _LAST_VERSION_OF_CLIENTS), request
+            )
+            for topic in response.results_by_topic_v3_and_below:
+                for each in topic.results_by_partition:
+                    if each.partition_error_code != ErrorCode.OPERATION_NOT_ATTEMPTED:
+                        about = f"{topic.name}-{each.partition_index} in "
+                        self._check(each.partition_error_code, about)
+
+        await self._ask_coordinator(ask)
+
+    async def add_offsets(self, producer: ProducerIdAndEpoch, group: str) -> None:
+        """Add the offsets of *group* to the transaction."""
+        request = AddOffsetsToTxnRequest(self._id, *producer, group)
+
+        async def ask(connection: Connection) -> None:
+            response = await connection.request(ApiKey.ADD_OFFSETS_TO_TXN, None, request)
+            self._check(response.error_code)
+
+        await self._ask_coordinator(ask)
+
+    async def commit_offsets(
+        self,
+        producer: ProducerIdAndEpoch,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    ) -> None:
+        """Commit *offsets* for *group*, which has no members, when the transaction is committed."""
+        topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
+        for tp, each in sorted(offsets.items()):
+            epoch = -1 if each.leader_epoch is None else each.leader_epoch
+            topics.setdefault(tp.topic, []).append(
+                TxnOffsetCommitRequestPartition(tp.partition, each.offset, epoch, each.metadata)
+            )
+        request = TxnOffsetCommitRequest(
+            self._id,
+            group,
+            *producer,
+            topics=[TxnOffsetCommitRequestTopic(*topic) for topic in topics.items()],
+        )
+
+        async def ask(connection: Connection) -> None:
+            response = await connection.request(ApiKey.TXN_OFFSET_COMMIT, None, request)
+            for topic in response.topics:
+                for each in topic.partitions:
+                    about = f"offset of group {group!r} in {topic.name}-{each.partition_index}, "
+                    self._check(each.error_code, about)
+
+        await self._ask(group, KeyType.GROUP, ask)
+
+    async def end(self, producer: ProducerIdAndEpoch, *, committed: bool) -> None:
+        """Commit or abort the transaction."""
+        request = EndTxnRequest(self._id, *producer, committed)
+
+        async def ask(connection: Connection) -> None:
+            response = await connection.request(ApiKey.END_TXN, None, request)
+            self._check(response.error_code)
+
+        await self._ask_coordinator(ask)
+
+    def _check(self, code: int, about: str = "") -> None:
+        if code:
+            raise error_of(code, f"{about}transaction {self._id!r}")
+
+    async def _ask_coordinator(self, ask: Callable[[Connection], Awaitable[T]]) -> T:
+        return await self._ask(self._id, KeyType.TRANSACTION, ask)
+
+    async def _ask(self, key: str, kind: KeyType, ask: Callable[[Connection], Awaitable[T]]) -> T:
+        """Await ask(connection to the coordinator of *key*); repeat it after errors in `_AGAIN` only."""
+
+        async def attempt() -> T:
+            connection = await self._cluster.coordinator(key, kind, channel=CHANNEL)
+            try:
+                return await ask(connection)
+            except (ConnectionClosed, KafkaTimeoutError) as problem:
+                self._cluster.coordinators.forget(key, kind)
+                raise AnswerLost(f"transaction {self._id!r}: {problem.message}") from problem
+            except KafkaError as problem:
+                if problem.code in _COORDINATOR_MOVED:
+                    self._cluster.coordinators.forget(key, kind)
+                if problem.retriable and problem.code not in _AGAIN:
+                    raise AnswerLost(f"transaction {self._id!r}: {problem.message}") from problem
+                raise
+
+        what = f"coordinator of {kind.name.lower()} {key!r}"
+        return await self._cluster.retrying(attempt, timeout=self._timeout, what=what)
