@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 from uuid import UUID
 
 from kclient.admin import configs, topics
@@ -27,6 +28,10 @@ class Applied:
 
     failed: Mapping[str, KafkaError]
     refused: Mapping[tuple[str, str], str]
+
+
+UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+"""The topic was deleted meanwhile, or is not in the metadata of all brokers yet."""
 
 
 class Catalog:
@@ -54,7 +59,7 @@ class Catalog:
         """Return *wanted* as of now; *configs_too* also reads cached configs again. Raise KafkaError.
 
         *present* is what `names` returned just before. A topic with configs that cannot be read is as it was
-        before, or in `unreadable`.
+        before, or in `unreadable`; one that was never read, and may be readable later, raises its error.
         """
         self.unreadable = {}
         chosen = [name for name in wanted if name in present]
@@ -75,6 +80,8 @@ class Catalog:
                 same = known is not None and known.topic_id == metadata.topic_id(name)
                 if known is None or not same:
                     if answer is not None:
+                        if answer.retriable and answer.code is not UNKNOWN:
+                            raise answer  # the topic is there, and its configs will be readable
                         self.unreadable[name] = answer
                     continue
                 overrides, effective = known.overrides, known.effective

@@ -84,6 +84,16 @@ def test_a_topic_with_configs_that_cannot_be_read_hides_no_other(error: ErrorCod
     assert cluster.catalog.unreadable == {}
 
 
+def test_a_topic_is_not_taken_for_a_deleted_one_while_its_broker_cannot_read_the_configs() -> None:
+    """A broker without ZooKeeper has the topics and not their configs; `kmirror status` found nothing to mirror."""
+    cluster = Described()
+    cluster.errors["orders"] = ErrorCode.REQUEST_TIMED_OUT
+    with pytest.raises(KafkaError, match="REQUEST_TIMED_OUT"):
+        cluster.topics()
+    cluster.errors.clear()
+    assert list(cluster.topics()) == ["orders", "other"]
+
+
 def test_configs_that_were_read_before_stay_known_while_they_cannot_be_read() -> None:
     cluster = Described()
     before = cluster.topics()
