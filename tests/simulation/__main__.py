@@ -2,7 +2,8 @@
 
 A schedule that fails is made shorter and printed; save what is printed and run it again with --script. With
 --mutant NAME a known bug is put in first (tests.simulation.mutants). With --mirror the seeds are
-of two clusters and the mirror between them. Exit code 1: something was broken.
+of two clusters and the mirror between them, with --workers of two workers that share the partitions.
+Exit code 1: something was broken.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from pathlib import Path
 
 from tests.simulation.batch import Draw, all_outcomes
-from tests.simulation.mirror_script import draw_mirror
+from tests.simulation.mirror_script import draw_mirror, draw_workers
 from tests.simulation.mutants import MUTANTS, planted
 from tests.simulation.run import Result, simulation
 from tests.simulation.script import Script, draw, parse
@@ -84,11 +85,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--mutant", choices=sorted(MUTANTS), help="put a known bug in")
     parser.add_argument("--mirror", action="store_true", help="two clusters and a mirror")
+    parser.add_argument("--workers", action="store_true", help="two clusters and two workers")
     parser.add_argument("--log", action="store_true", help="with what the brokers log")
     parser.add_argument("--keep-going", action="store_true", help="after a failure, too")
     parser.add_argument("--no-shrink", action="store_true")
     given = parser.parse_args()
-    drawn = draw_mirror if given.mirror else draw
+    drawn = draw_workers if given.workers else draw_mirror if given.mirror else draw
     if given.seeds is not None:
         return _many(given.seeds, given.jobs, given.mutant, drawn, keep_going=given.keep_going)
     script = drawn(given.seed) if given.script is None else parse(given.script.read_text())

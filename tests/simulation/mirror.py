@@ -11,11 +11,13 @@ What must hold:
 3. Spliced: behind a record that another client wrote to the target the mirror appends nothing.
 4. All predicates of `predicates.py` hold for both clusters.
 5. At the end, when everything was healed, both logs are equal byte for byte, but for the leader epochs.
+6. Shared: with workers (`Script.mirror` 2) each partition is copied by exactly one running worker at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ from twisted.python.failure import Failure
 
 from kbroker.replica import conditional_append
 from kbroker.zk import znodes
+from kbroker.zk.client import ZooKeeperClient
 from kclient.config import CommonConfig
 from kclient.errors import Address
 from kclient.net.cluster import Cluster
@@ -36,6 +39,7 @@ from kclient.wire.records import Record, encode_batch
 from kclient.wire.versions import ApiKey
 from mirrormaker.config import FlowConfig, MirrorConfig
 from mirrormaker.mirror import Mirror
+from mirrormaker.workers import WorkerSettings
 from tests.simulation.clients import Clients
 from tests.simulation.clock import Process, Scheduler
 from tests.simulation.copies import GONE, Broken, Copy
@@ -45,7 +49,7 @@ from tests.simulation.network import Wires
 from tests.simulation.node import PORT, Node
 from tests.simulation.predicates import Observer
 from tests.simulation.run import Simulation
-from tests.simulation.zookeeper import Ensemble
+from tests.simulation.zookeeper import Ensemble, ZkConnection
 
 if TYPE_CHECKING:
     from kbroker.log.unified_log import UnifiedLog
@@ -54,6 +58,8 @@ if TYPE_CHECKING:
 
 CLUSTER_ID = "theTargetOfTheMirrorTo"
 BOOT_SECONDS = 0.1
+SESSION_SECONDS = 4.0
+"""The session timeout of workers."""
 TARGET_SETTINGS = (("min.insync.replicas", "1"), ("default.replication.factor", "2"))
 
 
@@ -91,8 +97,12 @@ class MirrorHost:
         *,
         trace: Callable[[str], None],
         failed: Callable[[str], None],
+        ensemble: Ensemble,
     ) -> None:
         self.number = number
+        self.mirror: Mirror | None = None
+        self._ensemble = ensemble
+        self._zookeepers: list[ZkConnection] = []
         self.process: Process | None = None
         self._scheduler = scheduler
         self._wires = wires
@@ -121,8 +131,37 @@ class MirrorHost:
         def cluster(reactor: Any, config: CommonConfig) -> Cluster:
             return Cluster(reactor, config, dial=dial, rng=Random(self._rng.getrandbits(64)))
 
-        mirror = Mirror(process, self._config, once=False, report=self._report, cluster=cluster)
-        mirror.run().addErrback(self._ended)
+        shares = self._config.workers is not None
+        self._zookeepers = []
+        self.mirror = Mirror(
+            process,
+            self._config,
+            once=False,
+            report=self._report,
+            cluster=cluster,
+            is_worker=True,
+            zookeeper=self._zookeeper_client,
+            worker_id=f"{self._rng.getrandbits(64):016x}" if shares else None,
+        )
+        self.mirror.run().addErrback(self._ended)
+
+    def _zookeeper_client(
+        self, process: Process, connect: str, *, session_timeout: float
+    ) -> ZooKeeperClient:
+        def connection(_hosts: str, **given: Any) -> ZkConnection:
+            self._zookeepers.append(ZkConnection(self._ensemble, process, self.number, **given))
+            return self._zookeepers[-1]
+
+        return ZooKeeperClient(
+            process,
+            connect,
+            session_timeout=session_timeout,
+            connection=connection,
+            now=process.seconds,
+        )
+
+    def zookeeper(self) -> ZkConnection | None:
+        return self._zookeepers[-1] if self._zookeepers and self.running else None
 
     def _dialler(self, process: Process) -> Callable[..., Awaitable[Connection]]:
         plain = self._wires.dialler(process, self.number)
@@ -152,14 +191,20 @@ class MirrorHost:
         if self.process is not None and self.process.alive:
             self.process.kill()
             self._wires.process_ended(self.process)
+            for connection in self._zookeepers:
+                connection.process_died()
 
     def pause(self) -> None:
         if self.process is not None and self.process.alive:
             self.process.pause()
+            for connection in self._zookeepers:
+                connection.process_paused()
 
     def resume(self) -> None:
         if self.process is not None and self.process.alive:
             self.process.resume()
+            for connection in self._zookeepers:
+                connection.process_resumed()
 
 
 class TargetObserver(Observer):
@@ -240,6 +285,11 @@ class MirrorSimulation(Simulation):
         self.target = TargetObserver(self.targets, self.trace, self.scheduler, self.observer)
         self.target_ensemble.on_commit.append(self.target.committed)
         config = flow_config(list(self.nodes))
+        self._is_shared = script.mirror > 1
+        self.shares: set[int] = set()
+        """Workers that copied a part of the partitions while another one copied the rest."""
+        if self._is_shared:
+            config = replace(config, workers=WorkerSettings("zookeeper:2181", SESSION_SECONDS))
         self.mirrors = {
             number: MirrorHost(
                 number,
@@ -249,6 +299,7 @@ class MirrorSimulation(Simulation):
                 config,
                 trace=self.trace,
                 failed=self._mirror_failed,
+                ensemble=self.target_ensemble,
             )
             for number in MIRRORS
         }
@@ -277,6 +328,7 @@ class MirrorSimulation(Simulation):
     def _heal(self) -> None:
         super()._heal()
         self.target_ensemble.start()
+        self.target_ensemble.trail(0.0)
         for number, node in self.targets.items():
             self._zkheal(str(number))
             connection = node.zookeeper()
@@ -285,6 +337,10 @@ class MirrorSimulation(Simulation):
             node.resume()
             self._start(str(number))
         for mirror in self.mirrors.values():
+            connection = mirror.zookeeper()
+            if connection is not None:
+                connection.lose_next_reply = False
+                self._zkheal(str(mirror.number))
             mirror.resume()
         self.mirrors[MIRRORS[0]].start()
 
@@ -305,10 +361,27 @@ class MirrorSimulation(Simulation):
             if not node.listens:
                 return f"broker {node.number} does not run yet"
         missing = self.target.not_whole(self.target_ensemble.tree, self.clients.topics)
-        missing = missing or self.target.differs()
+        missing = missing or self.target.differs() or self._unshared()
         if missing is None and not self.target.foreign:
             self._check_bytes()
         return missing
+
+    def _unshared(self) -> str | None:
+        """Return which partition is not copied by exactly one worker."""
+        if not self._is_shared:
+            return None
+        links = {
+            host.number: set(host.mirror.flow.links)
+            for host in self.mirrors.values()
+            if host.running and host.mirror is not None
+        }
+        for topic, partition in self.observer.states:
+            owners = [number for number, tps in links.items() if (topic, partition) in tps]
+            if len(owners) != 1:
+                return f"Shared: {topic}-{partition} is copied by workers {owners}"
+        if len(links) > 1:
+            self.shares |= {number for number, tps in links.items() if tps}
+        return None
 
     def _check_bytes(self) -> None:
         for topic, partition in self.observer.states:
@@ -324,6 +397,26 @@ class MirrorSimulation(Simulation):
 
     def _node(self, word: str) -> Node:
         return self._hosts[int(word)]
+
+    def _zookeeper_of(self, host: str) -> ZkConnection | None:
+        mirror = self.mirrors.get(int(host))
+        return super()._zookeeper_of(host) if mirror is None else mirror.zookeeper()
+
+    def _targetdown(self) -> None:
+        """Lose the quorum of the target's ZooKeeper."""
+        self.target_ensemble.stop()
+
+    def _targetup(self) -> None:
+        self.target_ensemble.start()
+
+    def _targettrail(self, seconds: str) -> None:
+        self.target_ensemble.trail(float(seconds))
+
+    def _copied(self) -> None:
+        """Check that the target has every committed record of the source now."""
+        differs = self.target.differs()
+        if differs is not None:
+            raise Broken(f"Copied: {differs}")
 
     def _start(self, broker: str) -> None:
         if int(broker) in self.mirrors:

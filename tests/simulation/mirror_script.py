@@ -6,6 +6,7 @@ Brokers 1, 2, 3 are the source, 4 and 5 the target, 8 and 9 the machines of mirr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
@@ -112,15 +113,60 @@ TROUBLES = (
 )  # fmt: skip
 
 
+def _worker_session(rng: Random) -> Drawn:
+    """Take the session of a worker, its connection, or an answer of ZooKeeper."""
+    return [(0.0, rng.choice(("zkexpire", "zklose", "zkdrop")), (str(rng.choice(MIRRORS)),))]
+
+
+def _worker_cut(rng: Random) -> Drawn:
+    return _outage(rng, rng.choice(MIRRORS), "zkcut", "zkheal", 9.0)
+
+
+def _worker_paused(rng: Random) -> Drawn:
+    return _outage(rng, rng.choice(MIRRORS), "pause", "resume", 9.0)
+
+
+def _zookeeper_down(rng: Random) -> Drawn:
+    return [(0.0, "targetdown", ()), (rng.uniform(0.5, 9.0), "targetup", ())]
+
+
+def _late_watches(rng: Random) -> Drawn:
+    """Let the followers of the target's ZooKeeper be behind: workers see the list of workers late."""
+    return [(0.0, "targettrail", ("2",)), (rng.uniform(2.0, 8.0), "targettrail", ("0",))]
+
+
+WORKER_TROUBLES = (
+    *TROUBLES, _mirror_killed, _worker_session, _worker_session, _worker_session, _worker_cut, _worker_cut,
+    _worker_paused, _worker_paused, _zookeeper_down, _zookeeper_down, _late_watches,
+)  # fmt: skip
+
+
 def draw_mirror(seed: int) -> Script:
-    """Return the schedule of *seed*."""
+    """Return the schedule of *seed*: one mirror, or another one beside it for a while."""
     rng = Random(seed)
     partitions = rng.choice((1, 1, 2))
+    return _draw(rng, seed, partitions, [(1.5, MIRRORS[0])], TROUBLES, mirror=1)
+
+
+def draw_workers(seed: int) -> Script:
+    """Return the schedule of *seed*: two workers that share the partitions."""
+    rng = Random(seed)
+    starts = [(1.5, MIRRORS[0]), (rng.uniform(1.5, 8.0), MIRRORS[1])]
+    return _draw(rng, seed, rng.choice((2, 3, 4)), starts, WORKER_TROUBLES, mirror=2)
+
+
+def _draw(
+    rng: Random,
+    seed: int,
+    partitions: int,
+    starts: list[tuple[float, int]],
+    troubles: tuple[Callable[[Random], Drawn], ...],
+    *,
+    mirror: int,
+) -> Script:
     topic = TOPICS[0]
-    events = [
-        Event(1.0, "create", (topic, str(partitions))),
-        Event(1.5, "start", (str(MIRRORS[0]),)),
-    ]
+    events = [Event(1.0, "create", (topic, str(partitions)))]
+    events += [Event(at, "start", (str(number),)) for at, number in starts]
     time = BEGIN
     pause = rng.choice((0.1, 0.3, 0.8))
     calm = rng.choice((0.5, 1.5, 3.0))
@@ -131,8 +177,8 @@ def draw_mirror(seed: int) -> Script:
             words = (topic, str(rng.randrange(partitions)), kind, count)
             events.append(Event(time, "produce", words))
         time += rng.expovariate(1 / calm)
-        for after, verb, names in rng.choice(TROUBLES)(rng):
+        for after, verb, names in rng.choice(troubles)(rng):
             events.append(Event(time + after, verb, names))
     rounded = [replace(event, time=round(event.time, 3)) for event in events]
     ordered = tuple(sorted(rounded, key=lambda event: event.time))
-    return Script(seed, ordered, BROKERS, 1, mirror=1)
+    return Script(seed, ordered, BROKERS, 1, mirror=mirror)

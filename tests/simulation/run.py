@@ -33,7 +33,7 @@ from tests.simulation.network import Wires
 from tests.simulation.node import Node
 from tests.simulation.predicates import Observer
 from tests.simulation.script import DIRECTORIES, Event, Script
-from tests.simulation.zookeeper import ZOOKEEPER, Ensemble
+from tests.simulation.zookeeper import ZOOKEEPER, Ensemble, ZkConnection
 
 PATIENCE = 60.0
 """Seconds after the last fault within which the cluster must be whole, with no restart."""
@@ -490,30 +490,33 @@ class Simulation:
             self.wires.unblock(self._muted, other)
         self._zkheal(str(self._muted))
 
+    def _zookeeper_of(self, host: str) -> ZkConnection | None:
+        return self._node(host).zookeeper()
+
     def _zkcut(self, broker: str) -> None:
         self._block(broker, str(ZOOKEEPER))
-        connection = self._node(broker).zookeeper()
+        connection = self._zookeeper_of(broker)
         if connection is not None:
             connection.unreachable()
 
     def _zkheal(self, broker: str) -> None:
         self._unblock(broker, str(ZOOKEEPER))
-        connection = self._node(broker).zookeeper()
+        connection = self._zookeeper_of(broker)
         if connection is not None:
             connection.reachable()
 
     def _zkdrop(self, broker: str) -> None:
-        connection = self._node(broker).zookeeper()
+        connection = self._zookeeper_of(broker)
         if connection is not None and connection.live:
             connection.broken()
 
     def _zkexpire(self, broker: str) -> None:
-        connection = self._node(broker).zookeeper()
+        connection = self._zookeeper_of(broker)
         if connection is not None and connection.session:
             connection.ensemble.end(connection.session)
 
     def _zklose(self, broker: str) -> None:
-        connection = self._node(broker).zookeeper()
+        connection = self._zookeeper_of(broker)
         if connection is not None:
             connection.lose_next_reply = True
 

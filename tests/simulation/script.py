@@ -49,7 +49,7 @@ class Script:
     disks: int = 1
     """Log directories of each."""
     mirror: int = 0
-    """1: a mirror copies all topics to a second cluster (`mirror.py`)."""
+    """1: a mirror copies all topics to a second cluster (`mirror.py`); 2: workers share the partitions."""
 
     def __str__(self) -> str:
         head = f"# seed {self.seed}, brokers {self.brokers}, disks {self.disks}"

@@ -10,6 +10,8 @@ from kbroker.replica.conditional_append import append_copied
 from kbroker.replica.partition import Partition
 from mirrormaker.link import UNKNOWN, PartitionLink
 from mirrormaker.link_state import Append, LogEnds
+from mirrormaker.worker_registry import WorkerRegistry
+from mirrormaker.workers import Workers, WorkerState
 from tests.simulation.mirror import end_of
 from tests.simulation.mutants.registry import Change, Planting, mutant
 
@@ -79,3 +81,49 @@ def lost_append_sent_again_unconditionally() -> list[Change]:
         return append
 
     return [(PartitionLink, "append_failed", taken), (PartitionLink, "next_append", sent)]
+
+
+@mutant
+def workers_stop_without_zookeeper() -> list[Change]:
+    """A worker without a session removes all its links."""
+    share = Workers.share
+
+    def nothing(self: Workers, *given: Any) -> Any:
+        return frozenset() if self.state is WorkerState.CUT_OFF else share(self, *given)
+
+    return [(Workers, "share", nothing)]
+
+
+@mutant
+def workers_keep_their_first_list() -> list[Change]:
+    """A worker does not see the end of another one."""
+    listed = Workers.listed
+
+    def first(self: Workers, names: Any) -> bool:
+        known = [each.name for each in (*self.members, *self.strangers)]
+        return listed(self, {*known, *names})
+
+    return [(Workers, "listed", first)]
+
+
+@mutant
+def workers_register_once() -> list[Change]:
+    """A worker does not register again after its session has expired."""
+    register = WorkerRegistry._register_soon
+
+    def once(self: WorkerRegistry) -> None:
+        if self._workers.state is WorkerState.WAITING:
+            register(self)
+
+    return [(WorkerRegistry, "_register_soon", once)]
+
+
+@mutant
+def workers_assign_by_themselves_first() -> list[Change]:
+    """Each worker begins the assignment with itself, so two workers compute different ones."""
+
+    def turns(self: Workers, partitions: tuple[Any, ...]) -> None:
+        ids = sorted({each.worker_id for each in self.members} - {self.worker_id})
+        self._mine = frozenset(partitions[:: len(ids) + 1])
+
+    return [(Workers, "_assign", turns)]

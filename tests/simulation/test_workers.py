@@ -1,0 +1,60 @@
+"""Two workers share the partitions of a flow: nothing is copied twice, and each partition has one worker in the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.mirror import MirrorSimulation
+from tests.simulation.mirror_script import MIRRORS, draw_workers
+from tests.simulation.run import run, simulation
+from tests.simulation.script import Event, Script, parse
+
+SEEDS = range(1, 8)
+CREATE = Event(1.0, "create", ("a", "4"))
+STARTS = tuple(Event(1.5, "start", (str(number),)) for number in MIRRORS)
+
+
+def produce(time: float) -> list[Event]:
+    return [Event(time, "produce", ("a", str(n), "idempotent", "4")) for n in range(4)]
+
+
+def play(*events: Event) -> tuple[MirrorSimulation, str]:
+    """Play a schedule with two workers, and return its story; nothing may break."""
+    ordered = sorted((CREATE, *STARTS, *events), key=lambda event: event.time)
+    played = simulation(Script(1, tuple(ordered), mirror=2), story=True)
+    assert isinstance(played, MirrorSimulation)
+    result = played.run()
+    assert result.failure is None
+    return played, "\n".join(result.story)
+
+
+@pytest.mark.timeout(240)
+def test_the_target_is_a_prefix_at_every_step_and_each_partition_has_one_worker_at_the_end() -> (
+    None
+):
+    acknowledged = 0
+    for seed in SEEDS:
+        result = run(draw_workers(seed))
+        assert result.failure is None, f"seed {seed}: {result.failure}"
+        acknowledged += result.acknowledged
+    assert acknowledged > 10 * len(SEEDS)  # else nothing was copied
+
+
+def test_both_workers_copy_a_part() -> None:
+    played, story = play(*produce(9.0), Event(14.0, "copied"))
+    assert played.shares == set(MIRRORS)
+    assert "another worker copies it" not in story
+
+
+def test_a_worker_that_is_cut_off_is_replaced_and_yields() -> None:
+    """The records are at the target before the worker is back: its session expires after 4 s."""
+    cut, heal = (Event(at, verb, ("8",)) for at, verb in ((9.0, "zkcut"), (40.0, "zkheal")))
+    played, story = play(cut, *produce(15.0), Event(19.0, "copied"), *produce(25.0), heal)
+    assert played.shares == set(MIRRORS)
+    assert "mirror 8: a-" in story
+    assert "another worker copies it" in story
+
+
+def test_a_script_of_workers_is_read_as_it_was_written() -> None:
+    for seed in range(20):
+        assert parse(str(draw_workers(seed))) == draw_workers(seed)
