@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import (
-    AlterConfigOpType,
-    ConfigEntry,
     ConfigResource,
     NewPartitions,
 )
@@ -22,6 +20,7 @@ from tests.kit.mirrored_clusters import (
     MARK,
     MakeMirror,
     admin,
+    alter,
     delete_records,
     delivery_error,
     make_topic,
@@ -312,15 +311,6 @@ def test_two_mirrors_at_once_copy_everything_once(
     assert [stored(west, "orders", p) for p in range(2)] == [
         stored(east, "orders", p) for p in range(2)
     ]
-
-
-def alter(cluster: Cluster, topic: str, name: str, value: str | None) -> None:
-    """Set a setting of a topic; None deletes it."""
-    operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-    entry = ConfigEntry(name, value or "", incremental_operation=operation)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-    client = admin(cluster)
-    client.incremental_alter_configs([resource])[resource].result(10)
 
 
 def produce_large(cluster: Cluster, topic: str, size: int) -> None:

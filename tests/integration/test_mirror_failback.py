@@ -13,9 +13,17 @@ from confluent_kafka import TopicCollection
 
 from kclient import Consumer
 from kclient.types import OffsetAndMetadata, TopicPartition
-from tests.integration.test_mirror_promotion import deliver, values
 from tests.kit.brokers import Cluster
-from tests.kit.mirrored_clusters import MakeMirror, admin, delete_records, make_topic
+from tests.kit.mirrored_clusters import (
+    MakeMirror,
+    admin,
+    delete_records,
+    deliver,
+    make_topic,
+    record_of,
+    replace_in_log,
+    values,
+)
 from tests.kit.mirrors import Mirror, stored, until_same
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -50,11 +58,6 @@ def returned(east: Cluster, west: Cluster, mirror: MakeMirror) -> Mirror:
 
 def arguments(export: Path, *more: str) -> list[str]:
     return ["--flow", "west->east", "--execute", "--export", str(export), *more]
-
-
-def record_of(output: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.JSONDecoder().raw_decode(output[output.index("{\n") :])[0]
-    return found
 
 
 def exported(export: Path) -> list[dict[str, Any]]:
@@ -204,10 +207,7 @@ def test_a_damaged_mirror_is_copied_again_by_the_plan_of_an_audit(
         assert deliver(east, "orders", value) is None
     one = mirror()
     assert one.run_once() == 0
-    west.terminate(1)
-    segment = next((west[1].data / "orders-0").glob("*.log"))
-    segment.write_bytes(segment.read_bytes().replace(b"second", b"SECOND"))
-    west.start(1)
+    replace_in_log(west, "orders", b"second", b"SECOND")
     ids = {cluster: admin(cluster).list_topics(timeout=10).cluster_id for cluster in (east, west)}
     plan = tmp_path / "repair.json"
     orders = {"topic": "orders", "target_topic": "orders", "partition": 0}

@@ -14,9 +14,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import (
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     NewTopic,
 )
 
@@ -24,11 +21,15 @@ from kclient.blocking import Producer as BlockingProducer
 from kclient.mirror_ledger import GapEntry, encode, view
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.mirrored_clusters import (
+    TOPIC_ID,
     MakeMirror,
     admin,
+    alter,
     delete_records,
     make_topic,
     making_mirrors,
+    recreate_topic,
+    setting_of,
 )
 from tests.kit.mirrors import stored
 from tests.kit.waiting import eventually
@@ -53,29 +54,6 @@ def produce(cluster: Cluster, topic: str, count: int, partitions: int = 1) -> No
             sent = [producer.send(topic, b"%d" % n, partition=p) for p in range(partitions)]
             for each in sent:
                 each.result(10)
-
-
-def recreate(cluster: Cluster, topic: str, partitions: int = 1) -> None:
-    client = admin(cluster)
-    client.delete_topics([topic])[topic].result(10)
-    eventually("the deletion", lambda: not (cluster[1].data / f"{topic}-0").exists())
-    make_topic(cluster, topic, partitions)
-
-
-def settings_of(cluster: Cluster, topic: str) -> dict[str, str]:
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    client = admin(cluster)
-    entries = client.describe_configs([resource])[resource].result(10)
-    return {name: entry.value for name, entry in entries.items() if not entry.is_default}
-
-
-def alter(cluster: Cluster, topic: str, name: str, value: str | None) -> None:
-    """Set a setting of a topic; None deletes it."""
-    operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-    entry = ConfigEntry(name, value or "", incremental_operation=operation)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-    client = admin(cluster)
-    client.incremental_alter_configs([resource])[resource].result(10)
 
 
 def records(cluster: Cluster) -> list[tuple[bytes | None, bytes | None]]:
@@ -173,10 +151,10 @@ def test_a_skipped_gap_is_in_the_ledger_and_kmirror_gaps_prints_it(
     assert (entry.first, entry.until, entry.cause) == (10, 15, "retention")
     assert entry.records_lost is None
     assert before - 60_000 < entry.first_seen_ms < time.time() * 1000 + 60_000
-    of_source = settings_of(west, "orders")["kbroker.mirror.source.topic.id"]
+    of_source = setting_of(west, "orders", TOPIC_ID)
     assert entry.source_topic_id_before == entry.source_topic_id_after == of_source
     assert len(entry.target_topic_id) == 22
-    assert settings_of(west, LEDGER)["cleanup.policy"] == "compact"
+    assert setting_of(west, LEDGER, "cleanup.policy") == "compact"
     code, output = mirror().ask("gaps")
     (line,) = [" ".join(each.split()) for each in output.splitlines() if " orders " in each]
     assert (code, line.startswith("orders 0 10 15 <= 5 retention 20")) == (0, True), output
@@ -218,7 +196,7 @@ def test_no_gap_is_passed_while_the_ledger_cannot_be_written(
     copier.start()
     eventually("the rest", lambda: offsets(west, "orders") == [*range(10), *range(15, 20)])
     assert ranges(west) == [("orders", 0, 10, 15, "retention")]
-    assert settings_of(west, LEDGER)["cleanup.policy"] == "compact", "a topic of another client"
+    assert setting_of(west, LEDGER, "cleanup.policy") == "compact", "a topic of another client"
     assert copier.stop() == 0, copier.output
 
 
@@ -253,13 +231,12 @@ def test_killed_between_the_entry_and_the_first_append_the_entry_is_there_once(
 def test_the_gaps_of_a_recreated_topic_are_in_the_ledger_before_its_new_topic_id_is_stated(
     east: Cluster, pair: Cluster, mirror: MakeMirror
 ) -> None:
-    stated = "kbroker.mirror.source.topic.id"
     alter(pair, LEDGER, "max.message.bytes", "10")
     make_topic(east, "orders", 2)
     produce(east, "orders", 10, partitions=2)
     assert mirror().run_once() == 0
-    first = settings_of(pair, "orders")[stated]
-    recreate(east, "orders", 2)
+    first = setting_of(pair, "orders", TOPIC_ID)
+    recreate_topic(east, "orders", 2)
     produce(east, "orders", 15, partitions=2)
     delete_records(east, "orders", 10)
     delete_records(east, "orders", 12, partition=1)
@@ -269,14 +246,14 @@ def test_the_gaps_of_a_recreated_topic_are_in_the_ledger_before_its_new_topic_id
         waits = f"gap orders-{partition}: waits"
         eventually("both gaps", lambda: waits in copier.output)  # noqa: B023
     copier.kill()
-    assert settings_of(pair, "orders")[stated] == first
+    assert setting_of(pair, "orders", TOPIC_ID) == first
     # The entries may be written, the topic id may be stated, and nothing can be appended: killed in between.
     alter(pair, LEDGER, "max.message.bytes", None)
     refuse_appends(pair)
     copier.start()
     eventually("an append", lambda: "NOT_ENOUGH_REPLICAS" in copier.output)
     copier.kill()
-    second = settings_of(pair, "orders")[stated]
+    second = setting_of(pair, "orders", TOPIC_ID)
     assert second != first
     both = [("orders", 0, 10, 10, "recreated"), ("orders", 1, 10, 12, "recreated")]
     assert ranges(pair) == both

@@ -5,43 +5,20 @@ from __future__ import annotations
 import time
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.kit.brokers import Cluster
-from tests.kit.mirrored_clusters import MakeMirror, admin, make_topic
+from tests.kit.mirrored_clusters import (
+    MakeMirror,
+    delete_topic,
+    make_topic,
+    produce,
+    set_mark,
+    topic_names,
+)
 from tests.kit.mirrors import stored, until_same
 from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
-
-
-def produce(cluster: Cluster, topic: str, count: int, size: int = 10) -> None:
-    batches = {"linger.ms": 1, "batch.num.messages": 5}
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0, **batches})
-    for _ in range(count):
-        producer.produce(topic, b"v" * size)
-    assert producer.flush(30) == 0
-
-
-def topic_names(cluster: Cluster) -> set[str]:
-    client = admin(cluster)
-    return set(client.list_topics(timeout=10).topics)
-
-
-def delete_topic(cluster: Cluster, name: str) -> None:
-    client = admin(cluster)
-    client.delete_topics([name])[name].result(10)
-
-
-def promote(cluster: Cluster, topic: str) -> None:
-    """Empty the mark, as kmirror promote does at its end."""
-    entry = ConfigEntry(
-        "kbroker.mirror.source.cluster.id", "", incremental_operation=AlterConfigOpType.SET
-    )
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-    client = admin(cluster)
-    client.incremental_alter_configs([resource])[resource].result(10)
 
 
 def test_a_limited_direction_takes_its_time_and_copies_everything(
@@ -49,10 +26,10 @@ def test_a_limited_direction_takes_its_time_and_copies_everything(
 ) -> None:
     """The limit is a lower bound of the time, which no slow machine can break."""
     make_topic(east, "orders")
-    produce(east, "orders", 40, size=10_000)
+    produce(east, "orders", 40, size=20_000, **{"batch.num.messages": 5})
     began = time.monotonic()
     assert mirror({"east.consumer.fetch.max.bytes.per.second": "200000"}).run_once() == 0
-    assert time.monotonic() - began > 1.0, "400 KB, of which one second's worth is free"
+    assert time.monotonic() - began > 1.0, "470 KB, of which one second's worth is free"
     assert len(stored(east, "orders")) >= 8, "one large batch would be free"
     assert stored(west, "orders") == stored(east, "orders")
 
@@ -74,7 +51,7 @@ def test_a_mirror_topic_is_deleted_after_its_source_topic_with_the_policy_delete
     copier.start()
     for name in ("gone", "again", "promoted", "stays"):
         until_same(east, west, name)
-    promote(west, "promoted")
+    set_mark(west, "promoted", "")
     for name in ("gone", "again", "promoted"):
         delete_topic(east, name)
     make_topic(east, "again")

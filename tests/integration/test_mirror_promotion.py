@@ -9,56 +9,27 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Producer
-from confluent_kafka.admin import (
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-)
 
 from kclient import Consumer
 from kclient.types import OffsetAndMetadata, TopicPartition
 from tests.kit.brokers import Cluster
-from tests.kit.mirrored_clusters import MakeMirror, admin, make_topic
+from tests.kit.mirrored_clusters import (
+    MakeMirror,
+    admin,
+    deliver,
+    make_topic,
+    mark_of,
+    record_of,
+    replace_in_log,
+    set_mark,
+    values,
+)
 from tests.kit.mirrors import stored, until_same
 from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-MARK = "kbroker.mirror.source.cluster.id"
-TOPIC_ID = "kbroker.mirror.source.topic.id"
 BOTH = {"west->east.enabled": "true", "sync.topic.configs.interval.seconds": "1"}
-
-
-def configs(cluster: Cluster, topic: str) -> dict[str, str]:
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    client = admin(cluster)
-    found = client.describe_configs([resource])[resource].result(10)
-    return {name: entry.value for name, entry in found.items()}
-
-
-def set_configs(cluster: Cluster, topic: str, **values: str) -> None:
-    entries = [
-        ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in values.items()
-    ]
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
-    client = admin(cluster)
-    client.incremental_alter_configs([resource])[resource].result(10)
-
-
-def deliver(cluster: Cluster, topic: str, *values: bytes, partition: int = 0) -> KafkaError | None:
-    """Produce *values*; return the first error of a delivery."""
-    errors: list[KafkaError] = []
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    for value in values:
-        producer.produce(
-            topic,
-            value,
-            partition=partition,
-            on_delivery=lambda error, _: errors.append(error) if error else None,
-        )
-    assert producer.flush(20) == 0
-    return errors[0] if errors else None
 
 
 class Writer:
@@ -93,25 +64,6 @@ class Writer:
     def join(self) -> None:
         self._thread.join(30)
         self._producer.flush(20)
-
-
-def values(cluster: Cluster, topic: str, partition: int) -> list[bytes]:
-    with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
-        tp = TopicPartition(topic, partition)
-        consumer.assign([tp])
-        end = consumer.end_offsets([tp])[tp]
-        found: list[bytes] = []
-        while len(found) < end:
-            found += [
-                record.value or b"" for batch in consumer.poll(1.0).values() for record in batch
-            ]
-        return found
-
-
-def record_of(output: str) -> dict[str, Any]:
-    """The record that the command printed, from its output and its messages."""
-    found: dict[str, Any] = json.JSONDecoder().raw_decode(output[output.index("{") :])[0]
-    return found
 
 
 def test_producers_move_to_the_other_cluster_and_no_acknowledged_record_is_lost(
@@ -210,10 +162,11 @@ def test_a_refused_promotion_leaves_the_source_writable(
     assert deliver(east, "orders", b"1") is None
     one = mirror()
     assert one.run_once() == 0
-    mark = configs(west, "orders")[MARK]
-    set_configs(west, "orders", **{MARK.replace(".", "_"): ""})
+    mark = mark_of(west, "orders")
+    assert mark
+    set_mark(west, "orders", "")
     eventually("a writable topic", lambda: deliver(west, "orders", b"ours") is None)
-    set_configs(west, "orders", **{MARK.replace(".", "_"): mark})
+    set_mark(west, "orders", mark)
     assert deliver(east, "orders", b"2") is None
 
     code, output = one.ask("promote")
@@ -221,8 +174,8 @@ def test_a_refused_promotion_leaves_the_source_writable(
     assert "orders-0" in output
     assert "accepts producers again; nothing was promoted" in output
     eventually("a writable source", lambda: deliver(east, "orders", b"3") is None)
-    assert configs(west, "orders")[MARK] == mark
-    assert configs(east, "orders").get(MARK, "") == ""
+    assert mark_of(west, "orders") == mark
+    assert not mark_of(east, "orders")
 
 
 def test_a_promotion_that_was_killed_behind_the_fence_is_continued_or_ended(
@@ -235,7 +188,7 @@ def test_a_promotion_that_was_killed_behind_the_fence_is_continued_or_ended(
     assert one.run_once() == 0
     ids = {cluster: admin(cluster).list_topics(timeout=10).cluster_id for cluster in (east, west)}
     for topic in ("orders", "payments"):
-        set_configs(east, topic, **{MARK.replace(".", "_"): ids[west]})
+        set_mark(east, topic, ids[west])
     eventually("a fence", lambda: deliver(east, "orders", b"no") is not None)
 
     code, output = one.ask("promote", "--topics", "payments", "--abort")
@@ -289,7 +242,7 @@ def test_producers_that_were_stopped_by_hand_need_no_fence(
     assert code == 0, output
     assert record_of(output)["mode"] == "producers stopped"
     assert deliver(west, "orders", b"3") is None
-    assert MARK not in {name for name, value in configs(east, "orders").items() if value}
+    assert not mark_of(east, "orders")
 
 
 def test_kaudit_decides_before_the_target_is_opened(
@@ -300,20 +253,14 @@ def test_kaudit_decides_before_the_target_is_opened(
         assert deliver(east, "orders", value) is None
     one = mirror()
     assert one.run_once() == 0
-    west.terminate(1)
-    segment = next((west[1].data / "orders-0").glob("*.log"))
-    whole = segment.read_bytes()
-    segment.write_bytes(whole.replace(b"first", b"FIRST"))
-    west.start(1)
+    replace_in_log(west, "orders", b"first", b"FIRST")
 
     code, output = one.ask("promote", "--audit", str(tmp_path / "audit"), timeout=180)
     assert code == 5, output
     assert "kaudit ended with exit code" in output
     eventually("a writable source", lambda: deliver(east, "orders", b"fourth") is None)
 
-    west.terminate(1)
-    segment.write_bytes(whole)
-    west.start(1)
+    replace_in_log(west, "orders", b"FIRST", b"first")
     code, output = one.ask("promote", "--audit", str(tmp_path / "audit"), timeout=180)
     assert code == 0, output
     report = json.loads((tmp_path / "audit" / "report.json").read_text())

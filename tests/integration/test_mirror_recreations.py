@@ -6,39 +6,48 @@ import pytest
 
 from tests.kit.brokers import Cluster
 from tests.kit.mirrored_clusters import (
+    TOPIC_ID,
     MakeMirror,
-    admin,
     delete_records,
+    delete_topic,
     make_topic,
     mark_of,
     produce,
+    recreate_topic,
     setting_of,
     write_to_mirror,
 )
-from tests.kit.mirrors import stored, until_same
+from tests.kit.mirrors import Mirror, StoredBatch, stored, until_same
 from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 
+SINGLE = {"batch.num.messages": 1}
+"""A batch for each record."""
+
 
 def recreate(cluster: Cluster, topic: str, count: int) -> None:
     """Delete a topic and make one of the same name, with *count* other records."""
-    client = admin(cluster)  # it has to outlive its answer
-    client.delete_topics([topic])[topic].result(10)
-    eventually("the deletion", lambda: not (cluster[1].data / f"{topic}-0").exists())
-    make_topic(cluster, topic)
-    produce(cluster, topic, count, **{"batch.num.messages": 1})
+    recreate_topic(cluster, topic)
+    produce(cluster, topic, count, **SINGLE)
+
+
+def copying(
+    east: Cluster, west: Cluster, mirror: MakeMirror, settings: dict[str, str] | None = None
+) -> tuple[Mirror, list[StoredBatch]]:
+    """Return a running mirror that has copied 100 records, and the log at the target."""
+    make_topic(east, "orders")
+    produce(east, "orders", 100, **SINGLE)
+    copier = mirror(settings)
+    copier.start()
+    until_same(east, west, "orders")
+    return copier, stored(west, "orders")
 
 
 def test_a_topic_recreated_at_the_source_is_not_mixed_with_its_copy(
     east: Cluster, west: Cluster, mirror: MakeMirror
 ) -> None:
-    make_topic(east, "orders")
-    produce(east, "orders", 100, **{"batch.num.messages": 1})
-    copier = mirror()
-    copier.start()
-    until_same(east, west, "orders")
-    before = stored(west, "orders")
+    copier, before = copying(east, west, mirror)
     recreate(east, "orders", 200)
     eventually(
         "the link to stop",
@@ -54,7 +63,7 @@ def test_a_topic_recreated_at_the_source_is_not_mixed_with_its_copy(
 def recreate_behind_the_copy(east: Cluster, west: Cluster, mirror: MakeMirror) -> None:
     """Copy 100 records, then create the topic again so that its log starts at offset 100."""
     make_topic(east, "orders")
-    produce(east, "orders", 100, **{"batch.num.messages": 1})
+    produce(east, "orders", 100, **SINGLE)
     assert mirror().run_once() == 0
     recreate(east, "orders", 150)
     delete_records(east, "orders", 100)
@@ -72,19 +81,15 @@ def test_a_recreated_topic_that_starts_where_the_copy_ends_is_not_spliced(
         assert stored(west, "orders") == before
 
 
-def source_topic_id_of(cluster: Cluster, topic: str) -> str | None:
-    return setting_of(cluster, topic, "kbroker.mirror.source.topic.id")
-
-
 def test_a_recreated_topic_is_continued_behind_a_gap_with_the_policy_skip(
     east: Cluster, west: Cluster, mirror: MakeMirror
 ) -> None:
     recreate_behind_the_copy(east, west, mirror)
-    first, before = source_topic_id_of(west, "orders"), stored(west, "orders")
+    first, before = setting_of(west, "orders", TOPIC_ID), stored(west, "orders")
     copier = mirror({"gap.policy": "skip"})
     assert copier.run_once() == 0, copier.output
     assert stored(west, "orders") == before + stored(east, "orders")[100:]
-    second = source_topic_id_of(west, "orders")
+    second = setting_of(west, "orders", TOPIC_ID)
     assert None not in (first, second)
     assert first != second
     assert f"GAP orders-0: topic id {first} became {second} at offset 100" in copier.output
@@ -94,12 +99,7 @@ def test_a_recreated_topic_is_continued_behind_a_gap_with_the_policy_skip(
 def test_a_running_mirror_does_not_splice_a_recreated_topic(
     east: Cluster, west: Cluster, mirror: MakeMirror
 ) -> None:
-    make_topic(east, "orders")
-    produce(east, "orders", 100, **{"batch.num.messages": 1})
-    copier = mirror()
-    copier.start()
-    until_same(east, west, "orders")
-    before = stored(west, "orders")
+    copier, before = copying(east, west, mirror)
     recreate(east, "orders", 150)
     delete_records(east, "orders", 100)
     eventually("the link to stop", lambda: "STOPPED orders-0" in copier.output)
@@ -112,7 +112,7 @@ def test_a_topic_of_others_that_ends_where_the_source_starts_does_not_become_a_m
 ) -> None:
     for cluster in (east, west):
         make_topic(cluster, "orders")
-        produce(cluster, "orders", 100, **{"batch.num.messages": 1})
+        produce(cluster, "orders", 100, **SINGLE)
     delete_records(east, "orders", 100)
     produce(east, "orders", 10)
     before = stored(west, "orders")
@@ -126,12 +126,7 @@ def test_the_records_of_a_recreated_topic_never_follow_the_old_ones(
     east: Cluster, west: Cluster, mirror: MakeMirror
 ) -> None:
     """Epochs begin again at zero, so only the topic id distinguishes the new log from the old one (KIP-516)."""
-    make_topic(east, "orders")
-    produce(east, "orders", 100, **{"batch.num.messages": 1})
-    unaware = mirror({"refresh.topics.interval.seconds": "3600"})
-    unaware.start()
-    until_same(east, west, "orders")
-    before = stored(west, "orders")
+    unaware, before = copying(east, west, mirror, {"refresh.topics.interval.seconds": "3600"})
     recreate(east, "orders", 200)
     rejection = "UNKNOWN_TOPIC_ID"
     eventually(
@@ -145,14 +140,13 @@ def test_a_diverged_topic_is_copied_again_after_an_operator_deleted_it(
     east: Cluster, west: Cluster, mirror: MakeMirror
 ) -> None:
     make_topic(east, "orders", 2)
-    produce(east, "orders", 10, partitions=2, **{"batch.num.messages": 1})
+    produce(east, "orders", 10, partitions=2, **SINGLE)
     copier = mirror()
     copier.start()
     until_same(east, west, "orders", 2)
     write_to_mirror(west, "orders", 1)
-    produce(east, "orders", 10, partitions=2, **{"batch.num.messages": 1})
+    produce(east, "orders", 10, partitions=2, **SINGLE)
     eventually("the link to stop", lambda: "STOPPED orders-0" in copier.output)
-    client = admin(west)
-    client.delete_topics(["orders"])["orders"].result(10)
+    delete_topic(west, "orders")
     until_same(east, west, "orders", 2)
     assert copier.stop() == 0, copier.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,12 +18,17 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
+from kclient import Consumer
+from kclient.types import TopicPartition as OurTopicPartition
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.mirrors import Mirror
 from tests.kit.waiting import eventually
 
 MARK = "kbroker.mirror.source.cluster.id"
 """The setting of a target topic that names its source cluster."""
+
+TOPIC_ID = "kbroker.mirror.source.topic.id"
+"""The setting of a target topic that names the topic id at the source."""
 
 MakeMirror = Callable[..., Mirror]
 """Makes a mirror with the settings given, or with the default ones."""
@@ -82,9 +88,43 @@ def delete_records(cluster: Cluster, topic: str, before: int, partition: int = 0
     client.delete_records([cut])[cut].result(10)
 
 
+def topic_names(cluster: Cluster) -> set[str]:
+    client = admin(cluster)
+    return set(client.list_topics(timeout=10).topics)
+
+
+def delete_topic(cluster: Cluster, topic: str) -> None:
+    client = admin(cluster)  # it has to outlive its answer
+    client.delete_topics([topic])[topic].result(10)
+
+
+def recreate_topic(cluster: Cluster, topic: str, partitions: int = 1) -> None:
+    """Delete a topic and create an empty one of the same name."""
+    delete_topic(cluster, topic)
+    eventually("the deletion", lambda: not (cluster[1].data / f"{topic}-0").exists())
+    make_topic(cluster, topic, partitions)
+
+
+def replace_in_log(cluster: Cluster, topic: str, old: bytes, new: bytes) -> None:
+    """Damage partition 0 of a topic with one segment, while its one broker is down: *old* becomes *new*."""
+    assert len(old) == len(new)
+    cluster.terminate(1)
+    (segment,) = (cluster[1].data / f"{topic}-0").glob("*.log")
+    whole = segment.read_bytes()
+    assert old in whole
+    segment.write_bytes(whole.replace(old, new))
+    cluster.start(1)
+
+
 def set_mark(cluster: Cluster, topic: str, value: str) -> None:
     """Set the topic's mark: the cluster id of the source, or "" to promote a mirror."""
-    entry = ConfigEntry(MARK, value, incremental_operation=AlterConfigOpType.SET)
+    alter(cluster, topic, MARK, value)
+
+
+def alter(cluster: Cluster, topic: str, name: str, value: str | None) -> None:
+    """Set a setting of a topic; None deletes it."""
+    operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    entry = ConfigEntry(name, value or "", incremental_operation=operation)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
     client = admin(cluster)
     client.incremental_alter_configs([resource])[resource].result(10)
@@ -103,13 +143,46 @@ def mark_of(cluster: Cluster, topic: str) -> str | None:
     return setting_of(cluster, topic, MARK)
 
 
+def deliver(
+    cluster: Cluster, topic: str, *values: bytes, partition: int = 0, **settings: Any
+) -> KafkaError | None:
+    """Produce *values* with librdkafka; return the first error of a delivery."""
+    errors: list[KafkaError] = []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0, **settings})
+    for value in values:
+        producer.produce(
+            topic,
+            value,
+            partition=partition,
+            on_delivery=lambda error, _: errors.append(error) if error else None,
+        )
+    assert producer.flush(20) == 0
+    return errors[0] if errors else None
+
+
 def delivery_error(cluster: Cluster, topic: str, **settings: Any) -> KafkaError | None:
     """Return why a producer of librdkafka could not deliver one record; None if it was delivered."""
-    errors: list[KafkaError | None] = []
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0, **settings})
-    producer.produce(topic, b"ours", partition=0, on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(20) == 0
-    return errors[0]
+    return deliver(cluster, topic, b"ours", **settings)
+
+
+def values(cluster: Cluster, topic: str, partition: int) -> list[bytes]:
+    """Return the values of all records of a partition, as a consumer reads them."""
+    with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        tp = OurTopicPartition(topic, partition)
+        consumer.assign([tp])
+        end = consumer.end_offsets([tp])[tp]
+        found: list[bytes] = []
+        while len(found) < end:
+            found += [
+                record.value or b"" for batch in consumer.poll(1.0).values() for record in batch
+            ]
+        return found
+
+
+def record_of(output: str) -> dict[str, Any]:
+    """Return the record that a command of kmirror printed between its messages."""
+    found: dict[str, Any] = json.JSONDecoder().raw_decode(output[output.index("{\n") :])[0]
+    return found
 
 
 def write_to_mirror(cluster: Cluster, topic: str, count: int) -> None:
