@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from itertools import count
 
 import pytest
 
@@ -24,6 +25,7 @@ pytestmark = [
     ),  # kafka-python
 ]
 
+_numbers = count(1)
 PARTITIONS = 3
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 STARTED_MS = 1_700_000_000_000
@@ -148,7 +150,7 @@ def test_a_client_sees_the_cluster_as_it_is(client: ForeignClient, cluster: Clus
 
 
 def test_a_client_creates_describes_and_deletes_a_topic(client: ForeignClient) -> None:
-    topic = f"short-lived-{client.name}"
+    topic = f"short-lived-{next(_numbers)}"
     client.create_topic(topic, 5, {"retention.ms": "123456789", "max.message.bytes": "2000000"})
     until(lambda: client.topics().get(topic) == 5, "the topic")
     configs = client.configs("topic", topic)
@@ -168,7 +170,7 @@ def test_a_client_reads_the_settings_of_a_broker(client: ForeignClient, cluster:
 def test_a_client_commits_alone_and_the_group_is_listed(
     client: ForeignClient, written: dict[str, str]
 ) -> None:
-    group = f"alone-{client.name}"
+    group = f"alone-{next(_numbers)}"
     client.commit(group, written[client.name], 4)
     for other in CLIENTS.values():
         assert group in other(client.bootstrap).groups()
@@ -188,8 +190,9 @@ def test_kcat_lists_produces_and_reads_by_offset_and_time(
     assert [line["ts"] for line in kcat.read(topic, "beginning")] == expected
     assert [line["ts"] for line in kcat.read(topic, "9")] == expected[9:]
     assert [line["ts"] for line in kcat.read(topic, f"s@{expected[20]}")] == expected[20:]
-    CLIENTS["librdkafka"](cluster.bootstrap).create_topic("by-kcat", 1, {})
-    kcat.run("-P", "-t", "by-kcat", "-K:", "-H", "h=1", "-z", "snappy", stdin="a:1\nb:2\n")
-    found = kcat.read("by-kcat", "beginning")
+    topic = f"by-kcat-{next(_numbers)}"
+    CLIENTS["librdkafka"](cluster.bootstrap).create_topic(topic, 1, {})
+    kcat.run("-P", "-t", topic, "-K:", "-H", "h=1", "-z", "snappy", stdin="a:1\nb:2\n")
+    found = kcat.read(topic, "beginning")
     assert [(line["key"], line["payload"]) for line in found] == [("a", "1"), ("b", "2")]
     assert found[0]["headers"] == ["h", "1"]

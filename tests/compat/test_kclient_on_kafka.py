@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ pytestmark = [
     with_kafka,
 ]
 
+_numbers = count(1)
 SETTINGS = """\
 broker.id={id}
 listeners=PLAINTEXT://127.0.0.1:{port}
@@ -110,16 +112,18 @@ def bootstrap(brokers: list[JavaBroker]) -> str:
     return addresses
 
 
-def make_topic(bootstrap: str, name: str, partitions: int = 1) -> None:
+def make_topic(bootstrap: str, partitions: int = 1) -> str:
+    """Create a topic with a new name; return the name."""
+    name = f"topic-{next(_numbers)}"
     with AdminClient(bootstrap_servers=bootstrap) as admin:
         admin.create_topics({name: {"num_partitions": partitions}})
         admin.wait_for_topics([name])
+    return name
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_records_come_back_as_they_were_sent(bootstrap: str, codec: str) -> None:
-    topic = f"codec-{codec}"
-    make_topic(bootstrap, topic)
+    topic = make_topic(bootstrap)
     headers = [("a", b"1"), ("a", None)]
     with Producer(bootstrap_servers=bootstrap, compression_type=codec) as producer:
         sent = [producer.send(topic, b"v%d" % i * 9, b"k", headers=headers) for i in range(500)]
@@ -133,27 +137,26 @@ def test_records_come_back_as_they_were_sent(bootstrap: str, codec: str) -> None
 
 
 def test_topics_groups_and_offsets_are_administered(bootstrap: str) -> None:
-    make_topic(bootstrap, "administered", 2)
-    tp = TopicPartition("administered", 0)
+    topic, group = make_topic(bootstrap, 2), f"group-{next(_numbers)}"
+    tp = TopicPartition(topic, 0)
     with AdminClient(bootstrap_servers=bootstrap) as admin:
-        admin.create_partitions({"administered": 3})
-        admin.alter_group_offsets("g-admin", {tp: 0})
-        assert admin.list_group_offsets("g-admin")[tp].offset == 0
-        assert "g-admin" in {group.group_id for group in admin.list_groups()}
-        assert admin.delete_groups(["g-admin"]) == {"g-admin": None}
+        admin.create_partitions({topic: 3})
+        admin.alter_group_offsets(group, {tp: 0})
+        assert admin.list_group_offsets(group)[tp].offset == 0
+        assert group in {each.group_id for each in admin.list_groups()}
+        assert admin.delete_groups([group]) == {group: None}
         assert admin.list_offsets({tp: "latest"})[tp] == (0, -1, 0)
-        assert admin.delete_topics(["administered"]) == {"administered": None}
+        assert admin.delete_topics([topic]) == {topic: None}
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_members_of_a_group_share_its_partitions_and_take_over(
     bootstrap: str, strategy: str
 ) -> None:
-    topic = f"shared-{strategy}"
-    make_topic(bootstrap, topic, 4)
+    topic = make_topic(bootstrap, 4)
     settings = {
         "bootstrap.servers": bootstrap,
-        "group.id": f"g-{strategy}",
+        "group.id": f"group-{next(_numbers)}",
         "partition.assignment.strategy": strategy,
         "auto.offset.reset": "earliest",
     }
@@ -190,12 +193,11 @@ def test_members_of_a_group_share_its_partitions_and_take_over(
 def test_a_broker_killed_and_back_loses_and_repeats_nothing(
     brokers: list[JavaBroker], bootstrap: str
 ) -> None:
-    make_topic(bootstrap, "survives", 2)
-
+    topic = make_topic(bootstrap, 2)
     with Producer(bootstrap_servers=bootstrap, request_timeout_ms=5000) as producer:
         sent = []
         for i in range(4000):
-            sent.append(producer.send("survives", b"%06d" % i, partition=i % 2))
+            sent.append(producer.send(topic, b"%06d" % i, partition=i % 2))
             if i == 2000:
                 producer.flush(5)
                 brokers[1].stop()
@@ -210,7 +212,7 @@ def test_a_broker_killed_and_back_loses_and_repeats_nothing(
         assert all(not isinstance(future.exception(1), KafkaError) for future in sent)
     found: dict[int, list[bytes]] = {0: [], 1: []}
     with Consumer(bootstrap_servers=bootstrap) as consumer:
-        consumer.assign([TopicPartition("survives", p) for p in (0, 1)])
+        consumer.assign([TopicPartition(topic, p) for p in (0, 1)])
         consumer.seek_to_beginning()
         for _, record in zip(range(4000), consumer, strict=False):
             found[record.partition].append(record.value)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
+_numbers = count(1)
 MANY = 100
 """Partitions of one record each."""
 
@@ -106,17 +108,17 @@ def clusters(
 
 
 class Pair:
-    """One topic on both clusters."""
+    """One topic on both clusters; its name begins with *topic*, and is new."""
 
     def __init__(
         self, clusters: tuple[Cluster, Cluster], topic: str, *, partitions: int = 2
     ) -> None:
         self.east, self.west = (cluster.bootstrap for cluster in clusters)
-        self.topic = topic
+        self.topic = f"{topic}-{next(_numbers)}"
         self.partitions = partitions
         for bootstrap in (self.east, self.west):
             admin = AdminClient({"bootstrap.servers": bootstrap})
-            for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+            for future in admin.create_topics([NewTopic(self.topic, partitions, 1)]).values():
                 future.result(20)
 
     def write(self, bootstrap: str, records: Sequence[Message], codec: str = "none") -> None:
@@ -241,7 +243,7 @@ def test_many_small_partitions_are_read_by_a_few_tasks(
         pair.write(bootstrap, messages(MANY))
     run = pair.audit(spark)
     assert (run.outcome.verdict, run.counts.verified) == (Verdict.CONSISTENT, MANY)
-    ranges = [OffsetRange("many", number, 0, 1) for number in range(MANY)]
+    ranges = [OffsetRange(pair.topic, number, 0, 1) for number in range(MANY)]
     frame = KafkaReader(spark).hashes(run.source, ranges)
     assert frame.rdd.getNumPartitions() == 4
     assert frame.count() == MANY
@@ -253,12 +255,12 @@ def test_a_partition_is_read_from_several_places(
     pair = Pair(clusters, "places")
     pair.write(pair.east, messages(400))
     ranges = [
-        OffsetRange("places", 1, 150, 151),
-        OffsetRange("places", 0, 10, 20),
-        OffsetRange("places", 1, 0, 3),
-        OffsetRange("places", 0, 20, 25),
+        OffsetRange(pair.topic, 1, 150, 151),
+        OffsetRange(pair.topic, 0, 10, 20),
+        OffsetRange(pair.topic, 1, 0, 3),
+        OffsetRange(pair.topic, 0, 20, 25),
     ]
-    east = read_cluster("east", pair.east, ["places"])
+    east = read_cluster("east", pair.east, [pair.topic])
     found = KafkaReader(spark).hashes(east, ranges).select("partition", "offset").collect()
     expected = [(each.partition, n) for each in ranges for n in range(each.low, each.high)]
     assert sorted(map(tuple, found)) == sorted(expected)
@@ -284,15 +286,15 @@ def test_partitions_that_only_the_target_has_are_extra_and_a_prefix_is_followed(
     spark: SparkSession, clusters: tuple[Cluster, Cluster]
 ) -> None:
     pair = Pair(clusters, "east.more")
+    topic = pair.topic.removeprefix("east.")
     admin = AdminClient({"bootstrap.servers": pair.east})
-    admin.create_topics([NewTopic("more", 1, 1)])["more"].result(20)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
     records = messages(20)
     write_apart(pair, [records, records[:5]])
-    pair.topic = "more"
     producer = Producer({"bootstrap.servers": pair.east})
     for message in records:
         producer.produce(
-            "more",
+            topic,
             message.value,
             message.key,
             partition=0,
@@ -300,10 +302,10 @@ def test_partitions_that_only_the_target_has_are_extra_and_a_prefix_is_followed(
             headers=list(message.headers),
         )
     assert producer.flush(20) == 0
-    pattern = re.compile("mo.e")
-    assert matching_topics("west", pair.west, pattern, "east.") == ["more"]
-    target = read_cluster("west", pair.west, ["more"], "east.")
-    source = read_cluster("east", pair.east, ["more"])
+    pattern = re.compile(topic.replace("more", "mo.e"))
+    assert matching_topics("west", pair.west, pattern, "east.") == [topic]
+    target = read_cluster("west", pair.west, [topic], "east.")
+    source = read_cluster("east", pair.east, [topic])
     assert config_drift(source, target) == []
     options, buckets = Options(window=50), TimeBuckets.over(time_span(source))
     engine = SparkEngine(KafkaReader(spark), options.window, buckets)
@@ -318,7 +320,7 @@ def test_partitions_that_only_the_target_has_are_extra_and_a_prefix_is_followed(
 def test_what_can_not_be_read_is_named_and_the_rest_is_read(
     spark: SparkSession, clusters: tuple[Cluster, Cluster]
 ) -> None:
-    pair = Pair(clusters, f"partly-{time.monotonic_ns()}")
+    pair = Pair(clusters, "partly")
     for bootstrap in (pair.east, pair.west):
         for _ in range(4):
             pair.write(bootstrap, messages(200))
@@ -374,7 +376,7 @@ def test_records_that_the_mirror_skipped_are_a_gap_also_under_its_prefix(
     spark: SparkSession, clusters: tuple[Cluster, Cluster], tmp_path: Path
 ) -> None:
     east, west = clusters
-    topic = f"skipped-{time.monotonic_ns()}"
+    topic = f"skipped-{next(_numbers)}"
     make_topic(east.bootstrap, topic)
     produce(east.bootstrap, topic, messages(100))
     settings = {
@@ -412,10 +414,11 @@ def test_the_command_writes_its_reports_and_exits_with_the_verdict(
     clusters: tuple[Cluster, Cluster], tmp_path: Path
 ) -> None:
     pair = Pair(clusters, "by-command")
+    pattern = pair.topic.replace("command", "comm.nd")
     pair.write(pair.east, messages(60))
     pair.write(pair.west, messages(59))
     done = kaudit_process(
-        *("reconcile", "--source", pair.east, "--target", pair.west, "--topics", "by-comm.nd"),
+        *("reconcile", "--source", pair.east, "--target", pair.west, "--topics", pattern),
         *("--out", str(tmp_path / "report"), "--complete", "--master", "local[2]"),
     )
     assert done.returncode == 1, done.stderr
@@ -460,7 +463,7 @@ def recent(count: int) -> list[Message]:
 def test_the_command_run_twice_writes_the_same_bytes_outside_of_meta_and_a_chain(
     clusters: tuple[Cluster, Cluster], tmp_path: Path
 ) -> None:
-    pair = Pair(clusters, f"twice-{time.monotonic_ns()}", partitions=3)
+    pair = Pair(clusters, "twice", partitions=3)
     records = recent(300)
     pair.write(pair.east, records)
     damaged = [*records]
@@ -488,7 +491,7 @@ def test_the_command_ends_with_the_exit_code_of_each_verdict(
     clusters: tuple[Cluster, Cluster], tmp_path: Path
 ) -> None:
     records = recent(50)
-    pair = Pair(clusters, f"codes-{time.monotonic_ns()}", partitions=1)
+    pair = Pair(clusters, "codes", partitions=1)
     for bootstrap in (pair.east, pair.west):
         pair.write(bootstrap, records)
     assert kaudit_pair(pair, tmp_path) == ExitCode.CONSISTENT

@@ -407,7 +407,7 @@ class _SharedLog(list):  # type: ignore[type-arg]
 async def test_a_group_goes_on_where_it_committed(cluster):
     topic = await make_topic(cluster)
     tp = TopicPartition(topic, 0)
-    settings = {**MEMBER, "group_id": "resuming", "enable_auto_commit": False}
+    settings = {**MEMBER, "group_id": f"group-{next(_names)}", "enable_auto_commit": False}
     await produce(cluster, topic, numbers(0, 10))
     async with consumer_of(cluster, **settings, max_poll_records=4) as consumer:
         consumer.subscribe([topic])
@@ -427,7 +427,7 @@ async def test_a_group_goes_on_where_it_committed(cluster):
 @pytest_twisted.ensureDeferred
 async def test_closing_commits_what_was_handed_out_and_an_error_what_was_done_with(cluster):
     topic = await make_topic(cluster)
-    settings = {**MEMBER, "group_id": "closing", "max_poll_records": 3}
+    settings = {**MEMBER, "group_id": f"group-{next(_names)}", "max_poll_records": 3}
     await produce(cluster, topic, numbers(0, 10))
     async with consumer_of(cluster, **settings) as consumer:
         consumer.subscribe([topic])
@@ -466,17 +466,19 @@ async def test_partitions_that_are_added_are_noticed(cluster):
 
 @pytest_twisted.ensureDeferred
 async def test_a_pattern_finds_topics_that_are_made_later(cluster):
+    number = next(_names)
+    topic = f"later-{number}-1"
     async with consumer_of(
-        cluster, **MEMBER, group_id="pattern", metadata_max_age_ms=300
+        cluster, **MEMBER, group_id=f"group-{number}", metadata_max_age_ms=300
     ) as consumer:
-        consumer.subscribe(pattern="later-.*")
+        consumer.subscribe(pattern=f"later-{number}-.*")
         assert await consumer.poll(300) == {}
         async with admin(cluster) as client:
-            await client.create_topics({"later-1": {"num_partitions": 1}})
-            await client.wait_for_topics(["later-1"])
-        await produce(cluster, "later-1", [b"there"])
+            await client.create_topics({topic: {"num_partitions": 1}})
+            await client.wait_for_topics([topic])
+        await produce(cluster, topic, [b"there"])
         assert values(await take(consumer, 1)) == [b"there"]
-        assert consumer.subscription() == {"later-1"}
+        assert consumer.subscription() == {topic}
 
 
 @pytest_twisted.ensureDeferred

@@ -146,7 +146,7 @@ def test_s08_the_last_replica_without_its_disk_does_not_lead_until_the_disk_is_b
     sent = scene.send(500)
     scene.cluster.kill(scene.leader)
     disk = scene.cluster[scene.leader].data
-    aside = disk.with_name("aside")
+    aside = disk.with_name(f"aside-{scene.topic}")
     disk.rename(aside)
     scene.cluster.start(scene.leader)
     scene.stays_leaderless()

@@ -47,11 +47,23 @@ def cluster(
     """Three brokers; every test leaves them running."""
     chroot = f"{zookeeper_server.connect}/isolation"
     made = Cluster(tmp_path_factory.mktemp("isolation"), chroot, 3, overrides=SETTINGS)
-    for broker_id, port in wires.ports.items():
-        made.start(broker_id, zookeeper_connect=f"127.0.0.1:{port}/isolation")
+    for broker_id in wires.ports:
+        start(made, wires, broker_id)
     yield made
     made.stop_all()
     assert not made.complaints(), "\n".join(made.complaints()[:5])
+
+
+@pytest.fixture(autouse=True)
+def every_broker_runs(cluster: Cluster, wires: Wires) -> None:
+    """Start the brokers that a failed attempt left down."""
+    for broker_id in cluster.down:
+        start(cluster, wires, broker_id)
+
+
+def start(cluster: Cluster, wires: Wires, broker_id: int) -> None:
+    """Start a broker behind its wire to ZooKeeper."""
+    cluster.start(broker_id, zookeeper_connect=f"127.0.0.1:{wires.ports[broker_id]}/isolation")
 
 
 def exchange(broker: Broker, frame: bytes) -> bytes:
@@ -131,7 +143,7 @@ def test_s11_alone_in_the_isr_a_leader_that_is_cut_off_acknowledges_nothing(
     )
     assert list(read_all(cluster.bootstrap, alone, 1)[0].values()) == [b"before", b"after"]
     eventually("it serves", lambda: produce_to(cluster[leader], only, b"after") == "NONE", PATIENCE)
-    cluster.start(follower, zookeeper_connect=f"127.0.0.1:{wires.ports[follower]}/isolation")
+    start(cluster, wires, follower)
     observer.in_sync(alone, 0, [leader, follower], PATIENCE)
 
 

@@ -5,7 +5,9 @@ The client runs on the brokers' host: its address is that of registered brokers,
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -51,8 +53,9 @@ from tests.kit.replicated import Observer, log_bytes, read_all, until_replicas_a
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import zookeeper_at
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
+_numbers = count(1)
 MAX_EPOCH = 2**31 - 1
 PREFERRED = 0
 REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -64,6 +67,24 @@ def cluster(module_clusters: MakeCluster) -> Cluster:
     made = module_clusters(3, {"replica.lag.time.max.ms": "60000"})
     Observer(made).create("t", [[1, 2, 3]])
     return made
+
+
+@pytest.fixture(autouse=True)
+def broker_1_leads(cluster: Cluster) -> None:
+    """Start the brokers that a failed test left down, and move `t-0` back to broker 1."""
+    if cluster.down:
+        cluster.start(*cluster.down)
+    observer = Observer(cluster)
+    if observer.placement("t").leader != 1:
+        observer.in_sync("t", 0, (1, 2, 3))
+        assert Operator(cluster).elect(PREFERRED, [("t", 0)])["t", 0] in ("", "ELECTION_NOT_NEEDED")
+        assert observer.placement("t").leader == 1
+
+
+@pytest.fixture
+def topic(cluster: Cluster) -> str:
+    """The name of a topic that does not exist yet."""
+    return f"topic-{next(_numbers)}"
 
 
 @pytest.fixture
@@ -142,7 +163,7 @@ def list_offsets(connection: RawConnection, topic: str, replica_id: int) -> tupl
 
 
 def test_controller_requests_of_a_client_end_no_controller_and_delete_no_log(
-    cluster: Cluster,
+    cluster: Cluster, topic: str
 ) -> None:
     observer = Observer(cluster)
     with connected(cluster, 1) as connection:
@@ -172,29 +193,29 @@ def test_controller_requests_of_a_client_end_no_controller_and_delete_no_log(
                 assert answer.error_code == REFUSED, api.name
     assert observer.controller() == controller
     # The controller has sent this to every broker: a raised fence would have refused it.
-    observer.create("after", [[1, 2, 3]])
+    observer.create(topic, [[1, 2, 3]])
     assert controller_epoch(cluster) == epoch
     assert all(log_bytes(cluster, broker_id, "t", 0) == log for broker_id in (1, 2, 3))
 
 
 def test_a_fetch_of_a_client_as_a_follower_moves_no_high_watermark(
-    cluster: Cluster, stranger: RawConnection
+    cluster: Cluster, stranger: RawConnection, topic: str
 ) -> None:
-    Observer(cluster).create("quiet", [[1, 2, 3]])
-    produce(stranger, "quiet")
-    until_replicas_agree(cluster, "quiet", 0, (1, 2, 3))
+    Observer(cluster).create(topic, [[1, 2, 3]])
+    produce(stranger, topic)
+    until_replicas_agree(cluster, topic, 0, (1, 2, 3))
     cluster.pause(2)
     try:
-        end = produce(stranger, "quiet") + 1
-        before = high_watermark(stranger, "quiet")
-        wanted = FetchTopic("quiet", [FetchPartition(0, end, 1 << 20)])
+        end = produce(stranger, topic) + 1
+        before = high_watermark(stranger, topic)
+        wanted = FetchTopic(topic, [FetchPartition(0, end, 1 << 20)])
         fetch = FetchRequest(
             max_wait_ms=0, min_bytes=1, topics=[wanted], replica_id=2, session_epoch=-1
         )
         answer = stranger.ask(ApiKey.FETCH, 12, fetch)
         assert answer.error_code == REFUSED
         assert answer.topics == []
-        assert high_watermark(stranger, "quiet") == before == end - 1
+        assert high_watermark(stranger, topic) == before == end - 1
     finally:
         cluster.resume(2)
 
@@ -223,21 +244,21 @@ def append_copied(
 
 
 def test_a_conditional_append_needs_a_topic_that_is_marked_as_a_mirror(
-    cluster: Cluster, stranger: RawConnection
+    cluster: Cluster, stranger: RawConnection, topic: str
 ) -> None:
-    Observer(cluster).create("ordinary", [[1, 2, 3]])
+    Observer(cluster).create(topic, [[1, 2, 3]])
     batch = batch_of(1000, base_offset=2**40)
-    outcome = append_copied(stranger, "ordinary", batch, 2**40)
+    outcome = append_copied(stranger, topic, batch, 2**40)
     assert outcome.error_code == ErrorCode.POLICY_VIOLATION
     assert MIRROR_SOURCE_CONFIG in outcome.error_message
-    assert produce(stranger, "ordinary") == 0
+    assert produce(stranger, topic) == 0
 
 
 @pytest.mark.parametrize("first", [0, LARGEST_COPIED_OFFSET - 1])
 def test_at_the_largest_copied_offset_a_partition_goes_on_and_outlives_a_crash(
-    cluster: Cluster, first: int
+    cluster: Cluster, topic: str, first: int
 ) -> None:
-    observer, topic = Observer(cluster), f"mirror-{first}"
+    observer = Observer(cluster)
     observer.create(topic, [[1, 2, 3]], {MIRROR_SOURCE_CONFIG: "source"})
     begin = batch_of(1000, base_offset=first)
     end = batch_of(1000, base_offset=LARGEST_COPIED_OFFSET)
@@ -268,9 +289,6 @@ def test_at_the_largest_copied_offset_a_partition_goes_on_and_outlives_a_crash(
         first,
         *range(LARGEST_COPIED_OFFSET, LARGEST_COPIED_OFFSET + 4),
     ]
-    observer.in_sync("t", 0, (1, 2, 3))  # the other tests, in any order, find t-0 at broker 1
-    assert Operator(cluster).elect(PREFERRED, [("t", 0)])["t", 0] in ("", "ELECTION_NOT_NEEDED")
-    assert observer.placement("t").leader == 1
 
 
 def test_refused_requests_do_not_fill_the_log(cluster: Cluster) -> None:
@@ -282,7 +300,7 @@ def test_refused_requests_do_not_fill_the_log(cluster: Cluster) -> None:
 
 
 def test_a_broker_that_claims_an_epoch_that_zookeeper_does_not_have_is_refused(
-    cluster: Cluster,
+    cluster: Cluster, topic: str
 ) -> None:
     observer = Observer(cluster)
     controller, epoch = observer.controller(), controller_epoch(cluster)
@@ -292,7 +310,7 @@ def test_a_broker_that_claims_an_epoch_that_zookeeper_does_not_have_is_refused(
         for _ in range(3):
             answer = connection.ask(ApiKey.STOP_REPLICA, 4, stop_replica(controller))
             assert answer.error_code == REFUSED
-    observer.create("epochs", [[1, 2, 3]])
+    observer.create(topic, [[1, 2, 3]])
     assert (observer.controller(), controller_epoch(cluster)) == (controller, epoch)
 
 
@@ -329,13 +347,18 @@ def test_in_an_upgrade_a_registered_address_will_do_and_no_other(
             elsewhere.ask(api, version, request)
 
 
-def test_brokers_follow_each_other_after_the_secret_was_replaced(cluster: Cluster) -> None:
+def test_brokers_follow_each_other_after_the_secret_was_replaced(
+    cluster: Cluster, topic: str
+) -> None:
     observer = Observer(cluster)
-    observer.create("rotated", [[1, 2, 3]])
+    observer.create(topic, [[1, 2, 3]])
     with zookeeper_at(cluster.zookeeper_connect) as client:
-        client.set("/cluster/inter_broker_secret", znodes.encode_inter_broker_secret(b"n" * 32))
+        client.set(
+            "/cluster/inter_broker_secret",
+            znodes.encode_inter_broker_secret(secrets.token_bytes(32)),
+        )
     cluster.restart(3)
     with connected(cluster, 1) as connection:
-        produce(connection, "rotated")
-    until_replicas_agree(cluster, "rotated", 0, (1, 2, 3), timeout=20.0)
-    observer.in_sync("rotated", 0, (1, 2, 3))
+        produce(connection, topic)
+    until_replicas_agree(cluster, topic, 0, (1, 2, 3), timeout=20.0)
+    observer.in_sync(topic, 0, (1, 2, 3))
