@@ -174,7 +174,7 @@ def values(cluster: Cluster, topic: str, partition: int) -> list[bytes]:
         found: list[bytes] = []
         while len(found) < end:
             found += [
-                record.value or b"" for batch in consumer.poll(1.0).values() for record in batch
+                record.value or b"" for batch in consumer.poll(1000).values() for record in batch
             ]
         return found
 
