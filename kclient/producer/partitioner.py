@@ -14,6 +14,8 @@ from typing import Protocol
 _M = 0x5BD1E995
 _SEED = 0x9747B28C
 _MASK = 0xFFFFFFFF
+_LONGEST_CACHED_KEY = 128
+"""Bytes; the cache keeps its keys alive, and 65,536 keys of a megabyte would be 64 GiB."""
 
 
 class Partitioner(Protocol):
@@ -38,9 +40,15 @@ def murmur2(data: bytes) -> int:
     return h ^ h >> 15
 
 
-@lru_cache(maxsize=1 << 16)
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """Return the partition of *key*. Cached, because keys repeat and the hash is slow in Python."""
+    """Return the partition of *key*. Cached for short keys, because keys repeat and the hash is slow in Python."""
+    if len(key) <= _LONGEST_CACHED_KEY:
+        return _cached_partition(key, partition_count)
+    return (murmur2(key) & 0x7FFFFFFF) % partition_count
+
+
+@lru_cache(maxsize=1 << 16)
+def _cached_partition(key: bytes, partition_count: int) -> int:
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections import Counter
 
 import pytest
@@ -34,6 +35,19 @@ def test_keys_go_where_another_client_puts_them() -> None:
         key = rng.randbytes(rng.randrange(40))
         assert murmur2(key) == theirs(key) & 0xFFFFFFFF
         assert partition_for_key(key, 7) == (theirs(key) & 0x7FFFFFFF) % 7
+        longer = key * 20
+        assert partition_for_key(longer, 7) == (theirs(longer) & 0x7FFFFFFF) % 7
+
+
+def test_long_keys_are_not_kept_in_memory() -> None:
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for n in range(100):
+            partition_for_key(b"%d" % n * 3000, 7)
+        assert tracemalloc.get_traced_memory()[0] - before < 50_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_records_without_key_stay_until_a_batch_is_full_then_move() -> None:
