@@ -15,7 +15,7 @@ from mirrormaker.failback_stage import Record, Stage, stage_of
 from mirrormaker.patterns import compiled
 from mirrormaker.recopy import Echo, Options, Recopy
 from mirrormaker.tail_export import directory_of, read_manifest
-from mirrormaker.topics import Topic
+from mirrormaker.topics import Topic, TopicPair
 
 
 class Failback:
@@ -34,27 +34,9 @@ class Failback:
         copied = source.copied_topic_id
         return read_manifest(directory_of(out, name, copied)) if copied else None
 
-    def stage(
-        self,
-        name: str,
-        source: Topic,
-        target: Topic | None,
-        *,
-        copy: str,
-        manifest: Manifest | None,
-        source_id: str,
-        target_id: str,
-    ) -> Stage | None:
+    def stage(self, pair: TopicPair, manifest: Manifest | None) -> Stage | None:
         """Return how far the topic is. Raise `Refused`."""
-        return stage_of(
-            name,
-            source,
-            target,
-            copy=copy,
-            is_exported=manifest is not None,
-            source_id=source_id,
-            target_id=target_id,
-        )
+        return stage_of(pair, is_exported=manifest is not None)
 
     def conclusion(self, record: Record, out: Path) -> str:
         """Return the RPO."""

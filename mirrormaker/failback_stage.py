@@ -18,7 +18,7 @@ from mirrormaker.divergence import Batch, Kind
 from mirrormaker.export_manifest import ExportedFile, ExportedPartition, Manifest
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.promotion import Refused
-from mirrormaker.topics import MARK, Topic
+from mirrormaker.topics import MARK, Topic, TopicPair
 
 SCHEMA_VERSION = 1
 
@@ -36,26 +36,18 @@ class Stage(Enum):
     """The target is a mirror of the source."""
 
 
-def stage_of(
-    name: str,
-    source: Topic,
-    target: Topic | None,
-    *,
-    copy: str,
-    is_exported: bool,
-    source_id: str,
-    target_id: str,
-) -> Stage | None:
-    """Return the stage of *name*; None for a topic that was never copied from the target. Raise `Refused`.
+def stage_of(pair: TopicPair, *, is_exported: bool) -> Stage | None:
+    """Return the stage of *pair*; None for a topic that was never copied from the target. Raise `Refused`.
 
     *is_exported* is whether there is a manifest of the topic id that the source states.
     """
-    if name != copy:
+    name, source, target = pair.name, pair.source, pair.target
+    if name != pair.copy:
         raise Refused(
-            f"{name}: the target's name is {copy}; a failback needs one name (IdentityReplicationPolicy)"
+            f"{name}: the target's name is {pair.copy}; a failback needs one name (IdentityReplicationPolicy)"
         )
     marked = source.overrides.get(MARK, "")
-    if marked == target_id:
+    if marked == pair.target_id:
         raise Refused(
             f"{name}: the source is still a mirror of the target. kmirror promote --source-lost opens it first"
         )
@@ -72,7 +64,7 @@ def stage_of(
             "Name the directory of the first run; or copy the topic with kmirror run"
         )
     mark = target.overrides.get(MARK, "")
-    if mark not in ("", source_id):
+    if mark not in ("", pair.source_id):
         raise Refused(f"{name}: the target's topic is a mirror of cluster {mark}")
     if mark and target.overrides.get(SOURCE_TOPIC_ID) == now != "":
         return Stage.MIRROR

@@ -29,7 +29,7 @@ from mirrormaker.mirror import Mirror
 from mirrormaker.patterns import compiled
 from mirrormaker.prefix import judgement
 from mirrormaker.promotion import PromotedPartition, Record, Refused, Stage
-from mirrormaker.topics import MARK, MARKS, Selection, Topic
+from mirrormaker.topics import MARK, MARKS, Selection, Topic, TopicPair
 from mirrormaker.write_fence import until_read_only, until_writable
 
 Echo = Callable[[str], None]
@@ -312,7 +312,17 @@ class Promotion:
                 raise problem
         source_id = mirror.source.metadata.cluster_id or self._config.source
         target_id = mirror.target.metadata.cluster_id or self._config.target
-        stages = promotion.stages(copies, source, target, source_id=source_id, target_id=target_id)
+        stages = promotion.stages(
+            TopicPair(
+                name=name,
+                source=source[name],
+                target=target.get(copy),
+                copy=copy,
+                source_id=source_id,
+                target_id=target_id,
+            )
+            for name, copy in copies.items()
+        )
         return _Roles(source_id, target_id, source_topics, target_topics, source, target, stages)
 
     async def _open(

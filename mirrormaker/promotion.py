@@ -14,7 +14,7 @@ from typing import Any
 
 from kclient.types import TopicPartition
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
-from mirrormaker.topics import MARK, Topic
+from mirrormaker.topics import MARK, Topic, TopicPair
 
 SCHEMA_VERSION = 1
 
@@ -34,21 +34,14 @@ class Refused(Exception):
     """The promotion cannot go on; the text has the reason and what to do."""
 
 
-def stage_of(
-    name: str,
-    source: Topic,
-    target: Topic | None,
-    *,
-    copy: str,
-    source_id: str,
-    target_id: str,
-) -> Stage:
-    """Return the stage of the source topic *name* with the target topic *copy*. Raise `Refused`."""
+def stage_of(pair: TopicPair) -> Stage:
+    """Return the stage of *pair*. Raise `Refused`."""
+    name, source, target = pair.name, pair.source, pair.target
     if target is None:
-        raise Refused(f"{name}: {copy} does not exist at the target; run kmirror first")
-    if name != copy:
+        raise Refused(f"{name}: {pair.copy} does not exist at the target; run kmirror first")
+    if name != pair.copy:
         raise Refused(
-            f"{name}: the target's name is {copy}; roles can be exchanged only under one name "
+            f"{name}: the target's name is {pair.copy}; roles can be exchanged only under one name "
             "(IdentityReplicationPolicy). --source-lost opens the target alone"
         )
     if target.partitions != source.partitions:
@@ -56,12 +49,12 @@ def stage_of(
             f"{name}: {source.partitions} partitions at the source, {target.partitions} at the target"
         )
     fenced = source.overrides.get(MARK, "")
-    if fenced not in ("", target_id):
+    if fenced not in ("", pair.target_id):
         raise Refused(f"{name}: the source's topic is itself a mirror, of cluster {fenced}")
     marked = target.overrides.get(MARK, "")
     if fenced and not marked:
         return Stage.PROMOTED
-    if marked != source_id:
+    if marked != pair.source_id:
         of = f"a mirror of cluster {marked}" if marked else "not marked as a mirror"
         raise Refused(f"{name}: the target's topic is {of}")
     copied, now = target.overrides.get(SOURCE_TOPIC_ID, ""), text_of(source.topic_id)
@@ -72,26 +65,12 @@ def stage_of(
     return Stage.FENCED if fenced else Stage.MIRRORED
 
 
-def stages(
-    names: Mapping[str, str],
-    source: Mapping[str, Topic],
-    target: Mapping[str, Topic],
-    *,
-    source_id: str,
-    target_id: str,
-) -> dict[str, Stage]:
-    """Return the stage of each topic of *names* (source topic -> target topic). Raise `Refused` with all reasons."""
+def stages(pairs: Iterable[TopicPair]) -> dict[str, Stage]:
+    """Return the stage of each topic, by its name. Raise `Refused` with all reasons."""
     found, reasons = {}, []
-    for name, copy in names.items():
+    for pair in pairs:
         try:
-            found[name] = stage_of(
-                name,
-                source[name],
-                target.get(copy),
-                copy=copy,
-                source_id=source_id,
-                target_id=target_id,
-            )
+            found[pair.name] = stage_of(pair)
         except Refused as refusal:
             reasons.append(str(refusal))
     if reasons:

@@ -33,7 +33,7 @@ from mirrormaker.log_ends import high_watermarks, log_starts, read_cuts
 from mirrormaker.mirror import Mirror
 from mirrormaker.promotion import Refused
 from mirrormaker.tail_export import BadExport, PartitionExport
-from mirrormaker.topics import Plan, Selection, Topic
+from mirrormaker.topics import Plan, Selection, Topic, TopicPair
 from mirrormaker.whole_log import LogReader, batches_at
 from mirrormaker.write_fence import until_read_only
 
@@ -77,17 +77,7 @@ class Purpose(Protocol):
     def manifest(self, out: Path, name: str, source: Topic) -> Manifest | None:
         """Return the manifest of the topic *name* below *out*, if an earlier run exported it. Raise `BadExport`."""
 
-    def stage(
-        self,
-        name: str,
-        source: Topic,
-        target: Topic | None,
-        *,
-        copy: str,
-        manifest: Manifest | None,
-        source_id: str,
-        target_id: str,
-    ) -> Stage | None:
+    def stage(self, pair: TopicPair, manifest: Manifest | None) -> Stage | None:
         """Return how far the topic is; None for a topic to leave alone. Raise `Refused`."""
 
     def conclusion(self, record: Record, out: Path) -> str:
@@ -157,15 +147,15 @@ class Recopy:
             if manifest is not None:
                 found.manifests[name] = manifest
             try:
-                stage = self._purpose.stage(
-                    name,
-                    topic,
-                    target.get(name),
+                pair = TopicPair(
+                    name=name,
+                    source=topic,
+                    target=target.get(name),
                     copy=self._selection.target_name(name),
-                    manifest=manifest,
                     source_id=found.source_id,
                     target_id=found.target_id,
                 )
+                stage = self._purpose.stage(pair, manifest)
             except Refused as refusal:
                 reasons.append(str(refusal))
                 continue

@@ -16,7 +16,7 @@ from mirrormaker.promotion import Refused
 from mirrormaker.recopy import DONE, NOT_PROVEN, REFUSED, Echo, Options, Recopy
 from mirrormaker.repair_plan import RepairPlan, read_plan, stage_of
 from mirrormaker.tail_export import MANIFEST, BadExport, read_manifest
-from mirrormaker.topics import Topic
+from mirrormaker.topics import Topic, TopicPair
 
 
 class Repair:
@@ -47,28 +47,9 @@ class Repair:
             raise BadExport(f"{out} has several exports of {name}")
         return of_topic[0] if of_topic else None
 
-    def stage(
-        self,
-        name: str,
-        source: Topic,
-        target: Topic | None,
-        *,
-        copy: str,
-        manifest: Manifest | None,
-        source_id: str,
-        target_id: str,
-    ) -> Stage | None:
+    def stage(self, pair: TopicPair, manifest: Manifest | None) -> Stage | None:
         """Return how far the topic is. Raise `Refused`."""
-        return stage_of(
-            self._plan,
-            name,
-            source,
-            target,
-            copy=copy,
-            manifest=manifest,
-            source_id=source_id,
-            target_id=target_id,
-        )
+        return stage_of(self._plan, pair, manifest)
 
     def conclusion(self, record: Record, out: Path) -> str:
         """Return what was exported."""

@@ -16,7 +16,7 @@ from mirrormaker.export_manifest import Manifest
 from mirrormaker.failback_stage import Stage
 from mirrormaker.lineage import text_of
 from mirrormaker.promotion import Refused
-from mirrormaker.topics import MARK, Topic
+from mirrormaker.topics import MARK, TopicPair
 
 SCHEMA_VERSION = 1
 SOURCE_DAMAGED = "the source's own batch cannot be read"
@@ -124,30 +124,21 @@ def _same_name(row: Mapping[str, Any]) -> None:
         )
 
 
-def stage_of(
-    plan: RepairPlan,
-    name: str,
-    source: Topic,
-    target: Topic | None,
-    *,
-    copy: str,
-    manifest: Manifest | None,
-    source_id: str,
-    target_id: str,
-) -> Stage:
-    """Return how far the repair of *name* is. Raise `Refused`.
+def stage_of(plan: RepairPlan, pair: TopicPair, manifest: Manifest | None) -> Stage:
+    """Return how far the repair of *pair* is. Raise `Refused`.
 
     *manifest* is that of an earlier run of the same plan.
     """
-    if (plan.source_id, plan.target_id) != (source_id, target_id):
+    name, source, target = pair.name, pair.source, pair.target
+    if (plan.source_id, plan.target_id) != (pair.source_id, pair.target_id):
         raise Refused(
             f"{name}: the plan is of clusters {plan.source_id} and {plan.target_id}, "
-            f"the flow is from {source_id} to {target_id}"
+            f"the flow is from {pair.source_id} to {pair.target_id}"
         )
     if name in plan.damaged:
         raise Refused(f"{name}: cannot be copied: {plan.damaged[name]}. --topics leaves it out")
-    if name != copy:
-        raise Refused(f"{name}: the target's name is {copy}; a repair needs one name")
+    if name != pair.copy:
+        raise Refused(f"{name}: the target's name is {pair.copy}; a repair needs one name")
     if source.compacted or (target is not None and target.compacted):
         raise Refused(f"{name}: is compacted: equal records may be in other batches")
     if target is None:
@@ -155,7 +146,7 @@ def stage_of(
             raise Refused(f"{name}: does not exist at the target: kmirror run copies it")
         return Stage.DELETED
     mark, copied = target.overrides.get(MARK, ""), target.copied_topic_id
-    if mark != source_id or not copied or copied != text_of(source.topic_id):
+    if mark != pair.source_id or not copied or copied != text_of(source.topic_id):
         raise Refused(
             f"{name}: the target's topic is no mirror of the source's: only a mirror is repaired"
         )

@@ -109,6 +109,19 @@ EFFECTIVE = ("cleanup.policy", "max.message.bytes")
 """The configs of which the plan needs the effective value."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPair:
+    """A topic of the source, and the one at the target that is named *copy*: None if there is none."""
+
+    name: str
+    source: Topic
+    target: Topic | None
+    copy: str
+    source_id: str
+    """The cluster id of the source."""
+    target_id: str
+
+
 @dataclass(frozen=True, slots=True)
 class Creation:
     """A topic to create at the target."""

@@ -18,7 +18,7 @@ from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.promotion import Refused
 from mirrormaker.promotion import Stage as PromotionStage
 from mirrormaker.promotion import stage_of as promotion_stage
-from mirrormaker.topics import MARK, Topic
+from mirrormaker.topics import MARK, Topic, TopicPair
 
 IDS = {"east": "E", "west": "W"}
 
@@ -127,14 +127,7 @@ class Clusters(RuleBasedStateMachine):
         if not (source.is_up and target.is_up) or source.topic is None or source.log != target.log:
             return
         try:
-            stage = promotion_stage(
-                "t",
-                source.topic,
-                target.topic,
-                copy="t",
-                source_id=IDS[self.primary],
-                target_id=IDS[self.mirror],
-            )
+            stage = promotion_stage(self.pair())
         except Refused:
             return
         assert target.topic is not None
@@ -152,18 +145,21 @@ class Clusters(RuleBasedStateMachine):
             if not self.step():
                 return
 
-    def stage(self) -> Stage | None:
+    def pair(self) -> TopicPair:
         source, target = self.sides[self.primary], self.sides[self.mirror]
         assert source.topic is not None
-        return stage_of(
-            "t",
-            source.topic,
-            target.topic,
+        return TopicPair(
+            name="t",
+            source=source.topic,
+            target=target.topic,
             copy="t",
-            is_exported=source.topic.copied_topic_id in self.exported,
             source_id=IDS[self.primary],
             target_id=IDS[self.mirror],
         )
+
+    def stage(self) -> Stage | None:
+        pair = self.pair()
+        return stage_of(pair, is_exported=pair.source.copied_topic_id in self.exported)
 
     def step(self) -> bool:
         """Perform one step; return whether there was one."""

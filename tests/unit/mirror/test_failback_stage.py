@@ -24,7 +24,7 @@ from mirrormaker.tail_export import (
     verify,
     write_manifest,
 )
-from mirrormaker.topics import MARK, Topic
+from mirrormaker.topics import MARK, Topic, TopicPair
 
 LOST, PROMOTED, OTHER = UUID(int=1), UUID(int=2), UUID(int=3)
 
@@ -44,15 +44,10 @@ WEST = topic(PROMOTED, "", LOST)
 def stage(
     source: Topic, target: Topic | None, *, copy: str = "t", is_exported: bool = False
 ) -> Stage | None:
-    return stage_of(
-        "t",
-        source,
-        target,
-        copy=copy,
-        is_exported=is_exported,
-        source_id="W",
-        target_id="E",
+    pair = TopicPair(
+        name="t", source=source, target=target, copy=copy, source_id="W", target_id="E"
     )
+    return stage_of(pair, is_exported=is_exported)
 
 
 @pytest.mark.parametrize(

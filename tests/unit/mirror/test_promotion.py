@@ -20,7 +20,7 @@ from mirrormaker.promotion import (
     stage_of,
     stages,
 )
-from mirrormaker.topics import MARK, Topic
+from mirrormaker.topics import MARK, Topic, TopicPair
 
 ID, OTHER = UUID(int=1), UUID(int=2)
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -31,8 +31,14 @@ def topic(mark: str = "", copied: UUID | None = None, *, partitions: int = 2) ->
     return Topic(partitions, ID, {name: value for name, value in overrides.items() if value})
 
 
+def pair(name: str, source: Topic, target: Topic | None, *, copy: str) -> TopicPair:
+    return TopicPair(
+        name=name, source=source, target=target, copy=copy, source_id="E", target_id="W"
+    )
+
+
 def stage(source: Topic, target: Topic | None, *, copy: str = "t") -> Stage:
-    return stage_of("t", source, target, copy=copy, source_id="E", target_id="W")
+    return stage_of(pair("t", source, target, copy=copy))
 
 
 @pytest.mark.parametrize(
@@ -71,17 +77,11 @@ def test_what_cannot_change_its_role_is_refused_with_the_reason(
 
 
 def test_a_refusal_names_every_topic_that_cannot_be_promoted() -> None:
-    names = {"a": "a", "b": "b", "c": "c"}
+    targets = {"a": None, "b": topic("E"), "c": None}
     with pytest.raises(Refused, match=r"a: .*; c: "):
-        stages(
-            names,
-            dict.fromkeys(names, topic()),
-            {"b": topic("E")},
-            source_id="E",
-            target_id="W",
-        )
+        stages(pair(name, topic(), target, copy=name) for name, target in targets.items())
     with pytest.raises(Refused, match="no topic"):
-        stages({}, {}, {}, source_id="E", target_id="W")
+        stages([])
 
 
 def test_without_the_source_its_mirrors_are_found_by_their_mark() -> None:

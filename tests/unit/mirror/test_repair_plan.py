@@ -14,7 +14,7 @@ from mirrormaker.failback_stage import Stage
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.promotion import Refused
 from mirrormaker.repair_plan import SOURCE_DAMAGED, RepairPlan, read_plan, stage_of
-from mirrormaker.topics import MARK, Topic
+from mirrormaker.topics import MARK, Topic, TopicPair
 from spark_jobs.reconcile import Options
 from spark_jobs.report import repair
 from tests.kit.audit_faults import EVERY, case_with
@@ -85,16 +85,10 @@ def stage(
     copy: str = "t",
     source_id: str = "E",
 ) -> Stage:
-    return stage_of(
-        plan or read_plan(document()),
-        "t",
-        source,
-        target,
-        copy=copy,
-        manifest=manifest,
-        source_id=source_id,
-        target_id="W",
+    pair = TopicPair(
+        name="t", source=source, target=target, copy=copy, source_id=source_id, target_id="W"
     )
+    return stage_of(plan or read_plan(document()), pair, manifest)
 
 
 def test_the_export_of_this_plan_shows_how_far_the_repair_is() -> None:
