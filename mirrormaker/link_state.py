@@ -27,6 +27,7 @@ class Cause(Enum):
     COMPACTION = "the source has no records at these offsets any more (compaction)"
     TARGET_AHEAD = "the target has offsets that the source does not have"
     TARGET_LOST = "the target has lost records that it had acknowledged"
+    TARGET_WRITTEN = "the target has records behind the position of the mirror"
     DIVERGED = "source and target hold different records at the same offset"
     STRADDLES = "the target's log ends inside a batch of the source"
     RECREATED = "the topic was deleted and created again at the source"

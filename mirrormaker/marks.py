@@ -22,6 +22,7 @@ NO_PREFIX = frozenset(
     {
         Cause.TARGET_AHEAD,
         Cause.TARGET_LOST,
+        Cause.TARGET_WRITTEN,
         Cause.DIVERGED,
         Cause.STRADDLES,
         Cause.RETENTION,

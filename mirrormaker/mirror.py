@@ -45,12 +45,13 @@ from mirrormaker.flow import Flow
 from mirrormaker.group_sync import GroupMirror
 from mirrormaker.heartbeats import Heartbeats
 from mirrormaker.ledger import Ledger
+from mirrormaker.lineage import Lineage, text_of
 from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import GapPolicy, LogEnds
 from mirrormaker.log_ends import high_watermarks, read_cuts, read_log_ends
 from mirrormaker.position import position_group
 from mirrormaker.renumber_flow import RenumberFlow
-from mirrormaker.renumbered_ends import read_renumbered_ends
+from mirrormaker.renumbered_ends import lineage_of, position_of, read_renumbered_ends
 from mirrormaker.target import UnsupportedTarget, check_target, check_targets
 from mirrormaker.topics import CREATE_TIME, Plan, Selection, Topic
 from mirrormaker.transactional_target import NoTransactions, check_transactions, read_positions
@@ -111,6 +112,8 @@ class Mirror:
             replication_factor=config.settings.replication_factor,
         )
         self.flow = self._new_flow()
+        self._lineages: dict[TopicPartition, Lineage] = {}
+        """With target.offsets=renumber: the lineage of each copy at the last `read_ends`."""
         self.workers: Workers | None = None
         """The workers of this direction; None: this process copies everything."""
         self._registry: WorkerRegistry | None = None
@@ -506,7 +509,19 @@ class Mirror:
         group = position_group(self.source_id)
         # Pending positions are left out: status reads while a mirror runs.
         positions = await read_positions(self.target, group, is_transactional=False)
-        return await read_renumbered_ends(self.source, self.target, pairs, positions, group)
+        for tp, copy in pairs.items():
+            topic_id = text_of(self.source.metadata.topic_id(tp.topic))
+            self._lineages[tp] = lineage_of(position_of(positions, self.target, copy), topic_id)
+        # Without the check of what is behind the positions: a mirror that runs appends there.
+        return await read_renumbered_ends(
+            self.source, self.target, pairs, positions, group, is_transactional=False
+        )
+
+    def lineage_of(self, plan: Plan, tp: TopicPartition) -> Lineage:
+        """Return the lineage of the copy of *tp*, as of the last plan, or of the last `read_ends`."""
+        if self.config.settings.renumbers:
+            return self._lineages.get(tp, Lineage())
+        return plan.lineages.get(plan.mirrored[tp.topic], Lineage())
 
     async def validate(self, plan: Plan) -> Applied:
         """Return what of *plan* the target would refuse; change nothing."""

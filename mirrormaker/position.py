@@ -37,6 +37,11 @@ class Position:
     target_end: int = 0
     """The target offset behind the last copied record."""
 
+    @property
+    def is_described(self) -> bool:
+        """Whether kmirror stored it: an offset that an operator committed states nothing else."""
+        return self.base_offset >= 0 or self.target_topic_id != ""
+
     def committed(self) -> OffsetAndMetadata:
         """Return the offset to commit.
 

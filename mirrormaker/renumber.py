@@ -28,6 +28,15 @@ def batches_of(run: Run) -> list[Batch]:
     return found
 
 
+def first_visible(run: Run) -> int | None:
+    """Return the offset of the first batch of *run* that consumers with read_committed get; None if there is none."""
+    visible = BatchVisibility(run.aborted)
+    for info in batches.iterate(run.data):
+        if not visible.is_hidden(info, run.data) and info.record_count:
+            return info.base_offset
+    return None
+
+
 def last_base_offset(run: Run) -> int:
     """Return the base offset of the last batch of *run*."""
     last = run.base_offset

@@ -251,7 +251,14 @@ class RenumberFlow(Flow):
                 self._take_ends(tp, copy, due[tp], answer, positions)
             self.send_requests()
 
-        ends = read_renumbered_ends(self.source, self.target, pairs, positions, self.writer.group)
+        ends = read_renumbered_ends(
+            self.source,
+            self.target,
+            pairs,
+            positions,
+            self.writer.group,
+            is_transactional=self.settings.is_transactional,
+        )
         Deferred.fromCoroutine(ends).addBoth(answered).addErrback(self._defect)
 
     def _take_ends(

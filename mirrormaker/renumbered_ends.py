@@ -4,23 +4,33 @@ With a position, `LogEnds` has source offsets on both sides, and `mirrormaker.li
 keeps offsets. The last batch of the target is the source's batch that the position describes.
 
 A position proves what was copied, if the target's log still has it. So the target's log end is compared with the end
-that the position states. A log with records, and without a position, is not continued: committed offsets expire after
-offsets.retention.minutes without a commit, and copying from the start would double every record.
+that the position states. Behind that end there may be markers and aborted records, but no visible record: it would be
+of another producer, or the position is an old one, and the copy would double records.
+
+A log with records, and without a position, is not continued: committed offsets expire after offsets.retention.minutes
+without a commit, and copying from the start would double every record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from kclient.net.cluster import Cluster
 from kclient.types import TopicPartition
-from kclient.wire.errors import KafkaError
+from kclient.wire.errors import KafkaError, OffsetNotAvailable
 from mirrormaker.lineage import Lineage, text_of
-from mirrormaker.link_state import Cause, LastBatch, LogEnds, Problem
+from mirrormaker.link_state import Cause, LastBatch, LogEnds, PartitionFetch, Problem
 from mirrormaker.log_ends import high_watermarks, source_offsets
 from mirrormaker.position import Position
-from mirrormaker.source import last_batches
+from mirrormaker.renumber import first_visible
+from mirrormaker.source import Fetched, Outcome, fetch, last_batches
+
+CHANNEL = "mirror-check"
+FETCH_BYTES = 1 << 20
+MOST_BYTES = 16 << 20
+"""Bytes of one partition, and of all, in a fetch of what is behind the positions."""
 
 
 def lineage_of(position: Position | None, topic_id: str) -> Lineage:
@@ -45,18 +55,28 @@ async def read_renumbered_ends(
     pairs: Mapping[TopicPartition, TopicPartition],
     positions: Mapping[TopicPartition, Position],
     group: str,
+    *,
+    is_transactional: bool,
 ) -> dict[TopicPartition, LogEnds | KafkaError]:
     """Return the ends of every pair (source partition -> target partition), or its KafkaError.
 
     *positions* are the stored ones, read before. A partition without a position, and with an empty log, is at offset 0.
+    Without transactions records behind the position are no problem: they are copied again.
     """
     target_ends = await high_watermarks(target, dict.fromkeys(pairs.values()))
     starts, ends, watermarks = await source_offsets(source, pairs)
+    behind: dict[TopicPartition, int | KafkaError | None] = {}
+    if is_transactional:
+        behind = await _visible_behind(
+            target, dict.fromkeys(pairs.values()), positions, target_ends
+        )
     answers: dict[TopicPartition, LogEnds | KafkaError] = {}
     for tp, copy in pairs.items():
-        found = (starts[tp], ends[tp], watermarks[tp], target_ends[copy])
+        found = (starts[tp], ends[tp], watermarks[tp], target_ends[copy], behind.get(copy))
         problem = next((each for each in found if isinstance(each, KafkaError)), None)
-        start, end, watermark, target_end = (x if isinstance(x, int) else -1 for x in found)
+        start, end, watermark, target_end, written = (
+            x if isinstance(x, int) else -1 for x in found
+        )
         position = position_of(positions, target, copy)
         answers[tp] = problem or LogEnds(
             start,
@@ -65,13 +85,80 @@ async def read_renumbered_ends(
             0 if position is None else position.offset,
             target_last_batch=_last_batch(position),
             source_high_watermark=watermark,
-            problem=refusal(position, target_end, group),
+            problem=refusal(position, target_end, group, written=written),
         )
     return await _with_source_batches(source, answers)
 
 
-def refusal(position: Position | None, target_end: int, group: str) -> Problem | None:
-    """Return why a target partition that ends at *target_end* cannot be continued, if so."""
+async def _visible_behind(
+    target: Cluster,
+    copies: Iterable[TopicPartition],
+    positions: Mapping[TopicPartition, Position],
+    target_ends: Mapping[TopicPartition, int | KafkaError],
+) -> dict[TopicPartition, int | KafkaError | None]:
+    """Return the offset of the first visible record behind the end that each position states; None without one."""
+    left: dict[TopicPartition, int] = {}
+    for copy in copies:
+        position, end = position_of(positions, target, copy), target_ends[copy]
+        described = position is not None and position.is_described
+        if (
+            position is not None
+            and described
+            and isinstance(end, int)
+            and position.target_end < end
+        ):
+            left[copy] = position.target_end
+    found: dict[TopicPartition, int | KafkaError | None] = {}
+    while left:
+        before = dict(left)
+        for leader, fetches in _by_leader(target, left).items():
+            outcomes: Mapping[TopicPartition, Outcome] = await fetch(
+                target, leader, fetches, channel=CHANNEL, max_wait_ms=0, max_bytes=MOST_BYTES
+            )
+            for copy, outcome in outcomes.items():
+                if isinstance(outcome, Fetched) and outcome.run is not None:
+                    left[copy] = outcome.run.next_offset
+                    found[copy] = first_visible(outcome.run)
+                elif isinstance(outcome, KafkaError):
+                    found[copy] = outcome
+                if found.get(copy) is not None or _is_end(outcome, left[copy]):
+                    del left[copy]
+        if left == before:
+            problem = OffsetNotAvailable("what is behind the position cannot be read yet")
+            return {**found, **dict.fromkeys(left, problem)}
+    return found
+
+
+def _is_end(outcome: Outcome, offset: int) -> bool:
+    """Return whether nothing is to be read from *offset* on: the last stable offset, or deleted by retention."""
+    return not isinstance(outcome, Fetched) or outcome.source_end <= offset
+
+
+def _by_leader(
+    target: Cluster, left: Mapping[TopicPartition, int]
+) -> dict[int, list[PartitionFetch]]:
+    """Return the fetches of each leader."""
+    by_leader: dict[int, list[PartitionFetch]] = defaultdict(list)
+    for copy, offset in left.items():
+        leader = target.metadata.leader(copy)
+        if leader is not None:
+            by_leader[leader].append(PartitionFetch(copy, 0, offset, FETCH_BYTES))
+    return by_leader
+
+
+def refusal(
+    position: Position | None, target_end: int, group: str, *, written: int = -1
+) -> Problem | None:
+    """Return why a target partition that ends at *target_end* cannot be continued, if so.
+
+    *written* is the offset of a visible record behind the end that the position states; -1 if there is none.
+    """
+    if written >= 0:
+        return Problem(
+            Cause.TARGET_WRITTEN,
+            f"offset {written} of the target is visible, and the group {group} has a position from before it. Another "
+            "producer wrote it, or the position was set back. Delete the target topic to copy it again",
+        )
     if position is None and target_end > 0:
         return Problem(
             Cause.UNPROVEN,

@@ -13,7 +13,6 @@ from kclient.types import TopicPartition
 from mirrormaker.catalog import Applied
 from mirrormaker.config import FlowConfig, MirrorConfig
 from mirrormaker.health import Finding, Health, exit_code, judge, problem_of
-from mirrormaker.lineage import Lineage
 from mirrormaker.link_state import GapPolicy, LogEnds, Problem
 from mirrormaker.mirror import Mirror
 from mirrormaker.progress import count
@@ -156,7 +155,7 @@ def _named(tps: Sequence[TopicPartition]) -> str:
 def _problem(mirror: Mirror, plan: Plan, tp: TopicPartition, ends: LogEnds) -> Problem | None:
     return problem_of(
         ends,
-        plan.lineages.get(plan.mirrored[tp.topic], Lineage()),
+        mirror.lineage_of(plan, tp),
         GapPolicy(mirror.config.settings.gap_policy),
         compacted=mirror.compared[tp.topic].compacted,
     )

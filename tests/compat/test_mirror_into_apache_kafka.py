@@ -122,3 +122,10 @@ def test_kills_and_a_second_mirror_double_nothing_and_lose_nothing(
     code, output = second.ask("status", "--settle", "0.5")
     assert code == 0, output
     assert "exactly once for consumers with isolation.level=read_committed" in output
+
+    another = Producer({"bootstrap.servers": apache.bootstrap, "log_level": 0})
+    another.produce("t", b"of another producer", partition=0)
+    assert another.flush(30) == 0
+    assert second.run_once(60) == 5, second.output
+    assert "STOPPED t-0: the target has records behind the position" in second.output
+    assert "STOPPED t-1" not in second.output

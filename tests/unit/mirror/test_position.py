@@ -47,6 +47,19 @@ def test_a_log_that_is_shorter_than_the_position_states_is_not_continued() -> No
     assert refusal(POSITION, 170, "g") is None
 
 
+def test_a_visible_record_behind_the_position_is_not_doubled() -> None:
+    problem = refusal(POSITION, 190, "g", written=180)
+    assert problem is not None
+    assert problem.cause is Cause.TARGET_WRITTEN
+    assert "offset 180 of the target is visible" in str(problem)
+
+
+def test_only_a_position_of_kmirror_states_more_than_an_offset() -> None:
+    assert POSITION.is_described
+    assert Position(0, target_topic_id="id").is_described
+    assert not read_position(OffsetAndMetadata(5)).is_described
+
+
 def test_a_source_with_another_batch_at_the_position_has_diverged() -> None:
     copied = LastBatch(12, 17, 0xDEADBEEF, 3)
     ends = LogEnds(0, 40, 0, 17, LastBatch(12, 17, 1, 4), copied)

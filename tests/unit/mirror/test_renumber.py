@@ -13,7 +13,7 @@ from kclient.wire.records import (
     encode_batch,
     encode_transaction_marker,
 )
-from mirrormaker.renumber import batches_of, last_base_offset, with_producer
+from mirrormaker.renumber import batches_of, first_visible, last_base_offset, with_producer
 from mirrormaker.runs import Run, read_run
 from tests.kit.record_batches import some_records
 
@@ -74,6 +74,9 @@ def test_markers_and_aborted_records_are_not_sent() -> None:
     )
     assert [parse(batch.data).base_offset for batch in batches_of(run)] == [1, 4]
     assert last_base_offset(run) == 5, "the position is behind the marker"
+    assert first_visible(run) == 1
+    hidden = run_of(transactional(0, 1), marker(1, 1, ABORT), aborted=(AbortedTransaction(1, 0),))
+    assert first_visible(hidden) is None
 
 
 def test_a_batch_with_removed_records_gets_contiguous_offsets() -> None:
