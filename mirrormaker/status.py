@@ -141,9 +141,16 @@ async def _show_workers(mirror: Mirror, plan: Plan, echo: Echo) -> None:
 
 def _where(worker: WorkerStatus) -> str:
     """Return the host and the process of a worker, and what it has counted last."""
-    content = worker.content
-    counts = [f"{content[name]} {name}" for name in ("stopped", "alarms") if content.get(name)]
-    return " ".join([f"{content.get('host', '?')}:{content.get('pid', '?')}", *counts])
+    host, pid, stopped, alarms = (
+        _printable(worker.content.get(name, "?")) for name in ("host", "pid", "stopped", "alarms")
+    )
+    counts = [f"{number} {what}" for number, what in ((stopped, "stopped"), (alarms, "alarms"))]
+    return " ".join([f"{host}:{pid}", *(text for text in counts if text[0] not in "0?")])
+
+
+def _printable(value: object) -> str:
+    """Return *value*, which any client of ZooKeeper may have written, without control characters."""
+    return "".join(char if char.isprintable() else "?" for char in str(value)[:100])
 
 
 def _named(tps: Sequence[TopicPartition]) -> str:

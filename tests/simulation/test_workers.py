@@ -55,6 +55,16 @@ def test_a_worker_that_is_cut_off_is_replaced_and_yields() -> None:
     assert "another worker copies it" in story
 
 
+def test_a_worker_that_cannot_reach_the_source_leaves_its_partitions_to_the_other() -> None:
+    """Its session with ZooKeeper is alive: without leaving it would keep partitions that it cannot copy."""
+    brokers = ("1", "2", "3")
+    blocked = [Event(9.0, "block", ("8", broker)) for broker in brokers]
+    unblocked = [Event(60.0, "unblock", ("8", broker)) for broker in brokers]
+    played, story = play(*blocked, *produce(50.0), Event(58.0, "copied"), *unblocked)
+    assert played.shares == set(MIRRORS)
+    assert "this worker leaves" in story
+
+
 def test_a_script_of_workers_is_read_as_it_was_written() -> None:
     for seed in range(20):
         assert parse(str(draw_workers(seed))) == draw_workers(seed)
