@@ -123,15 +123,23 @@ class RenumberFlow(Flow):
         if self.machine.state is not State.IDLE:
             return
         self._read_due()
-        if self._first_positions:
-            some = list(self._first_positions)[:MOST_PARTS]
-            self.writer.begin([self._first_positions.pop(copy) for copy in some])
-            return
-        refreshed = self._refreshed()
-        if refreshed:
-            self.writer.begin(refreshed)
+        stored = self._first() or self._refreshed()
+        if stored:
+            self.writer.begin(stored)
         elif self._to_append and self._has_lingered():
             self._begin()
+
+    def _first(self) -> list[Part]:
+        """Return the parts that store first positions; where there is one meanwhile, have the log ends read again."""
+        parts = []
+        for copy in list(self._first_positions)[:MOST_PARTS]:
+            part = self._first_positions.pop(copy)
+            if self.machine.accepts(part):
+                parts.append(part)
+            else:
+                self._first_position_ended(copy)
+                self._send_again = True
+        return parts
 
     def _refreshed(self) -> list[Part]:
         """Return the parts that store positions again, if it is time."""

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
+from twisted.internet.defer import CancelledError
+
 from kclient.errors import ClientError, ConnectionClosed, KafkaTimeoutError
 from kclient.net.answers import error_of
 from kclient.net.cluster import Cluster
@@ -53,7 +55,7 @@ FENCED = (ProducerFenced, InvalidProducerEpoch)
 
 
 class AnswerLost(ClientError):
-    """A coordinator did not answer: it may have handled the request, or handle it later."""
+    """A coordinator did not answer, or not finally: it may have handled the request, or handle it later."""
 
 
 class ProducerIdAndEpoch(NamedTuple):
@@ -165,6 +167,9 @@ class Transactions:
             connection = await self._cluster.coordinator(key, kind, channel=CHANNEL)
             try:
                 return await ask(connection)
+            except CancelledError:  # out of time: another broker may coordinate meanwhile
+                self._cluster.coordinators.forget(key, kind)
+                raise
             except (ConnectionClosed, KafkaTimeoutError) as problem:
                 self._cluster.coordinators.forget(key, kind)
                 raise AnswerLost(f"transaction {self._id!r}: {problem.message}") from problem

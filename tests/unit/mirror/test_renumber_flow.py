@@ -1,0 +1,65 @@
+"""The flow into a target that renumbers offsets: first positions and their outcome, without any broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from kclient.config import CommonConfig
+from kclient.net.cluster import Cluster
+from kclient.types import TopicPartition
+from mirrormaker.link import PartitionLink
+from mirrormaker.link_state import LogEnds
+from mirrormaker.position import Position
+from mirrormaker.renumber_flow import RenumberFlow
+from mirrormaker.settings import LinkSettings
+from mirrormaker.transaction import State
+
+TP = TopicPartition("t", 0)
+COPY = TopicPartition("east.t", 0)
+
+
+def idle_flow(clock: Clock) -> RenumberFlow:
+    """A flow with one link, its positions read, and clusters that never answer."""
+
+    def never(*_: Any, **__: Any) -> Deferred[Any]:
+        return Deferred()
+
+    config = CommonConfig.load({"bootstrap.servers": "127.0.0.1:1"})
+    flow = RenumberFlow(
+        Cluster(clock, config, dial=never),
+        Cluster(clock, config, dial=never),
+        LinkSettings(target_offsets="renumber"),
+        source_id=lambda: "east-id",
+        report=lambda _about, _what: None,
+        done=lambda: None,
+        defect=lambda failure: failure.raiseException(),
+        mark=None,
+        too_large=None,
+        record=None,
+        rejected=None,
+    )
+    flow.add(PartitionLink(TP), COPY)
+    flow.send_requests()
+    flow.machine.initialized(flow.machine.generation, (7, 0))
+    flow.machine.positions_read(flow.machine.generation, {})
+    assert flow.machine.state is State.IDLE
+    return flow
+
+
+def test_a_partition_without_a_position_gets_one_before_its_first_record() -> None:
+    flow = idle_flow(Clock())
+    flow._take_ends(TP, COPY, 0, LogEnds(0, 9, 0, 0), {})
+    flow.send_requests()
+    assert flow.machine.state is State.ADDING
+    assert not flow.links[TP].wants_fetch
+
+
+def test_a_position_that_was_stored_meanwhile_is_not_set_back() -> None:
+    flow = idle_flow(Clock())
+    flow._take_ends(TP, COPY, 0, LogEnds(0, 9, 0, 0), {})
+    flow.machine.positions[COPY] = Position(5)
+    flow.send_requests()
+    assert [part.position for part in flow.machine._parts] == [Position(5)], "only its refresh"
