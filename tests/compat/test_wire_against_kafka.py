@@ -3,9 +3,9 @@
 import shutil
 import subprocess
 from pathlib import Path
+from random import Random
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.kit.apache_kafka import CLASSPATH, with_kafka
 from tests.kit.wire_messages import MESSAGES, body, everything_set, structs, versions_of
@@ -20,31 +20,12 @@ pytestmark = [
 ]
 
 
-def examples(strategy, count):
-    """*count* values of a strategy."""
-    found = []
-
-    @given(strategy)
-    @settings(
-        max_examples=count,
-        database=None,
-        derandomize=True,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-        deadline=None,
-    )
-    def collect(value):
-        found.append(value)
-
-    collect()
-    return found
-
-
 def test_kafkas_classes_read_our_bytes_and_write_the_same():
     cases = []
+    rng = Random(1)
     for (api, direction), cls in MESSAGES.items():
         for version in versions_of(api):
-            drawn = examples(structs(cls, version, ours=False), 5)
+            drawn = [structs(cls, version, ours=False)(rng) for _ in range(5)]
             for message in [everything_set(cls, version, ours=False), *drawn]:
                 ours = body(api, direction, version, message)
                 cases.append((f"{int(api)} {version} {direction}", ours, message))

@@ -1,15 +1,18 @@
-"""Reports of audits in memory, of every verdict, and the schemas that they follow."""
+"""Reports of audits in memory, of every verdict and fault, and the schemas that they follow."""
 
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from spark_jobs.reconcile import Reconciliation
+from spark_jobs.reconcile import Options, Reconciliation
 from spark_jobs.report.contents import Report, build_report
+from tests.kit.audit_faults import case_with
+from tests.kit.audit_logs import audit
 
 META: dict[str, object] = {
     "run_id": "r",
@@ -30,12 +33,25 @@ def report_of(run: Reconciliation, max_findings: int = 10_000) -> Report:
     return build_report(run, META, max_findings)
 
 
+@cache
+def audited(seed: int, kind: str) -> Reconciliation:
+    """Return the audit of a case with one fault. All tests get the same value, and none changes it."""
+    case = case_with(seed, kind)
+    return audit(case.source, case.target, Options(window=20, complete=case.complete))
+
+
+@cache
 def schema(name: str) -> Any:
     """Return the schema *name*."""
     return json.loads((SCHEMAS / f"{name}.json").read_text())
 
 
+@cache
+def _validator(name: str) -> Draft202012Validator:
+    return Draft202012Validator(schema(name))
+
+
 def violations(name: str, value: object) -> list[str]:
     """Return where *value* violates the schema *name*."""
-    found = Draft202012Validator(schema(name)).iter_errors(value)
+    found = _validator(name).iter_errors(value)
     return [f"{each.json_path}: {each.message}" for each in found]

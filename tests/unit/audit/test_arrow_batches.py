@@ -82,7 +82,10 @@ def test_large_records_come_in_small_arrow_batches() -> None:
 
 
 def test_small_records_come_in_batches_of_many_rows() -> None:
-    batches = encoded([Record(n, 0, None, b"v") for n in range(ARROW_ROWS * 2 + 1)], [500])
+    batch = encode_batch([Record(n, 0, None, b"v") for n in range(500)])
+    bases = range(0, 2 * ARROW_ROWS, 500)
+    batches = [base.to_bytes(8, "big") + batch[8:] for base in bases]
+    batches += encoded([Record(2 * ARROW_ROWS, 0, None, b"v")], [1])
     assert [each.num_rows for each in record_batches(fetched(batches), WHOLE)] == [
         ARROW_ROWS,
         ARROW_ROWS,

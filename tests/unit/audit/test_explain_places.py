@@ -12,13 +12,11 @@ from click.testing import CliRunner
 from spark_jobs.cli import kaudit
 from spark_jobs.commands.explain import _exit_code
 from spark_jobs.commands.run_directory import Side, finding_of, load_findings, load_report, places
-from spark_jobs.reconcile import Options
 from spark_jobs.report.files import write_report
 from spark_jobs.stored_record import Absent
 from spark_jobs.verdict import ExitCode
-from tests.kit.audit_faults import EVERY, case_with
-from tests.kit.audit_logs import audit
-from tests.kit.audit_reports import report_of
+from tests.kit.audit_faults import EVERY
+from tests.kit.audit_reports import audited, report_of
 
 
 def line(**fields: Any) -> dict[str, Any]:
@@ -97,9 +95,7 @@ def test_exit_code_3_only_for_a_record_that_the_finding_names() -> None:
 
 @pytest.mark.parametrize("kind", EVERY)
 def test_every_class_of_finding_in_a_report_has_its_places(tmp_path: Path, kind: str) -> None:
-    case = case_with(1, kind)
-    run = audit(case.source, case.target, Options(window=20, complete=case.complete))
-    report = report_of(run)
+    report = report_of(audited(1, kind))
     write_report(tmp_path, report)
     document = load_report(tmp_path)
     findings = load_findings(tmp_path, document)

@@ -12,9 +12,9 @@ from spark_jobs.engine import FailureKind
 from spark_jobs.reconcile import Options, Reconciliation
 from spark_jobs.report.document import Document, error_document
 from spark_jobs.report.metrics import metrics
-from tests.kit.audit_faults import EVERY, case_with
+from tests.kit.audit_faults import EVERY
 from tests.kit.audit_logs import Fault, Log, Rec, audit, log_of
-from tests.kit.audit_reports import META, report_of
+from tests.kit.audit_reports import META, audited, report_of
 
 TP = TopicPartition("t", 0)
 Samples = dict[str, list[tuple[dict[str, str], float]]]
@@ -58,9 +58,7 @@ def one(samples: Samples, name: str, **labels: str) -> float:
 @pytest.mark.parametrize("kind", EVERY)
 def test_the_partitions_of_each_family_add_up_to_the_run(kind: str) -> None:
     for seed in range(5):
-        case = case_with(seed, kind)
-        options = Options(window=20, complete=case.complete)
-        document, samples = of_run(audit(case.source, case.target, options))
+        document, samples = of_run(audited(seed, kind))
         for name, rows in samples.items():
             if not name.startswith("audit_run_") or name.endswith("_ratio"):
                 continue

@@ -17,7 +17,7 @@ from spark_jobs.report.document import error_document
 from spark_jobs.verdict import ExitCode, Limits, Verdict
 from tests.kit.audit_faults import EVERY, case_with, clean_case, compact
 from tests.kit.audit_logs import Fault, Log, Rec, audit, log_of
-from tests.kit.audit_reports import META, report_of, schema, violations
+from tests.kit.audit_reports import META, audited, report_of, schema, violations
 
 TP = TopicPartition("t", 0)
 
@@ -79,8 +79,7 @@ def test_a_report_of_each_verdict_follows_its_schema(verdict: Verdict) -> None:
 @pytest.mark.parametrize("kind", EVERY)
 def test_a_report_of_each_fault_follows_its_schema(kind: str) -> None:
     for seed in range(5):
-        case = case_with(seed, kind)
-        check(audit(case.source, case.target, Options(window=20, complete=case.complete)))
+        check(audited(seed, kind))
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -48,9 +48,10 @@ def test_a_plan_is_written_as_kafka_writes_it():
 
 @given(
     st.dictionaries(
-        st.tuples(st.text(min_size=1), st.integers(0, 99)),
-        st.lists(st.integers(0, 9), min_size=1, unique=True),
+        st.tuples(st.text(min_size=1, max_size=20), st.integers(0, 99)),
+        st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True),
         min_size=1,
+        max_size=5,
     )
 )
 def test_what_is_written_is_read_again(content):

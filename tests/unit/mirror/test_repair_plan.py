@@ -15,10 +15,9 @@ from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.promotion import Refused
 from mirrormaker.repair_plan import SOURCE_DAMAGED, RepairPlan, read_plan, stage_of
 from mirrormaker.topics import MARK, Topic, TopicPair
-from spark_jobs.reconcile import Options
 from spark_jobs.report import repair
-from tests.kit.audit_faults import EVERY, case_with
-from tests.kit.audit_logs import audit
+from tests.kit.audit_faults import EVERY
+from tests.kit.audit_reports import audited
 
 SOURCE, TARGET, AGAIN = UUID(int=1), UUID(int=2), UUID(int=3)
 
@@ -132,9 +131,7 @@ def test_a_topic_with_a_damaged_batch_at_the_source_is_refused() -> None:
 def test_the_plan_of_an_audit_of_each_fault_is_understood_whole(kind: str) -> None:
     assert repair.SOURCE_DAMAGED == SOURCE_DAMAGED
     for seed in range(3):
-        case = case_with(seed, kind)
-        run = audit(case.source, case.target, Options(window=20, complete=case.complete))
-        written = json.loads(json.dumps(repair.repair_plan(run)))
+        written = json.loads(json.dumps(repair.repair_plan(audited(seed, kind))))
         plan = read_plan(written)
         assert sum(plan.ranges.values()) == sum(len(each["ranges"]) for each in written["copy"])
         assert len(plan.removed) + len(plan.beyond) == len(written["not_repairable"])

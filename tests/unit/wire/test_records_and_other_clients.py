@@ -22,7 +22,8 @@ SENT = [
     Record(2, NOW_MS - 5, b"tombstone", None, []),
     Record(3, NOW_MS, None, None, [("h", b"1"), ("h", b"2"), ("none", None), ("größe", b"")]),
     Record(4, NOW_MS + 100_000, b"", b"", []),
-    *(Record(n, NOW_MS + n, b"k" * (n % 300), b"v" * n * 7, []) for n in range(5, 2000)),
+    # The sizes of their values take one, two and three bytes.
+    *(Record(n, NOW_MS + n, b"k" * (n % 300), b"v" * n * 28, []) for n in range(5, 400)),
 ]
 CLIENTS = {
     "kafka-python": (KafkaPythonReader, KafkaPythonWriter),
