@@ -5,7 +5,8 @@ the StopReplica. Every new controller sends all partitions with their replicas (
 controller does so after every start of this broker. A log of the same topic id that another broker leads, and that is
 not assigned to this broker, is a stray. It is deleted as if its StopReplica had arrived, with the same fences: a fenced
 controller, and one that does not know our latest role, delete nothing. While the partition has no leader, a stray waits
-for the UpdateMetadata that names one: it may be the last log with the records.
+for the UpdateMetadata that names one: it may be the last log with the records. With the deletion of its topic it is
+deleted, too: the controller sends the StopReplica of the deletion to the assigned replicas only.
 
 Roles from before our last registration that were not confirmed since are stopped, too, and their logs stay: the topic
 was deleted while the controller could not reach this broker and no longer counted it among the replicas.
@@ -18,7 +19,8 @@ Owner: the reactor's thread
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from uuid import UUID
 
 from twisted.logger import Logger
 
@@ -28,6 +30,8 @@ from kbroker.replica.become_leader_or_follower import PARTITIONS_LOGGED
 from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.interbroker import (
+    EPOCH_DURING_DELETE,
+    LEADER_DURING_DELETE,
     StopReplicaPartitionState,
     StopReplicaRequest,
     StopReplicaTopicState,
@@ -52,6 +56,7 @@ class StrayReplicas:
         await self._replica_manager.state_changes.stop_recreated_topics(request)
         self._waiting = {key for key in self._replica_manager.log_manager if self._is_stray(key)}
         await self._delete_led(request, self._waiting)
+        await self._delete_with_topics(request)
 
     async def remove_led(self, request: UpdateMetadataRequest) -> None:
         """Delete the strays that wait for the leader of their partition, if *request* names it."""
@@ -59,6 +64,23 @@ class StrayReplicas:
             names = {topic.topic_name for topic in request.topic_states}
             found = {key for key in self._waiting if key[0] in names and self._is_stray(key)}
             await self._delete_led(request, found)
+        await self._delete_with_topics(request)
+
+    async def _delete_with_topics(self, request: UpdateMetadataRequest) -> None:
+        """Delete the strays of the topics that *request* deletes."""
+        topics: dict[str, StopReplicaTopicState] = {}
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                if state.leader == LEADER_DURING_DELETE and self._is_assigned_to_others(
+                    (topic.topic_name, state.partition_index), topic.topic_id, state.replicas
+                ):
+                    stops = topics.setdefault(
+                        topic.topic_name, StopReplicaTopicState(topic.topic_name)
+                    )
+                    stops.partition_states.append(
+                        StopReplicaPartitionState(state.partition_index, EPOCH_DURING_DELETE, True)
+                    )
+        await self._stop(request, topics)
 
     async def _delete_led(
         self, request: UpdateMetadataRequest, strays: Iterable[TopicPartition]
@@ -72,6 +94,11 @@ class StrayReplicas:
                 state.partition_states.append(
                     StopReplicaPartitionState(key[1], known.leader_epoch, True)
                 )
+        await self._stop(request, topics)
+
+    async def _stop(
+        self, request: UpdateMetadataRequest, topics: dict[str, StopReplicaTopicState]
+    ) -> None:
         if not topics:
             return
         answer = await self._replica_manager.state_changes.stop_replicas(
@@ -103,14 +130,19 @@ class StrayReplicas:
 
     def _is_stray(self, key: TopicPartition) -> bool:
         """Return whether there is a log of this partition, which is assigned to other brokers."""
-        found = self._replica_manager.log_manager.get(*key)
         topic, known = self._cache.topic(key[0]), self._known(key)
-        if found is None or topic is None or known is None:
+        if topic is None or known is None:
             return False
-        ours = self._replica_manager.broker_id
-        metadata = found.metadata
+        return self._is_assigned_to_others(key, topic.topic_id, known.replicas)
+
+    def _is_assigned_to_others(
+        self, key: TopicPartition, topic_id: UUID | None, replicas: Sequence[int]
+    ) -> bool:
+        """Return whether there is a log of this partition of that topic here, and *replicas* are other brokers."""
+        found = self._replica_manager.log_manager.get(*key)
         return (
-            metadata.topic_id == topic.topic_id is not None
-            and metadata.partition in (None, key[1])
-            and ours not in known.replicas
+            found is not None
+            and found.metadata.topic_id == topic_id is not None
+            and found.metadata.partition in (None, key[1])
+            and self._replica_manager.broker_id not in replicas
         )

@@ -12,6 +12,8 @@ from twisted.internet.defer import Deferred
 from kbroker.apis.api06_update_metadata import UpdateMetadata
 from kbroker.metadata.metadata_cache import FULL
 from kclient.wire.interbroker import (
+    EPOCH_DURING_DELETE,
+    LEADER_DURING_DELETE,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
@@ -47,8 +49,9 @@ def send_metadata(
     replicas: tuple[int, ...] = (2, 3),
     controller_epoch: int = 1,
     broker_epoch: int = -1,
+    kind: int = FULL,
 ) -> Any:
-    """Send a full UpdateMetadata; return the Deferred of the response."""
+    """Send an UpdateMetadata, a full one by default; return the Deferred of the response."""
     states = [
         UpdateMetadataPartitionState(
             p, controller_epoch, leader, leader_epoch, [2], 1, list(replicas)
@@ -58,7 +61,7 @@ def send_metadata(
     request = UpdateMetadataRequest(
         controller_epoch=controller_epoch,
         broker_epoch=broker_epoch,
-        type=FULL,
+        type=kind,
         topic_states=[UpdateMetadataTopicState("t", topic_id, states)],
     )
     context: Any = None
@@ -96,6 +99,22 @@ def test_what_may_still_be_needed_is_kept(broker: ApiBroker, state: dict[str, An
         )
     send_metadata(broker, 1, **state)
     assert list(broker.replica_manager.log_manager) == [("t", 0)]
+
+
+@pytest.mark.parametrize("kind", [FULL, FULL - 1])
+@pytest.mark.parametrize(
+    "more", [{}, {"topic_id": B}, {"replicas": (1, 2)}, {"controller_epoch": 0}]
+)
+def test_what_was_moved_to_others_is_deleted_with_its_topic(
+    broker: ApiBroker, kind: int, more: dict[str, Any]
+) -> None:
+    """The StopReplica of the move was never sent: the controller changed meanwhile. Nor is one of the deletion."""
+    follow(broker, 1)
+    deletion = {"leader": LEADER_DURING_DELETE, "leader_epoch": EPOCH_DURING_DELETE}
+    send_metadata(broker, 1, kind=kind, **deletion, **more).addErrback(lambda _refused: None)
+    kept = [("t", 0)] if more else []
+    assert list(broker.replica_manager.log_manager) == kept
+    assert list(broker.replica_manager.registry.partitions) == kept
 
 
 def test_of_thousands_some_are_deleted_in_every_turn(tmp_path: Path) -> None:
