@@ -8,7 +8,8 @@ the inter-broker listener that all brokers call, by the client id of the first r
 Bytes flow in two directions, and each may be held: nothing is read, so the sender's bytes wait as they do in a network
 that loses packets, and flow on when it is healed. `reset` ends connections, and what was held is lost: held replies
 that are reset are requests with an unknown outcome. A throttled direction reads so many bytes a second; a delayed
-one delivers everything, in order, so much later.
+one delivers everything, in order, so much later. A connection that one end closes is closed at the other when
+everything that was sent before has arrived, as TCP does it.
 
 Owner: its own thread; the methods may be called from any.
 """
@@ -43,6 +44,8 @@ class _Side:
     """Bytes for this socket that are still on their way, each with the time of its arrival."""
     events: int = 0
     may_read_at: float = 0.0
+    finished: bool = False
+    """Whether its peer has closed the connection: it sends nothing more."""
     ended: bool = False
 
 
@@ -161,7 +164,7 @@ class Switchboard:
             if todo or self._rates or self._delays:
                 for action in todo:
                     action()
-                for connection in self._connections:
+                for connection in list(self._connections):
                     self._deliver(connection)
                     self._watch(connection)
             for key, events in self._selector.select(_TICK):
@@ -206,7 +209,7 @@ class Switchboard:
         size = _CHUNK if rate is None else max(1, int(rate * _TICK * 2))
         data = side.socket.recv(size)
         if not data:
-            self._close(connection)
+            side.finished = True  # `_watch` closes when what was read before has arrived
             return
         if rate is not None:
             side.may_read_at = time.monotonic() + len(data) / rate
@@ -247,11 +250,22 @@ class Switchboard:
         return pair if side is connection.sides[0] else (pair[1], pair[0])
 
     def _watch(self, connection: _Connection) -> None:
+        """Wait for the events of both sides, or close if a side has finished and all it sent has arrived."""
+        one, two = connection.sides
+        for side, other in ((one, two), (two, one)):
+            if side.finished and not other.outgoing and not other.late:
+                self._close(connection)
+                return
         now = time.monotonic()
         for side, other in zip(connection.sides, reversed(connection.sides), strict=True):
             events = 0
             held = connection.known and self._direction(side) in self._held
-            if not held and len(other.outgoing) < 4 * _CHUNK and side.may_read_at <= now:
+            if (
+                not held
+                and not side.finished
+                and len(other.outgoing) < 4 * _CHUNK
+                and side.may_read_at <= now
+            ):
                 events |= selectors.EVENT_READ
             arriving_held = connection.known and self._direction(other) in self._held
             if side.outgoing and not arriving_held:

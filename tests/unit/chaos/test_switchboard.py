@@ -162,3 +162,18 @@ def test_what_is_delayed_arrives_in_order_and_later(echo: Echo, board: Switchboa
         connection.sendall(b"6")
         board.heal()
         assert connection.recv(1) == b"6"
+
+
+def test_an_answer_arrives_whole_if_its_sender_closes_at_once(board: Switchboard) -> None:
+    """ZooKeeper does so with a session that has expired: without the answer its client never opens another one."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = board.route("broker-1", "zookeeper", server.getsockname()[1])
+        board.delay("zookeeper", "broker-1", 0.3)  # the end of the connection overtakes the answer
+        board.settle()
+        with call(port, b"connect") as caller:
+            served, _ = server.accept()
+            with served:
+                assert received(served, 7) == b"connect"
+                served.sendall(b"expired")
+            assert received(caller, 7) == b"expired"
+            assert received(caller, 1) == b"", "the connection ends behind it"
