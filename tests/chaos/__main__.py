@@ -1,6 +1,7 @@
 """``python -m tests.chaos --seed S --minutes M --out DIR [--scenario S1]``: run a cluster under faults, and judge it.
 
-The scenario S47 runs two clusters and a mirror (`tests.chaos.mirror_run`).
+The scenario S47 runs two clusters and a mirror (`tests.chaos.mirror_run`), with --workers 3 three that share the
+partitions.
 
 Exit code 0: clean, or skipped where the machine does not allow it; 1: not clean. Everything
 (history, logs, data, ZooKeeper's journal, verdict) stays under DIR.
@@ -31,6 +32,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--scenario", choices=[*SCENARIOS, MIRROR, "list"], default="mixed")
     parser.add_argument("--zookeepers", type=int, choices=(1, 3), default=0)
+    parser.add_argument("--workers", type=int, choices=(0, 2, 3), default=0)
     arguments = parser.parse_args()
     if arguments.scenario == "list":
         for name, one in SCENARIOS.items():
@@ -61,7 +63,8 @@ def main() -> int:
 
 def _play_mirror(arguments: argparse.Namespace) -> int:
     out = _begin(arguments, mirror_run.ABOUT)
-    result = MirrorRun(arguments.seed, arguments.minutes * 60, out).play()
+    seconds = arguments.minutes * 60
+    result = MirrorRun(arguments.seed, seconds, out, arguments.workers).play()
     print(result.to_text())
     return 0 if result.clean else 1
 

@@ -30,7 +30,6 @@ from tests.chaos.mirror_writers import KINDS, Ledger, MirrorWriter, Place
 from tests.chaos.mirrored_worlds import (
     CLUSTER_FAULTS,
     EAST,
-    MIRROR_FAULTS,
     TOPICS,
     WEST,
     MirroredWorlds,
@@ -76,13 +75,13 @@ class MirrorResult:
 class MirrorRun:
     """One run; everything it makes is under *out*."""
 
-    def __init__(self, seed: int, seconds: float, out: Path) -> None:
+    def __init__(self, seed: int, seconds: float, out: Path, workers: int = 0) -> None:
         out.mkdir(parents=True, exist_ok=True)
         self.out = out
         self.seconds = seconds
         self.seed = seed
         self.chance = random.Random(seed)
-        self.worlds = MirroredWorlds(out)
+        self.worlds = MirroredWorlds(out, workers)
         self.ledger = Ledger()
         self.result = MirrorResult()
         self._generation = 0
@@ -96,7 +95,7 @@ class MirrorRun:
             worlds.begin()
             worlds.create_topic(2)
             worlds.create_topic(1)
-            worlds.start_mirror(0)
+            worlds.start_mirrors()
             with self._writing():
                 self._hurt()
                 self._progress("healing")
@@ -154,7 +153,7 @@ class MirrorRun:
         chosen: list[tuple[str, Iterator[str]]] = []
         for where in chance.sample((EAST, WEST, "mirror"), chance.choice((1, 1, 2, 3))):
             if where == "mirror":
-                chosen.append((where, chance.choice(MIRROR_FAULTS)(worlds, chance)))
+                chosen.append((where, chance.choice(worlds.faults)(worlds, chance)))
             else:
                 world = worlds.worlds[where]
                 chosen.append((where, chance.choice(CLUSTER_FAULTS)(world, chance)))

@@ -38,9 +38,12 @@ SETTINGS = {
 
 
 class MirroredWorlds:
-    """Two clusters of three brokers, each with a ZooKeeper server of its own, and their mirrors."""
+    """Two clusters of three brokers, each with a ZooKeeper server of its own, and their mirrors.
 
-    def __init__(self, directory: Path) -> None:
+    With *workers* so many kmirror processes share the partitions; else one copies all, and a second one is a fault.
+    """
+
+    def __init__(self, directory: Path, workers: int = 0) -> None:
         self.recorders = {}
         self.worlds: dict[str, World] = {}
         for name in (EAST, WEST):
@@ -48,10 +51,19 @@ class MirroredWorlds:
             home.mkdir(parents=True)
             self.recorders[name] = Recorder(home / "history.jsonl")
             self.worlds[name] = World(home, self.recorders[name])
+        settings = dict(SETTINGS)
+        for name, world in self.worlds.items() if workers else ():
+            settings |= {
+                f"{name}.zookeeper.connect": f"{world.ensemble.connect}{world.chroot}",
+                f"{name}.zookeeper.session.timeout.ms": "4000",
+            }
         self.mirrors = [
-            Mirror(directory / f"kmirror-{number}", self.worlds[EAST], self.worlds[WEST], SETTINGS)
-            for number in range(2)
+            Mirror(directory / f"kmirror-{number}", self.worlds[EAST], self.worlds[WEST], settings)
+            for number in range(workers or 2)
         ]
+        self.faults = WORKER_FAULTS if workers else MIRROR_FAULTS
+        self._lasting = range(workers or 1)
+        """The mirrors that run while nothing is hurt."""
         self.active = EAST
         """The cluster that producers write to."""
         self.places: list[Place] = []
@@ -81,14 +93,21 @@ class MirroredWorlds:
             world.end()
 
     def heal(self) -> None:
-        """Undo every fault; one mirror process runs."""
+        """Undo every fault; one mirror process runs, or all workers."""
         for world in self.worlds.values():
             world.heal()
-        self.mirrors[1].kill()
-        self.resume_mirror(0)
-        self.start_mirror(0)
+        for number in range(len(self.mirrors)):
+            if number not in self._lasting:
+                self.kill_mirror(number)
+        self.start_mirrors()
 
     # -- mirrors
+
+    def start_mirrors(self) -> None:
+        """Start or resume the mirrors that run while nothing is hurt."""
+        for number in self._lasting:
+            self.resume_mirror(number)
+            self.start_mirror(number)
 
     def start_mirror(self, number: int) -> None:
         """Start it, unless it runs; a mirror that ended by itself is a problem."""
@@ -223,6 +242,41 @@ MIRROR_FAULTS: tuple[MirrorFault, ...] = (
     pause_mirror,
     second_mirror,
     two_mirrors,
+)
+
+
+def kill_worker(worlds: MirroredWorlds, chance: random.Random) -> Iterator[str]:
+    """kill -9 of one worker."""
+    number = chance.randrange(len(worlds.mirrors))
+    worlds.kill_mirror(number)
+    yield f"kill -9 of kmirror {number}"
+    worlds.start_mirror(number)
+
+
+def pause_worker(worlds: MirroredWorlds, chance: random.Random) -> Iterator[str]:
+    """SIGSTOP of one worker; the others take its partitions, if it lasts."""
+    number = chance.randrange(len(worlds.mirrors))
+    worlds.pause_mirror(number)
+    yield f"kmirror {number} is paused"
+    worlds.resume_mirror(number)
+
+
+def kill_and_pause_workers(worlds: MirroredWorlds, chance: random.Random) -> Iterator[str]:
+    """kill -9 of one worker and SIGSTOP of another one."""
+    killed, paused = chance.sample(range(len(worlds.mirrors)), 2)
+    worlds.kill_mirror(killed)
+    worlds.pause_mirror(paused)
+    yield f"kill -9 of kmirror {killed}, kmirror {paused} is paused"
+    worlds.start_mirror(killed)
+    worlds.resume_mirror(paused)
+
+
+WORKER_FAULTS: tuple[MirrorFault, ...] = (
+    kill_worker,
+    kill_worker,
+    pause_worker,
+    pause_worker,
+    kill_and_pause_workers,
 )
 
 CLUSTER_FAULTS: tuple[Fault, ...] = (

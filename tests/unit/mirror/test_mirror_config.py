@@ -199,6 +199,10 @@ def test_the_zookeeper_of_a_target_makes_its_directions_shared() -> None:
             {"west.zookeeper.connect": "zk:1", "refresh.topics.enabled": "false"},
             "west.zookeeper.connect: needs refresh.topics.enabled=true",
         ),
+        (
+            {"west.zookeeper.connect": "zk:1", "east->west.target.offsets": "renumber"},
+            "west.zookeeper.connect: cannot be with target.offsets=renumber",
+        ),
     ],
 )
 def test_workers_without_a_way_to_meet_are_refused(values: dict[str, str], message: str) -> None:
