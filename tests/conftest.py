@@ -5,6 +5,8 @@ import gc
 import os
 import shutil
 import tempfile
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
@@ -41,10 +43,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 pytest.mark.flaky(reruns=1, only_rerun=["[uU]nraisable ?[eE]xception ?[wW]arning"])
             )
 
-    # Files of processes wait, files of units compute: with the long ones first (Makefile: no reordering by xdist)
-    # no worker is left alone with one at the end. Within both, the order is pytest-randomly's.
+    # The longest files begin first (Makefile: no reordering by xdist), so that no worker is left alone with one at the
+    # end. The time limits of its tests show how long a file is; of processes only the greatest count, which are
+    # Spark's: the others take turns by chance, so that those with deadlines do not all run beside Spark.
+    limits: dict[Path, float] = defaultdict(float)
+    for item in items:
+        if limit := item.get_closest_marker("timeout"):
+            limits[item.path] = max(limits[item.path], limit.args[0])
     slow_files = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow_files)
+
+    def place(item: pytest.Item) -> tuple[bool, bool, float]:
+        is_slow, limit = item.path in slow_files, limits[item.path]
+        return limit < 900, not is_slow, 0 if is_slow else -limit
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:
