@@ -30,6 +30,7 @@ from spark_jobs.commands.options import (
 )
 from spark_jobs.commands.pack import pack
 from spark_jobs.commands.profile import profile
+from spark_jobs.commands.watch import watch
 from spark_jobs.findings import DEFAULT_MAX_FINDINGS, FindingClass
 from spark_jobs.verdict import ExitCode, Limits
 
@@ -54,6 +55,7 @@ kaudit.add_command(diff)
 kaudit.add_command(profile)
 kaudit.add_command(counts)
 kaudit.add_command(headers)
+kaudit.add_command(watch)
 kaudit.add_command(pack)
 
 

@@ -10,15 +10,19 @@ import click
 from spark_jobs.verdict import ExitCode
 
 
-class OtherClusters(Exception):
-    """The kept run of `--since` is one of other clusters; no record was read."""
+class DoesNotFit(Exception):
+    """The options do not fit what the clusters or the kept files have; no record was read."""
+
+
+class OtherClusters(DoesNotFit):
+    """The kept run of `--since`, or the checkpoint, is one of other clusters."""
 
 
 def guarded(work: Callable[[], int], on_error: Callable[[int, str], None] | None = None) -> int:
     """Run *work* and return its exit code; 1 only if the logs differ.
 
-    A crash, or a Spark that does not start, is 70; an unreadable cluster 4; a `--since` of other clusters 2. *on_error*
-    receives the exit code and the cause of a run that ended without a report.
+    A crash, or a Spark that does not start, is 70; an unreadable cluster 4; options that do not fit the clusters 2.
+    *on_error* receives the exit code and the cause of a run that ended without a report.
     """
     from spark_jobs.cluster import ClusterUnreadable
     from spark_jobs.session import SparkNotStarted
@@ -27,7 +31,7 @@ def guarded(work: Callable[[], int], on_error: Callable[[int, str], None] | None
         return int(work())
     except ClusterUnreadable as problem:
         code, cause = ExitCode.UNREADABLE, str(problem)
-    except OtherClusters as problem:
+    except DoesNotFit as problem:
         code, cause = ExitCode.USAGE, str(problem)
     except SparkNotStarted as problem:
         code, cause = ExitCode.INTERNAL, f"{problem}; this is not a verdict"

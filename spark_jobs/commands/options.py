@@ -158,11 +158,11 @@ def pattern_of(text: str) -> re.Pattern[str]:
         raise click.UsageError(f"--topics {text!r}: {problem}") from None
 
 
-def duration_ms(text: str) -> int:
+def duration_ms(text: str, option: str = "--bucket") -> int:
     """Return a duration such as 30s, 1m, 2h or 1d in ms; raise UsageError for anything else."""
     found = re.fullmatch(r"([1-9]\d{0,8})([smhd])", text)
     if found is None:
-        raise click.UsageError(f"--bucket {text!r}: expected a number with s, m, h or d, as in 1m")
+        raise click.UsageError(f"{option} {text!r}: expected a number with s, m, h or d, as in 1m")
     return int(found[1]) * _UNITS_MS[found[2]]
 
 

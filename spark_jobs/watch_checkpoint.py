@@ -1,0 +1,163 @@
+"""The directory that `kaudit watch` continues from: Spark's checkpoint, the start of the watch, and its states.
+
+    start.json           clusters, topic ids, first offset of each partition; written once
+    spark/               Spark's checkpoint: the offsets of each micro-batch
+    state.N.json         the running verdict behind micro-batch N
+    watch.json           the verdict, written at each end and removed at each begin
+    lock                 locked by the process that watches
+
+Spark commits micro-batch N after the watch has written state N, and repeats it after a crash before that. A repeated
+micro-batch is applied to state N - 1, which is kept for that reason. So every record counts once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kclient.types import TopicPartition
+from spark_jobs.running_verdict import RunningVerdict
+from spark_jobs.source.planning import from_json, to_json
+
+VERSION = 1
+_STATE = re.compile(r"state\.(\d+)\.json")
+
+
+class CheckpointUnusable(Exception):
+    """The directory is not the checkpoint of this watch, or a part of it is missing; the text has the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a watch began. *starts* are the first offsets compared, *reads* those from which each side is read."""
+
+    cluster_ids: tuple[str, str]
+    topic_ids: tuple[Mapping[str, str], Mapping[str, str]]
+    topics: str
+    prefix: str
+    starts: Mapping[TopicPartition, int]
+    reads: tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]
+
+
+class Checkpoint:
+    """One directory. Owner: one process at a time."""
+
+    def __init__(self, directory: Path, *, limit: int) -> None:
+        self._directory = directory
+        self._limit = limit
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from this directory; raise CheckpointUnusable if one has it."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with (self._directory / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise CheckpointUnusable(f"{self._directory}: another watch uses it") from None
+            yield
+
+    def remove_verdict(self) -> None:
+        """Remove watch.json of an earlier run, so that a run that is killed leaves none."""
+        (self._directory / "watch.json").unlink(missing_ok=True)
+
+    @property
+    def spark(self) -> Path:
+        """Spark's part."""
+        return self._directory / "spark"
+
+    def load_start(self) -> Start | None:
+        """Return the start of the watch, None if the directory has none; raise CheckpointUnusable."""
+        path = self._directory / "start.json"
+        if not path.exists():
+            if self.spark.exists():
+                raise CheckpointUnusable(
+                    f"{self._directory}: spark/ is there and start.json is not"
+                )
+            return None
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if found["version"] != VERSION:
+                raise CheckpointUnusable(f"{path}: version {found['version']}, not {VERSION}")
+            source, target = found["cluster_ids"]
+            return Start(
+                (source, target),
+                (found["topic_ids"][0], found["topic_ids"][1]),
+                found["topics"],
+                found["prefix"],
+                from_json(found["starts"]),
+                (from_json(found["reads"][0]), from_json(found["reads"][1])),
+            )
+        except (ValueError, KeyError, TypeError, IndexError) as problem:
+            raise CheckpointUnusable(f"{path}: {problem!r}") from None
+
+    def save_start(self, start: Start) -> None:
+        """Write where the watch begins, before Spark writes anything."""
+        self._write(
+            "start.json",
+            {
+                "version": VERSION,
+                "cluster_ids": list(start.cluster_ids),
+                "topic_ids": [dict(each) for each in start.topic_ids],
+                "topics": start.topics,
+                "prefix": start.prefix,
+                "starts": to_json(start.starts),
+                "reads": [to_json(each) for each in start.reads],
+            },
+        )
+
+    def last_state(self, start: Start, now: float) -> RunningVerdict:
+        """Return the newest state, for a watch that ends without a micro-batch; it is never written again."""
+        numbers = self._numbers()
+        return self.state_before(max(numbers) + 1 if numbers else 0, start, now)
+
+    def state_before(self, batch: int, start: Start, now: float) -> RunningVerdict:
+        """Return the state that micro-batch number *batch* is applied to; raise CheckpointUnusable if it is missing."""
+        if batch == 0:
+            return RunningVerdict(start.starts, limit=self._limit)
+        path = self._directory / f"state.{batch - 1}.json"
+        try:
+            state = json.loads(path.read_text(encoding="utf-8"))
+            return RunningVerdict.from_json(state, limit=self._limit, now=now)
+        except (OSError, ValueError, KeyError, TypeError) as problem:
+            raise CheckpointUnusable(
+                f"{path}: {problem!r}; Spark's checkpoint continues behind it. Begin with another directory"
+            ) from None
+
+    def save_state(self, batch: int, state: RunningVerdict) -> None:
+        """Write the state behind micro-batch number *batch*, and remove those that no restart needs."""
+        self._write(f"state.{batch}.json", state.to_json())
+        for number in self._numbers():
+            if number < batch - 1:
+                with suppress(OSError):
+                    (self._directory / f"state.{number}.json").unlink()
+
+    def save_verdict(self, document: Mapping[str, Any]) -> None:
+        """Write watch.json."""
+        self._write("watch.json", document)
+
+    def _numbers(self) -> list[int]:
+        found = (_STATE.fullmatch(path.name) for path in self._directory.glob("state.*.json"))
+        return sorted(int(each[1]) for each in found if each)
+
+    def _write(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write *content* so that after a power loss the file is the old one or the new one."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        beside = self._directory / f".{name}.new"
+        with beside.open("w", encoding="utf-8") as file:
+            json.dump(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(self._directory / name)
+        directory = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)

@@ -1,0 +1,302 @@
+"""The stream of `kaudit watch`: Spark reads both clusters and hashes records; the driver applies each micro-batch.
+
+One query reads both clusters through the data source `kbroker`, so that Spark's checkpoint moves both sides together.
+A row that reaches the driver is a topic, partition, offset and hash; payload stays in the Spark tasks.
+
+Owner: the main thread calls everything except `_apply`, which Spark calls from its own thread; a lock guards the state.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kclient.types import TopicPartition
+from spark_jobs.running_verdict import (
+    Failure,
+    Outcome,
+    Overdue,
+    RunningVerdict,
+    Side,
+    TooManyWaiting,
+    Waiting,
+)
+from spark_jobs.source.planning import to_json
+from spark_jobs.verdict import ExitCode
+from spark_jobs.watch_checkpoint import Checkpoint, CheckpointUnusable, Start
+from spark_jobs.watch_report import finding_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_STARTS = 10
+"""Attempts to start the query. Spark gives the Python worker of a stream 10 s to start; a busy host takes longer."""
+
+_NOT_CONNECTED = "Python worker failed to connect back"
+
+_MOST_LINES = 20
+"""Findings of one micro-batch that are printed."""
+
+LogEnds = Callable[[Side, Sequence[TopicPartition]], Mapping[TopicPartition, int]]
+"""Looks up the log ends of one cluster; a partition with an error is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """How to read both clusters. *prefix* is before the names of the target's topics."""
+
+    source: str
+    target: str
+    prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a watch proceeds: *settle* and *every* in seconds, *offsets* of a cluster in one micro-batch."""
+
+    settle: float
+    every: float
+    offsets: int
+
+
+class WatchStream:
+    """One run of a watch."""
+
+    def __init__(
+        self,
+        clusters: Clusters,
+        start: Start,
+        checkpoint: Checkpoint,
+        pace: Pace,
+        *,
+        log_ends: LogEnds,
+        progress: Callable[[str], None],
+    ) -> None:
+        self._clusters = clusters
+        self._start = start
+        self._checkpoint = checkpoint
+        self._pace = pace
+        self._log_ends = log_ends
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._state = checkpoint.last_state(start, time.monotonic())
+        """The state behind the last micro-batch that was applied."""
+        self._batch: int | None = None
+        """The number of that micro-batch; None before the first one of this process."""
+        self._failure: Failure | None = None
+        self._limit: str | None = None
+        self._ended = False
+        self._reported: dict[str, Waiting] = {}
+        """The overdue records that `progress` has, by kind, partition and side."""
+
+    def run(self, spark: SparkSession, until: Callable[[], bool]) -> None:
+        """Run the query until *until* returns true or the query fails; `outcome` has the cause."""
+        for attempt in range(1, _STARTS + 1):
+            problem = self._run_query(self._begin(spark), until)
+            if problem is None or _NOT_CONNECTED not in problem or attempt == _STARTS:
+                break
+            self._progress(
+                f"Spark's Python worker did not start within 10 s; attempt {attempt + 1}"
+            )
+        if problem is not None and self._failure is None and self._limit is None:
+            self._failure = failure_of(problem)
+        with self._lock:
+            # Spark may still be in `_apply`; the verdict and what is printed beside it are of one state.
+            self._ended = True
+
+    def _run_query(self, query: StreamingQuery, until: Callable[[], bool]) -> str | None:
+        """Run *query* until it fails or *until* returns true; return the error of a query that failed."""
+        from pyspark.errors import StreamingQueryException
+
+        looked = time.monotonic()
+        try:
+            while not until() and not query.awaitTermination(1):
+                if time.monotonic() - looked >= self._pace.every:
+                    self._report(self._overdue())
+                    looked = time.monotonic()
+        except StreamingQueryException as problem:
+            return str(problem)
+        query.stop()
+        return None
+
+    def outcome(self, unwatched: Sequence[str]) -> Outcome:
+        """Return the verdict of now, with log ends that are looked up now for waiting records."""
+        overdue = self._overdue()
+        with self._lock:
+            return self._state.outcome(
+                overdue, unwatched=unwatched, limit=self._limit, failure=self._failure
+            )
+
+    @property
+    def state(self) -> RunningVerdict:
+        """The state; call it when the query has ended."""
+        return self._state
+
+    def _begin(self, spark: SparkSession) -> StreamingQuery:
+        from spark_jobs.source import KbrokerDataSource
+
+        spark.dataSource.register(KbrokerDataSource)
+        both = self._rows(spark, Side.SOURCE).unionAll(self._rows(spark, Side.TARGET))
+        return (
+            both.writeStream.foreachBatch(self._apply)
+            .option("checkpointLocation", str(self._checkpoint.spark))
+            .trigger(processingTime=f"{self._pace.every:g} seconds")
+            .start()
+        )
+
+    def _rows(self, spark: SparkSession, side: Side) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        at_source = side is Side.SOURCE
+        prefix = "" if at_source else self._clusters.prefix
+        reads = {
+            TopicPartition(prefix + tp.topic, tp.partition): offset
+            for tp, offset in self._start.reads[0 if at_source else 1].items()
+        }
+        starting = to_json(reads)
+        assigned = {topic: [int(each) for each in found] for topic, found in starting.items()}
+        rows = (
+            spark.readStream.format("kbroker")
+            .option(
+                "kafka.bootstrap.servers",
+                self._clusters.source if at_source else self._clusters.target,
+            )
+            .option("kafka.client.id", "kaudit-watch")
+            .option("assign", json.dumps(assigned))
+            .option("startingOffsets", json.dumps(starting))
+            .option("maxOffsetsPerTrigger", str(self._pace.offsets))
+            .option("includeHeaders", "true")
+            .load()
+        )
+        return rows.select(
+            f.lit(side.value).alias("side"),
+            f.substring("topic", len(prefix) + 1, 1 << 20).alias("topic"),
+            "partition",
+            "offset",
+            _hash().alias("hash"),
+        )
+
+    def _apply(self, rows: DataFrame, batch: int) -> None:
+        """Apply micro-batch number *batch*. Spark repeats it if the process ends before it is committed."""
+        try:
+            arrived = _records(rows)
+            now = time.monotonic()
+            with self._lock:
+                if self._ended:
+                    raise RuntimeError("the watch has ended; a later one repeats this micro-batch")
+                if self._batch != batch - 1:
+                    self._state = self._checkpoint.state_before(batch, self._start, now)
+                findings = self._state.apply(arrived, now)
+                self._checkpoint.save_state(batch, self._state)
+                self._batch = batch
+                text = self._text(batch, arrived)
+        except TooManyWaiting as problem:
+            self._limit = str(problem)
+            self._restore()
+            raise
+        except CheckpointUnusable as problem:
+            self._failure = Failure(ExitCode.UNREADABLE, str(problem))
+            self._restore()
+            raise
+        except Exception:
+            self._restore()
+            raise
+        self._progress(text)
+        for each in findings[:_MOST_LINES]:
+            self._progress(f"FINDING {finding_line(each)}")
+        if len(findings) > _MOST_LINES:
+            self._progress(f"FINDING ... {len(findings) - _MOST_LINES:,} more in this micro-batch")
+
+    def _restore(self) -> None:
+        """Return to the state behind the last micro-batch: a failed one may have changed a part of it."""
+        with self._lock:
+            if not self._ended:
+                self._state = self._checkpoint.last_state(self._start, time.monotonic())
+
+    def _report(self, overdue: Overdue) -> None:
+        """Print which records have become overdue, and which no longer are."""
+        groups = {"LATE": overdue.late, "EXTRA": overdue.extra, "UNREAD": overdue.unread}
+        now = {
+            f"{kind} {each.topic_partition} at the {each.side.value}": each
+            for kind, group in groups.items()
+            for each in group
+        }
+        for what, each in now.items():
+            if what not in self._reported:
+                self._progress(
+                    f"{what}: {each.records:,} records from offset {each.first} on have no counterpart"
+                )
+        for what in self._reported.keys() - now.keys():
+            self._progress(f"no longer {what}")
+        self._reported = now
+
+    def _text(self, batch: int, arrived: Mapping[tuple[Side, TopicPartition], Any]) -> str:
+        counts = {
+            side: sum(len(records) for (each, _), records in arrived.items() if each is side)
+            for side in Side
+        }
+        spans = self._state.spans()
+        findings = sum(sum(each.findings.values()) for each in spans)
+        return (
+            f"micro-batch {batch}: {counts[Side.SOURCE]:,} source and {counts[Side.TARGET]:,} target "
+            f"records; in all {sum(each.equal for each in spans):,} equal, {findings:,} findings, "
+            f"{self._state.waiting:,} waiting"
+        )
+
+    def _overdue(self) -> Overdue:
+        settle = self._pace.settle
+        with self._lock:
+            waiting = self._state.settled(time.monotonic(), settle)
+        ends: dict[tuple[Side, TopicPartition], int] = {}
+        for side in Side:
+            asked = [each.topic_partition for each in waiting if each.side is side.other]
+            if asked:
+                ends |= {(side, tp): end for tp, end in self._log_ends(side, asked).items()}
+        with self._lock:
+            return self._state.overdue(ends, time.monotonic(), settle)
+
+
+def _hash() -> Column:
+    """Return the content hash: of a JSON object, in which null, empty and absent parts have different texts."""
+    from pyspark.sql import functions as f
+
+    content = f.struct(
+        "key",
+        "value",
+        "headers",
+        f.unix_micros("timestamp").alias("timestamp"),
+        "timestampType",
+    )
+    return f.xxhash64(f.to_json(content, {"ignoreNullFields": "false"}))
+
+
+def _records(rows: DataFrame) -> dict[tuple[Side, TopicPartition], list[tuple[int, int]]]:
+    """Return offset and hash of all records, per side and partition, in the order of the offsets."""
+    table = rows.toArrow().sort_by(
+        [(name, "ascending") for name in ("side", "topic", "partition", "offset")]
+    )
+    columns = [
+        table.column(name).to_pylist() for name in ("side", "topic", "partition", "offset", "hash")
+    ]
+    return {
+        (Side(side), TopicPartition(topic, partition)): [(each[3], each[4]) for each in group]
+        for (side, topic, partition), group in itertools.groupby(
+            zip(*columns, strict=True), key=lambda each: each[:3]
+        )
+    }
+
+
+def failure_of(text: str) -> Failure:
+    """Return the error in a long message of Spark."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for name in ("DataLoss: ", "RangeUnreadable: ", "OffsetsUnavailable: "):
+        for line in reversed(lines):
+            if name in line:
+                return Failure(ExitCode.UNREADABLE, line.partition(name)[2])
+    return Failure(ExitCode.INTERNAL, lines[0] if lines else "the query failed without a message")

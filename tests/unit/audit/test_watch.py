@@ -1,0 +1,263 @@
+"""`kaudit watch` without Spark: where it begins, what its checkpoint holds, and what its verdict covers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kclient.types import TopicPartition
+from spark_jobs.cli import kaudit
+from spark_jobs.cut import LogRange
+from spark_jobs.findings import FindingClass
+from spark_jobs.running_verdict import (
+    MOST_FINDINGS,
+    Failure,
+    Overdue,
+    RunningVerdict,
+    Side,
+    TooManyWaiting,
+    WatchVerdict,
+)
+from spark_jobs.snapshot import ClusterSnapshot
+from spark_jobs.verdict import ExitCode
+from spark_jobs.watch_checkpoint import Checkpoint, CheckpointUnusable
+from spark_jobs.watch_report import Ended, document, screen
+from spark_jobs.watch_start import begin_at, compacted_topics, problem_with, unwatched
+from spark_jobs.watch_stream import failure_of
+
+TP = TopicPartition("orders", 0)
+SOURCE, TARGET = Side.SOURCE, Side.TARGET
+
+
+def state(limit: int = 100, **records: list[int]) -> RunningVerdict:
+    """Return a state behind one micro-batch at time 0: offsets of source and target, all with the same hash."""
+    found = RunningVerdict({TP: 0}, limit=limit)
+    found.apply(
+        {(Side(side), TP): [(each, 1) for each in seen] for side, seen in records.items()}, 0.0
+    )
+    return found
+
+
+def test_a_record_that_waits_is_no_finding_before_the_settle_time() -> None:
+    found = state(source=[0, 1], target=[0])
+    assert found.settled(60.0, settle=60.0) == []
+    assert found.outcome(Overdue()).verdict is WatchVerdict.EQUAL
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "end", "verdict", "code"),
+    [
+        ([0, 1], [0], 1, WatchVerdict.LAGGING, ExitCode.NO_VERDICT_YET),
+        ([0], [0, 1], 1, WatchVerdict.DIVERGED, ExitCode.DIVERGED),
+        ([0, 1], [0], 2, WatchVerdict.INCOMPLETE, ExitCode.NO_VERDICT_YET),
+        ([0], [0, 1], 2, WatchVerdict.INCOMPLETE, ExitCode.NO_VERDICT_YET),
+        ([0], [0, 1], None, WatchVerdict.INCOMPLETE, ExitCode.NO_VERDICT_YET),
+    ],
+)
+def test_behind_the_settle_time_the_log_end_of_the_other_side_decides(
+    source: list[int], target: list[int], end: int | None, verdict: WatchVerdict, code: ExitCode
+) -> None:
+    found = state(source=source, target=target)
+    (waiting,) = found.settled(61.0, settle=60.0)
+    assert (waiting.first, waiting.records) == (1, 1)
+    ends = {} if end is None else {(waiting.side.other, TP): end}
+    outcome = found.outcome(found.overdue(ends, 61.0, settle=60.0))
+    assert (outcome.verdict, outcome.exit_code) == (verdict, code)
+    assert "from offset 1 on" in outcome.reasons[0]
+
+
+def test_a_late_record_that_arrives_is_no_longer_late() -> None:
+    found = state(source=[0, 1], target=[0])
+    found.apply({(TARGET, TP): [(1, 1)]}, 100.0)
+    assert found.settled(1000.0, settle=60.0) == []
+    assert found.outcome(Overdue()).verdict is WatchVerdict.EQUAL
+
+
+def test_nothing_compared_is_never_equal() -> None:
+    outcome = RunningVerdict({TP: 0}, limit=1).outcome(Overdue())
+    assert outcome.verdict is WatchVerdict.INCOMPLETE
+    assert outcome.reasons == ("no record was compared",)
+
+
+def test_what_is_not_watched_or_failed_is_never_equal() -> None:
+    found = state(source=[0], target=[0])
+    assert found.outcome(Overdue(), unwatched=["x-0"]).verdict is WatchVerdict.INCOMPLETE
+    assert found.outcome(Overdue(), limit="too many").verdict is WatchVerdict.INCOMPLETE
+    outcome = found.outcome(Overdue(), failure=Failure(ExitCode.UNREADABLE, "no broker"))
+    assert (outcome.verdict, outcome.exit_code) == (WatchVerdict.ERROR, ExitCode.UNREADABLE)
+
+
+def test_a_finding_stays_a_finding_and_the_others_are_counted() -> None:
+    found = state(source=list(range(MOST_FINDINGS + 5)), target=[MOST_FINDINGS + 5])
+    assert len(found.findings) == MOST_FINDINGS
+    (span,) = found.spans()
+    assert span.findings == {FindingClass.MISSING: MOST_FINDINGS + 5}
+    outcome = found.outcome(Overdue(), failure=Failure(ExitCode.UNREADABLE, "no broker"))
+    assert outcome.reasons[1] == f"missing {MOST_FINDINGS + 5:,}"
+
+
+def test_more_waiting_records_than_the_limit_end_the_watch() -> None:
+    with pytest.raises(
+        TooManyWaiting, match=r"--max-pending 2: in orders-0 the source is 3 records"
+    ):
+        state(limit=2, source=[0, 1, 2])
+
+
+def test_a_restarted_watch_waits_again() -> None:
+    before = state(source=[0, 1], target=[0])
+    after = RunningVerdict.from_json(json.loads(json.dumps(before.to_json())), limit=9, now=1000.0)
+    assert after.settled(1060.0, settle=60.0) == []
+    assert len(after.settled(1061.0, settle=60.0)) == 1
+
+
+def cluster(name: str, start: int, end: int, **config: str) -> ClusterSnapshot:
+    configs = {"orders": {name.replace("_", "."): value for name, value in config.items()}}
+    return ClusterSnapshot(
+        name,
+        f"{name}:1",
+        name[0],
+        {TP: LogRange(start, end)},
+        configs,
+        topic_ids={"orders": f"id-{name}"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("begin", "source", "target", "start", "reads"),
+    [
+        ("earliest", (5, 9), (0, 7), 5, (5, 5)),
+        ("earliest", (5, 9), (0, 3), 5, (5, 3)),
+        ("latest", (5, 9), (0, 7), 7, (7, 7)),
+        ("latest", (5, 9), (0, 3), 5, (5, 3)),
+        ("latest", (0, 4), (0, 6), 4, (4, 4)),
+    ],
+)
+def test_both_logs_are_compared_from_one_offset(
+    begin: str, source: tuple[int, int], target: tuple[int, int], start: int, reads: tuple[int, int]
+) -> None:
+    found = begin_at(begin, "orders", cluster("east", *source), cluster("west", *target))
+    assert found.starts == {TP: start}
+    assert tuple(each[TP] for each in found.reads) == reads
+
+
+def test_records_below_the_start_are_not_compared() -> None:
+    found = RunningVerdict({TP: 5}, limit=9)
+    found.apply({(SOURCE, TP): [(5, 1)], (TARGET, TP): [(3, 8), (4, 9), (5, 1)]}, 0.0)
+    assert [(each.start, each.end, each.equal, each.findings) for each in found.spans()] == [
+        (5, 6, 1, {})
+    ]
+
+
+def test_a_checkpoint_of_other_clusters_topics_or_options_is_refused() -> None:
+    east, west = cluster("east", 0, 9), cluster("west", 0, 9)
+    start = begin_at("earliest", "orders", east, west)
+    assert problem_with(start, "orders", east, west) is None
+    assert "--topics" in str(problem_with(start, "other", east, west))
+    assert "cluster id" in str(problem_with(start, "orders", east, replace(west, cluster_id="x")))
+    again = replace(west, topic_ids={"orders": "another"})
+    assert "was created again or deleted" in str(problem_with(start, "orders", east, again))
+
+
+def test_partitions_of_one_cluster_and_new_ones_are_not_watched() -> None:
+    east, west = cluster("east", 0, 9), cluster("west", 0, 9)
+    start = begin_at("earliest", "orders", east, west)
+    new = TopicPartition("orders", 1)
+    more = replace(east, ranges={**east.ranges, new: LogRange(0, 1)})
+    assert unwatched(start, more, west) == ["orders-1 (not in west)"]
+    both = replace(west, ranges={**west.ranges, new: LogRange(0, 1)})
+    assert unwatched(start, more, both) == ["orders-1 (newer than the watch)"]
+
+
+def test_a_compacted_topic_on_either_side_is_named() -> None:
+    east = cluster("east", 0, 9, cleanup_policy="delete")
+    west = cluster("west", 0, 9, cleanup_policy="compact,delete")
+    assert compacted_topics(east, west) == ["orders"]
+    assert compacted_topics(east, east) == []
+
+
+def test_a_repeated_micro_batch_finds_the_state_before_it(tmp_path: Path) -> None:
+    start = begin_at("earliest", "orders", cluster("east", 0, 9), cluster("west", 0, 9))
+    checkpoint = Checkpoint(tmp_path, limit=9)
+    checkpoint.save_start(start)
+    assert checkpoint.load_start() == start
+    for batch in range(4):
+        found = checkpoint.state_before(batch, start, 0.0)
+        found.apply({(side, TP): [(batch, 1)] for side in Side}, 0.0)
+        checkpoint.save_state(batch, found)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "start.json",
+        "state.2.json",
+        "state.3.json",
+    ]
+    assert checkpoint.state_before(3, start, 0.0).spans()[0].equal == 3
+    assert checkpoint.last_state(start, 0.0).spans()[0].equal == 4
+
+
+def test_a_checkpoint_with_a_part_missing_is_refused(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path, limit=9)
+    start = begin_at("earliest", "orders", cluster("east", 0, 9), cluster("west", 0, 9))
+    with pytest.raises(CheckpointUnusable, match="Begin with another directory"):
+        checkpoint.state_before(3, start, 0.0)
+    checkpoint.spark.mkdir()
+    with pytest.raises(CheckpointUnusable, match=r"start\.json is not"):
+        checkpoint.load_start()
+    (tmp_path / "start.json").write_text('{"version": 1}')
+    with pytest.raises(CheckpointUnusable, match="cluster_ids"):
+        checkpoint.load_start()
+
+
+def test_the_screen_names_what_the_verdict_covers() -> None:
+    found = state(source=[0, 1, 2, 3], target=[0, 2])
+    outcome = found.outcome(Overdue())
+    ended = Ended(("east", "west"), 12.0, "stopped", ["--source", "a:1"])
+    text = screen(found, outcome, ended)
+    assert text.splitlines() == [
+        "VERDICT  DIVERGED      east -> west   stopped after 12 s   exit 1",
+        "compared: 3 offsets in 1 partitions; records: equal 2, missing 1, extra 0, corrupt 0",
+        "  orders-0: from offset 0 up to and without 3: 2 records equal, missing 1, 1 waiting",
+        "not compared: 1 records without a counterpart up to now",
+        "reason   missing 1",
+        "finding  missing orders-0 offset 1",
+        "The verdict covers these offsets as they were when they were read, and no others.",
+        "next     kaudit reconcile --source a:1 --out report",
+    ]
+    found_document = document(found, outcome, ended)
+    assert found_document["partitions"][0]["until"] == 3
+    assert found_document["first_findings"] == [
+        {"class": "missing", "topic": "orders", "partition": 0, "offset": 1}
+    ]
+
+
+def test_the_cause_is_the_line_that_names_the_error() -> None:
+    text = "[STREAM_FAILED] Query terminated\nTraceback\nx.DataLoss: the log starts at 5\n"
+    assert failure_of(text) == (ExitCode.UNREADABLE, "the log starts at 5")
+    assert failure_of("something else\nmore") == (ExitCode.INTERNAL, "something else")
+
+
+def test_one_watch_at_a_time_uses_a_checkpoint(tmp_path: Path) -> None:
+    first, second = Checkpoint(tmp_path, limit=9), Checkpoint(tmp_path, limit=9)
+    with first.locked(), pytest.raises(CheckpointUnusable, match="another watch"), second.locked():
+        pass
+    with second.locked():
+        pass
+
+
+def test_the_verdict_of_an_earlier_run_is_removed(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path, limit=9)
+    checkpoint.remove_verdict()
+    checkpoint.save_verdict({"verdict": "EQUAL"})
+    checkpoint.remove_verdict()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("wrong", [("--settle", "soon"), ("--for", "1x"), ("--every", "0s")])
+def test_a_wrong_duration_is_named_with_its_option(tmp_path: Path, wrong: tuple[str, str]) -> None:
+    words = ["watch", "--source", "a:1", "--target", "b:1", "--topics", "x"]
+    result = CliRunner().invoke(kaudit, [*words, "--checkpoint", str(tmp_path / "w"), *wrong])
+    assert result.exit_code == ExitCode.USAGE
+    assert f"{wrong[0]} '{wrong[1]}'" in result.output
+    assert not (tmp_path / "w").exists()
