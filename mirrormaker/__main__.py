@@ -373,7 +373,7 @@ def _check_keeps_offsets(flow: FlowConfig) -> None:
     if flow.settings.renumbers:
         raise click.UsageError(
             f"{flow.name} has target.offsets=renumber: the target's records have other offsets, and this command"
-            " needs the same. kaudit compares such a target by content"
+            " needs the same"
         )
 
 
