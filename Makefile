@@ -56,7 +56,7 @@ test-processes: $(VENV)/.test
 
 test-computing: $(VENV)/.test
 	@log=$$(mktemp); trap 'rm -f $$log' EXIT; \
-		nice -n 10 $(PYTEST) -q -n 2 $(SPREAD) $(PROCESSES:%=--ignore=%) >$$log 2>&1; code=$$?; cat $$log; exit $$code
+		nice -n 7 $(PYTEST) -q -n 2 $(SPREAD) $(PROCESSES:%=--ignore=%) >$$log 2>&1; code=$$?; cat $$log; exit $$code
 
 check: $(VENV)/.test
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check -q . && $(BIN)/lint-imports

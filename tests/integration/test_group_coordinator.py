@@ -167,8 +167,7 @@ async def test_metadata_and_leader_epoch_survive(open_broker: Open) -> None:
     await old.coordinator.commit("g", [("t", 1, OffsetCommit(5, detail))])
     await old.coordinator.commit("g", [("t", 1, OffsetCommit(6))])
     await new.lead(1)
-    found = await new.coordinator.offsets("g")
-    assert isinstance(found, dict)
+    found = (await new.coordinator.offsets("g")).committed
     assert found["t"][0].detail == detail
     assert found["t"][1].detail == CommitDetail()
     assert found["t"][0].timestamp_ms > 1_600_000_000_000
@@ -380,7 +379,7 @@ async def test_commits_in_flight_when_the_connection_breaks_are_not_served_unrea
     while (error := await error_of(broker.coordinator.offsets("g"))) is not ErrorCode.NONE:
         assert reactor.seconds() < deadline, error
         await deferLater(reactor, 0.05)
-    served = await broker.coordinator.offsets("g")
+    served = (await broker.coordinator.offsets("g")).committed
     for partition, committed in served["t"].items():
         node = await broker.zk.get(f"/consumers/g/offsets/t/{partition}")
         assert node.data == b"%d" % committed.offset
