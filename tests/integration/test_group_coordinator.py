@@ -515,7 +515,7 @@ async def test_no_acknowledged_offset_is_lost_while_leadership_moves(open_broker
                 if errors[0] is ErrorCode.NONE:
                     acknowledged["t", client] = offset
                 refusals.update(errors)
-            await deferLater(reactor, 0)
+            await deferLater(reactor, 0.001)
 
     clients = [ensureDeferred(commit_on(client)) for client in range(8)]
     for epoch in range(30):
