@@ -246,9 +246,10 @@ def test_partitions_are_moved_and_the_throttle_is_taken_away(
     with AdminClient(bootstrap_servers=bootstrap) as admin:
         admin.create_topics([NewTopic(topic, replica_assignment={0: [1], 1: [1]})])
         admin.wait_for_topics([topic])
-    (plan,) = json.loads(
-        kclient("reassign", "generate", "-t", topic, "--broker-list", "2", "-J").stdout
-    )
+    generate = ("reassign", "generate", "-t", topic, "--broker-list", "2", "-J")
+    # The other broker may not have the topic in its metadata yet.
+    eventually("a plan", lambda: kclient(*generate, code=None).returncode == 0)
+    (plan,) = json.loads(kclient(*generate).stdout)
     assert [p["replicas"] for p in plan["current"]["partitions"]] == [[1], [1]]
     assert [p["replicas"] for p in plan["proposed"]["partitions"]] == [[2], [2]]
     path.write_text(json.dumps(plan["proposed"]))

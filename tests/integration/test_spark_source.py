@@ -62,8 +62,12 @@ def spark(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     from pyspark.sql import SparkSession
 
     if SparkContext._gateway is not None:
-        # A JVM without the connector's jars, of another file.
-        SparkContext._gateway.shutdown()
+        # A JVM without the connector's jars, of another file. It ends with its stdin; without the wait, the garbage
+        # collector finds both in a later test.
+        gateway = SparkContext._gateway
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(30)
         SparkContext._gateway = SparkContext._jvm = None
     os.environ |= {
         "PYSPARK_PYTHON": sys.executable,
