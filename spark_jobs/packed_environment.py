@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import sys
 import sysconfig
@@ -25,6 +24,7 @@ from typing import Final, NamedTuple
 
 import kclient
 import spark_jobs
+from spark_jobs.replaced_file import replaced
 
 FACTS: Final = "kaudit-environment.json"
 FOLDER: Final = "environment"
@@ -72,22 +72,18 @@ def pack(path: Path) -> Packed:
     for name in names:
         for place, file in _files(name):
             places.setdefault(place, file)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with tarfile.open(beside, mode="w:gz", compresslevel=1) as archive:
-            # First, so that `check` reads no more than the beginning.
-            text = json.dumps(facts(), sort_keys=True).encode()
-            entry = tarfile.TarInfo(FACTS)
-            entry.size = len(text)
-            archive.addfile(entry, io.BytesIO(text))
-            for place, file in places.items():
-                archive.add(file, f"lib/{place}", recursive=False)
-        size = beside.stat().st_size
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-    return Packed(len(places), size, names)
+    with (
+        replaced(path) as beside,
+        tarfile.open(beside, mode="w:gz", compresslevel=1) as archive,
+    ):
+        # First, so that `check` reads no more than the beginning.
+        text = json.dumps(facts(), sort_keys=True).encode()
+        entry = tarfile.TarInfo(FACTS)
+        entry.size = len(text)
+        archive.addfile(entry, io.BytesIO(text))
+        for place, file in places.items():
+            archive.add(file, f"lib/{place}", recursive=False)
+    return Packed(len(places), path.stat().st_size, names)
 
 
 def check(path: Path) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import kclient
 import spark_jobs
+from spark_jobs.replaced_file import replace_file
 
 MOST_ENVIRONMENTS = 20
 """Environments that are remembered; the oldest is forgotten first."""
@@ -68,10 +69,7 @@ class PassedSelfTests:
         entries[key] = {"result": result, "at": at}
         kept = dict(list(entries.items())[-MOST_ENVIRONMENTS:])
         with suppress(OSError):
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            written = self._file.with_name(f"{self._file.name}.{os.getpid()}")
-            written.write_text(json.dumps(kept, indent=1))
-            written.replace(self._file)
+            replace_file(self._file, json.dumps(kept, indent=1))
 
     def _read(self) -> dict[str, object]:
         with suppress(OSError, ValueError):

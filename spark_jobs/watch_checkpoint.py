@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kclient.types import TopicPartition
+from spark_jobs.replaced_file import replace_file
 from spark_jobs.running_verdict import RunningVerdict
 from spark_jobs.source.planning import from_json, to_json
 
@@ -149,15 +149,4 @@ class Checkpoint:
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:
         """Write *content* so that after a power loss the file is the old one or the new one."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        beside = self._directory / f".{name}.new"
-        with beside.open("w", encoding="utf-8") as file:
-            json.dump(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(self._directory / name)
-        directory = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        replace_file(self._directory / name, json.dumps(content), durable=True)

@@ -20,8 +20,8 @@ from spark_jobs.commands.options import (
     with_out,
     with_pair,
     with_run,
-    write_whole,
 )
+from spark_jobs.replaced_file import replace_file
 from spark_jobs.verdict import Limits
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ def counts(**options: Any) -> None:
                 (out / name).unlink(missing_ok=True)
         found = _count(pair, bucket_ms, limits, on, out, progress)
         if out is not None:
-            write_whole(out / "counts.csv", csv_text(found).encode())
-            write_whole(out / "counts.json", json_text(found, pair.names).encode())
-            write_whole(out / "counts.png", picture(found, pair.names))
+            replace_file(out / "counts.csv", csv_text(found))
+            replace_file(out / "counts.json", json_text(found, pair.names))
+            replace_file(out / "counts.png", picture(found, pair.names))
         show(screen(found, pair.names))
         return found.exit_codes[0]
 

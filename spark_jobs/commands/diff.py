@@ -24,6 +24,7 @@ from spark_jobs.commands.run_directory import (
     load_findings,
     load_report,
     places,
+    usage_errors,
     with_run_directory,
     with_timeout,
 )
@@ -70,7 +71,7 @@ def diff(**options: Any) -> None:
     cluster could not be read.
     """
     directory: Path = options["directory"]
-    try:
+    with usage_errors(directory):
         report = load_report(directory)
         chosen, left_out, one_side = _chosen(
             load_findings(directory, report), options["number"], options["limit"], directory
@@ -78,9 +79,6 @@ def diff(**options: Any) -> None:
         sides = [places(each, report) for each in chosen]
         schemas = _schemas(options["files"], options["ids"])
         run_id = str(report["meta"]["run_id"])
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        text = f"{directory}: {problem!r}" if isinstance(problem, KeyError | TypeError) else problem
-        raise click.UsageError(str(text)) from None
 
     def work() -> int:
         from spark_jobs import avro_diff

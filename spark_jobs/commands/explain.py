@@ -24,6 +24,7 @@ from spark_jobs.commands.run_directory import (
     load_findings,
     load_report,
     places,
+    usage_errors,
     with_run_directory,
     with_timeout,
 )
@@ -54,14 +55,11 @@ def explain(
 
     Exit code 0: every record that the finding names was printed. 3: one is gone. 4: a cluster could not be read.
     """
-    try:
+    with usage_errors(directory):
         report = load_report(directory)
         finding = finding_of(load_findings(directory, report), number, directory)
         sides = places(finding, report)
         decoder = _decoder(avro)
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        text = f"{directory}: {problem!r}" if isinstance(problem, KeyError | TypeError) else problem
-        raise click.UsageError(str(text)) from None
 
     def work() -> int:
         from spark_jobs.record_lookup import look_up

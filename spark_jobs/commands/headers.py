@@ -22,8 +22,9 @@ from spark_jobs.commands.options import (
     with_out,
     with_pair,
     with_run,
-    write_whole,
+    words_of,
 )
+from spark_jobs.replaced_file import replace_file
 from spark_jobs.verdict import Limits
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def headers(**options: Any) -> None:
         }
         made = document(found, clusters, meta)
         if out is not None:
-            write_whole(out / _FILE, json_text(made).encode())
+            replace_file(out / _FILE, json_text(made))
         show(screen(made, _next(pair)))
         return int(found.exit_codes[0])
 
@@ -76,10 +77,7 @@ def headers(**options: Any) -> None:
 
 
 def _next(pair: Pair) -> str:
-    arguments = ["--source", pair.source, "--target", pair.target, "--topics", pair.topics.pattern]
-    if pair.target_prefix:
-        arguments += ["--target-prefix", pair.target_prefix]
-    return f"kaudit reconcile {shlex.join(arguments)} --out DIR"
+    return f"kaudit reconcile {shlex.join(words_of(pair))} --out DIR"
 
 
 def _audit(

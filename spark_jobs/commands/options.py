@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -141,6 +140,12 @@ def pair_of(options: dict[str, Any]) -> Pair:
     )
 
 
+def words_of(pair: Pair) -> list[str]:
+    """Return the options of `with_pair` that name *pair* again, for a command line to print."""
+    words = ["--source", pair.source, "--target", pair.target, "--topics", pair.topics.pattern]
+    return words + (["--target-prefix", pair.target_prefix] if pair.target_prefix else [])
+
+
 def cluster_names(text: str) -> tuple[str, str]:
     """Return the names of `--names`; raise ValueError if they are equal."""
     source, _, target = text.partition(",")
@@ -181,11 +186,3 @@ def show(text: str, *, err: bool = False) -> None:
     """Print *text*. A closed pipe (`| head`) does not change the exit code."""
     with suppress(BrokenPipeError):
         click.echo(text, err=err)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write *content* beside *path* and rename it, so that a reader never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_bytes(content)
-    beside.replace(path)

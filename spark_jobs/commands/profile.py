@@ -16,8 +16,8 @@ from spark_jobs.commands.options import (
     spark_settings,
     with_out,
     with_run,
-    write_whole,
 )
+from spark_jobs.replaced_file import replace_file
 
 _FILES = ("profile.csv", "profile.json", "profile.png")
 
@@ -75,9 +75,9 @@ def profile(**options: Any) -> None:
             [*failures, *failed],
         )
         if out is not None:
-            write_whole(out / "profile.csv", csv_text(result).encode())
-            write_whole(out / "profile.json", json_text(result).encode())
-            write_whole(out / "profile.png", picture(result))
+            replace_file(out / "profile.csv", csv_text(result))
+            replace_file(out / "profile.json", json_text(result))
+            replace_file(out / "profile.png", picture(result))
         show(screen(result))
         return result.exit_code
 

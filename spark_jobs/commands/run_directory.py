@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,6 +44,17 @@ def with_run_directory(default: str) -> Callable[[Callable[..., Any]], Callable[
 with_timeout = click.option(
     "--timeout", default=10.0, type=click.FloatRange(0.1), help="Seconds to wait for each cluster."
 )
+
+
+@contextmanager
+def usage_errors(directory: Path) -> Iterator[None]:
+    """Turn what a wrong argument, or a *directory* with other files than an audit's, raises into a UsageError."""
+    try:
+        yield
+    except (KeyError, TypeError) as problem:
+        raise click.UsageError(f"{directory}: {problem!r}") from None
+    except (OSError, ValueError) as problem:
+        raise click.UsageError(str(problem)) from None
 
 
 class Side(NamedTuple):

@@ -22,6 +22,7 @@ from spark_jobs.commands.options import (
     spark_settings,
     with_pair,
     with_run,
+    words_of,
 )
 
 if TYPE_CHECKING:
@@ -145,10 +146,7 @@ def _watch(
         )
         outcome = stream.outcome(unwatched)
     reason = "stopped" if stopped.is_set() else "ended"
-    command = ["--source", pair.source, "--target", pair.target, "--topics", pair.topics.pattern]
-    if pair.target_prefix:
-        command += ["--target-prefix", pair.target_prefix]
-    ended = Ended(pair.names, time.monotonic() - begun, reason, command)
+    ended = Ended(pair.names, time.monotonic() - begun, reason, words_of(pair))
     checkpoint.save_verdict(document(stream.state, outcome, ended))
     show(screen(stream.state, outcome, ended))
     return outcome.exit_code

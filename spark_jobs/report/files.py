@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from spark_jobs.replaced_file import replace_file
 from spark_jobs.report import pictures
 from spark_jobs.report.contents import Report, json_text, lines_text
 from spark_jobs.report.digests import DIGESTS
@@ -50,16 +51,16 @@ def write_report(out: Path, report: Report) -> Path:
     """Write all files of one run into *out* (made if missing); return the path of the page."""
     out.mkdir(parents=True, exist_ok=True)
     page = out / "report.html"
-    _replace(out / "findings.jsonl", lines_text(report.lines))
-    _replace(out / "repair.json", json_text(report.repair))
-    _replace(page, render_page(report))
-    _replace(out / "timeline.csv", timeline_csv(report.document))
-    _replace(out / "timeline.png", timeline_png(report.document))
-    _replace(out / "report.md", markdown(report, page=str(page)))
-    _replace(out / "metrics.prom", metrics(report.document))
-    _replace(out / DIGESTS, report.digests)
-    _replace(out / DIGESTS_REPORT, json_text(report.document))
-    _replace(out / "report.json", json_text(report.document))
+    replace_file(out / "findings.jsonl", lines_text(report.lines))
+    replace_file(out / "repair.json", json_text(report.repair))
+    replace_file(page, render_page(report))
+    replace_file(out / "timeline.csv", timeline_csv(report.document))
+    replace_file(out / "timeline.png", timeline_png(report.document))
+    replace_file(out / "report.md", markdown(report, page=str(page)))
+    replace_file(out / "metrics.prom", metrics(report.document))
+    replace_file(out / DIGESTS, report.digests)
+    replace_file(out / DIGESTS_REPORT, json_text(report.document))
+    replace_file(out / "report.json", json_text(report.document))
     return page
 
 
@@ -82,9 +83,9 @@ def write_error(out: Path, document: Document) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for name in FILES:
         (out / name).unlink(missing_ok=True)
-    _replace(out / "report.md", error_markdown(document))
-    _replace(out / "metrics.prom", metrics(document))
-    _replace(out / "report.json", json_text(document))
+    replace_file(out / "report.md", error_markdown(document))
+    replace_file(out / "metrics.prom", metrics(document))
+    replace_file(out / "report.json", json_text(document))
 
 
 def render_page(report: Report) -> str:
@@ -131,9 +132,3 @@ def _for_page(finding: dict[str, Any]) -> dict[str, Any]:
     if finding["ts"] is not None:
         when = second(finding["ts"])
     return {**finding, "detail": detail, "when": when}
-
-
-def _replace(path: Path, content: str | bytes) -> None:
-    beside = path.with_name(f".{path.name}.tmp")
-    beside.write_bytes(content.encode() if isinstance(content, str) else content)
-    os.replace(beside, path)
