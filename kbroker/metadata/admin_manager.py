@@ -26,7 +26,7 @@ from kbroker.common.reactor import Clock
 from kbroker.config import BrokerConfig, LogConfig
 from kbroker.metadata.core.config_entries import check_topic_config
 from kbroker.metadata.core.topic_rules import check_collision, check_topic_name
-from kbroker.metadata.metadata_cache import MetadataCache
+from kbroker.metadata.metadata_cache import BrokerMetadata, MetadataCache
 from kbroker.metadata.topic_placement import NewTopic, TopicPlacement
 from kbroker.zk import znodes
 from kbroker.zk.errors import (
@@ -103,7 +103,7 @@ class AdminManager:
         self._cache = cache
         self._config = config
         self._new_topic_id = new_topic_id
-        self._placement = TopicPlacement(cache, config, random_below)
+        self._placement = TopicPlacement(config, random_below)
 
     # -- creation ----------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class AdminManager:
         check_collision(name, self._cache.topics)
         overrides = self._overrides(new)
         config = check_topic_config(overrides, self._config().log_defaults)
-        assignment = self._placement.of_new(new)
+        assignment = self._placement.of_new(new, await self._live_brokers())
         last_change = await self._check_absent(name)
         if validate_only:
             return CreatedTopic(name, None, assignment, overrides, config)
@@ -137,7 +137,7 @@ class AdminManager:
     async def create_offsets_topic(self) -> None:
         """Create __consumer_offsets unless it exists; LeaderNotAvailable while no broker is known."""
         config = self._config()
-        live = len(self._cache.brokers)
+        live = len(await self._live_brokers())
         if live == 0:
             raise LeaderNotAvailable("no live broker is known yet")
         factor = min(config.offsets_topic_replication_factor, live)
@@ -166,6 +166,18 @@ class AdminManager:
         if empty:
             raise InvalidConfig(f"null is no value for {', '.join(empty)[:300]}")
         return {name: value for name, value in new.configs.items() if value is not None}
+
+    async def _live_brokers(self) -> dict[int, BrokerMetadata]:
+        """Return the brokers of the metadata cache that are registered now, by id.
+
+        The cache alone may be out of date where a client knows better: at a new controller, which the client knows from
+        another broker, it names the dead one until the controller's own UpdateMetadata arrives.
+        """
+        registered = await self._reconnect.read(
+            None, lambda: self._zookeeper.children(znodes.BROKER_IDS)
+        )
+        ids = set(registered.names)
+        return {id: broker for id, broker in self._cache.brokers.items() if str(id) in ids}
 
     async def _check_absent(self, name: str) -> int:
         """Return ZooKeeper's transaction id of the last creation or deletion of any topic; TopicAlreadyExists."""
@@ -335,7 +347,7 @@ class AdminManager:
             if created not in (None, stat.czxid):
                 raise UnknownTopicOrPartition(f"topic {name} was deleted, and created again")
             created = stat.czxid
-            grown = self._placement.grown(name, topic, count, given)
+            grown = self._placement.grown(name, topic, count, given, await self._live_brokers())
             added = range(len(topic.partitions), count)
             if validate_only:
                 return added

@@ -1,6 +1,6 @@
 """The placement of replicas: brokers for new topics, and for new partitions of existing topics.
 
-Nothing is written here, and nothing waited for: the live brokers are those of this broker's metadata cache.
+Nothing is read or written here: the caller says which brokers are alive.
 
 In: a new topic, or an existing one with a new count   Out: an assignment; KafkaError if there is none
 Owner: the reactor's thread
@@ -21,7 +21,7 @@ from kbroker.metadata.core.replica_assignment import (
     row_of,
 )
 from kbroker.metadata.core.topic_rules import check_partition_count, check_replication_factor
-from kbroker.metadata.metadata_cache import MetadataCache
+from kbroker.metadata.metadata_cache import BrokerMetadata
 from kbroker.zk import znodes
 from kclient.wire.errors import (
     InvalidPartitions,
@@ -46,24 +46,21 @@ class NewTopic:
 
 
 class TopicPlacement:
-    """Places replicas on the live brokers of *cache*; *random_below* chooses the first broker."""
+    """Places replicas on live brokers; *random_below* chooses the first one."""
 
     def __init__(
-        self,
-        cache: MetadataCache,
-        config: Callable[[], BrokerConfig],
-        random_below: Callable[[int], int],
+        self, config: Callable[[], BrokerConfig], random_below: Callable[[int], int]
     ) -> None:
-        self._cache = cache
         self._config = config
         self._random_below = random_below
 
-    def of_new(self, new: NewTopic) -> dict[int, tuple[int, ...]]:
-        """Return the replicas of every partition of *new*.
+    def of_new(
+        self, new: NewTopic, live: Mapping[int, BrokerMetadata]
+    ) -> dict[int, tuple[int, ...]]:
+        """Return the replicas of every partition of *new*, on the *live* brokers, which are given by id.
 
         InvalidPartitions, InvalidReplicationFactor, InvalidReplicaAssignment.
         """
-        live = self._cache.brokers.keys()
         if new.assignment:
             check_partition_count(len(new.assignment))
             try:
@@ -80,8 +77,8 @@ class TopicPlacement:
         check_partition_count(partitions)
         check_replication_factor(factor, len(live))
         start = self._random_below(len(live))
-        racks = self._racks()
-        return assign_replicas(live, partitions, factor, start_index=start, racks=racks)
+        racks = _racks(live)
+        return assign_replicas(live.keys(), partitions, factor, start_index=start, racks=racks)
 
     def grown(
         self,
@@ -89,8 +86,9 @@ class TopicPlacement:
         topic: znodes.TopicAssignment,
         count: int,
         given: Sequence[Sequence[int]] | None,
+        live: Mapping[int, BrokerMetadata],
     ) -> znodes.TopicAssignment:
-        """Return *topic* with *count* partitions; the new ones' replicas may be *given*.
+        """Return *topic* with *count* partitions, the new ones on *live* brokers; their replicas may be *given*.
 
         InvalidPartitions, InvalidReplicaAssignment, InvalidReplicationFactor, ReassignmentInProgress.
         """
@@ -113,63 +111,73 @@ class TopicPlacement:
         first = topic.partitions.get(0)
         factor = len(first.replicas) if first is not None else 1
         more = (
-            self._more(present, count, factor, first.replicas[0] if first is not None else None)
+            _more(present, count, factor, first.replicas[0] if first is not None else None, live)
             if given is None
-            else self._more_given(name, present, count, factor, given)
+            else _more_given(name, present, count, factor, given, live)
         )
         added = {p: znodes.ReplicaAssignment(r) for p, r in more.items()}
         return replace(topic, partitions={**topic.partitions, **added})
 
-    def _more_given(
-        self, name: str, present: int, count: int, factor: int, given: Sequence[Sequence[int]]
-    ) -> dict[int, tuple[int, ...]]:
-        if len(given) != count - present:
-            raise InvalidReplicaAssignment(
-                f"{count - present} partitions are added, but {len(given)} are assigned"
-            )
-        try:
-            more = check_manual_assignment(
-                {present + i: replicas for i, replicas in enumerate(given)},
-                frozenset(self._cache.brokers),
-                first_partition=present,
-            )
-        except InvalidAssignmentError as error:
-            raise InvalidReplicaAssignment(str(error)) from None
-        if len(more[present]) != factor:
-            raise InvalidReplicaAssignment(
-                f"topic {name} has replication factor {factor}, the new partitions "
-                f"{len(more[present])}"
-            )
-        return more
 
-    def _more(
-        self, present: int, count: int, factor: int, first_leader: int | None
-    ) -> dict[int, tuple[int, ...]]:
-        """Continue as Kafka does, from the first replica of partition 0."""
-        live = self._cache.brokers.keys()
-        if factor > len(live):
-            raise InvalidReplicationFactor(
-                f"replication factor {factor} is larger than the {len(live)} available brokers"
-            )
-        racks = self._racks()
-        row = row_of(live, racks)
-        leader = first_leader if first_leader is not None else row[0]
-        return assign_replicas(
-            live,
-            count - present,
-            factor,
-            start_index=row.index(leader) if leader in live else 0,
-            first_partition=present,
-            racks=racks,
+def _more_given(
+    name: str,
+    present: int,
+    count: int,
+    factor: int,
+    given: Sequence[Sequence[int]],
+    live: Mapping[int, BrokerMetadata],
+) -> dict[int, tuple[int, ...]]:
+    if len(given) != count - present:
+        raise InvalidReplicaAssignment(
+            f"{count - present} partitions are added, but {len(given)} are assigned"
         )
+    try:
+        more = check_manual_assignment(
+            {present + i: replicas for i, replicas in enumerate(given)},
+            frozenset(live),
+            first_partition=present,
+        )
+    except InvalidAssignmentError as error:
+        raise InvalidReplicaAssignment(str(error)) from None
+    if len(more[present]) != factor:
+        raise InvalidReplicaAssignment(
+            f"topic {name} has replication factor {factor}, the new partitions {len(more[present])}"
+        )
+    return more
 
-    def _racks(self) -> dict[int, str]:
-        """Return broker.rack of the live brokers; nothing unless all have one, because a part of the racks misleads."""
-        brokers = self._cache.brokers.values()
-        racks = {broker.broker_id: broker.rack for broker in brokers if broker.rack}
-        if racks and len(racks) < len(brokers):
-            # Kafka refuses: while racks are being given to the brokers, one by one, no topic could be created.
-            without = sorted(broker.broker_id for broker in brokers if not broker.rack)
-            log.warn("replicas are assigned without racks: {ids} have no broker.rack", ids=without)
-            return {}
-        return racks
+
+def _more(
+    present: int,
+    count: int,
+    factor: int,
+    first_leader: int | None,
+    live: Mapping[int, BrokerMetadata],
+) -> dict[int, tuple[int, ...]]:
+    """Continue as Kafka does, from the first replica of partition 0."""
+    if factor > len(live):
+        raise InvalidReplicationFactor(
+            f"replication factor {factor} is larger than the {len(live)} available brokers"
+        )
+    racks = _racks(live)
+    row = row_of(live.keys(), racks)
+    leader = first_leader if first_leader is not None else row[0]
+    return assign_replicas(
+        live.keys(),
+        count - present,
+        factor,
+        start_index=row.index(leader) if leader in live else 0,
+        first_partition=present,
+        racks=racks,
+    )
+
+
+def _racks(live: Mapping[int, BrokerMetadata]) -> dict[int, str]:
+    """Return broker.rack of the live brokers; nothing unless all have one, because a part of the racks misleads."""
+    brokers = live.values()
+    racks = {broker.broker_id: broker.rack for broker in brokers if broker.rack}
+    if racks and len(racks) < len(brokers):
+        # Kafka refuses: while racks are being given to the brokers, one by one, no topic could be created.
+        without = sorted(broker.broker_id for broker in brokers if not broker.rack)
+        log.warn("replicas are assigned without racks: {ids} have no broker.rack", ids=without)
+        return {}
+    return racks

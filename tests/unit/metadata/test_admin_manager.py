@@ -16,9 +16,11 @@ from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.metadata.topic_placement import NewTopic
 from kbroker.zk import znodes
 from kbroker.zk.errors import ConnectionLoss, NodeExists, NoNode, SessionExpired
-from kbroker.zk.interface import Node, Operation, Session, Stat
+from kbroker.zk.interface import Children, Node, Operation, Session, Stat
 from kbroker.zk.reconnect import Reconnect
 from kclient.wire.errors import (
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
     KafkaError,
     RequestTimedOut,
     TopicAlreadyExists,
@@ -42,6 +44,8 @@ class PaperZooKeeper:
     def __init__(self, *answers: Exception | None) -> None:
         self.answers = list(answers)
         self.nodes: dict[str, bytes] = {znodes.TOPICS: b""}
+        self.registered = ["1"]
+        self.written: list[bytes] = []
         self.changes = 0
         """Topics that were created or deleted by other clients."""
         self.created_again: set[str] = set()
@@ -63,6 +67,10 @@ class PaperZooKeeper:
     async def get_all(self, paths: Sequence[str]) -> list[Node | None]:
         return [await self.get(path) if path in self.nodes else None for path in paths]
 
+    async def children(self, path: str) -> Children:
+        assert path == znodes.BROKER_IDS
+        return Children(self.registered, STAT)
+
     async def sync(self, _path: str) -> None:
         pass
 
@@ -72,8 +80,9 @@ class PaperZooKeeper:
     async def create(self, _path: str) -> None:
         self._answer()
 
-    async def set(self, _path: str, _data: bytes, _version: int) -> None:
+    async def set(self, _path: str, data: bytes, _version: int) -> None:
         self._answer()
+        self.written.append(data)
 
     async def multi(self, operations: Sequence[Operation]) -> None:
         self._answer()
@@ -128,9 +137,9 @@ def topic_of(topic_id: UUID) -> bytes:
     )
 
 
-def topics_on(zookeeper: Any) -> AdminManager:
+def topics_on(zookeeper: Any, brokers_known: Sequence[int] = (1,)) -> AdminManager:
     cache = MetadataCache("cluster")
-    brokers = [UpdateMetadataBroker(1, [], None)]
+    brokers = [UpdateMetadataBroker(broker, [], None) for broker in brokers_known]
     cache.update(UpdateMetadataRequest(controller_epoch=1, live_brokers=brokers))
     config = BrokerConfig.of({"zookeeper.connect": "x:1", "broker.id": "1", "log.dirs": "/nowhere"})
     clock: Any = Clock()
@@ -257,3 +266,21 @@ def test_a_broker_cut_off_from_zookeeper_changes_nothing() -> None:
     new = NewTopic("u")
     for asked in (topics.create(new), topics.delete("t"), topics.add_partitions("t", 2)):
         assert isinstance(outcome(asked), RequestTimedOut)
+
+
+def test_a_broker_that_is_registered_no_more_gets_no_replica_though_the_metadata_name_it() -> None:
+    """As at a new controller, until its own UpdateMetadata arrives."""
+    zookeeper = PaperZooKeeper(None, None, None)
+    zookeeper.registered = ["2", "3"]
+    topics = topics_on(zookeeper, brokers_known=[1, 2, 3])
+    created = outcome(topics.create(NewTopic("t", 4, 2)))
+    assert {broker for replicas in created.assignment.values() for broker in replicas} == {2, 3}
+    assert isinstance(outcome(topics.create(NewTopic("u", 1, 3))), InvalidReplicationFactor)
+    given = NewTopic("u", assignment={0: [1]})
+    assert isinstance(outcome(topics.create(given)), InvalidReplicaAssignment)
+    zookeeper.nodes[PATH] = topic_of(OURS)
+    assert outcome(topics.add_partitions("t", 3)) == range(1, 3)
+    grown = znodes.decode_topic("t", zookeeper.written[-1]).partitions
+    assert {grown[p].replicas for p in (1, 2)} == {(2,), (3,)}
+    zookeeper.answers = [None]
+    assert outcome(topics.create_offsets_topic()) is None  # of two replicas, not three
