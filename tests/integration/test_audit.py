@@ -317,6 +317,12 @@ def test_partitions_that_only_the_target_has_are_extra_and_a_prefix_is_followed(
     assert run.counts.verified == 20
 
 
+def end_of_batch(log: IO[bytes], start: int) -> int:
+    """Return where the batch at file position *start* ends."""
+    log.seek(start + 8)
+    return start + 12 + int.from_bytes(log.read(4))
+
+
 def test_what_can_not_be_read_is_named_and_the_rest_is_read(
     spark: SparkSession, clusters: tuple[Cluster, Cluster]
 ) -> None:
@@ -329,10 +335,12 @@ def test_what_can_not_be_read_is_named_and_the_rest_is_read(
         future.result(20)
     (segment,) = (clusters[0][1].data / f"{pair.topic}-0").glob("*.log")
     with segment.open("r+b") as log:
-        log.seek(segment.stat().st_size // 2 - 20)  # inside the records of the second batch
-        byte = log.read(1)
-        log.seek(-1, os.SEEK_CUR)
-        log.write(bytes([byte[0] ^ 1]))
+        second = end_of_batch(log, 0)
+        last_byte = end_of_batch(log, second) - 1
+        log.seek(last_byte)
+        (byte,) = log.read(1)
+        log.seek(last_byte)
+        log.write(bytes([byte ^ 1]))
     ranges = [OffsetRange(pair.topic, number, 0, 400) for number in range(2)]
     east = read_cluster("east", pair.east, [pair.topic])
     rows = KafkaReader(spark).hashes(east, ranges).collect()
