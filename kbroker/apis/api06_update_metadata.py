@@ -17,7 +17,7 @@ from uuid import UUID
 from kbroker.apis.request import RequestContext
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.replica.replica_manager import ReplicaManager
-from kbroker.replica.stray_replicas import StrayReplicas
+from kbroker.replica.stray_replicas import DeletedOf, StrayReplicas
 from kclient.wire.interbroker import (
     LEADER_DURING_DELETE,
     UpdateMetadataRequest,
@@ -29,18 +29,22 @@ FollowTopics: TypeAlias = Callable[[Mapping[str, UUID | None], Iterable[str]], N
 
 
 class UpdateMetadata:
-    """Answers UpdateMetadata. *follow_topics* receives the topics of a request that the cache has applied."""
+    """Answers UpdateMetadata.
+
+    *follow_topics* receives the topics of a request that the cache has applied. *deleted_of* reads ZooKeeper.
+    """
 
     def __init__(
         self,
         cache: MetadataCache,
         replica_manager: ReplicaManager,
         follow_topics: FollowTopics,
+        deleted_of: DeletedOf,
     ) -> None:
         self._cache = cache
         self._replica_manager = replica_manager
         self._follow_topics = follow_topics
-        self._strays = StrayReplicas(replica_manager, cache)
+        self._strays = StrayReplicas(replica_manager, cache, deleted_of)
 
     async def __call__(
         self, context: RequestContext, request: UpdateMetadataRequest

@@ -136,7 +136,10 @@ def update_metadata(broker: HandlerDependencies) -> Handler:
     from kbroker.apis.api06_update_metadata import UpdateMetadata
 
     return UpdateMetadata(
-        broker.metadata, broker.replica_manager, broker.dynamic_config.follow_topics
+        broker.metadata,
+        broker.replica_manager,
+        broker.dynamic_config.follow_topics,
+        broker.admin_manager.deleted_of,
     )
 
 

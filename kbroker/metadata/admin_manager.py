@@ -12,7 +12,7 @@ session fails with RequestTimedOut, unless its result is found in ZooKeeper.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -316,6 +316,15 @@ class AdminManager:
             else:
                 return
         raise UnknownServerError(f"topic {name} could not be deleted in {ATTEMPTS} attempts")
+
+    async def deleted_of(self, names: Collection[str]) -> set[str]:
+        """Return those of the topics *names* that have no znode. RequestTimedOut."""
+
+        async def read() -> set[str]:
+            await self._zookeeper.sync(znodes.TOPICS)
+            return set((await self._zookeeper.children(znodes.TOPICS)).names)
+
+        return set(names) - await self._reconnect.read(None, read)
 
     # -- growth ------------------------------------------------------------------------------
 

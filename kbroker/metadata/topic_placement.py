@@ -1,6 +1,6 @@
 """The placement of replicas: brokers for new topics, and for new partitions of existing topics.
 
-Nothing is read or written here: the caller says which brokers are alive.
+Nothing is read or written here: the live brokers are given.
 
 In: a new topic, or an existing one with a new count   Out: an assignment; KafkaError if there is none
 Owner: the reactor's thread

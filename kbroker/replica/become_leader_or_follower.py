@@ -24,7 +24,7 @@ Owner: the reactor's thread
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -164,6 +164,18 @@ class ReplicaStateChanges:
                 self._stop_hosting(key, changed)
 
         await in_turns(self._reactor, self._apply_each(request, keys, stop_one))
+
+    async def stop_deleted_topics(
+        self, request: UpdateMetadataRequest, partitions: Collection[Partition]
+    ) -> None:
+        """Stop hosting *partitions* of deleted topics; logs stay. Those that are replaced meanwhile are kept."""
+        by_key = {partition.key: partition for partition in partitions}
+
+        def stop_one(key: TopicPartition, changed: Changed) -> None:
+            if self._registry.partitions.get(key) is by_key[key]:
+                self._stop_hosting(key, changed)
+
+        await in_turns(self._reactor, self._apply_each(request, list(by_key), stop_one))
 
     def _is_known(self, topic: str, topic_id: UUID | None) -> bool:
         return topic_id is None or self._registry.topic_name(topic_id) == topic

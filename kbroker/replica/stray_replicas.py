@@ -11,7 +11,9 @@ deleted, too: the controller sends the StopReplica of the deletion to the assign
 Roles from before our last registration that were not confirmed since are stopped, too, and their logs stay: the topic
 was deleted while the controller could not reach this broker and no longer counted it among the replicas.
 
-Logs of topics that the controller does not name stay: it may not have been able to read their znodes (S25).
+Logs of topics that the controller does not name stay: it may not have been able to read their znodes (S25). If a topic
+has no znode, it was deleted, and this broker stops hosting it: the StopReplica was lost with a controller that could
+not reach this broker.
 
 Owner: the reactor's thread
 """
@@ -19,7 +21,9 @@ Owner: the reactor's thread
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from typing import TypeAlias
 from uuid import UUID
 
 from twisted.logger import Logger
@@ -29,6 +33,7 @@ from kbroker.metadata.metadata_cache import MetadataCache, PartitionMetadata
 from kbroker.replica.become_leader_or_follower import PARTITIONS_LOGGED
 from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import RequestTimedOut
 from kclient.wire.interbroker import (
     EPOCH_DURING_DELETE,
     LEADER_DURING_DELETE,
@@ -40,13 +45,19 @@ from kclient.wire.interbroker import (
 
 log = Logger()
 
+DeletedOf: TypeAlias = Callable[[Collection[str]], Awaitable[set[str]]]
+"""`AdminManager.deleted_of`: those of the topics with these names that have no znode."""
+
 
 class StrayReplicas:
     """Deletes the stray replicas of this broker."""
 
-    def __init__(self, replica_manager: ReplicaManager, cache: MetadataCache) -> None:
+    def __init__(
+        self, replica_manager: ReplicaManager, cache: MetadataCache, deleted_of: DeletedOf
+    ) -> None:
         self._replica_manager = replica_manager
         self._cache = cache
+        self._deleted_of = deleted_of
         self._waiting: set[TopicPartition] = set()
         """Strays of partitions that have no leader."""
 
@@ -57,6 +68,7 @@ class StrayReplicas:
         self._waiting = {key for key in self._replica_manager.log_manager if self._is_stray(key)}
         await self._delete_led(request, self._waiting)
         await self._delete_with_topics(request)
+        await self._stop_deleted_topics(request)
 
     async def remove_led(self, request: UpdateMetadataRequest) -> None:
         """Delete the strays that wait for the leader of their partition, if *request* names it."""
@@ -81,6 +93,17 @@ class StrayReplicas:
                         StopReplicaPartitionState(state.partition_index, EPOCH_DURING_DELETE, True)
                     )
         await self._stop(request, topics)
+
+    async def _stop_deleted_topics(self, request: UpdateMetadataRequest) -> None:
+        """Stop hosting topics that neither the controller nor ZooKeeper has."""
+        hosted = self._replica_manager.registry.partitions
+        unnamed = {key: partition for key, partition in hosted.items() if self._known(key) is None}
+        if unnamed:
+            with suppress(RequestTimedOut):  # cut off from ZooKeeper: with the next full update
+                gone = await self._deleted_of({topic for topic, _ in unnamed})
+                await self._replica_manager.state_changes.stop_deleted_topics(
+                    request, [partition for key, partition in unnamed.items() if key[0] in gone]
+                )
 
     async def _delete_led(
         self, request: UpdateMetadataRequest, strays: Iterable[TopicPartition]

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import pytest
 from confluent_kafka import Producer

@@ -401,9 +401,13 @@ def test_a_deposed_controller_is_refused(cache):
     assert cache.topic("x") is None
 
 
+async def none_of(_names):
+    return set()
+
+
 def test_an_update_for_an_earlier_registration_is_refused_and_one_for_a_later_is_not(broker):
     broker.replica_manager.registered(10)
-    handler = UpdateMetadata(broker.cache, broker.replica_manager, lambda *_topics: None)
+    handler = UpdateMetadata(broker.cache, broker.replica_manager, lambda *_topics: None, none_of)
 
     def send(epoch):
         return Outcome(Deferred.fromCoroutine(handler(None, update(broker_epoch=epoch))))
@@ -418,6 +422,7 @@ def test_the_settings_of_every_topic_are_followed_until_it_is_deleted(broker):
         broker.cache,
         broker.replica_manager,
         lambda topics, deleted: followed.append((topics, list(deleted))),
+        none_of,
     )
     gone = topic("t", T, *(partition(p, leader=-2) for p in range(3)))
     for states in ([topic("t", T)], [gone, topic("u", U)], [gone, topic("t", U)]):

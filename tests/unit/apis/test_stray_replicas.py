@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Set
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,6 +12,7 @@ from twisted.internet.defer import Deferred
 
 from kbroker.apis.api06_update_metadata import UpdateMetadata
 from kbroker.metadata.metadata_cache import FULL
+from kclient.wire.errors import RequestTimedOut
 from kclient.wire.interbroker import (
     EPOCH_DURING_DELETE,
     LEADER_DURING_DELETE,
@@ -50,6 +52,8 @@ def send_metadata(
     controller_epoch: int = 1,
     broker_epoch: int = -1,
     kind: int = FULL,
+    name: str = "t",
+    deleted: Set[str] | Exception = frozenset(),
 ) -> Any:
     """Send an UpdateMetadata, a full one by default; return the Deferred of the response."""
     states = [
@@ -62,10 +66,18 @@ def send_metadata(
         controller_epoch=controller_epoch,
         broker_epoch=broker_epoch,
         type=kind,
-        topic_states=[UpdateMetadataTopicState("t", topic_id, states)],
+        topic_states=[UpdateMetadataTopicState(name, topic_id, states)],
     )
     context: Any = None
-    handler = UpdateMetadata(broker.cache, broker.replica_manager, lambda *_topics: None)
+
+    async def deleted_of(names: Collection[str]) -> set[str]:
+        if isinstance(deleted, Exception):
+            raise deleted
+        return set(names) & deleted
+
+    handler = UpdateMetadata(
+        broker.cache, broker.replica_manager, lambda *_topics: None, deleted_of
+    )
     return Deferred.fromCoroutine(handler(context, request))
 
 
@@ -115,6 +127,21 @@ def test_what_was_moved_to_others_is_deleted_with_its_topic(
     kept = [("t", 0)] if more else []
     assert list(broker.replica_manager.log_manager) == kept
     assert list(broker.replica_manager.registry.partitions) == kept
+
+
+@pytest.mark.parametrize(
+    ("deleted", "hosted"),
+    [({"t"}, []), (set(), [("t", 0)]), (RequestTimedOut("cut off"), [("t", 0)])],
+    ids=["it has no znode", "its znode cannot be read", "ZooKeeper cannot be reached"],
+)
+def test_a_topic_that_no_controller_names_any_more_is_stopped_if_zookeeper_has_none(
+    broker: ApiBroker, deleted: set[str] | Exception, hosted: list[tuple[str, int]]
+) -> None:
+    """A controller that could not reach this broker deleted the topic. The next controller does not know it."""
+    follow(broker, 1)
+    send_metadata(broker, 1, name="another", topic_id=B, controller_epoch=2, deleted=deleted)
+    assert list(broker.replica_manager.registry.partitions) == hosted
+    assert list(broker.replica_manager.log_manager) == [("t", 0)]  # the log stays
 
 
 def test_of_thousands_some_are_deleted_in_every_turn(tmp_path: Path) -> None:

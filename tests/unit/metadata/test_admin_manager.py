@@ -45,6 +45,7 @@ class PaperZooKeeper:
         self.answers = list(answers)
         self.nodes: dict[str, bytes] = {znodes.TOPICS: b""}
         self.registered = ["1"]
+        self.topics: list[str] = []
         self.written: list[bytes] = []
         self.changes = 0
         """Topics that were created or deleted by other clients."""
@@ -68,8 +69,8 @@ class PaperZooKeeper:
         return [await self.get(path) if path in self.nodes else None for path in paths]
 
     async def children(self, path: str) -> Children:
-        assert path == znodes.BROKER_IDS
-        return Children(self.registered, STAT)
+        names = {znodes.BROKER_IDS: self.registered, znodes.TOPICS: self.topics}
+        return Children(names[path], STAT)
 
     async def sync(self, _path: str) -> None:
         pass
@@ -284,3 +285,9 @@ def test_a_broker_that_is_registered_no_more_gets_no_replica_though_the_metadata
     assert {grown[p].replicas for p in (1, 2)} == {(2,), (3,)}
     zookeeper.answers = [None]
     assert outcome(topics.create_offsets_topic()) is None  # of two replicas, not three
+
+
+def test_topics_without_a_znode_are_deleted_ones() -> None:
+    zookeeper = PaperZooKeeper()
+    zookeeper.topics = ["here"]
+    assert outcome(topics_on(zookeeper).deleted_of(["here", "gone"])) == {"gone"}
