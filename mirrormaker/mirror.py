@@ -20,17 +20,17 @@ Owner: the reactor's thread
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
 from kclient.config import CommonConfig
+from kclient.consumer.wakeup import Wakeup
 from kclient.errors import ClientError, ConfigError, KafkaError
 from kclient.mirror_ledger import ledger_topic
 from kclient.net.cluster import Cluster
@@ -52,13 +52,11 @@ from mirrormaker.log_ends import high_watermarks, read_cuts, read_log_ends
 from mirrormaker.position import position_group
 from mirrormaker.renumber_flow import RenumberFlow
 from mirrormaker.renumbered_ends import lineage_of, position_of, read_renumbered_ends
+from mirrormaker.shared_direction import SharedDirection, WholeDirection
 from mirrormaker.target import UnsupportedTarget, check_target, check_targets
-from mirrormaker.topics import CREATE_TIME, Plan, Selection, Topic
+from mirrormaker.topics import Plan, Selection, Topic
 from mirrormaker.transactional_target import NoTransactions, check_transactions, read_positions
-from mirrormaker.workers import Workers, WorkerState, group_of, partitions_of
-
-if TYPE_CHECKING:
-    from mirrormaker.worker_registry import WorkerRegistry
+from mirrormaker.workers import Workers, left_to_elected, partitions_of
 
 STALL_TIMEOUT = 60.0
 """Seconds without progress after which `--once` fails."""
@@ -70,12 +68,19 @@ DRAIN = 5.0
 """Seconds that `Mirror.stop` waits for appends in flight."""
 
 
-LEAVE = 30.0
-"""Seconds without a comparison of the topics after which a worker leaves its partitions to others."""
-
-
 class MirrorStalled(ClientError):
     """No record was copied for `STALL_TIMEOUT` seconds; the text has the last error."""
+
+
+class Comparison(NamedTuple):
+    """What a comparison of the topics gives to the links: they follow *plan*, for the topics of *source*.
+
+    The target topics *left* have no links yet: they are to be created or changed first.
+    """
+
+    plan: Plan
+    source: Mapping[str, Topic]
+    left: set[str]
 
 
 class Mirror:
@@ -114,17 +119,21 @@ class Mirror:
         self.flow = self._new_flow()
         self._lineages: dict[TopicPartition, Lineage] = {}
         """With target.offsets=renumber: the lineage of each copy at the last `read_ends`."""
-        self.workers: Workers | None = None
-        """The workers of this direction; None: this process copies everything."""
-        self._registry: WorkerRegistry | None = None
+        self._wakeup = Wakeup(reactor)
+        """Ends the wait for the next comparison of the topics."""
+        self._direction = WholeDirection()
         if is_worker and config.workers is not None:
-            self.workers, self._registry = self._join(zookeeper, worker_id)
-        self._shared: tuple[Plan, dict[str, Topic], set[str]] | None = None
-        """What the last comparison gave to `_add_links`."""
-        self._compared_at = 0.0
-        """When the topics were compared last, in monotonic seconds."""
-        self._waiting: Deferred[None] | None = None
-        self._woken = False
+            self._direction = SharedDirection(
+                reactor,
+                config,
+                changed=self._wakeup.wake,
+                report=report,
+                defect=self._end,
+                client=zookeeper,
+                worker_id=worker_id,
+            )
+        self._comparison: Comparison | None = None
+        """The last one."""
         self.groups = GroupMirror(
             self.source,
             self.target,
@@ -141,7 +150,7 @@ class Mirror:
             self.source,
             self.target,
             config,
-            is_elected=lambda: self._is_elected,
+            is_elected=lambda: self._direction.is_elected,
             report=self._report,
         )
         self._heartbeats_running: Deferred[None] | None = None
@@ -222,8 +231,7 @@ class Mirror:
         until = self._reactor.seconds() + DRAIN
         while self.flow.appends_in_flight and self._reactor.seconds() < until:
             await sleep(self._reactor, 0.02)
-        if self._registry is not None:
-            await self._registry.stop()
+        await self._direction.stop()
         await self.source.close()
         await self.target.close()
         if not self._finished.called:
@@ -233,6 +241,11 @@ class Mirror:
     def stopped_links(self) -> list[PartitionLink]:
         """Links that stopped because of a problem, and do not copy again yet."""
         return [link for link in self.flow.links.values() if link.problem is not None]
+
+    @property
+    def workers(self) -> Workers | None:
+        """The workers of this direction; None: this process copies everything."""
+        return self._direction.workers
 
     @property
     def conflicts(self) -> dict[str, str]:
@@ -255,9 +268,8 @@ class Mirror:
                 self._check_stalled()
                 await sleep(self._reactor, RETRY)
         self._planned = True
-        self._compared_at = self._reactor.seconds()
-        if self._registry is not None:
-            self._registry.enter(self.source_id)
+        self._direction.compared()
+        self._direction.enter(self.source_id)
         if not self.once:
             self._groups_running = Deferred.fromCoroutine(self.groups.run())
             self._groups_running.addErrback(self._end)
@@ -266,7 +278,7 @@ class Mirror:
         self._maybe_finished()
         settings = self.config.settings
         while self.once or settings.refresh_topics:
-            await self._wait(1.0 if self.once else settings.refresh_interval)
+            await self._wakeup.wait(1.0 if self.once else settings.refresh_interval)
             if self.once:
                 self._check_stalled()
                 continue
@@ -274,11 +286,17 @@ class Mirror:
                 await self._refresh()
             except KafkaError as problem:
                 self._report_error("topics", problem)
-                if self._shared is not None:
-                    await self._add_links(*self._shared)
+                if self._comparison is not None:
+                    await self._add_links(self._comparison)
             else:
-                self._compared_at = self._reactor.seconds()
-            self._update_registration()
+                self._direction.compared()
+            self._direction.update_registration(
+                {
+                    "partitions": len(self.flow.links),
+                    "stopped": len(self.stopped_links),
+                    "alarms": len(self.alarms.stalled),
+                }
+            )
 
     async def _connect_cluster(self, cluster: Cluster, alias: str) -> None:
         """Connect to *cluster*; retry forever, or with *once* for `STALL_TIMEOUT` seconds."""
@@ -323,8 +341,8 @@ class Mirror:
 
     def _proven_copies(self) -> dict[TopicPartition, TopicPartition]:
         """Return the partitions with offsets that mean the same on both sides, by source partition."""
-        if self.workers is not None and self.workers.state is not WorkerState.MEMBER:
-            return {}  # another worker copies the offsets of these partitions
+        if not self._direction.copies_groups:
+            return {}
         copies = self.flow.proven_copies()
         return {tp: copy for tp, copy in copies.items() if tp.topic not in self._conflicts}
 
@@ -341,100 +359,11 @@ class Mirror:
         self._last_error = f"{about}: {what}"
         self._report_line(about, what)
 
-    # --- workers
-
-    def _join(
-        self, zookeeper: Callable[..., Any] | None, worker_id: str | None
-    ) -> tuple[Workers, WorkerRegistry]:
-        """Return the workers of this direction, and what registers this one."""
-        from mirrormaker.worker_registry import WorkerRegistry
-
-        assert self.config.workers is not None
-        config = self.config
-        group = group_of(config.source, config.target, config.settings)
-        workers = Workers(worker_id or secrets.token_hex(8), group)
-        registry = WorkerRegistry(
-            self._reactor,
-            self.config.workers,
-            workers,
-            changed=self._wake,
-            report=self._report_line,
-            defect=self._end,
-            client=zookeeper,
-        )
-        return workers, registry
-
-    @property
-    def _is_elected(self) -> bool:
-        """Whether this process changes topics at the target."""
-        return self.workers is None or self.workers.is_elected
-
-    def _wake(self) -> None:
-        """Compare the topics now instead of after the interval."""
-        self._woken = True
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            waiting.callback(None)
-
-    async def _wait(self, seconds: float) -> None:
-        """Wait for *seconds*, or until `_wake`, also if it was called since the last wait."""
-        if not self._woken:
-            waiting = self._waiting = Deferred()
-            timer = self._reactor.callLater(seconds, self._wake)
-            try:
-                await waiting
-            finally:
-                self._waiting = None
-                if timer.active():
-                    timer.cancel()
-        self._woken = False
-
-    def _left_to_elected(self, plan: Plan) -> set[str]:
-        """Return the target topics that the elected worker has to create or change before they are copied."""
-        left = {creation.name for creation in plan.create} | {
-            copy
-            for copy, changes in plan.set_configs.items()
-            if changes.keys() & CREATE_TIME.keys()
-        }
-        for copy in left | plan.unmarked:
-            self._target_topics.forget(copy)
-        return left
-
-    def _share(self, plan: Plan, source: Mapping[str, Topic]) -> Collection[TopicPartition] | None:
-        """Return the partitions that this worker copies, None for all; remove the links of others."""
-        if self.workers is None:
-            return None
-        every = partitions_of(plan, source)
-        unmarked = {name for name, copy in plan.mirrored.items() if copy in plan.unmarked}
-        share = self.workers.share(every, unmarked, self._reactor.seconds())
-        for tp in [tp for tp in every if tp in self.flow.links and tp not in share]:
-            self.flow.remove(tp)
-        if self._is_elected:
-            return share
-        present = self.target.metadata.topics
-        return {
-            tp
-            for tp in share
-            if (topic := present.get(plan.mirrored[tp.topic])) is not None
-            and tp.partition in topic.partitions
-        }
-
     def _rejected(self, tp: TopicPartition) -> None:
         """Leave a partition alone that another worker copies, if this one has no session."""
-        if self.workers is not None and self.workers.rejected(tp, self._reactor.seconds()):
+        if self._direction.rejected(tp):
             self._report_line(str(tp), "another worker copies it")
             self.flow.remove(tp)
-
-    def _update_registration(self) -> None:
-        """Show this worker's partitions to `kmirror status`; leave them to others if a cluster cannot be read."""
-        if self._registry is None:
-            return
-        if self._reactor.seconds() - self._compared_at >= LEAVE:
-            self._registry.leave()
-            return
-        self._registry.come_back()
-        counts = {"stopped": len(self.stopped_links), "alarms": len(self.alarms.stalled)}
-        self._registry.publish({"partitions": len(self.flow.links), **counts})
 
     # --- topics
 
@@ -611,7 +540,7 @@ class Mirror:
     async def _refresh(self) -> None:
         """Compare the topics, change the target's, and add links for new partitions."""
         plan = self._without_refused(await self.plan())
-        is_elected = self._is_elected
+        is_elected = self._direction.is_elected
         applied = Applied({}, {})
         if is_elected:
             applied = await self._target_topics.apply(
@@ -636,14 +565,18 @@ class Mirror:
                 self._report_line(
                     f"topic {creation.name}", f"created with {creation.partitions} partitions"
                 )
-        left = set(failed) if is_elected else self._left_to_elected(plan)
+        left = set(failed)
+        if not is_elected:
+            left = left_to_elected(plan)
+            for copy in left | plan.unmarked:
+                self._target_topics.forget(copy)
         marked = set(plan.mirrored.values()) - plan.unmarked - left
         self.flow.marks.known(marked, plan.unmarked)
         self._drop_vanished(self.compared)
-        self._shared = plan, self.compared, left
-        await self._add_links(*self._shared)
+        self._comparison = Comparison(plan, self.compared, left)
+        await self._add_links(self._comparison)
         if self._deletes_topics and not self.once:
-            orphaned = plan.orphans if self._is_elected else {}
+            orphaned = plan.orphans if self._direction.is_elected else {}
             names = {copy: self._selection.source_name(copy) or copy for copy in orphaned}
             await self._deletions.compared(orphaned, names, self.source_id, self._reactor.seconds())
         await self._update_stopped()
@@ -696,22 +629,30 @@ class Mirror:
                 self._remove_links(name)
                 self._ids[name] = found
 
+    def _is_created(self, copied: TopicPartition) -> bool:
+        """Return whether a target partition exists: created by this process, or in the target's metadata."""
+        return self._direction.is_elected or self.target.metadata.partition(copied) is not None
+
     def _remove_links(self, topic: str) -> None:
         for tp in [tp for tp in self.flow.links if tp.topic == topic]:
             self.flow.remove(tp)
 
-    async def _add_links(self, plan: Plan, source: dict[str, Topic], left: set[str]) -> None:
-        """Add links for the partitions to copy, without the target topics *left*; remove those of other workers."""
+    async def _add_links(self, comparison: Comparison) -> None:
+        """Add links for the partitions that this process copies; remove those that other workers copy."""
+        plan, source, left = comparison
         new: dict[TopicPartition, TopicPartition] = {}
-        share = self._share(plan, source)
+        share = self._direction.share(plan, source)
+        for tp in partitions_of(plan, source):
+            if tp in self.flow.links and tp not in share:
+                self.flow.remove(tp)
         for name, copy in plan.mirrored.items():
             if copy in left:
                 continue
             self._ids.setdefault(name, source[name])
             for partition in range(source[name].partitions):
-                tp = TopicPartition(name, partition)
-                if tp not in self.flow.links and (share is None or tp in share):
-                    new[tp] = TopicPartition(copy, partition)
+                tp, copied = TopicPartition(name, partition), TopicPartition(copy, partition)
+                if tp in share and tp not in self.flow.links and self._is_created(copied):
+                    new[tp] = copied
         cuts = await read_cuts(self.source, new) if self.once else {}
         for tp, copied in new.items():
             topic = source[tp.topic]

@@ -40,7 +40,7 @@ from typing import NamedTuple
 
 from kclient.types import TopicPartition
 from mirrormaker.settings import LinkSettings
-from mirrormaker.topics import Plan, Topic
+from mirrormaker.topics import CREATE_TIME, Plan, Topic
 
 YIELD = 30.0
 """Seconds for which a worker without a session leaves a partition alone that another worker copies."""
@@ -122,6 +122,13 @@ def partitions_of(plan: Plan, source: Mapping[str, Topic]) -> list[TopicPartitio
         for name in plan.mirrored
         for partition in range(source[name].partitions)
     ]
+
+
+def left_to_elected(plan: Plan) -> set[str]:
+    """Return the target topics that the elected worker has to create or change before they are copied."""
+    return {creation.name for creation in plan.create} | {
+        copy for copy, changes in plan.set_configs.items() if changes.keys() & CREATE_TIME.keys()
+    }
 
 
 def assign(
