@@ -10,7 +10,8 @@ fails, the leader rejects all that follow it, even if another producer's record 
 
 After any failure (rejection, timeout, lost connection, new leader) the link drops the whole pipeline. It reads both
 log ends (`Locate`) and continues from the target's log end. A delayed append finds another log end and is rejected. A
-lost response shows as a log end that has moved. A second mirror (a zombie) is rejected in the same way. So every batch
+lost response shows as a log end that has moved. A second mirror (a zombie) is rejected in the same way; a zombie of an
+earlier topic of the same name by the topic ids that an append names (docs/design/mirror.md). So every batch
 acknowledged at the source is in the target once, in order, at its own offset, after any number of crashes of the
 mirror and of brokers on either side.
 
@@ -57,7 +58,8 @@ from kclient.wire.errors import (
     PolicyViolation,
     RecordListTooLarge,
 )
-from mirrormaker.lineage import Lineage
+from kclient.wire.produce import NO_TOPICS, CopiedTopics
+from mirrormaker.lineage import Lineage, text_of
 from mirrormaker.link_state import (
     MENDABLE,
     Append,
@@ -92,7 +94,7 @@ _TRIES: dict[type[KafkaError], int] = {
     CorruptMessage: CORRUPT_TRIES,
     MessageTooLarge: MAX_TRIES,  # max.message.bytes may have been raised, but not be in effect yet
     RecordListTooLarge: MAX_TRIES,
-    PolicyViolation: MAX_TRIES,  # the mark may have been set, but not be in effect yet
+    PolicyViolation: MAX_TRIES,  # the marks may have been set, but not be in effect yet
 }
 """Attempts after which an error that may be temporary stops the link."""
 
@@ -151,6 +153,8 @@ class PartitionLink:
         """The gap that was written into the ledger last."""
         self.buffered_bytes = 0
         self.rewinds = 0
+        self._topics = NO_TOPICS
+        """The topics that the last prefix check compared: a leader rejects runs after either was created again."""
         self._fetched_end = UNKNOWN
         self._copy_start = UNKNOWN
         """The offset where the copy started or resumed: offsets below do not count as lag."""
@@ -158,12 +162,11 @@ class PartitionLink:
         """The CRC of the last batch below `_fetched_end`."""
         self._queue: deque[Append] = deque()
         self._in_flight: deque[Append] = deque()
-        self._draining = False
+        self._draining = self._was_out_of_range = False
         self._failures = 0
         self._known_end = UNKNOWN
         self._stale_answers = 0
         self._corrupt = 0
-        self._was_out_of_range = False
         self._ignore_epochs = False
         """Whether the source rejected an epoch of its own batches: then fetches carry no epoch."""
 
@@ -256,6 +259,7 @@ class PartitionLink:
             return [RecordGap(self.generation, judged)]
         effects = self._add_gap(judged) if judged is not None else []
         self.state = LinkState.COPYING
+        self._topics = CopiedTopics(text_of(self.topic_id), ends.target_topic_id)
         self.appended_end = self._fetched_end = ends.target_end
         self._fetched_crc = ends.target_last_batch.crc if ends.target_last_batch is not None else 0
         if ends.target_start == ends.target_end:  # an empty target starts where the source does
@@ -341,7 +345,7 @@ class PartitionLink:
         if missing and not self.compacted:
             gap = Gap(self.fetch_offset, run.next_offset, Cause.COMPACTION)
             effects += self._add_gap(gap)
-        self._queue.append(Append(run, follows, self._fetched_crc, self.generation))
+        self._queue.append(Append(run, follows, self._fetched_crc, self.generation, self._topics))
         self.buffered_bytes += run.size
         self._fetched_end = self.fetch_offset = run.next_offset
         self._fetched_crc = run.last_crc

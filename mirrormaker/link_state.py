@@ -7,6 +7,7 @@ from enum import Enum
 from uuid import UUID
 
 from kclient.types import TopicPartition
+from kclient.wire.produce import NO_TOPICS, CopiedTopics
 from mirrormaker.runs import Run
 
 
@@ -115,6 +116,8 @@ class LogEnds:
     target_last_batch: LastBatch | None = None
     source_high_watermark: int = -1
     """The end of the source's committed records; not below `source_end`. -1 if it was not read."""
+    target_topic_id: UUID | None = None
+    """The topic id at the target before its log was read; None if it is unknown."""
     problem: Problem | None = None
     """Why the target cannot be continued, if its position shows it (`mirrormaker.renumbered_ends`)."""
 
@@ -201,3 +204,5 @@ class Append:
     expected_log_end: int
     previous_crc: int
     generation: int
+    topics: CopiedTopics = NO_TOPICS
+    """The topic that the records are of, and the target's topic that the prefix check read."""

@@ -28,6 +28,7 @@ async def read_log_ends(
 ) -> dict[TopicPartition, LogEnds | KafkaError]:
     """Return the `LogEnds` of every pair (source partition -> target partition), or its KafkaError."""
     copies = dict.fromkeys(pairs.values())
+    copy_ids = {copy: target.metadata.topic_id(copy.topic) for copy in copies}
     target_starts = await _offsets(target, copies, EARLIEST)
     target_ends = await high_watermarks(target, copies)
     source_starts, source_ends, watermarks = await source_offsets(source, pairs)
@@ -45,7 +46,12 @@ async def read_log_ends(
         if problem is None:
             start, end, target_start, target_end, watermark = offsets
             answers[tp] = LogEnds(
-                start, end, target_start, target_end, source_high_watermark=watermark
+                start,
+                end,
+                target_start,
+                target_end,
+                source_high_watermark=watermark,
+                target_topic_id=copy_ids[copy],
             )
         else:
             answers[tp] = problem

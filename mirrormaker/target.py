@@ -95,7 +95,13 @@ async def append(
     topics: dict[str, list[ProducePartition]] = defaultdict(list)
     for tp, each in appends:
         topics[tp.topic].append(
-            ProducePartition(tp.partition, each.run.data, each.expected_log_end, each.previous_crc)
+            ProducePartition(
+                tp.partition,
+                each.run.data,
+                each.expected_log_end,
+                each.previous_crc,
+                each.topics,
+            )
         )
     request = ProduceRequest(
         ALL_IN_SYNC,

@@ -126,8 +126,9 @@ class Produce:
             if asked.expected_log_end < 0:
                 result = partition.append(records, acks, now_ms)
             else:
+                follows = asked.expected_log_end, asked.previous_crc
                 result = append_copied(
-                    partition, records, (asked.expected_log_end, asked.previous_crc), acks, now_ms
+                    partition, records, follows, acks, now_ms, asked.copied_topics
                 )
         except KafkaError as error:
             return _failed(asked.index, error)

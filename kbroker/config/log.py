@@ -246,7 +246,7 @@ class LogConfig:
     kbroker_mirror_source_topic_id: str = define(
         STRING,
         "",
-        "Topic id at the source of the records of a mirror, set by kmirror. Brokers do not use it.",
+        "Topic id at the source of the records of a mirror, set by kmirror. Records of another one are rejected.",
     )
 
     @property

@@ -7,6 +7,10 @@ lost append meets another log end, and is rejected with the actual one (`kclient
 Such an append can put batches of any producer at any offset. So it is accepted only for topics that are marked as a
 mirror (POLICY_VIOLATION otherwise), and for offsets up to LARGEST_COPIED_OFFSET.
 
+A kmirror that was paused may send a run of a topic that was deleted and created again meanwhile, at the source or at
+the target. The first run has no predecessor that shows it. So a run also names both topic ids. Both are durable with
+the topic, and a topic id is never used twice: no leader accepts the run any more (docs/design/mirror.md).
+
 Owner: the reactor's thread.
 """
 
@@ -15,8 +19,8 @@ from __future__ import annotations
 from kbroker.log.unified_log import AppendResult, UnifiedLog
 from kbroker.replica.partition import Partition
 from kclient.wire.batches import HEADER_SIZE, Buffer, check_copied, parse
-from kclient.wire.errors import OutOfOrderSequenceNumber, PolicyViolation
-from kclient.wire.produce import MIRROR_SOURCE_CONFIG
+from kclient.wire.errors import OutOfOrderSequenceNumber, PolicyViolation, UnknownTopicId
+from kclient.wire.produce import MIRROR_SOURCE_CONFIG, NO_TOPICS, CopiedTopics
 
 
 class UnexpectedLogEndError(OutOfOrderSequenceNumber):
@@ -28,13 +32,19 @@ class UnexpectedLogEndError(OutOfOrderSequenceNumber):
 
 
 def append_copied(
-    partition: Partition, buf: Buffer, follows: tuple[int, int], acks: int, now_ms: int
+    partition: Partition,
+    buf: Buffer,
+    follows: tuple[int, int],
+    acks: int,
+    now_ms: int,
+    topics: CopiedTopics = NO_TOPICS,
 ) -> AppendResult:
     """Append the batches in *buf* with their own offsets, if that is where the log ends.
 
     *follows* is the log end offset and the CRC of the batch before it; `UnexpectedLogEndError` if the log differs. An
     empty log (CRC 0) starts at the offset given, where the source starts. All or nothing. Producer ids are those of
-    another cluster: they do not concern our own producers.
+    another cluster: they do not concern our own producers. Raise UnknownTopicId or PolicyViolation if *topics* are not
+    this topic and the topic of its records at the source.
     """
     log, leader_state = partition.require_leader_for_append(acks)
     if not log.config.kbroker_mirror_source_cluster_id:
@@ -42,6 +52,8 @@ def append_copied(
             f"{partition}: the topic is no mirror: conditional appends need {MIRROR_SOURCE_CONFIG},"
             " which kmirror sets to the source cluster's id"
         )
+    if topics is not NO_TOPICS:
+        _check_topics(partition, log, topics)
     expected_log_end, previous_crc = follows
     is_empty = log.log_start_offset == log.log_end_offset
     begins = is_empty and not previous_crc and log.log_end_offset < expected_log_end
@@ -69,6 +81,18 @@ def append_copied(
     partition.last_copied = (partition.role.leader_epoch, result.last_offset + 1, batches[-1].crc)
     partition.log_end_advanced(leader_state, result.last_offset + 1)
     return result
+
+
+def _check_topics(partition: Partition, log: UnifiedLog, topics: CopiedTopics) -> None:
+    """Raise unless *topics* are the topic of *partition* and the source topic of its records."""
+    if None not in (topics.target_id, log.topic_id) and topics.target_id != log.topic_id:
+        raise UnknownTopicId(f"{partition}: the topic was created again, it has another topic id")
+    stated = log.config.kbroker_mirror_source_topic_id
+    if topics.source_id and topics.source_id != stated:
+        raise PolicyViolation(
+            f"{partition}: the topic is a mirror of topic id {stated or '(none)'} at the source, the records are of "
+            f"{topics.source_id}"
+        )
 
 
 def _last_crc(partition: Partition, log: UnifiedLog) -> int:

@@ -11,7 +11,9 @@ empty log that ends below that offset is restarted at it. The records may be sev
 base offsets. As with Raft's check of the previous entry, two logs that agree at one offset agree below it, and an
 append after a lost one fails. Tag 10000 of a partition in the response is the leader's log end offset (int64), if the
 condition failed and nothing was appended. A broker with this extension has the feature CONDITIONAL_APPEND in its
-ApiVersions response; to other brokers the tag must not be sent, because they would ignore it.
+ApiVersions response; to other brokers the tag must not be sent, because they would ignore it. Tag 10001 of a partition
+in the request fences a mirror that was paused: the topic id at the target (16 bytes, 0 if unknown) and the topic id at
+the source of the records (text, as the topic setting states it). Older brokers skip it.
 
 Frames have no length prefix. Decoding raises MalformedMessage only.
 """
@@ -21,7 +23,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
+from uuid import UUID
 
 from kclient.wire.batches import Buffer
 from kclient.wire.errors import MalformedMessage, TooManyElements
@@ -67,12 +70,27 @@ MIRROR_SOURCE_CONFIG: Final = "kbroker.mirror.source.cluster.id"
 LOG_END_TAG: Final = 10_000
 """Far above Kafka's own tags, which count from 0."""
 
+TOPICS_TAG: Final = 10_001
+
 _FOLLOWS = struct.Struct(">qI")
+_NO_ID = bytes(16)
 _LOG_END = struct.Struct(">q")
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 _PARTITION_V3 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
 _ERRORS = {False: struct.pack(">ih", 0, -1), True: b"\x01\x00"}  # no record errors, null message
+
+
+class CopiedTopics(NamedTuple):
+    """The topics that a conditional append is about; it is rejected if the target's topic is another one."""
+
+    source_id: str = ""
+    """The topic id at the source of the records, as text; "" if the source has none."""
+    target_id: UUID | None = None
+    """The topic id at the target; None if it is unknown."""
+
+
+NO_TOPICS: Final = CopiedTopics()
 
 
 @dataclass(slots=True)
@@ -87,6 +105,7 @@ class ProducePartition:
     records: Buffer | None
     expected_log_end: int = -1
     previous_crc: int = 0
+    copied_topics: CopiedTopics = NO_TOPICS
 
 
 @dataclass(slots=True)
@@ -269,7 +288,25 @@ def _read_condition(body: memoryview, pos: int, partition: ProducePartition) -> 
             if log_end < 0:
                 raise MalformedMessage(f"log end offset {log_end} is negative")
             partition.expected_log_end = log_end
+        elif tag == TOPICS_TAG:
+            partition.copied_topics = _decode_topics(bytes(data))
     return pos
+
+
+def _encode_topics(topics: CopiedTopics) -> bytes:
+    target = _NO_ID if topics.target_id is None else topics.target_id.bytes
+    return target + topics.source_id.encode()
+
+
+def _decode_topics(data: bytes) -> CopiedTopics:
+    target, source = data[:16], data[16:]
+    if len(target) < len(_NO_ID):
+        raise MalformedMessage(f"the topics of a conditional append have {len(data)} bytes")
+    try:
+        source_id = source.decode()
+    except UnicodeDecodeError:
+        raise MalformedMessage("the topic id at the source is no text") from None
+    return CopiedTopics(source_id, None if target == _NO_ID else UUID(bytes=target))
 
 
 def encode_request(
@@ -298,8 +335,10 @@ def encode_request(
             if expected >= 0:
                 if not flexible:
                     raise ValueError(f"Produce v{version} cannot carry a conditional append")
-                condition = _FOLLOWS.pack(expected, partition.previous_crc)
-                small.append(tags([(LOG_END_TAG, condition)]))
+                fields = [(LOG_END_TAG, _FOLLOWS.pack(expected, partition.previous_crc))]
+                if partition.copied_topics != NO_TOPICS:
+                    fields.append((TOPICS_TAG, _encode_topics(partition.copied_topics)))
+                small.append(tags(fields))
             elif flexible:
                 small.append(NO_TAGS)
         if flexible:

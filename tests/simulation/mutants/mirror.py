@@ -43,9 +43,11 @@ def position_from_a_counter() -> list[Change]:
 def condition_unchecked() -> list[Change]:
     """A leader appends copied batches wherever its log ends."""
 
-    def append(partition: Partition, buf: Any, _follows: Any, acks: int, now_ms: int) -> Any:
+    def append(
+        partition: Partition, buf: Any, _follows: Any, acks: int, now_ms: int, topics: Any
+    ) -> Any:
         log, _ = partition.require_leader_for_append(acks)
-        return append_copied(partition, buf, end_of(partition, log), acks, now_ms)
+        return append_copied(partition, buf, end_of(partition, log), acks, now_ms, topics)
 
     return [(api00_produce, "append_copied", append)]
 
@@ -54,10 +56,12 @@ def condition_unchecked() -> list[Change]:
 def previous_crc_unchecked() -> list[Change]:
     """A conditional append compares the log end, and not the batch that ends there."""
 
-    def append(partition: Partition, buf: Any, follows: Any, acks: int, now_ms: int) -> Any:
+    def append(
+        partition: Partition, buf: Any, follows: Any, acks: int, now_ms: int, topics: Any
+    ) -> Any:
         log, _ = partition.require_leader_for_append(acks)
         crc = end_of(partition, log)[1]
-        return append_copied(partition, buf, (follows[0], crc), acks, now_ms)
+        return append_copied(partition, buf, (follows[0], crc), acks, now_ms, topics)
 
     return [(api00_produce, "append_copied", append)]
 

@@ -1,5 +1,7 @@
 """The conditional append: an extension in tagged fields, and batches that keep their offsets."""
 
+from uuid import UUID
+
 import pytest
 
 from kclient.wire import batches, produce
@@ -35,6 +37,21 @@ def test_the_expected_log_end_travels_with_the_partition(version, expected):
     assert found == sent
 
 
+@pytest.mark.parametrize(
+    "topics",
+    [
+        produce.CopiedTopics("kX3fWw5rQ0y1mZ2uH8bLcA", UUID(int=7)),
+        produce.CopiedTopics("", UUID(int=7)),
+        produce.CopiedTopics("kX3fWw5rQ0y1mZ2uH8bLcA", None),
+        produce.NO_TOPICS,
+    ],
+)
+def test_the_topic_ids_travel_with_the_condition(topics):
+    sent = produce.ProducePartition(3, b"RECORDS", 5, 6, topics)
+    found = produce.decode_request(request_body(sent, 11), 11).topics[0].partitions[0]
+    assert found == sent
+
+
 @pytest.mark.parametrize("version", range(3, 9))
 def test_versions_without_tags_cannot_carry_it(version):
     with pytest.raises(ValueError, match="conditional append"):
@@ -62,6 +79,8 @@ def test_the_leaders_log_end_travels_with_the_refusal(version):
     [
         b"\1\x90\x4e\x0c" + b"\xff" * 12,  # a negative offset
         b"\1\x90\x4e\x0b" + b"\0" * 11,  # cut short
+        b"\1\x91\x4e\x0f" + b"\0" * 15,  # topic ids, cut short
+        b"\1\x91\x4e\x12" + b"\0" * 16 + b"\xff\xfe",  # a topic id that is no text
     ],
 )
 def test_a_broken_expected_log_end_is_malformed(tagged):
