@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -41,21 +40,17 @@ from mirrormaker.alarms import Alarms
 from mirrormaker.catalog import Applied, Catalog
 from mirrormaker.config import FlowConfig
 from mirrormaker.deletions import TopicDeletions, orphans
-from mirrormaker.flow import Flow
 from mirrormaker.group_sync import GroupMirror
 from mirrormaker.heartbeats import Heartbeats
 from mirrormaker.ledger import Ledger
-from mirrormaker.lineage import Lineage, text_of
 from mirrormaker.link import PartitionLink
-from mirrormaker.link_state import GapPolicy, LogEnds
-from mirrormaker.log_ends import high_watermarks, read_cuts, read_log_ends
-from mirrormaker.position import position_group
-from mirrormaker.renumber_flow import RenumberFlow
-from mirrormaker.renumbered_ends import lineage_of, position_of, read_renumbered_ends
+from mirrormaker.link_state import GapPolicy
+from mirrormaker.log_ends import high_watermarks, read_cuts
 from mirrormaker.shared_direction import SharedDirection, WholeDirection
-from mirrormaker.target import UnsupportedTarget, check_target, check_targets
+from mirrormaker.target import UnsupportedTarget
+from mirrormaker.target_offsets import KeptOffsets, RenumberedOffsets, TargetOffsets
 from mirrormaker.topics import Plan, Selection, Topic
-from mirrormaker.transactional_target import NoTransactions, check_transactions, read_positions
+from mirrormaker.transactional_target import NoTransactions
 from mirrormaker.workers import Workers, left_to_elected, partitions_of
 
 STALL_TIMEOUT = 60.0
@@ -116,9 +111,19 @@ class Mirror:
             lambda: self.source_id,
             replication_factor=config.settings.replication_factor,
         )
-        self.flow = self._new_flow()
-        self._lineages: dict[TopicPartition, Lineage] = {}
-        """With target.offsets=renumber: the lineage of each copy at the last `read_ends`."""
+        self.offsets = self._target_offsets()
+        self.flow = self.offsets.flow(
+            self.source,
+            self.target,
+            config.settings,
+            report=self._report,
+            done=self._maybe_finished,
+            defect=self._end,
+            mark=self._mark,
+            too_large=self._too_large,
+            record=self.ledger.record,
+            rejected=self._rejected,
+        )
         self._wakeup = Wakeup(reactor)
         """Ends the wait for the next comparison of the topics."""
         self._direction = WholeDirection()
@@ -177,23 +182,16 @@ class Mirror:
         self.compared: dict[str, Topic] = {}
         """The source's topics of the last plan."""
 
-    def _new_flow(self) -> Flow:
-        """Return the flow for a target that keeps offsets, or for one that assigns them."""
+    def _target_offsets(self) -> TargetOffsets:
         settings = self.config.settings
-        kind = (
-            partial(RenumberFlow, source_id=lambda: self.source_id) if settings.renumbers else Flow
-        )
-        return kind(
+        if not settings.renumbers:
+            return KeptOffsets(self.source, self.target)
+        return RenumberedOffsets(
             self.source,
             self.target,
-            settings,
-            report=self._report,
-            done=self._maybe_finished,
-            defect=self._end,
-            mark=self._mark,
-            too_large=self._too_large,
-            record=self.ledger.record,
-            rejected=self._rejected,
+            is_transactional=settings.is_transactional,
+            source_id=lambda: self.source_id,
+            target_id=lambda: self._target_id,
         )
 
     # --- start and stop
@@ -209,18 +207,7 @@ class Mirror:
         await self.source.start()
         await self.target.start()
         self._check_clusters()
-        await self._check_targets()
-
-    async def _check_targets(self) -> None:
-        """Raise the KafkaError of the first broker of the target that cannot be used."""
-        settings = self.config.settings
-        if settings.is_transactional:
-            check = check_transactions
-        elif settings.renumbers:
-            return
-        else:
-            check = check_target
-        await check_targets(self.target, list(self.target.metadata.brokers), check)
+        await self.offsets.check_target()
 
     async def stop(self) -> None:
         """Wait at most `DRAIN` seconds for appends in flight, then close both clients."""
@@ -258,7 +245,7 @@ class Mirror:
         self._check_clusters()
         while True:
             try:
-                await self._check_targets()
+                await self.offsets.check_target()
                 await self._refresh()
                 break
             except (UnsupportedTarget, NoTransactions):
@@ -390,7 +377,10 @@ class Mirror:
             for name, topic in source.items()
         }
         unreadable = self._unreadable(source)
-        returned = await self._returned(source)
+        returned = dict.fromkeys(
+            await self.offsets.returned(source),
+            f"is not copied: its records come from {self.config.target}",
+        )
         plan = self._selection.plan(
             {
                 name: topic
@@ -410,47 +400,11 @@ class Mirror:
         self._drop_replaced(plan, {name: topic.topic_id for name, topic in target.items()})
         return plan
 
-    async def _returned(self, source: Mapping[str, Topic]) -> dict[str, str]:
-        """Return the source topics that a mirror with target.offsets=renumber copied from the target, and the reason.
-
-        Such topics have no marks. The group of the positions at the source names them.
-        """
-        if not self.config.settings.renumbers:
-            return {}
-        group = position_group(self._target_id)
-        positions = await read_positions(self.source, group, is_transactional=False)
-        reason = f"is not copied: its records come from {self.config.target}"
-        return {tp.topic: reason for tp in positions if tp.topic in source}
-
     def _possible_copies(self, names: Iterable[str]) -> set[str]:
         """Return which target topics may be mirrors of a deleted source topic, if such are to be deleted."""
         if not self._deletes_topics:
             return set()
         return {name for name in names if self._selection.source_name(name) is not None}
-
-    async def read_ends(
-        self, pairs: Mapping[TopicPartition, TopicPartition]
-    ) -> dict[TopicPartition, LogEnds | KafkaError]:
-        """Return the log ends of source and target partitions; a renumbered one has its position as its log end."""
-        settings = self.config.settings
-        if not settings.renumbers:
-            return await read_log_ends(self.source, self.target, pairs)
-        group = position_group(self.source_id)
-        # Pending positions are left out: status reads while a mirror runs.
-        positions = await read_positions(self.target, group, is_transactional=False)
-        for tp, copy in pairs.items():
-            topic_id = text_of(self.source.metadata.topic_id(tp.topic))
-            self._lineages[tp] = lineage_of(position_of(positions, self.target, copy), topic_id)
-        # Without the check of what is behind the positions: a mirror that runs appends there.
-        return await read_renumbered_ends(
-            self.source, self.target, pairs, positions, group, is_transactional=False
-        )
-
-    def lineage_of(self, plan: Plan, tp: TopicPartition) -> Lineage:
-        """Return the lineage of the copy of *tp*, as of the last plan, or of the last `read_ends`."""
-        if self.config.settings.renumbers:
-            return self._lineages.get(tp, Lineage())
-        return plan.lineages.get(plan.mirrored[tp.topic], Lineage())
 
     async def validate(self, plan: Plan) -> Applied:
         """Return what of *plan* the target would refuse; change nothing."""

@@ -77,12 +77,12 @@ async def _show_one(
                 pairs[tp] = TopicPartition(copy, number)
             else:
                 missing.append(tp)
-    first = await mirror.read_ends(pairs)
+    first = await mirror.offsets.read_ends(pairs)
     again = {tp: pairs[tp] for tp, ends in first.items() if not _is_quiet(mirror, plan, tp, ends)}
     last = dict(first)
     if again:
         await sleep(mirror.source.reactor, settle)
-        last |= await mirror.read_ends(again)
+        last |= await mirror.offsets.read_ends(again)
     echo(f"{mirror.config.name}  ({mirror.config.settings.guarantee})")
     echo(f"  {'partition':<40} {'source end':>14} {'target end':>14} {'lag':>12}  state")
     found: Counter[Health] = Counter()
@@ -162,7 +162,7 @@ def _named(tps: Sequence[TopicPartition]) -> str:
 def _problem(mirror: Mirror, plan: Plan, tp: TopicPartition, ends: LogEnds) -> Problem | None:
     return problem_of(
         ends,
-        mirror.lineage_of(plan, tp),
+        mirror.offsets.lineage_of(plan, tp),
         GapPolicy(mirror.config.settings.gap_policy),
         compacted=mirror.compared[tp.topic].compacted,
     )
