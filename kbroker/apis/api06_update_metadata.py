@@ -56,7 +56,8 @@ class UpdateMetadata:
             await self._strays.remove(request)
         else:
             await self._replica_manager.state_changes.stop_recreated_topics(request)
-            await self._strays.remove_led(request)
+            if self._strays.waiting or _deletes(request):
+                await self._strays.remove_led(request)
         return UpdateMetadataResponse()
 
     def _follow(self, request: UpdateMetadataRequest) -> None:
@@ -70,3 +71,12 @@ class UpdateMetadata:
             elif self._cache.topic(name) is None and not hosts(name):
                 deleted[name] = None
         self._follow_topics(present, deleted.keys() - present.keys())
+
+
+def _deletes(request: UpdateMetadataRequest) -> bool:
+    """Return whether *request* deletes partitions."""
+    return any(
+        state.leader == LEADER_DURING_DELETE
+        for topic in request.topic_states
+        for state in topic.partition_states
+    )

@@ -237,7 +237,6 @@ def _make_replicas_and_groups(
         log_dir_failures=LogDirFailureChannel(reactor, zookeeper, broker_id),
         topic_config=dynamic_config.log_config,
         now_ms=world.now_ms,
-        on_leadership=lambda *change: groups.on_leadership(*change),
         fatal=lambda cause: configured.on_fatal(CannotContinueError(cause)),
     )
     zookeeper.on_session(partial(_session_changed, replica_manager))
@@ -260,6 +259,7 @@ def _make_replicas_and_groups(
         is_alone=partial(replica_manager.is_alone_in_isr, OFFSETS_TOPIC),
         new_uuid=world.new_uuid,
     )
+    replica_manager.registry.leadership_listener = groups.on_leadership
     return replica_manager, groups
 
 
@@ -280,10 +280,10 @@ def _expire_offsets(
         groups,
         retention_ms=config.offsets_retention_minutes * 60_000,
         interval=config.offsets_retention_check_interval_ms / 1000,
-        topics=lambda: set(metadata.topics),
+        is_known=lambda topic: metadata.topic(topic) is not None,
         now_ms=broker.configured.world.now_ms,
     )
-    metadata.on_change(expiry.topics_changed)
+    metadata.on_deletion(expiry.topics_deleted)
     expiry.start()
     undo.add(expiry.stop)
 

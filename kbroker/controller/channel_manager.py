@@ -73,7 +73,8 @@ class ControllerChannelManager:
         self._dependencies = dependencies
         self._queue = queue
         self._resign = resign
-        self._response_listeners: list[Callable[[], None]] = []
+        self.response_listener: Callable[[], None] | None = None
+        """Called after every response: `is_drained` and `leaders_acknowledged` may have changed."""
         self._channels: dict[int, ControllerChannel] = {}
         self._request_numbers = count()
         """Of the requests to all brokers in this epoch."""
@@ -135,18 +136,14 @@ class ControllerChannelManager:
         for channel in self._channels.values():
             channel.close()
 
-    def on_response(self, callback: Callable[[], None]) -> None:
-        """Call *callback* after every response: `is_drained` may have changed."""
-        self._response_listeners.append(callback)
-
     # -- what channels report ----------------------------------------------------------------
 
     def response_received(self, channel: ControllerChannel, event: Acknowledged | None) -> None:
         """Enqueue what a broker reported, if anything; let *channel* send its next request."""
         if event is not None:
             self._queue.put(event)
-        for callback in self._response_listeners:
-            callback()
+        if self.response_listener is not None:
+            self.response_listener()
         self._to_send[channel] = None
         self._send_in_turns()
 

@@ -19,7 +19,7 @@ In: UpdateMetadata requests   Out: look-ups, change callbacks   Owner: the react
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
@@ -193,7 +193,9 @@ class MetadataCache:
         self._known = _Topics()
         self._coming = _Parts()
         self._parts: dict[Any, Any] = {}
-        self._callbacks: list[Callable[[], None]] = []
+        self._deletion_callbacks: list[Callable[[Collection[str]], None]] = []
+        self._deleted: set[str] = set()
+        """Topics that were deleted since the last notification."""
         self._waiting: dict[Deferred[None], Callable[[], bool]] = {}
 
     # -- look-ups ----------------------------------------------------------------------------
@@ -271,7 +273,9 @@ class MetadataCache:
         brokers = {b.id: _broker(b) for b in request.live_brokers}
         whole = None
         if request.type != FULL:
+            named = self._known.by_name.keys() & {t.topic_name for t in request.topic_states}
             self._known.update(request.topic_states, self._known)
+            self._deleted |= named - self._known.by_name.keys()
         elif request.part < 0:
             whole = _Topics()
             whole.update(request.topic_states, self._known)
@@ -286,6 +290,7 @@ class MetadataCache:
         self.controller_epoch = request.controller_epoch
         self.brokers = brokers
         if whole is not None:
+            self._deleted |= self._known.by_name.keys() - whole.by_name.keys()
             self._known, self.is_whole = whole, True
         self.generation += 1
         self._parts.clear()
@@ -294,9 +299,9 @@ class MetadataCache:
 
     # -- waiting -----------------------------------------------------------------------------
 
-    def on_change(self, callback: Callable[[], None]) -> None:
-        """Call *callback* after every update."""
-        self._callbacks.append(callback)
+    def on_deletion(self, callback: Callable[[Collection[str]], None]) -> None:
+        """Call *callback* with the names of topics after an update that deletes them."""
+        self._deletion_callbacks.append(callback)
 
     def until(self, condition: Callable[[], bool]) -> Deferred[None]:
         """Fire once *condition* holds; cancel it to stop waiting."""
@@ -334,11 +339,12 @@ class MetadataCache:
         self._waiting.pop(waiting, None)
 
     def _notify(self) -> None:
-        for callback in list(self._callbacks):
+        deleted, self._deleted = self._deleted - self._known.by_name.keys(), set()
+        for callback in self._deletion_callbacks if deleted else ():
             try:
-                callback()
+                callback(deleted)
             except Exception:
-                log.failure("a callback on new metadata failed")
+                log.failure("a callback on deleted topics failed")
         ready = [waiting for waiting, condition in self._waiting.items() if condition()]
         for waiting in ready:
             if self._waiting.pop(waiting, None) is not None:

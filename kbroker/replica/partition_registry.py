@@ -36,14 +36,13 @@ class PartitionRegistry:
     """The partitions by topic and number, and the receivers of role changes.
 
     *wake* completes requests that wait for a partition. *roles_changed* receives the partitions with a changed role or
-    leader. *on_leadership* receives those that this broker begins or ceases to lead.
+    leader.
     """
 
     def __init__(
         self,
         wake: Callable[[TopicPartition], None],
         roles_changed: Callable[[list[Partition]], None],
-        on_leadership: LeadershipListener,
     ) -> None:
         self.partitions: dict[TopicPartition, Partition] = {}
         """Read-only outside: `add` and `remove` change it."""
@@ -54,7 +53,8 @@ class PartitionRegistry:
         """The number of hosted partitions of each topic."""
         self._topic_names: dict[UUID, str] = {}
         self._roles_changed = roles_changed
-        self._on_leadership = on_leadership
+        self.leadership_listener: LeadershipListener | None = None
+        """Receives the partitions that this broker begins or ceases to lead."""
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self.partitions.values())
@@ -105,13 +105,12 @@ class PartitionRegistry:
         for partition, was_leader in changed:
             self._wake(partition.key)
             is_leader = partition.leader_state is not None
-            if not is_leader and not was_leader:
+            listener = self.leadership_listener
+            if listener is None or not (is_leader or was_leader):
                 continue
             role = partition.role
             try:
-                self._on_leadership(
-                    *partition.key, role.leader_epoch, role.partition_epoch, is_leader
-                )
+                listener(*partition.key, role.leader_epoch, role.partition_epoch, is_leader)
             except Exception:
                 log.failure(
                     "the leadership listener failed for {partition}", partition=repr(partition)

@@ -44,7 +44,7 @@ from kbroker.replica.isr_expiration import IsrExpiration
 from kbroker.replica.log_schedule import LogSchedule
 from kbroker.replica.partition import Partition
 from kbroker.replica.partition_dependencies import AlterPartition, Fetchers, PartitionDependencies
-from kbroker.replica.partition_registry import LeadershipListener, PartitionRegistry
+from kbroker.replica.partition_registry import PartitionRegistry
 from kbroker.replica.preferred_read_replica import ReplicaSelector
 from kbroker.replica.purgatory import DelayedOperationPurgatory
 from kclient.wire.errors import (
@@ -88,8 +88,8 @@ class NewLogManager(Protocol):
 class ReplicaManager:
     """All partitions of this broker.
 
-    *new_log_manager* makes its log manager; *topic_config* gives a topic's settings; *on_leadership* receives the
-    partitions that this broker begins or ceases to lead; *fatal* is called with a cause when no log directory is left.
+    *new_log_manager* makes its log manager; *topic_config* gives a topic's settings; *fatal* is called with a cause
+    when no log directory is left.
     """
 
     def __init__(
@@ -111,7 +111,6 @@ class ReplicaManager:
         random_below: Callable[[int], int],
         topic_config: Callable[[str], LogConfig],
         now_ms: Callable[[], int],
-        on_leadership: LeadershipListener,
         fatal: Callable[[str], None],
     ) -> None:
         self.reactor = reactor
@@ -154,7 +153,7 @@ class ReplicaManager:
             high_watermark_advanced=self._high_watermark_advanced,
             log_end_advanced=self._log_end_advanced,
         )
-        self.registry = PartitionRegistry(self._role_changed, fetchers.roles_changed, on_leadership)
+        self.registry = PartitionRegistry(self._role_changed, fetchers.roles_changed)
         self.state_changes = ReplicaStateChanges(
             reactor,
             self.registry,

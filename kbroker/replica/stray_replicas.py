@@ -58,23 +58,23 @@ class StrayReplicas:
         self._replica_manager = replica_manager
         self._cache = cache
         self._deleted_of = deleted_of
-        self._waiting: set[TopicPartition] = set()
+        self.waiting: set[TopicPartition] = set()
         """Strays of partitions that have no leader."""
 
     async def remove(self, request: UpdateMetadataRequest) -> None:
         """Delete the replicas that *request*, which the cache has applied, does not assign to this broker."""
         await self._replica_manager.state_changes.stop_unconfirmed(request)
         await self._replica_manager.state_changes.stop_recreated_topics(request)
-        self._waiting = {key for key in self._replica_manager.log_manager if self._is_stray(key)}
-        await self._delete_led(request, self._waiting)
+        self.waiting = {key for key in self._replica_manager.log_manager if self._is_stray(key)}
+        await self._delete_led(request, self.waiting)
         await self._delete_with_topics(request)
         await self._stop_deleted_topics(request)
 
     async def remove_led(self, request: UpdateMetadataRequest) -> None:
         """Delete the strays that wait for the leader of their partition, if *request* names it."""
-        if self._waiting:
+        if self.waiting:
             names = {topic.topic_name for topic in request.topic_states}
-            found = {key for key in self._waiting if key[0] in names and self._is_stray(key)}
+            found = {key for key in self.waiting if key[0] in names and self._is_stray(key)}
             await self._delete_led(request, found)
         await self._delete_with_topics(request)
 
@@ -112,7 +112,7 @@ class StrayReplicas:
         for key in sorted(strays):
             known = self._known(key)
             if known is not None and known.leader >= 0:
-                self._waiting.discard(key)
+                self.waiting.discard(key)
                 state = topics.setdefault(key[0], StopReplicaTopicState(key[0]))
                 state.partition_states.append(
                     StopReplicaPartitionState(key[1], known.leader_epoch, True)

@@ -454,7 +454,7 @@ class Expiry:
             broker.coordinator,
             retention_ms=3_600_000,
             interval=600.0,
-            topics=lambda: set(self.topics),
+            is_known=lambda topic: topic in self.topics,
             now_ms=lambda: int(time.time() * 1000) + self.ahead_ms,
         )
 

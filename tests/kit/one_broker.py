@@ -122,9 +122,9 @@ class OneBroker:
             random_below=randrange,
             topic_config=self.topic_config,
             now_ms=self.now_ms,
-            on_leadership=lambda *change: self.leadership_changed(*change),
             fatal=self.fatal.append,
         )
+        self.replica_manager.registry.leadership_listener = self.leadership_changed
         self.authorizer = authorizer_of(BROKER)
         self.handlers = self._handlers()
         """The factories of the handlers."""

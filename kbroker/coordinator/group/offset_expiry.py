@@ -12,7 +12,7 @@ A sweep does the same for topics that disappeared while another broker coordinat
 while this one could not ask ZooKeeper.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -39,7 +39,7 @@ class OffsetExpiry:
         *,
         retention_ms: int,
         interval: float,
-        topics: Callable[[], set[str]],
+        is_known: Callable[[str], bool],
         now_ms: Callable[[], int],
     ) -> None:
         self._clock = clock
@@ -47,15 +47,13 @@ class OffsetExpiry:
         self._coordinator = coordinator
         self._retention_ms = retention_ms
         self._interval = interval
-        self._topics = topics
+        self._is_known = is_known
         self._now_ms = now_ms
-        self._known: set[str] = set()
         self._timer: Any = None
         self._stopped = False
 
     def start(self) -> None:
         """Start the sweeps."""
-        self._known = self._topics()
         self._timer = self._clock.callLater(self._interval, self._sweep_and_again)
 
     def stop(self) -> None:
@@ -89,18 +87,16 @@ class OffsetExpiry:
                     count=expired,
                 )
             with_offsets.update(self._coordinator.topics_with_offsets(listing.group_id))
-        gone = with_offsets - self._topics()
+        gone = {topic for topic in with_offsets if not self._is_known(topic)}
         if gone:
             await self.forget_topics(gone)
 
-    def topics_changed(self) -> None:
+    def topics_deleted(self, gone: Collection[str]) -> None:
         """Handle topics that are gone from the metadata cache."""
-        now = self._topics()
-        gone, self._known = self._known - now, now
-        if gone and not self._stopped:
+        if not self._stopped:
             Deferred.fromCoroutine(self.forget_topics(gone)).addErrback(self._failed)
 
-    async def forget_topics(self, gone: set[str]) -> None:
+    async def forget_topics(self, gone: Collection[str]) -> None:
         """Delete the offsets of those topics in *gone* that ZooKeeper does not know either."""
         try:
             # The server may be behind: it may have the deletion of a topic, but not its creation again.
@@ -119,5 +115,5 @@ class OffsetExpiry:
             for offset in [(t, p) for t in deleted for p in offsets.partitions(t)]:
                 # The topic may have been created again meanwhile. Commits are accepted for known topics only, so no
                 # commit of the new topic was accepted while the cache does not have it.
-                if offset[0] not in self._topics():
+                if not self._is_known(offset[0]):
                     await self._coordinator.drop_offsets(listing.group_id, [offset])

@@ -37,7 +37,7 @@ from kclient.wire.schema.metadata import MetadataRequest, MetadataRequestTopic
 from kclient.wire.versions import ApiKey
 from tests.kit.scripted_broker import Outcome
 
-T, U = UUID(int=1), UUID(int=2)
+T, U, V = UUID(int=1), UUID(int=2), UUID(int=3)
 
 
 def partition(index, leader=1, epoch=0):
@@ -428,6 +428,30 @@ def test_the_settings_of_every_topic_are_followed_until_it_is_deleted(broker):
     for states in ([topic("t", T)], [gone, topic("u", U)], [gone, topic("t", U)]):
         Deferred.fromCoroutine(handler(None, update(*states)))
     assert followed == [({"t": T}, []), ({"u": U}, ["t"]), ({"t": U}, [])]
+
+
+def test_topics_that_are_deleted_are_reported_once_with_the_update_that_deletes_them(cache):
+    deleted = []
+    cache.on_deletion(lambda names: deleted.append(sorted(names)))
+    t, u, v = topic("t", T), topic("u", U), topic("v", V)
+    gone = topic("t", T, *(partition(p, leader=-2) for p in range(3)))
+    cache.update(update(t, u, v, full=True))
+    cache.update(update(u))
+    assert deleted == []
+    first = update(gone)
+    first.has_more = True  # nothing is visible before the last part
+    cache.update(first)
+    assert deleted == []
+    cache.update(update(v))
+    cache.update(update(u, full=True))
+    cache.update(update(gone))
+    assert deleted == [["t"], ["v"]]
+    cache.update(update(t))
+    first = update(gone)
+    first.has_more = True
+    cache.update(first)
+    cache.update(update(topic("t", V)))  # created again before the last part
+    assert deleted == [["t"], ["v"]]
 
 
 def test_a_deleted_topic_disappears(cache):

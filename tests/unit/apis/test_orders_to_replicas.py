@@ -554,7 +554,7 @@ def test_a_listener_that_breaks_does_not_break_the_order(broker: ApiBroker) -> N
     def broken(*_what: Any) -> None:
         raise RuntimeError("broken")
 
-    broker.leadership_changed = broken  # type: ignore[method-assign]
+    broker.replica_manager.registry.leadership_listener = broken
     assert lead(broker) is ErrorCode.NONE
     assert broker.replica_manager.is_leader("t", 0)
 

@@ -66,7 +66,7 @@ def offset_expiry(groups: Groups, topics: set[str]) -> OffsetExpiry:
         cast(GroupCoordinator, groups),
         retention_ms=1,
         interval=1.0,
-        topics=lambda: topics,
+        is_known=topics.__contains__,
         now_ms=lambda: 0,
     )
 
