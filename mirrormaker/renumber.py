@@ -10,6 +10,8 @@ each transaction in it has ended.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kclient.consumer.aborted import BatchVisibility
 from kclient.wire import batches
 from kclient.wire.batches import BatchInfo
@@ -20,21 +22,20 @@ from mirrormaker.transaction import Batch
 
 def batches_of(run: Run) -> list[Batch]:
     """Return the visible batches of *run*. Raise KafkaError for records that cannot be decoded."""
-    visible = BatchVisibility(run.aborted)
-    found = []
-    for info in batches.iterate(run.data):
-        if not visible.is_hidden(info, run.data) and info.record_count:
-            found.append(Batch(_as_produced(run.data, info), info.record_count))
-    return found
+    return [Batch(_as_produced(run.data, info), info.record_count) for info in _visible(run)]
 
 
 def first_visible(run: Run) -> int | None:
-    """Return the offset of the first batch of *run* that consumers with read_committed get; None if there is none."""
+    """Return the offset of the first visible batch of *run*; None if there is none."""
+    return next((info.base_offset for info in _visible(run)), None)
+
+
+def _visible(run: Run) -> Iterator[BatchInfo]:
+    """Yield the batches of *run* with records that consumers with read_committed get."""
     visible = BatchVisibility(run.aborted)
     for info in batches.iterate(run.data):
         if not visible.is_hidden(info, run.data) and info.record_count:
-            return info.base_offset
-    return None
+            yield info
 
 
 def last_base_offset(run: Run) -> int:

@@ -13,11 +13,11 @@ without a commit, and copying from the start would double every record.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from kclient.net.cluster import Cluster
+from kclient.net.leader_requests import request_leaders
 from kclient.types import TopicPartition
 from kclient.wire.errors import KafkaError, OffsetNotAvailable
 from mirrormaker.lineage import Lineage, text_of
@@ -96,33 +96,38 @@ async def _visible_behind(
     positions: Mapping[TopicPartition, Position],
     target_ends: Mapping[TopicPartition, int | KafkaError],
 ) -> dict[TopicPartition, int | KafkaError | None]:
-    """Return the offset of the first visible record behind the end that each position states; None without one."""
+    """Return the offset of the first visible record behind the end that each position states; None without one.
+
+    An error of one leader, or of one partition, is the result of those partitions.
+    """
     left: dict[TopicPartition, int] = {}
     for copy in copies:
         position, end = position_of(positions, target, copy), target_ends[copy]
-        described = position is not None and position.is_described
-        if (
-            position is not None
-            and described
-            and isinstance(end, int)
-            and position.target_end < end
-        ):
+        if position is None or not position.is_described or isinstance(end, KafkaError):
+            continue
+        if position.target_end < end:
             left[copy] = position.target_end
+
+    async def fetch_from(
+        leader: int, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Outcome]:
+        fetches = [PartitionFetch(copy, 0, offset, FETCH_BYTES) for copy, offset in offsets.items()]
+        return await fetch(
+            target, leader, fetches, channel=CHANNEL, max_wait_ms=0, max_bytes=MOST_BYTES
+        )
+
     found: dict[TopicPartition, int | KafkaError | None] = {}
     while left:
         before = dict(left)
-        for leader, fetches in _by_leader(target, left).items():
-            outcomes: Mapping[TopicPartition, Outcome] = await fetch(
-                target, leader, fetches, channel=CHANNEL, max_wait_ms=0, max_bytes=MOST_BYTES
-            )
-            for copy, outcome in outcomes.items():
-                if isinstance(outcome, Fetched) and outcome.run is not None:
-                    left[copy] = outcome.run.next_offset
-                    found[copy] = first_visible(outcome.run)
-                elif isinstance(outcome, KafkaError):
-                    found[copy] = outcome
-                if found.get(copy) is not None or _is_end(outcome, left[copy]):
-                    del left[copy]
+        outcomes: Mapping[TopicPartition, Outcome] = await request_leaders(target, left, fetch_from)
+        for copy, outcome in outcomes.items():
+            if isinstance(outcome, KafkaError):
+                found[copy] = outcome
+            elif isinstance(outcome, Fetched) and outcome.run is not None:
+                left[copy] = outcome.run.next_offset
+                found[copy] = first_visible(outcome.run)
+            if found.get(copy) is not None or _is_end(outcome, left[copy]):
+                del left[copy]
         if left == before:
             problem = OffsetNotAvailable("what is behind the position cannot be read yet")
             return {**found, **dict.fromkeys(left, problem)}
@@ -132,18 +137,6 @@ async def _visible_behind(
 def _is_end(outcome: Outcome, offset: int) -> bool:
     """Return whether nothing is to be read from *offset* on: the last stable offset, or deleted by retention."""
     return not isinstance(outcome, Fetched) or outcome.source_end <= offset
-
-
-def _by_leader(
-    target: Cluster, left: Mapping[TopicPartition, int]
-) -> dict[int, list[PartitionFetch]]:
-    """Return the fetches of each leader."""
-    by_leader: dict[int, list[PartitionFetch]] = defaultdict(list)
-    for copy, offset in left.items():
-        leader = target.metadata.leader(copy)
-        if leader is not None:
-            by_leader[leader].append(PartitionFetch(copy, 0, offset, FETCH_BYTES))
-    return by_leader
 
 
 def refusal(
