@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+import re
 import shutil
 import tempfile
 from collections import defaultdict
@@ -13,6 +14,9 @@ import pytest
 # Not the user's: a test must not depend on a self-test that passed before (spark_jobs/passed_self_tests.py).
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="kbroker-tests-cache-")
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+
+LOCATION = re.compile(r"\S+\.py:\d+: ")
+"""A line of a traceback that names the file and line of a frame."""
 
 pytest_plugins = [
     "tests.kit.zookeeper",
@@ -69,5 +73,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print why each repeated test failed the first time: a test that needs its second chance often has a cause."""
     for report in terminalreporter.getreports("rerun"):
         terminalreporter.write_line(f"{report.nodeid} failed first, with:")
-        for line in report.longreprtext.splitlines()[-25:]:
+        lines = report.longreprtext.splitlines()
+        # The line of every frame: the last one may be deep in a library.
+        frames = [line for line in lines[:-25] if line.startswith(">") or LOCATION.match(line)]
+        for line in [*frames, *lines[-25:]]:
             terminalreporter.write_line(f"    {line}")
