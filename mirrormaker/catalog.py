@@ -16,7 +16,17 @@ from kclient.wire.errors import ErrorCode, InvalidConfig, TopicAlreadyExists, fo
 from kclient.wire.schema.metadata import MetadataRequest, MetadataRequestTopic
 from kclient.wire.versions import ApiKey
 from mirrormaker.lineage import SOURCE_TOPIC_ID
-from mirrormaker.topics import CREATE_TIME, EFFECTIVE, MARK, PATH, Creation, Plan, Topic, mark_of
+from mirrormaker.topics import (
+    CREATE_TIME,
+    EFFECTIVE,
+    MARK,
+    PATH,
+    PROMOTION,
+    Creation,
+    Plan,
+    Topic,
+    mark_of,
+)
 
 TIMEOUT = 15.0
 """Seconds for one administrative request, retries included."""
@@ -177,6 +187,18 @@ class Catalog:
     async def fence(self, topic: str, source_id: str) -> None:
         """Mark *topic* as a mirror without a lineage, in one change: no producer can write. Raise KafkaError."""
         await self._alter(topic, {PATH: None, SOURCE_TOPIC_ID: None, MARK: source_id})
+
+    async def promoted(self, topic: str, found: str) -> str:
+        """Make *topic* writable, and store what its promotion *found* in the same change ("": nothing).
+
+        Raise KafkaError. Return why it was not stored, if so: a broker of an earlier release refuses the setting.
+        """
+        changes = {MARK: "", PROMOTION: found} if found else {MARK: ""}
+        refused = await self._set_configs({topic: changes})
+        if (topic, MARK) in refused:
+            raise refused[topic, MARK]
+        problem = refused.get((topic, PROMOTION))
+        return "too many partitions" if not found else str(problem or "")
 
     async def unset(self, topic: str, names: Iterable[str]) -> None:
         """Reset the configs *names* to their defaults, in one change. Raise KafkaError."""

@@ -72,6 +72,9 @@ RETRY_BACKOFF = 0.2
 MARK_RETRY_BACKOFF = 1.0
 """Seconds before a failed attempt to mark a topic is repeated."""
 
+CLOSE = 1.0
+"""Seconds that the source's leaders get to confirm that a fetch session is closed."""
+
 PER_PARTITION = 3
 """Limit of buffered bytes per partition, as a multiple of max.partition.fetch.bytes."""
 
@@ -228,6 +231,10 @@ class Flow:
         """Send no more fetches and appends; responses are still handled."""
         self.stopping = True
         self._timers.stop()
+
+    async def close_sessions(self) -> None:
+        """Close the fetch sessions at the source, for at most `CLOSE` seconds. Call it after `stop`."""
+        await self._tails.close(CLOSE)
 
     # --- sending
 

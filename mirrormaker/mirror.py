@@ -218,6 +218,7 @@ class Mirror:
         until = self._reactor.seconds() + DRAIN
         while self.flow.appends_in_flight and self._reactor.seconds() < until:
             await sleep(self._reactor, 0.02)
+        await self.flow.close_sessions()
         await self._direction.stop()
         await self.source.close()
         await self.target.close()

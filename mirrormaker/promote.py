@@ -8,8 +8,8 @@ Owner: the reactor's thread
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ from mirrormaker.log_ends import high_watermarks, read_log_ends
 from mirrormaker.mirror import Mirror
 from mirrormaker.patterns import compiled
 from mirrormaker.prefix import judgement
-from mirrormaker.promotion import PromotedPartition, Record, Refused, Stage
-from mirrormaker.topics import MARK, MARKS, Selection, Topic, TopicPair
+from mirrormaker.promotion import Opened, PromotedPartition, Record, Refused, Stage
+from mirrormaker.topics import MARKS, Selection, Topic, TopicPair
 from mirrormaker.write_fence import until_read_only, until_writable
 
 Echo = Callable[[str], None]
@@ -113,16 +113,21 @@ class Promotion:
                 self._echo(f"  {name}: {stage.value}")
             if not left:
                 self._echo("every topic is promoted already")
-                return DONE
             if self._options.dry_run:
                 self._echo(f"dry run: would promote {len(left)} topics of {self._config.name}")
                 return DONE
-            return await self._exchange_roles(mirror, roles)
+            if left:
+                return await self._exchange_roles(mirror, roles)
+            return await self._ended(mirror, roles, {}, {}, None, None)
         finally:
             await mirror.stop()
 
+    @property
+    def _mode(self) -> str:
+        stopped = self._options.producers_stopped
+        return promotion.PRODUCERS_STOPPED if stopped else promotion.EXCHANGED
+
     async def _exchange_roles(self, mirror: Mirror, roles: _Roles) -> int:
-        source, target = self._config.source, self._config.target
         fenced: list[str] = []
         try:
             cuts = await self._cut(mirror, roles, fenced)
@@ -139,28 +144,89 @@ class Promotion:
                 raise Refused(str(problem)) from problem
             raise
         timestamps = await _last_timestamps(mirror.target, cuts)
-        await self._open(mirror.target, roles.target_topics, roles.left, list(cuts))
-        after = await _log_ends(mirror.source, cuts, fenced=not self._options.producers_stopped)
+        await self._open(
+            mirror.target,
+            roles.target_topics,
+            roles.left,
+            cuts,
+            Opened(roles.source_id, self._mode, self._began_ms, (), (), audit, groups),
+            timestamps,
+        )
+        return await self._ended(mirror, roles, cuts, timestamps, audit, groups)
+
+    async def _ended(
+        self,
+        mirror: Mirror,
+        roles: _Roles,
+        cuts: Mapping[TopicPartition, int],
+        timestamps: Mapping[TopicPartition, int],
+        audit: str | None,
+        groups: int | None,
+    ) -> int:
+        """Read the source's log ends, and make the record, also of topics that an earlier command opened."""
+        before = roles.opened
+        if not cuts and not before:
+            return DONE
+        all_cuts = {
+            each.tp: each.end for name in before for each in before[name].partitions(name)
+        } | dict(cuts)
+        after = await self._source_ends(mirror, roles, all_cuts, new=cuts)
         record = Record(
             self._config.name,
             roles.source_id,
             roles.target_id,
-            "producers stopped" if self._options.producers_stopped else "exchanged",
+            self._mode,
             tuple(
                 PromotedPartition(tp, cut, after.get(tp), timestamps.get(tp))
                 for tp, cut in cuts.items()
             ),
             audit,
             groups,
+            self._began_ms,
+        ).joined(
+            before.values(),
+            [
+                replace(each, source_end=after.get(each.tp))
+                for name, found in before.items()
+                for each in found.partitions(name)
+            ],
         )
         self._finish(record)
         if record.left_behind:
+            source, target = self._config.source, self._config.target
             self._echo(
                 f"{record.left_behind} offsets at {source} are behind the cut: records that were written there "
                 f"after it are not at {target}"
             )
             return LEFT_BEHIND
         return DONE
+
+    async def _source_ends(
+        self,
+        mirror: Mirror,
+        roles: _Roles,
+        cuts: Mapping[TopicPartition, int],
+        *,
+        new: Collection[TopicPartition],
+    ) -> dict[TopicPartition, int]:
+        """Return where the source's own records end; without partitions of which that is unknown.
+
+        Behind the cut of a partition that was opened before this command, not in *new*, there may be copies of the
+        target's records.
+        """
+        after = await _log_ends(mirror.source, cuts, fenced=not self._options.producers_stopped)
+        longer = {tp: tp for tp, cut in cuts.items() if tp not in new and after.get(tp, cut) > cut}
+        if self._options.producers_stopped or not longer:
+            return after
+        compared = await read_log_ends(mirror.target, mirror.source, longer)
+        for tp, ends in compared.items():
+            found = ends if isinstance(ends, LogEnds) else None
+            own = promotion.end_without_copies(
+                cuts[tp], after.pop(tp), found, compacted=roles.source[tp.topic].compacted
+            )
+            if own is not None:
+                after[tp] = own
+        return after
 
     async def _cut(
         self, mirror: Mirror, roles: _Roles, fenced: list[str]
@@ -248,28 +314,39 @@ class Promotion:
             topics = await catalog.topics(names, configs_too=True, present=present)
             for problem in catalog.unreadable.values():
                 raise problem
-            left = promotion.mirrors_of(topics, names, self._options.source_id)
-            for name in left:
-                self._echo(f"  {name}: mirror of cluster {topics[name].overrides[MARK]}")
+            lost = promotion.without_source(topics, names, self._options.source_id)
+            for name in lost.mirrors:
+                self._echo(f"  {name}: mirror of cluster {lost.source_id}")
+            for name in lost.opened:
+                self._echo(f"  {name}: {Stage.PROMOTED.value}")
             if self._options.dry_run:
-                self._echo(f"dry run: would promote {len(left)} topics without the source")
+                self._echo(f"dry run: would promote {len(lost.mirrors)} topics without the source")
                 return DONE
-            tps = _partitions(left, topics)
+            tps = _partitions(lost.mirrors, topics)
             ends = await until_read_only(target, tps, timeout=_TIMEOUT)
             timestamps = await _last_timestamps(target, tps)
-            source_id = topics[left[0]].overrides[MARK]
-            await self._open(target, catalog, left, tps)
+            mode = promotion.SOURCE_LOST
+            if lost.mirrors:
+                stored = Opened(lost.source_id, mode, self._began_ms, (), ())
+                await self._open(target, catalog, lost.mirrors, ends, stored, timestamps)
+            else:
+                self._echo("every topic is promoted already")
             record = Record(
                 self._config.name,
-                source_id,
+                lost.source_id,
                 target.metadata.cluster_id or self._config.target,
-                "source lost",
+                mode,
                 tuple(PromotedPartition(tp, ends[tp], None, timestamps.get(tp)) for tp in tps),
+                began_ms=self._began_ms,
+            ).joined(
+                lost.opened.values(),
+                [each for name, found in lost.opened.items() for each in found.partitions(name)],
             )
             self._finish(record)
         finally:
             await target.close()
-        newest = max(timestamps.values(), default=None)
+        stamps = [each.last_timestamp_ms for each in record.partitions]
+        newest = max((each for each in stamps if each is not None), default=None)
         age = "" if newest is None else f"; the newest copied record is {_age(newest)} old"
         self._echo(
             f"records that {self._config.source} has and {self._config.target} lacks: unknown{age}"
@@ -326,16 +403,32 @@ class Promotion:
         return _Roles(source_id, target_id, source_topics, target_topics, source, target, stages)
 
     async def _open(
-        self, target: Cluster, catalog: Catalog, topics: Iterable[str], tps: list[TopicPartition]
+        self,
+        target: Cluster,
+        catalog: Catalog,
+        topics: Iterable[str],
+        ends: Mapping[TopicPartition, int],
+        found: Opened,
+        timestamps: Mapping[TopicPartition, int],
     ) -> None:
-        """Make the target's topics writable and wait until every leader accepts producers."""
+        """Make the target's topics writable and wait until every leader accepts producers.
+
+        Each topic gets *found* with its log ends and timestamps in the same change.
+        """
         for name in topics:
-            await catalog.set_config(name, MARK, "")
-        await until_writable(target, tps, timeout=_TIMEOUT)
+            tps = sorted(tp for tp in ends if tp.topic == name)
+            stored = replace(
+                found,
+                ends=tuple(ends[tp] for tp in tps),
+                timestamps=tuple(timestamps.get(tp) for tp in tps),
+            )
+            if problem := await catalog.promoted(name, stored.text()):
+                self._echo(f"  {name}: a later command cannot print this record: {problem}")
+        await until_writable(target, list(ends), timeout=_TIMEOUT)
         self._echo(f"{self._config.target} accepts producers: {', '.join(topics)}")
 
     def _finish(self, record: Record) -> None:
-        self.record = record.document(began_ms=self._began_ms, ended_ms=_now_ms())
+        self.record = record.document(ended_ms=_now_ms())
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +447,16 @@ class _Roles:
     def left(self) -> list[str]:
         """The topics that are not promoted yet."""
         return [name for name, stage in self.stages.items() if stage is not Stage.PROMOTED]
+
+    @property
+    def opened(self) -> dict[str, Opened]:
+        """What promotions of earlier commands found, by topic; none for topics that do not state it."""
+        found = {
+            name: promotion.opened(self.target[name], self.source_id)
+            for name, stage in self.stages.items()
+            if stage is Stage.PROMOTED
+        }
+        return {name: each for name, each in found.items() if each is not None}
 
     @property
     def partitions(self) -> list[TopicPartition]:

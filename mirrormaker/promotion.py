@@ -1,22 +1,35 @@
 """Promotion: which topics can change their roles, and the record of what was done. Pure.
 
 The state of a topic is in the marks of both clusters (docs/design/mirror-promotion.md has the table and the steps).
+What a promotion found is a setting of the promoted topic, too (`Opened`): it is written in the change that removes the
+mark. So a command that runs again can print the record of a promotion that was killed.
 
 In: topics of both clusters, log ends   Out: a `Stage` or a refusal, the record   Owner: the command
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 from kclient.types import TopicPartition
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
-from mirrormaker.topics import MARK, Topic, TopicPair
+from mirrormaker.link_state import LogEnds
+from mirrormaker.prefix import mismatch, target_ahead
+from mirrormaker.topics import MARK, PROMOTION, Topic, TopicPair
 
 SCHEMA_VERSION = 1
+
+EXCHANGED = "exchanged"
+PRODUCERS_STOPPED = "producers stopped"
+SOURCE_LOST = "source lost"
+"""The modes of a promotion, as the record has them."""
+
+LONGEST_VALUE = 32_767
+"""Bytes of a setting's value in a request."""
 
 
 class Stage(Enum):
@@ -52,7 +65,8 @@ def stage_of(pair: TopicPair) -> Stage:
     if fenced not in ("", pair.target_id):
         raise Refused(f"{name}: the source's topic is itself a mirror, of cluster {fenced}")
     marked = target.overrides.get(MARK, "")
-    if fenced and not marked:
+    found = opened(target, pair.source_id)
+    if not marked and (fenced or (found is not None and found.mode == PRODUCERS_STOPPED)):
         return Stage.PROMOTED
     if marked != pair.source_id:
         of = f"a mirror of cluster {marked}" if marked else "not marked as a mirror"
@@ -80,29 +94,45 @@ def stages(pairs: Iterable[TopicPair]) -> dict[str, Stage]:
     return found
 
 
-def mirrors_of(
+@dataclass(frozen=True, slots=True)
+class LostSource:
+    """The target's topics of a source that is lost."""
+
+    source_id: str
+    mirrors: list[str]
+    """Those that are still its mirrors."""
+    opened: Mapping[str, Opened]
+    """Those that were promoted without it, by name."""
+
+
+def without_source(
     topics: Mapping[str, Topic], selected: Iterable[str], source_id: str | None
-) -> list[str]:
-    """Return the target topics of *selected* that are mirrors of *source_id*; of the only source, if it is None.
+) -> LostSource:
+    """Return the target topics of *selected* that come from *source_id*; from the only source, if it is None.
 
     Raise `Refused` if there are none, or if several sources are possible.
     """
-    chosen = set(selected)
-    marks = {
-        name: topic.overrides[MARK]
-        for name, topic in topics.items()
-        if name in chosen and topic.overrides.get(MARK)
+    chosen = {name: topics[name] for name in sorted(selected) if name in topics}
+    marks = {name: topic.overrides.get(MARK, "") for name, topic in chosen.items()}
+    before = {name: stored_promotion(topic) for name, topic in chosen.items()}
+    done = {
+        name: found
+        for name, found in before.items()
+        if found is not None and found.mode == SOURCE_LOST and not marks[name]
     }
-    sources = sorted(set(marks.values()))
+    sources = sorted({mark for mark in marks.values() if mark})
+    sources = sources or sorted({each.source_id for each in done.values()})
     if source_id is None and len(sources) > 1:
         raise Refused(
             f"the target has mirrors of several clusters ({', '.join(sources)}): name one with --source-id"
         )
-    found = sorted(name for name, mark in marks.items() if source_id in (None, mark))
-    if not found:
+    lost = source_id if source_id is not None else "".join(sources)
+    mirrors = [name for name, mark in marks.items() if mark and mark == lost]
+    done = {name: found for name, found in done.items() if found.source_id == lost}
+    if not mirrors and not done:
         of = f" of cluster {source_id}" if source_id else ""
         raise Refused(f"the target has no mirror topics{of} to promote")
-    return found
+    return LostSource(lost, mirrors, done)
 
 
 def not_at_the_cut(cuts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> str:
@@ -140,6 +170,104 @@ def not_proven(
 
 
 @dataclass(frozen=True, slots=True)
+class Opened:
+    """What a promotion found when it made a topic writable; the setting `PROMOTION` of the topic at the target."""
+
+    source_id: str
+    mode: str
+    began_ms: int
+    ends: tuple[int, ...]
+    """By partition, the target's log end offset before it became writable."""
+    timestamps: tuple[int | None, ...]
+    """By partition, `PromotedPartition.last_timestamp_ms`."""
+    audit: str | None = None
+    groups: int | None = None
+
+    def text(self) -> str:
+        """Return the value of the setting.
+
+        The timestamps are left out of a value that is too long for a request; "" if it is too long without them, too.
+        """
+        fields: dict[str, Any] = {
+            "source": self.source_id,
+            "mode": self.mode,
+            "began_ms": self.began_ms,
+            "ends": self.ends,
+            "timestamps": self.timestamps,
+            "audit": self.audit,
+            "groups": self.groups,
+        }
+        for without in ((), ("timestamps",)):
+            kept = {name: each for name, each in fields.items() if name not in without}
+            text = json.dumps(kept, separators=(",", ":"))
+            if len(text.encode()) <= LONGEST_VALUE:
+                return text
+        return ""
+
+    def partitions(self, topic: str) -> list[PromotedPartition]:
+        """Return the partitions of *topic*, without the source's log ends."""
+        return [
+            PromotedPartition(TopicPartition(topic, n), end, None, self.timestamps[n])
+            for n, end in enumerate(self.ends)
+        ]
+
+
+def stored_promotion(topic: Topic) -> Opened | None:
+    """Return what the last promotion of *topic* found; None if the topic does not state it, or in another form."""
+    try:
+        fields: Any = json.loads(topic.overrides.get(PROMOTION, ""))
+        ends = tuple(int(each) for each in fields["ends"])
+        stamps = fields.get("timestamps") or [None] * len(ends)
+        timestamps = tuple(None if each is None else int(each) for each in stamps)
+        if len(timestamps) != len(ends):
+            return None
+        audit, groups = fields["audit"], fields["groups"]
+        return Opened(
+            str(fields["source"]),
+            str(fields["mode"]),
+            int(fields["began_ms"]),
+            ends,
+            timestamps,
+            None if audit is None else str(audit),
+            None if groups is None else int(groups),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def opened(topic: Topic, source_id: str) -> Opened | None:
+    """Return what the promotion of *topic*, a mirror of *source_id* before, found; None if it is a mirror now."""
+    found = stored_promotion(topic)
+    if found is None or topic.overrides.get(MARK, "") or found.source_id != source_id:
+        return None
+    return found
+
+
+def end_without_copies(
+    cut: int, end: int, copied_back: LogEnds | None, *, compacted: bool
+) -> int | None:
+    """Return where the source's own records end, if its log ended at *cut* and ends at *end* now; None if unknown.
+
+    Records behind the cut may be copies of the target's: the source is its mirror since the promotion. *copied_back*
+    compares the logs in this direction. If the source's log is a prefix of the target's, nothing of it was left behind.
+    Otherwise no mirror appended to it, and everything behind the cut is its own; but batches of a *compacted* topic may
+    differ without that.
+    """
+    if end <= cut:
+        return end
+    if copied_back is None or copied_back.problem is not None or copied_back.target_end < end:
+        return None
+    if target_ahead(copied_back) is not None:
+        return end
+    if None in (copied_back.source_last_batch, copied_back.target_last_batch):
+        return None
+    problem = mismatch(copied_back, compacted=False)
+    if problem is None:
+        return cut
+    return None if compacted else end
+
+
+@dataclass(frozen=True, slots=True)
 class PromotedPartition:
     """A partition that became writable at the target."""
 
@@ -169,9 +297,28 @@ class Record:
     """``exchanged``, ``producers stopped`` or ``source lost``."""
     partitions: tuple[PromotedPartition, ...]
     audit: str | None = None
-    """The run id of the audit that proved every record; None without one."""
+    """The run id of the audit that proved every record; None without one. Several are separated by commas."""
     groups: int | None = None
     """Consumer groups with offsets of these partitions, which the target has now; None if they were left out."""
+    began_ms: int = 0
+
+    def joined(self, earlier: Iterable[Opened], partitions: Iterable[PromotedPartition]) -> Record:
+        """Return the record of this command and of *earlier* commands, which have opened *partitions*.
+
+        A run id is stated only if an audit proved each part. The groups are the larger number: each command copies
+        all groups of the topics that it has not opened yet.
+        """
+        each = list(earlier)
+        audits = [found.audit for found in each] + [self.audit] * bool(self.partitions)
+        ids = dict.fromkeys(audits)
+        groups = [n for n in (self.groups, *(found.groups for found in each)) if n is not None]
+        return replace(
+            self,
+            partitions=(*self.partitions, *partitions),
+            audit=None if None in ids else ",".join(str(run_id) for run_id in ids),
+            groups=max(groups, default=None),
+            began_ms=min((self.began_ms, *(found.began_ms for found in each))),
+        )
 
     @property
     def left_behind(self) -> int | None:
@@ -180,7 +327,7 @@ class Record:
         known = [count for count in each if count is not None]
         return sum(known) if len(known) == len(each) else None
 
-    def document(self, *, began_ms: int, ended_ms: int) -> dict[str, Any]:
+    def document(self, *, ended_ms: int) -> dict[str, Any]:
         """Return the record as JSON-ready values; times in ms since the epoch."""
         return {
             "schema_version": SCHEMA_VERSION,
@@ -188,7 +335,7 @@ class Record:
             "mode": self.mode,
             "source_cluster_id": self.source_id,
             "target_cluster_id": self.target_id,
-            "began_ms": began_ms,
+            "began_ms": self.began_ms,
             "ended_ms": ended_ms,
             "rpo_records": self.left_behind,
             "audit_run_id": self.audit,

@@ -28,6 +28,7 @@ from twisted.internet.defer import Deferred, DeferredList
 
 from kclient.net.cluster import Cluster
 from kclient.net.connection import Connection
+from kclient.net.fetch_session import FetchRequestData
 from kclient.types import TopicPartition
 from kclient.wire import batches
 from kclient.wire.errors import (
@@ -177,6 +178,14 @@ async def fetch_tail(
     if response.error_code:
         raise for_code(response.error_code)(f"fetch at {connection.address}")
     return [(fetch, _outcome(fetch, answer)) for fetch, answer in answers]
+
+
+async def close_session(connection: Connection, asked: FetchRequestData, *, timeout: float) -> None:
+    """Send *asked*, the request that closes a session (KIP-227). Raise KafkaError without a response in time."""
+    request = FetchRequest(
+        0, 0, asked.topics, session_id=asked.session_id, session_epoch=asked.session_epoch
+    )
+    await connection.request(ApiKey.FETCH, None, request, timeout=timeout)
 
 
 def _is_another(wanted: PartitionFetch, topic_id: UUID | None) -> bool:

@@ -22,6 +22,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from kclient.net.cluster import Cluster
+from kclient.net.waiting import all_settled
 from kclient.types import TopicPartition
 from kclient.wire.errors import KafkaError
 from mirrormaker import source as reading
@@ -29,7 +30,7 @@ from mirrormaker.fetch_budget import FetchBudget
 from mirrormaker.link_state import PartitionFetch
 from mirrormaker.locator import kafka_error
 from mirrormaker.settings import LinkSettings
-from mirrormaker.source import TAIL_CHANNEL, Outcome
+from mirrormaker.source import BULK_CHANNEL, TAIL_CHANNEL, Outcome
 from mirrormaker.tail_session import TailSession
 
 
@@ -145,6 +146,20 @@ class TailFetches:
             for fetch, _ in result:
                 del self._session_of[fetch.tp]
             self._answered(result)
+
+    async def close(self, timeout: float) -> None:
+        """Close the sessions, to free their slots at the leaders; best effort, in at most *timeout* seconds.
+
+        The requests use the bulk channel, if it is connected: on the tail channel they wait behind the long poll.
+        """
+        closing = []
+        for leader, session in self._sessions.items():
+            asked = session.close_request()
+            ready = self._source.brokers.ready
+            connection = ready(leader, BULK_CHANNEL) or ready(leader, TAIL_CHANNEL)
+            if asked is not None and connection is not None:
+                closing.append(reading.close_session(connection, asked, timeout=timeout))
+        await all_settled(closing)
 
     def _lost(self, session: TailSession) -> list[PartitionFetch]:
         """Take all partitions out of a session with an unknown state; return their fetches."""

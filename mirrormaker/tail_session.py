@@ -140,6 +140,10 @@ class TailSession:
                 found.append((fetch, each))
         return found
 
+    def close_request(self) -> FetchRequestData | None:
+        """Return the request that closes the session, if the leader has one."""
+        return self._session.close_request()
+
     def lost(self) -> list[PartitionFetch]:
         """Handle a lost response: return all fetches, which have left the session."""
         every = list(self._fetches.values())

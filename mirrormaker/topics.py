@@ -49,6 +49,10 @@ PATH = "kbroker.mirror.source.path"
 """Topic setting of a mirror of a mirror: ids of the clusters before the source, the origin first, with commas."""
 MARKS = (MARK, SOURCE_TOPIC_ID, PATH)
 """The settings of a mirror topic that state its source."""
+PROMOTION = "kbroker.mirror.promotion"
+"""Topic setting of a promoted topic: what its promotion found (`mirrormaker.promotion.Opened`)."""
+OWN = (*MARKS, PROMOTION)
+"""The settings that kmirror writes for itself, and never copies."""
 CREATE_TIME = {"message.timestamp.type": "CreateTime"}
 NEEDED = frozenset({*MARKS, *CREATE_TIME, "max.message.bytes"})
 """Configs without which the target could not keep the records unchanged."""
@@ -308,7 +312,7 @@ class Selection:
         kept = {
             name: value
             for name, value in wanted.overrides.items()
-            if name not in MARKS and not self._excluded_configs.fullmatch(name)
+            if name not in OWN and not self._excluded_configs.fullmatch(name)
         }
         if wanted.max_message_bytes not in (0, DEFAULT_MAX_MESSAGE_BYTES):
             kept.setdefault("max.message.bytes", str(wanted.max_message_bytes))
@@ -337,7 +341,7 @@ class Selection:
 
     def _keeps(self, name: str, wanted: Topic, existing: Topic) -> bool:
         """Return whether the target keeps a config that only the target has set."""
-        if name in MARKS:
+        if name in OWN:
             return True
         if name == "max.message.bytes":
             return existing.max_message_bytes >= wanted.max_message_bytes

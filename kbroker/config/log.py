@@ -248,6 +248,11 @@ class LogConfig:
         "",
         "Topic id at the source of the records of a mirror, set by kmirror. Records of another one are rejected.",
     )
+    kbroker_mirror_promotion: str = define(
+        STRING,
+        "",
+        "What kmirror promote found when it made this mirror writable, as JSON. Brokers do not use it.",
+    )
 
     @property
     def compacted(self) -> bool:

@@ -24,7 +24,7 @@ from spark_jobs.windows import Digest, WindowResult, WindowState, root
 
 SCHEMA_VERSION = 4
 """Of report.json; `schemas/report.json` describes it."""
-_MARKS = "kbroker.mirror.source."
+_MARKS = "kbroker.mirror."
 """Settings with which the mirror marks its topics at the target."""
 
 REFUSED_ENTRIES = 100

@@ -98,6 +98,7 @@ def test_producers_move_to_the_other_cluster_and_no_acknowledged_record_is_lost(
     assert refused.name() == "POLICY_VIOLATION"
     again, text = both.ask("promote", "--flow", "east->west")
     assert (again, "promoted already" in text) == (0, True), text
+    assert record_of(text) | {"ended_ms": record["ended_ms"]} == record
 
 
 def test_the_way_back_is_the_same_command(east: Cluster, west: Cluster, mirror: MakeMirror) -> None:
@@ -200,6 +201,15 @@ def test_a_promotion_that_was_killed_behind_the_fence_is_continued_or_ended(
     assert deliver(west, "orders", b"2") is None
     assert deliver(east, "orders", b"no") is not None
 
+    # As after a kill between two topics that are opened.
+    began = record_of(output)["began_ms"]
+    code, output = one.ask("promote")
+    assert code == 0, output
+    record = record_of(output)
+    parts = {each["topic"]: (each["end"], each["source_end"]) for each in record["partitions"]}
+    assert parts == {"orders": (1, 1), "payments": (2, 2)}
+    assert (record["rpo_records"], record["began_ms"]) == (0, began)
+
 
 def test_a_lost_source_is_not_asked_and_its_return_changes_nothing(
     east: Cluster, west: Cluster, mirror: MakeMirror
@@ -211,10 +221,14 @@ def test_a_lost_source_is_not_asked_and_its_return_changes_nothing(
     east.kill(1)
     code, output = one.ask("promote", "--source-lost")
     assert code == 0, output
-    assert record_of(output)["rpo_records"] is None
-    assert record_of(output)["partitions"][0]["end"] == 1
+    record = record_of(output)
+    assert record["rpo_records"] is None
+    assert record["partitions"][0]["end"] == 1
     assert "lacks: unknown" in output
     assert deliver(west, "orders", b"2") is None
+    code, output = one.ask("promote", "--source-lost")
+    assert code == 0, output
+    assert record_of(output) | {"ended_ms": record["ended_ms"]} == record
 
     east.start(1)
     assert deliver(east, "orders", b"not copied") is None

@@ -9,18 +9,27 @@ import pytest
 
 from kclient.types import TopicPartition
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
+from mirrormaker.link_state import LastBatch, LogEnds
 from mirrormaker.promotion import (
+    EXCHANGED,
+    LONGEST_VALUE,
+    PRODUCERS_STOPPED,
+    SOURCE_LOST,
+    Opened,
     PromotedPartition,
     Record,
     Refused,
     Stage,
-    mirrors_of,
+    end_without_copies,
     not_at_the_cut,
     not_proven,
+    opened,
     stage_of,
     stages,
+    stored_promotion,
+    without_source,
 )
-from mirrormaker.topics import MARK, Topic, TopicPair
+from mirrormaker.topics import MARK, PROMOTION, Topic, TopicPair
 
 ID, OTHER = UUID(int=1), UUID(int=2)
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -86,14 +95,106 @@ def test_a_refusal_names_every_topic_that_cannot_be_promoted() -> None:
 
 def test_without_the_source_its_mirrors_are_found_by_their_mark() -> None:
     topics = {"a": topic("E"), "b": topic("N"), "c": topic(), "d": topic("E")}
-    assert mirrors_of(topics, ["a", "c", "d"], None) == ["a", "d"]
-    assert mirrors_of(topics, topics, "N") == ["b"]
+    assert without_source(topics, ["a", "c", "d"], None).mirrors == ["a", "d"]
+    assert without_source(topics, topics, "N").mirrors == ["b"]
     with pytest.raises(Refused, match="several clusters"):
-        mirrors_of(topics, topics, None)
+        without_source(topics, topics, None)
     with pytest.raises(Refused, match="no mirror topics"):
-        mirrors_of(topics, ["c"], None)
+        without_source(topics, ["c"], None)
     with pytest.raises(Refused, match="of cluster X"):
-        mirrors_of(topics, topics, "X")
+        without_source(topics, topics, "X")
+
+
+def promoted(found: Opened, mark: str = "") -> Topic:
+    return Topic(len(found.ends), ID, {MARK: mark, PROMOTION: found.text()})
+
+
+FOUND = Opened("E", EXCHANGED, 100, (5, 7), (90, None), "run-1", 3)
+LOST = Opened("E", SOURCE_LOST, 100, (5, 7), (90, None))
+
+
+def test_a_promoted_topic_states_what_its_promotion_found() -> None:
+    assert opened(promoted(FOUND), "E") == FOUND
+    assert opened(promoted(FOUND, mark="E"), "E") is None
+    assert opened(promoted(FOUND), "N") is None
+    for text in ("", "5", "[]", "{}", '{"ends":[1]}', '{"ends":null}', "not JSON"):
+        assert stored_promotion(Topic(1, ID, {PROMOTION: text})) is None
+
+
+def test_of_many_partitions_the_timestamps_are_left_out_before_the_ends() -> None:
+    def stored(partitions: int) -> str:
+        ends, stamps = (10**9,) * partitions, (10**12,) * partitions
+        return Opened("E", EXCHANGED, 1, ends, stamps).text()
+
+    found = stored_promotion(Topic(2000, ID, {PROMOTION: stored(2000)}))
+    assert len(stored(2000)) <= LONGEST_VALUE
+    assert found is not None
+    assert (found.ends, found.timestamps) == ((10**9,) * 2000, (None,) * 2000)
+    assert stored(4000) == ""
+
+
+def test_topics_that_were_promoted_without_the_source_are_found_again() -> None:
+    topics = {"a": topic("E"), "b": promoted(LOST), "c": promoted(FOUND), "d": topic()}
+    lost = without_source(topics, topics, None)
+    assert (lost.source_id, lost.mirrors, dict(lost.opened)) == ("E", ["a"], {"b": LOST})
+    lost = without_source(topics, ["b", "d"], None)
+    assert (lost.source_id, lost.mirrors, dict(lost.opened)) == ("E", [], {"b": LOST})
+    with pytest.raises(Refused, match="no mirror topics"):
+        without_source(topics, ["c", "d"], None)
+
+
+def test_a_source_without_marks_is_promoted_if_the_target_states_it() -> None:
+    stopped = Opened("E", PRODUCERS_STOPPED, 100, (5, 7), (None, None))
+    assert stage(topic(), promoted(stopped)) is Stage.PROMOTED
+    with pytest.raises(Refused, match="not marked as a mirror"):
+        stage(topic(), promoted(FOUND))
+
+
+def test_a_later_command_has_the_record_of_all_partitions() -> None:
+    again = Record("east->west", "E", "W", EXCHANGED, (), None, None, 900)
+    joined = again.joined([FOUND], FOUND.partitions("t"))
+    assert (joined.began_ms, joined.audit, joined.groups) == (100, "run-1", 3)
+    assert [(each.tp, each.end, each.last_timestamp_ms) for each in joined.partitions] == [
+        (T0, 5, 90),
+        (T1, 7, None),
+    ]
+    half = Record("east->west", "E", "W", EXCHANGED, (PromotedPartition(T0, 5, 5),), None, 1, 900)
+    assert half.joined([FOUND], []).audit is None
+    assert half.joined([], []) == half
+
+
+def ends(source_end: int, target_end: int, source_crc: int = 1, target_crc: int = 1) -> LogEnds:
+    below = target_end - 1
+    return LogEnds(
+        0,
+        source_end,
+        0,
+        target_end,
+        LastBatch(below, target_end, source_crc, 0) if target_end <= source_end else None,
+        LastBatch(below, target_end, target_crc, 0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "copied_back", "own_end"),
+    [
+        (5, None, 5),
+        (8, ends(9, 8), 5),  # the target's records, copied back
+        (8, ends(9, 8, target_crc=2), 8),  # its own records, at offsets of the target's
+        (8, ends(6, 8), 8),  # its own, further than the target's log
+        (8, ends(9, 7), None),  # not all of them are committed
+        (8, None, None),
+    ],
+)
+def test_copies_of_the_targets_records_are_not_left_behind(
+    end: int, copied_back: LogEnds | None, own_end: int | None
+) -> None:
+    assert end_without_copies(5, end, copied_back, compacted=False) == own_end
+
+
+def test_different_batches_of_a_compacted_topic_show_nothing() -> None:
+    assert end_without_copies(5, 8, ends(9, 8, target_crc=2), compacted=True) is None
+    assert end_without_copies(5, 8, ends(9, 8), compacted=True) == 5
 
 
 def test_a_target_that_is_behind_or_ahead_of_the_cut_is_named() -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from kclient.config import CommonConfig
 from kclient.errors import KafkaError
 from kclient.types import TopicPartition
-from kclient.wire.fetch import FetchPartitionResponse
+from kclient.wire.fetch import FINAL_SESSION_EPOCH, FetchPartitionResponse
 from kclient.wire.versions import ApiKey
 from mirrormaker.fetch_budget import FetchBudget
 from mirrormaker.link_state import PartitionFetch
 from mirrormaker.settings import LinkSettings
-from mirrormaker.source import TAIL_CHANNEL, Fetched, Outcome
+from mirrormaker.source import BULK_CHANNEL, TAIL_CHANNEL, Fetched, Outcome
 from mirrormaker.tail_fetches import TailFetches
 from tests.kit.paper_cluster import PaperCluster
 
@@ -114,3 +115,30 @@ def test_a_discarded_partition_gets_no_outcome(tails: Tails) -> None:
     tails.tails.discard(ZERO)
     tails.answer(ZERO, ONE)
     assert [fetch.tp for fetch, _ in tails.outcomes] == [ONE]
+
+
+def test_sessions_are_closed_at_their_leaders_without_waiting_behind_the_long_poll(
+    tails: Tails,
+) -> None:
+    tails.tails.send()
+    tails.answer(ZERO, ONE)
+    tails.add(ZERO)
+    tails.tails.send()
+    (long_poll,) = tails.paper.waiting(ApiKey.FETCH)
+    closing = Deferred.fromCoroutine(tails.tails.close(1.0))
+    (asked,) = [each for each in tails.paper.waiting(ApiKey.FETCH) if each is not long_poll]
+    assert (asked.message.session_id, asked.message.session_epoch) == (7, FINAL_SESSION_EPOCH)
+    assert asked.channel == BULK_CHANNEL
+    assert not closing.called
+    asked.fail()
+    assert closing.called, "a leader that does not answer is no error"
+
+
+def test_without_a_session_or_a_connection_nothing_is_closed(tails: Tails) -> None:
+    assert Deferred.fromCoroutine(tails.tails.close(1.0)).called
+    assert tails.paper.count(ApiKey.FETCH) == 0
+    tails.tails.send()
+    tails.answer(ZERO)
+    tails.paper.down.add(LEADER)
+    assert Deferred.fromCoroutine(tails.tails.close(1.0)).called
+    assert tails.paper.waiting(ApiKey.FETCH) == []
