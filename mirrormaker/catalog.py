@@ -11,6 +11,7 @@ from kclient.admin import configs, topics
 from kclient.admin.configs import ConfigResource, ConfigSource, ResourceType
 from kclient.errors import KafkaError, KafkaTimeoutError
 from kclient.net.cluster import Cluster
+from kclient.net.waiting import all_settled
 from kclient.types import NewTopic
 from kclient.wire.errors import ErrorCode, InvalidConfig, TopicAlreadyExists, for_code
 from kclient.wire.schema.metadata import MetadataRequest, MetadataRequestTopic
@@ -166,6 +167,16 @@ class Catalog:
                 raise for_code(found.error_code)(f"topic {topic}")
         raise KafkaTimeoutError(f"the controller answered nothing about the topic id of {topic}")
 
+    async def deleted(self, names: Iterable[str]) -> set[str]:
+        """Return which of *names*, which the last metadata lack, do not exist: the controller does not know them.
+
+        A broker that has just started answers before it knows the topics. So a topic is not among them if the
+        controller has it, or cannot be asked.
+        """
+        missing = sorted(names)
+        answers = await all_settled(self.topic_id_at_controller(name) for name in missing)
+        return {name for name, answer in zip(missing, answers, strict=True) if answer is None}
+
     async def limit_of(self, topic: str) -> int:
         """Return the effective max.message.bytes of *topic* as of now; 0 if it is unknown. Raise KafkaError."""
         return int((await self._configs_of(topic))[1].get("max.message.bytes", 0))
@@ -230,7 +241,9 @@ class Catalog:
         failed, reduced = await self._create(plan.create, replication_factor, validate_only=False)
         for name, problem in failed.items():
             if isinstance(problem, TopicAlreadyExists):
-                raise KafkaTimeoutError(f"{name} was created by another client")
+                raise KafkaTimeoutError(
+                    f"{name} was created by another client, or the broker that was asked does not know it yet"
+                )
         changes = {name: dict(each) for name, each in plan.set_configs.items()}
         changes |= {creation.name: dict(creation.optional) for creation in reduced}
         failed |= await self._add_partitions(plan, validate_only=False)

@@ -398,7 +398,7 @@ class Mirror:
             orphans=orphaned,
             skipped={**plan.skipped, **returned},
         )
-        self._drop_replaced(plan, {name: topic.topic_id for name, topic in target.items()})
+        self._drop_replaced({name: topic.topic_id for name, topic in target.items()})
         return plan
 
     def _possible_copies(self, names: Iterable[str]) -> set[str]:
@@ -431,20 +431,25 @@ class Mirror:
                 found[name] = f"its configs cannot be read at the target: {problem_there}"
         return found
 
-    def _drop_replaced(self, plan: Plan, found: dict[str, UUID | None]) -> None:
-        """Remove the links of target topics that an operator deleted, or created again; they get new ones."""
-        gone = {creation.name for creation in plan.create}
+    def _drop_replaced(self, found: Mapping[str, UUID | None]) -> None:
+        """Remove the links of target topics that an operator deleted and created again; they get new ones.
+
+        The proof is another topic id, or that this process created the topic (`_refresh`). That the metadata lack a
+        topic is none: a broker that has just started answers before it knows the topics.
+        """
         for copy, topic_id in found.items():
             known = self._copies.get(copy)
             if None not in (known, topic_id) and known != topic_id:
-                gone.add(copy)
-        for copy in gone:
-            links = self.flow.copied_to(copy)
-            if links:
-                self._report_line(f"topic {copy}", "was deleted at the target; copied again")
-            for tp in links:
-                self.flow.remove(tp)
-        self._copies = found
+                self._drop_copies(copy)
+        self._copies.update(found)
+
+    def _drop_copies(self, copy: str) -> None:
+        """Remove the links to a target topic that was deleted; they get new ones."""
+        links = self.flow.copied_to(copy)
+        if links:
+            self._report_line(f"topic {copy}", "was deleted at the target; copied again")
+        for tp in links:
+            self.flow.remove(tp)
 
     def _too_large(self, topic: str, size: int) -> None:
         """Raise max.message.bytes at the target: it rejected a batch of *size* bytes that the source has."""
@@ -517,6 +522,8 @@ class Mirror:
             self._target_topics.forget(self._selection.target_name(name))
         for creation in plan.create if is_elected else ():
             if creation.name not in failed:
+                self._drop_copies(creation.name)
+                self._copies.pop(creation.name, None)
                 self._report_line(
                     f"topic {creation.name}", f"created with {creation.partitions} partitions"
                 )
@@ -527,7 +534,7 @@ class Mirror:
                 self._target_topics.forget(copy)
         marked = set(plan.mirrored.values()) - plan.unmarked - left
         self.flow.marks.known(marked, plan.unmarked)
-        self._drop_vanished(self.compared)
+        await self._drop_vanished(self.compared)
         self._comparison = Comparison(plan, self.compared, left)
         await self._add_links(self._comparison)
         if self._deletes_topics and not self.once:
@@ -571,10 +578,13 @@ class Mirror:
             if isinstance(offset, int):
                 stopped[tp].source_advanced(offset)
 
-    def _drop_vanished(self, source: dict[str, Topic]) -> None:
+    async def _drop_vanished(self, source: dict[str, Topic]) -> None:
         """Remove the links of topics that were deleted, or deleted and created again; the latter get new links."""
+        deleted = await self._source_topics.deleted(self._ids.keys() - source.keys())
         for name, known in list(self._ids.items()):
             found = source.get(name)
+            if found is None and name not in deleted:
+                continue
             if found is None:
                 stays = "" if self._deletes_topics else "; the target topic stays"
                 self._report_line(f"topic {name}", f"was deleted at the source{stays}")
