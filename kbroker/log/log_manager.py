@@ -211,13 +211,19 @@ class LogManager:
         """
         doubted = {
             key: mark
-            for key, mark in self.high_watermarks.items()
-            if key in self._logs
-            and self._logs[key].missing_below is None
-            and self.histories.lost_power(self._where[key].path)
+            for key, mark in self._complete_high_watermarks().items()
+            if self.histories.lost_power(self._where[key].path)
         }
         if doubted:
             self.lower_checkpoints(doubted)
+
+    def _complete_high_watermarks(self) -> dict[TopicPartition, int]:
+        """Return the high watermarks at the start of the logs that lost no records."""
+        return {
+            key: mark
+            for key, mark in self.high_watermarks.items()
+            if key in self._logs and self._logs[key].missing_below is None
+        }
 
     def registered(self, broker_epoch: int) -> None:
         """Write the broker epoch of a registration into the directories. Quick: nothing is synced."""
@@ -497,12 +503,8 @@ class LogManager:
                 continue
             if self._checkpointing.lowered(marks, directory) is None:
                 continue
-            complete = {
-                key: mark
-                for key, mark in self.high_watermarks.items()
-                if key in self._logs and self._logs[key].missing_below is None
-            }
-            files = self._checkpointing.lowered({**complete, **marks}, directory)
+            every = {**self._complete_high_watermarks(), **marks}
+            files = self._checkpointing.lowered(every, directory)
             with suppress(KafkaStorageError):
                 self._write_now(directory, files)
 

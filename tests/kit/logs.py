@@ -10,6 +10,7 @@ from typing import Any
 
 from kbroker.config.log import LogConfig
 from kbroker.log.disk import OS_DISK, Buffer, Disk, OsDisk
+from kbroker.log.flush_work import FlushWork
 from kbroker.log.unified_log import AppendResult, UnifiedLog
 from kclient.wire.batches import iterate, parse
 from kclient.wire.records import Record, decode_batch, encode_batch
@@ -68,6 +69,17 @@ def append(
     """Append one batch as leader."""
     batch = batch_of(*(timestamps or (0,)), value=value)
     return log.append_as_leader(batch, parse(batch), epoch, now_ms)
+
+
+def two_flushes(log: UnifiedLog, *epochs: int) -> list[FlushWork]:
+    """Return the work of two flushes, each begun after an append, by default of epoch 0."""
+    flushes = []
+    for epoch in epochs or (0, 0):
+        append(log, 1, epoch=epoch)
+        flush = log.start_flush()
+        assert flush is not None
+        flushes.append(flush)
+    return flushes
 
 
 def read_bytes(log: UnifiedLog, offset: int, max_bytes: int = 1 << 20, **options: Any) -> bytes:

@@ -20,14 +20,13 @@ from kbroker.coordinator.group.core.effects import JoinGroupResult
 from kbroker.coordinator.group.core.records import CommitDetail
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.zk import znodes
-from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.znodes import PERSISTENT_PATHS
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import KafkaError
 from tests.kit.groups import LIMITS, join_request
 from tests.simulation.clock import Process, Scheduler
 from tests.simulation.network import Wires
-from tests.simulation.zookeeper import Ensemble, ZkConnection
+from tests.simulation.zookeeper import Ensemble, ZkConnection, client_of
 
 STATE = znodes.partition_state_path(OFFSETS_TOPIC, 0)
 
@@ -49,13 +48,7 @@ class SteppedCoordinator:
         self.ensemble.put(znodes.topic_path(OFFSETS_TOPIC), znodes.encode_topic(assignment))
         state = znodes.PartitionState(1, 0, (1,), 1)
         self.ensemble.put(STATE, znodes.encode_partition_state(state))
-        self.zk = ZooKeeperClient(
-            self.process,
-            "zk:1",
-            session_timeout=6.0,
-            connection=self._connect,
-            now=self.process.seconds,
-        )
+        self.zk = client_of(self.ensemble, self.process, 1, self.connections)
         self.coordinator = GroupCoordinator(
             self.process,
             self.zk,
@@ -65,10 +58,6 @@ class SteppedCoordinator:
         )
         self.done(Deferred.fromCoroutine(_result(self.zk.start(10))))
         self.elect()
-
-    def _connect(self, _hosts: str, **given: Any) -> ZkConnection:
-        self.connections.append(ZkConnection(self.ensemble, self.process, 1, **given))
-        return self.connections[-1]
 
     def elect(self) -> None:
         """Unload the groups, if there are any, and load them."""

@@ -49,7 +49,7 @@ from tests.simulation.network import Wires
 from tests.simulation.node import PORT, Node
 from tests.simulation.predicates import Observer
 from tests.simulation.run import Simulation
-from tests.simulation.zookeeper import Ensemble, ZkConnection
+from tests.simulation.zookeeper import Ensemble, ZkConnection, client_of
 
 if TYPE_CHECKING:
     from kbroker.log.unified_log import UnifiedLog
@@ -148,16 +148,8 @@ class MirrorHost:
     def _zookeeper_client(
         self, process: Process, connect: str, *, session_timeout: float
     ) -> ZooKeeperClient:
-        def connection(_hosts: str, **given: Any) -> ZkConnection:
-            self._zookeepers.append(ZkConnection(self._ensemble, process, self.number, **given))
-            return self._zookeepers[-1]
-
-        return ZooKeeperClient(
-            process,
-            connect,
-            session_timeout=session_timeout,
-            connection=connection,
-            now=process.seconds,
+        return client_of(
+            self._ensemble, process, self.number, self._zookeepers, connect, session_timeout
         )
 
     def zookeeper(self) -> ZkConnection | None:

@@ -32,7 +32,7 @@ from tests.simulation.clock import DiskPool, Process, Scheduler
 from tests.simulation.disk_checks import wrong_at_the_end
 from tests.simulation.network import Wires
 from tests.simulation.script import DIRECTORIES
-from tests.simulation.zookeeper import ZOOKEEPER, Ensemble, ZkConnection
+from tests.simulation.zookeeper import ZOOKEEPER, Ensemble, ZkConnection, client_of
 
 PORT = 9092
 BOOT_SECONDS = 0.3
@@ -225,17 +225,8 @@ class Node:
     def _zookeeper_session(
         self, process: Process, connect: str, session_timeout: float
     ) -> ZooKeeperClient:
-        def connection(_hosts: str, **given: Any) -> ZkConnection:
-            made = ZkConnection(self._ensemble, process, self.number, **given)
-            self._zookeepers.append(made)
-            return made
-
-        return ZooKeeperClient(
-            process,
-            connect,
-            session_timeout=session_timeout,
-            connection=connection,
-            now=process.seconds,
+        return client_of(
+            self._ensemble, process, self.number, self._zookeepers, connect, session_timeout
         )
 
     # -- ending

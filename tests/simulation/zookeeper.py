@@ -23,6 +23,7 @@ from kazoo import exceptions as kazoo_errors
 from kazoo.protocol import serialization as wire
 from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
 
+from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.connection import ConnectionState, Inbox
 from kbroker.zk.requests import ReadMany
 from tests.simulation.clock import Call, Process, Scheduler
@@ -685,3 +686,27 @@ class ZkConnection:
         session = self.session
         if session is not None and session.connection is self and not self._cut_off():
             self.ensemble.cancel_expiry(session)
+
+
+def client_of(
+    ensemble: Ensemble,
+    process: Process,
+    node: int,
+    connections: list[ZkConnection],
+    connect: str = "zookeeper:2181",
+    session_timeout: float = 6.0,
+) -> ZooKeeperClient:
+    """Return the ZooKeeper client of *process* on machine *node*; each of its connections is added to *connections*."""
+
+    def connection(_hosts: str, **given: Any) -> ZkConnection:
+        made = ZkConnection(ensemble, process, node, **given)
+        connections.append(made)
+        return made
+
+    return ZooKeeperClient(
+        process,
+        connect,
+        session_timeout=session_timeout,
+        connection=connection,
+        now=process.seconds,
+    )

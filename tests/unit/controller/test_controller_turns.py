@@ -33,7 +33,7 @@ from kclient.wire.versions import ApiKey
 from tests.kit.controllers import FakeBrokers
 from tests.simulation.clock import Process, Scheduler
 from tests.simulation.network import Wires
-from tests.simulation.zookeeper import Ensemble, ZkConnection
+from tests.simulation.zookeeper import Ensemble, client_of
 
 PARTITIONS = 150
 PER_TURN = 15
@@ -70,13 +70,7 @@ class World:
 
     def _process(self) -> tuple[Process, ZooKeeperClient]:
         process = Process(self.scheduler, "controller", Random(2))
-
-        def connection(_hosts: str, **given: Any) -> ZkConnection:
-            return ZkConnection(self.ensemble, process, 1, **given)
-
-        zk = ZooKeeperClient(
-            process, "zk:1", session_timeout=6.0, connection=connection, now=process.seconds
-        )
+        zk = client_of(self.ensemble, process, 1, [])
         zk.start(10)
         return process, zk
 

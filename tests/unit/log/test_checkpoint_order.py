@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kbroker.log.log_manager import LogManager
+from kbroker.log.unified_log import UnifiedLog
 from tests.kit.log_managers import ID, Brokers
 from tests.kit.logs import append, batch_of, records
 
 SIZE = len(batch_of(0))
+
+
+def nine_synced_records(dirs: LogManager) -> UnifiedLog:
+    """Return the log t-0 with nine batches on the disk."""
+    log = dirs.create("t", 0, ID)
+    for n in range(9):
+        append(log, n)
+    log.flush()
+    return log
 
 
 def test_a_topic_created_again_does_not_inherit_recovery_points(
@@ -15,10 +26,7 @@ def test_a_topic_created_again_does_not_inherit_recovery_points(
 ) -> None:
     """Else its records would pass for synced, and a torn tail for bit rot."""
     dirs = brokers().start()
-    log = dirs.create("t", 0, ID)
-    for n in range(9):
-        append(log, n)
-    log.flush()
+    log = nine_synced_records(dirs)
     log.advance_log_start(5)
     dirs.checkpoint({("t", 0): 9})
     assert "t 0 9" in (tmp_path / "a" / "recovery-point-offset-checkpoint").read_text()
@@ -37,10 +45,7 @@ def test_a_truncated_log_does_not_keep_its_old_recovery_point(
     brokers: Brokers, tmp_path: Path
 ) -> None:
     dirs = brokers().start()
-    log = dirs.create("t", 0, ID)
-    for n in range(9):
-        append(log, n)
-    log.flush()
+    log = nine_synced_records(dirs)
     dirs.checkpoint()
     log.truncate_to(4)
     assert "t 0 4" in (tmp_path / "a" / "recovery-point-offset-checkpoint").read_text()

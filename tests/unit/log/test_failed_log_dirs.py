@@ -12,8 +12,8 @@ import pytest
 from kclient.wire.errors import (
     KafkaStorageError,
 )
-from tests.kit.log_managers import ID, Brokers, Unreadable
-from tests.kit.logs import FaultyDisk, append, records
+from tests.kit.log_managers import ID, Broker, Brokers, Unreadable
+from tests.kit.logs import FaultyDisk, append, records, two_flushes
 
 
 def test_a_directory_that_fails_goes_offline_and_the_other_goes_on(
@@ -81,12 +81,7 @@ def test_a_sync_that_ends_in_an_unforeseen_error_fences_the_log(
 def test_a_sync_that_ended_in_an_unforeseen_error_is_not_tried_again(brokers: Brokers) -> None:
     disk = FaultyDisk()
     log = brokers(disk=disk).start().create("t", 0, ID)
-    append(log, 1)
-    first = log.start_flush()
-    append(log, 1)
-    second = log.start_flush()
-    assert first is not None
-    assert second is not None
+    first, second = two_flushes(log)
     disk.break_down("fsync")
     for work in (first, second, first):
         with pytest.raises(MemoryError):
@@ -145,17 +140,21 @@ def test_a_log_that_could_not_be_deleted_is_not_created_in_another_directory(
     assert len(records(found)) == 1
 
 
-@pytest.mark.parametrize("failing", ["open", "pread"])
-def test_a_log_that_cannot_be_read_does_not_stop_the_retention_of_the_others(
-    brokers: Brokers, tmp_path: Path, failing: str
-) -> None:
-    broker = brokers("a", "b")
+def write_closed_segments(broker: Broker) -> None:
+    """Write t-0 and t-1 with a record in a segment that is not the active one, and stop the broker."""
     dirs = broker.start()
     for number in range(2):
         log = dirs.create("t", number, ID)
         append(log, 1)
         log.roll(0)
     assert dirs.close()
+
+
+@pytest.mark.parametrize("failing", ["open", "pread"])
+def test_a_log_that_cannot_be_read_does_not_stop_the_retention_of_the_others(
+    brokers: Brokers, tmp_path: Path, failing: str
+) -> None:
+    write_closed_segments(brokers("a", "b"))
     disk = FaultyDisk()
     broker = brokers("a", "b", disk=disk, retention_ms=1)
     dirs = broker.start()
@@ -171,13 +170,7 @@ def test_a_log_that_cannot_be_read_does_not_stop_the_retention_of_the_others(
 def test_retention_without_a_file_descriptor_tries_again_later(
     brokers: Brokers, tmp_path: Path
 ) -> None:
-    broker = brokers()
-    dirs = broker.start()
-    for number in range(2):
-        log = dirs.create("t", number, ID)
-        append(log, 1)
-        log.roll(0)
-    assert dirs.close()
+    write_closed_segments(brokers())
     disk = FaultyDisk()
     broker = brokers(disk=disk, retention_ms=1)
     dirs = broker.start()

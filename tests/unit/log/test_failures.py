@@ -13,7 +13,7 @@ from kbroker.log.disk import replace_file
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import parse
 from kclient.wire.errors import KafkaStorageError
-from tests.kit.logs import FaultyDisk, append, batch_of, config, open_log, records
+from tests.kit.logs import FaultyDisk, append, batch_of, config, open_log, records, two_flushes
 from tests.kit.simulated_disk import SimulatedDisk
 
 SIZE = len(batch_of(0))
@@ -109,12 +109,7 @@ def test_a_failed_sync_in_the_pool_fences_the_log(tmp_path: Path) -> None:
 
 def test_a_flush_that_overtakes_another_one_waits_for_what_that_one_writes(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
-    append(log, 1, epoch=3)
-    first = log.start_flush()
-    append(log, 1, epoch=5)
-    second = log.start_flush()
-    assert first is not None
-    assert second is not None
+    first, second = two_flushes(log, 3, 5)
     second.run()
     log.finish_flush(second)
     assert log.recovery_point == 2
@@ -127,12 +122,7 @@ def test_a_flush_that_overtakes_another_one_waits_for_what_that_one_writes(tmp_p
 def test_a_flush_after_one_that_failed_fails(tmp_path: Path) -> None:
     disk = FaultyDisk()
     log = open_log(tmp_path / "t-0", disk=disk)
-    append(log, 1)
-    first = log.start_flush()
-    append(log, 1)
-    second = log.start_flush()
-    assert first is not None
-    assert second is not None
+    first, second = two_flushes(log)
     disk.fail("fsync")
     with pytest.raises(OSError, match="error"):
         first.run()

@@ -17,7 +17,7 @@ from mirrormaker.worker_registry import PUBLISH_INTERVAL, WorkerRegistry, worker
 from mirrormaker.workers import Workers, WorkerSettings, WorkerState, group_of
 from tests.simulation.clock import Process, Scheduler
 from tests.simulation.network import Wires
-from tests.simulation.zookeeper import ZOOKEEPER, Ensemble, ZkConnection
+from tests.simulation.zookeeper import ZOOKEEPER, Ensemble, ZkConnection, client_of
 
 TIMEOUT = 6.0
 PATH = workers_path("theSource")
@@ -48,18 +48,14 @@ class Worker:
         self.registry.enter("theSource")
 
     def _client(self, reactor: Any, connect: str, *, session_timeout: float) -> ZooKeeperClient:
-        def connection(_hosts: str, **given: Any) -> ZkConnection:
-            self.connections.append(
-                ZkConnection(self._world.ensemble, self.process, self.number, **given)
-            )
-            return self.connections[-1]
-
-        return ZooKeeperClient(
-            reactor,
+        assert reactor is self.process
+        return client_of(
+            self._world.ensemble,
+            self.process,
+            self.number,
+            self.connections,
             connect,
-            session_timeout=session_timeout,
-            connection=connection,
-            now=self.process.seconds,
+            session_timeout,
         )
 
     def _changed(self) -> None:
