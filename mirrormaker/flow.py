@@ -36,6 +36,7 @@ from kclient.wire.errors import (
 )
 from mirrormaker import source as reading
 from mirrormaker import target as writing
+from mirrormaker.evidence import Evidence
 from mirrormaker.fetch_budget import Channel, FetchBudget
 from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import (
@@ -86,7 +87,8 @@ class Flow:
     *mark* marks a target topic as a mirror of a source topic with a topic id (`mirrormaker.marks`). *too_large* gets a
     source topic and the size of its batch that the target rejected as too large. *record* writes a gap of a source
     partition, its target partition, and the present topic id into the ledger. *rejected* gets a source partition with a
-    target's log that ends elsewhere than this flow expects; it may remove the partition.
+    target's log that ends elsewhere than this flow expects; it may remove the partition. *evidence* gets what was
+    fetched and acknowledged.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class Flow:
         too_large: Callable[[str, int], None],
         record: Callable[[TopicPartition, TopicPartition, Gap, str], Deferred[None]],
         rejected: Callable[[TopicPartition], None],
+        evidence: Evidence | None = None,
     ) -> None:
         self.source = source
         self.target = target
@@ -118,6 +121,7 @@ class Flow:
         self._too_large = too_large
         self._record = record
         self._rejected = rejected
+        self._evidence = evidence
         self.marks = Marks()
         self._reported: dict[TopicPartition, Problem] = {}
         """The problem of each stopped partition that was reported last."""
@@ -184,6 +188,8 @@ class Flow:
         link = self.links.pop(tp, None)
         if link is not None:
             self._tails.discard(tp)
+            if self._evidence is not None:
+                self._evidence.removed(self._copies[tp])
             self._budget.buffered -= link.buffered_bytes
             self._next_generation[tp] = link.generation + 1
             for known in (
@@ -492,7 +498,10 @@ class Flow:
         generation = asked.generation
         if isinstance(outcome, Fetched):
             ends = outcome.source_end, outcome.high_watermark
-            self._apply(link, link.fetched, generation, asked.offset, outcome.run, *ends)
+            run = outcome.run
+            if run is not None and self._evidence is not None:
+                run = self._evidence.read(run)
+            self._apply(link, link.fetched, generation, asked.offset, run, *ends)
             if outcome.nothing_below_end:
                 self._apply(link, link.nothing_below_cut, generation)
         elif isinstance(outcome, OutOfRange):
@@ -528,7 +537,7 @@ class Flow:
             outcome = outcomes.get(copy, problem)
             if isinstance(outcome, writing.Appended):
                 if append.generation == link.generation:
-                    self.progress.appended(link, append.run, self.reactor.seconds())
+                    self._count(link, copy, append)
                 self._apply(link, link.appended, append.generation, append.run.next_offset)
             elif isinstance(outcome, writing.Rejected):
                 is_first = append.generation == link.generation
@@ -544,6 +553,12 @@ class Flow:
                     self._too_large(link.tp.topic, append.run.largest_batch)
                 self._apply(link, link.append_failed, append.generation, outcome)
         self.send_requests()
+
+    def _count(self, link: PartitionLink, copy: TopicPartition, append: Append) -> None:
+        """Count an append that the target acknowledged."""
+        self.progress.appended(link, append.run, self.reactor.seconds())
+        if self._evidence is not None:
+            self._evidence.appended(copy, append, link.lineage.source)
 
     # --- links
 

@@ -21,16 +21,19 @@ Owner: the reactor's thread
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import TimeoutError as DeferredTimeout
 from twisted.python.failure import Failure
 
 from kclient.config import CommonConfig
 from kclient.consumer.wakeup import Wakeup
 from kclient.errors import ClientError, ConfigError, KafkaError
+from kclient.mirror_evidence import evidence_topic
 from kclient.mirror_ledger import ledger_topic
 from kclient.net.cluster import Cluster
 from kclient.net.waiting import sleep
@@ -40,6 +43,7 @@ from mirrormaker.alarms import Alarms
 from mirrormaker.catalog import Applied, Catalog
 from mirrormaker.config import FlowConfig
 from mirrormaker.deletions import TopicDeletions, orphans
+from mirrormaker.evidence import Evidence
 from mirrormaker.group_sync import GroupMirror
 from mirrormaker.heartbeats import Heartbeats
 from mirrormaker.ledger import Ledger
@@ -112,6 +116,8 @@ class Mirror:
             replication_factor=config.settings.replication_factor,
         )
         self.offsets = self._target_offsets()
+        self._evidence = self._new_evidence()
+        self._evidence_running: Deferred[None] | None = None
         self.flow = self.offsets.flow(
             self.source,
             self.target,
@@ -123,6 +129,7 @@ class Mirror:
             too_large=self._too_large,
             record=self.ledger.record,
             rejected=self._rejected,
+            evidence=self._evidence,
         )
         self._wakeup = Wakeup(reactor)
         """Ends the wait for the next comparison of the topics."""
@@ -182,6 +189,20 @@ class Mirror:
         self.compared: dict[str, Topic] = {}
         """The source's topics of the last plan."""
 
+    def _new_evidence(self) -> Evidence | None:
+        """Return what writes evidence of the copy, if that is enabled."""
+        settings = self.config.settings
+        if not settings.emit_evidence:
+            return None
+        return Evidence(
+            self.target,
+            evidence_topic(self.config.source),
+            lambda: self.source_id,
+            interval=settings.emit_evidence_interval,
+            replication_factor=settings.replication_factor,
+            report=self._report,
+        )
+
     def _target_offsets(self) -> TargetOffsets:
         settings = self.config.settings
         if not settings.renumbers:
@@ -211,7 +232,12 @@ class Mirror:
 
     async def stop(self) -> None:
         """Wait at most `DRAIN` seconds for appends in flight, then close both clients."""
-        for running in (self._running, self._groups_running, self._heartbeats_running):
+        for running in (
+            self._running,
+            self._groups_running,
+            self._heartbeats_running,
+            self._evidence_running,
+        ):
             if running is not None:
                 running.cancel()
         self.flow.stop()
@@ -219,11 +245,21 @@ class Mirror:
         while self.flow.appends_in_flight and self._reactor.seconds() < until:
             await sleep(self._reactor, 0.02)
         await self.flow.close_sessions()
+        await self._write_last_evidence(until)
         await self._direction.stop()
         await self.source.close()
         await self.target.close()
         if not self._finished.called:
             self._finished.callback(None)
+
+    async def _write_last_evidence(self, until: float) -> None:
+        """Write the evidence of the last records, if that takes no longer than *until*."""
+        if self._evidence is None:
+            return
+        written = Deferred.fromCoroutine(self._evidence.write())
+        written.addTimeout(max(0.1, until - self._reactor.seconds()), self._reactor)
+        with suppress(DeferredTimeout):
+            await written
 
     @property
     def stopped_links(self) -> list[PartitionLink]:
@@ -263,6 +299,9 @@ class Mirror:
             self._groups_running.addErrback(self._end)
             self._heartbeats_running = Deferred.fromCoroutine(self._heartbeats.run())
             self._heartbeats_running.addErrback(self._end)
+        if self._evidence is not None:
+            self._evidence_running = Deferred.fromCoroutine(self._evidence.run())
+            self._evidence_running.addErrback(self._end)
         self._maybe_finished()
         settings = self.config.settings
         while self.once or settings.refresh_topics:

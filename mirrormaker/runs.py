@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
+from kclient.mirror_evidence import HashedBatch
 from kclient.wire import batches
 from kclient.wire.errors import CorruptMessage
 from kclient.wire.fetch import AbortedTransaction
@@ -38,6 +39,8 @@ class Run:
     """The CRC of the last batch."""
     aborted: Sequence[AbortedTransaction] = ()
     """The aborted transactions of the source that have records in it."""
+    hashed: Sequence[HashedBatch] = ()
+    """Its batches with the hashes of their headers, if `mirrormaker.evidence` wants them."""
 
     @property
     def largest_batch(self) -> int:

@@ -1,8 +1,8 @@
 """Every setting of a mirror link: MirrorMaker 2's name, its type and default, one line of documentation.
 
 Names are those of connect-mirror-maker.properties (KIP-382). Where the default differs from
-MirrorMaker 2, the line gives the reason. `gap.policy`, `topic.deletion.*`, `fetch.max.bytes.per.second` and
-`alarm.*` and `target.offsets` exist only here; `exactly.once.source.support` is Kafka Connect's (KIP-618).
+MirrorMaker 2, the line gives the reason. `gap.policy`, `topic.deletion.*`, `fetch.max.bytes.per.second`, `alarm.*`,
+`emit.evidence.*` and `target.offsets` exist only here; `exactly.once.source.support` is Kafka Connect's (KIP-618).
 """
 
 from __future__ import annotations
@@ -226,6 +226,18 @@ class LinkSettings:
         number(-1),
         "Of their topics; -1 is the cluster's default.replication.factor (MirrorMaker 2: 3).",
     )
+    emit_evidence: bool = _setting(
+        "emit.evidence.enabled",
+        False,
+        boolean,
+        "Whether digests of what was copied are written to the target, with which kaudit finds the log that changed.",
+    )
+    emit_evidence_interval: int = _setting(
+        "emit.evidence.interval.seconds",
+        60,
+        number(1),
+        "How often they are written: a kill costs those since the last time.",
+    )
     alarm_no_progress: int = _setting(
         "alarm.no.progress.seconds",
         60,
@@ -360,9 +372,11 @@ def refused_with_renumber(settings: LinkSettings) -> list[tuple[str, str]]:
         return []
     offsets = "a committed offset of the source is another record at the target"
     marks = "the target's topics do not state which source topic they are a mirror of"
+    headers = "the headers of the target's batches are other ones than those of the source"
     used = [
         ("sync.group.offsets.enabled=true", settings.sync_group_offsets, offsets),
         ("emit.checkpoints.enabled=true", settings.emit_checkpoints, offsets),
         ("topic.deletion.policy=delete", settings.topic_deletion_policy == "delete", marks),
+        ("emit.evidence.enabled=true", settings.emit_evidence, headers),
     ]
     return [(name, reason) for name, is_used, reason in used if is_used]

@@ -31,6 +31,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from kclient.mirror_evidence import is_evidence
 from kclient.mirror_ledger import is_ledger
 from kclient.wire.produce import MIRROR_SOURCE_CONFIG
 from mirrormaker.lineage import SOURCE_TOPIC_ID, Lineage, text_of
@@ -188,7 +189,9 @@ class Selection:
 
     def wants(self, topic: str) -> bool:
         """Return whether the source topic *topic* is to be mirrored."""
-        if _INTERNAL.fullmatch(topic) or is_ledger(topic) or self._is_checkpoints(topic):
+        if _INTERNAL.fullmatch(topic) or is_ledger(topic) or is_evidence(topic):
+            return False
+        if self._is_checkpoints(topic):
             return False
         if self.is_heartbeats(topic):
             return True

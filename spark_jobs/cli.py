@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_jobs.accounting import AcceptedGap
+    from spark_jobs.attribution import EvidenceRead
     from spark_jobs.kept import Kept, Lineage
     from spark_jobs.reconcile import Options, Reconciliation
     from spark_jobs.snapshot import ClusterSnapshot
@@ -124,6 +125,11 @@ kaudit.add_command(pack)
     "--no-ledger",
     is_flag=True,
     help="Ignore the gap ledger that kmirror writes at the target: its gaps are findings.",
+)
+@click.option(
+    "--no-evidence",
+    is_flag=True,
+    help="Ignore what kmirror states it has copied: no finding names the log that has changed.",
 )
 @with_limits("compared")
 @click.option(
@@ -281,6 +287,7 @@ class _Run:
         self._options = options
         self._on = spark_settings(flags)
         self._out: Path = flags["out"]
+        self._evidence: EvidenceRead | None = None
         self._started = time.monotonic()
         now = datetime.now(tz=UTC)
         self._meta: dict[str, object] = {
@@ -323,7 +330,7 @@ class _Run:
 
     def _snapshots(self) -> tuple[ClusterSnapshot, ClusterSnapshot]:
         """Return source and target as they are at the cut, and read the ledger of the target."""
-        from spark_jobs.cluster import read_ledgers
+        from spark_jobs.cluster import read_evidence, read_ledgers
         from spark_jobs.scope import Pair, snapshots
 
         flags = self._flags
@@ -334,15 +341,19 @@ class _Run:
                 ledger = read_ledgers(flags["names"][1], flags["target"])
                 self._options = replace(self._options, ledger=ledger)
 
+        if not flags["no_evidence"]:
+            # Before any log end: both logs then reach behind all that the mirror states here.
+            self._evidence = read_evidence(flags["names"][1], flags["target"])
         pair = Pair(*clusters, flags["topics"], flags["target_prefix"])
         return snapshots(pair, self._progress, between=read_ledger)
 
     def _reconcile(self) -> int:
+        from spark_jobs.attribute import attributed
         from spark_jobs.cluster import time_span
         from spark_jobs.data_source import KafkaReader
         from spark_jobs.reconcile import TimeBuckets, reconcile
         from spark_jobs.session import spark_session
-        from spark_jobs.spark_engine import SparkEngine
+        from spark_jobs.spark_engine import SparkEngine, SparkHeaders
 
         source, target = self._snapshots()
         self._check_clusters(source, target)
@@ -365,6 +376,9 @@ class _Run:
                 progress=self._progress,
                 self_test_failed=not passed,
             )
+            if self._evidence is not None:
+                headers = SparkHeaders(KafkaReader(spark), self._options.window)
+                run = attributed(run, self._evidence, headers)
         self._report(run)
         return int(run.outcome.exit_code)
 

@@ -9,15 +9,17 @@ from typing import Literal, TypeVar
 from kclient import AdminClient, Consumer, TopicPartition
 from kclient.admin.configs import ConfigEntry, ConfigResource, ConfigSource, ResourceType
 from kclient.errors import KafkaTimeoutError
+from kclient.mirror_evidence import Copied, is_evidence
 from kclient.mirror_ledger import is_ledger, view
 from kclient.wire.errors import KafkaError
 from kclient.wire.uuids import encode_uuid
+from spark_jobs.attribution import EvidenceRead
 from spark_jobs.cut import LogRange
 from spark_jobs.gap_ledger import LedgerRead
 from spark_jobs.snapshot import ClusterSnapshot
 
 LEDGER_POLLS = 30
-"""Polls of one second without progress after which a ledger counts as unreadable."""
+"""Polls of one second without progress after which a topic of a mirror counts as unreadable."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -42,7 +44,7 @@ def matching_topics(
 ) -> list[str]:
     """Return the topics of the cluster that begin with *prefix* and match *pattern* after it, without the prefix.
 
-    Internal topics and the gap ledgers of mirrors are left out. Raise ClusterUnreadable when no broker answers.
+    Internal topics, gap ledgers and evidence of mirrors are left out. Raise ClusterUnreadable when no broker answers.
     """
     try:
         with AdminClient({"bootstrap.servers": bootstrap}) as admin:
@@ -52,6 +54,7 @@ def matching_topics(
                 if topic.startswith(prefix)
                 and pattern.fullmatch(topic.removeprefix(prefix))
                 and not is_ledger(topic)
+                and not is_evidence(topic)
             ]
     except KafkaError as problem:
         raise ClusterUnreadable(f"{name} ({bootstrap}): {problem}") from problem
@@ -126,6 +129,20 @@ def read_ledgers(name: str, bootstrap: str) -> LedgerRead:
         return LedgerRead(tuple(topics), problem=f"{name} ({bootstrap}): {problem}")
     entries = [entry for each in views for entry in each.sorted()]
     return LedgerRead(tuple(topics), tuple(entries), sum(each.unreadable for each in views))
+
+
+def read_evidence(name: str, bootstrap: str) -> EvidenceRead:
+    """Return what mirrors have copied to the cluster. A cluster that refuses it has none, and a problem."""
+    topics: list[str] = []
+    copied = Copied()
+    try:
+        with AdminClient({"bootstrap.servers": bootstrap}) as admin:
+            topics = [topic for topic in admin.list_topics() if is_evidence(topic)]
+        for topic in topics:
+            copied.add(_records(bootstrap, TopicPartition(topic, 0)))
+    except KafkaError as problem:
+        return EvidenceRead(tuple(topics), problem=f"{name} ({bootstrap}): {problem}")
+    return EvidenceRead(tuple(topics), copied)
 
 
 def _records(bootstrap: str, tp: TopicPartition) -> list[tuple[bytes | None, bytes | None]]:

@@ -99,6 +99,8 @@ class Finding:
     """For MISSING behind the last common record: the target offset where it would be. Separates lag from loss."""
     key_hash: int | None = None
     flags: int = 0
+    where: str = "unknown"
+    """Which log is not what the mirror copied: `spark_jobs.attribution.Where`."""
 
     @property
     def topic_partition(self) -> TopicPartition:

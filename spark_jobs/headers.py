@@ -19,10 +19,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from hashlib import blake2b
 
+from kclient.mirror_evidence import header_hash
 from kclient.types import TopicPartition
-from kclient.wire.batches import HEADER_SIZE, BatchInfo, Buffer
+from kclient.wire.batches import BatchInfo, Buffer
 from spark_jobs.cut import OffsetRange, PartitionCut
 from spark_jobs.engine import Failure, FailureKind, by_partition, offsets_of
 from spark_jobs.ranges import merged
@@ -31,7 +31,6 @@ from spark_jobs.verdict import ExitCode, Limits, ordered
 from spark_jobs.windows import WindowKey, WindowResult, WindowState
 
 _MASK = (1 << 64) - 1
-_EPOCH_AT, _MAGIC_AT = 12, 16
 
 
 class HeaderVerdict(Enum):
@@ -69,11 +68,8 @@ class HeaderSums:
 
 def sums_of(data: Buffer, info: BatchInfo) -> HeaderSums:
     """Return the sums of one batch: its header without the leader epoch, which each cluster writes itself."""
-    header = bytes(data[info.position : info.position + HEADER_SIZE])
-    hashed = blake2b(header[:_EPOCH_AT] + header[_MAGIC_AT:], digest_size=8).digest()
-    return HeaderSums(
-        1, info.record_count, info.size, int.from_bytes(hashed, "little"), info.next_offset
-    )
+    hashed = header_hash(data, info.position)
+    return HeaderSums(1, info.record_count, info.size, hashed, info.next_offset)
 
 
 Sums = Mapping[WindowKey, HeaderSums]

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from kclient.types import TopicPartition
 from spark_jobs.accounting import AcceptedGap, Account, Evidence, KeySpans, Ledger
 from spark_jobs.align import Alignment
+from spark_jobs.attribution import Attributed
 from spark_jobs.cut import LogRange, OffsetRange, PartitionCut, freeze
 from spark_jobs.engine import (
     Copies,
@@ -116,6 +117,8 @@ class Reconciliation:
     cost: Cost
     carried: Plan = field(default_factory=Plan)
     """What the run uses of an earlier one."""
+    attributed: Attributed | None = None
+    """What the mirror's evidence shows; None if it was not asked."""
 
     @property
     def believed(self) -> Believed:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from spark_jobs.accounting import add
+from spark_jobs.attribution import Reason, Where
 from spark_jobs.cut import PartitionCut
 from spark_jobs.findings import DEFAULT_MAX_FINDINGS, Finding, FindingClass
 from spark_jobs.kept import Compared, Earlier, Proof, by_run, compared
@@ -22,7 +23,7 @@ from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import Counts
 from spark_jobs.windows import Digest, WindowResult, WindowState, root
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Of report.json; `schemas/report.json` describes it."""
 _MARKS = "kbroker.mirror."
 """Settings with which the mirror marks its topics at the target."""
@@ -59,6 +60,7 @@ def build_document(
         "totals": _totals(run.counts),
         "explained": _by_cause(run.account.explained.values()),
         "ledger": _ledger(run),
+        "evidence": _evidence(run),
         "since": _since(run),
         "topics": [_topic(run, topic) for topic in topics],
         "windows": {"offsets": run.options.window, "states": _states(run.windows)},
@@ -133,6 +135,22 @@ def _ledger(run: Reconciliation) -> dict[str, object] | None:
         ],
         "unreadable": ledger.unreadable,
         "problem": ledger.problem,
+    }
+
+
+def _evidence(run: Reconciliation) -> dict[str, object] | None:
+    """Return which log the mirror's evidence shows as changed, in records of findings; None with --no-evidence."""
+    found = run.attributed
+    if found is None:
+        return None
+    return {
+        "topics": list(found.evidence.topics),
+        "unreadable": found.evidence.copied.unreadable,
+        "problem": found.evidence.problem,
+        "where": {each.value: found.where.get(each, 0) for each in Where},
+        "unknown_because": {
+            each.value: found.reasons[each] for each in Reason if each in found.reasons
+        },
     }
 
 
@@ -255,6 +273,7 @@ def finding_lines(findings: Iterable[tuple[int, Finding]], window: int) -> list[
                 "dst_hash": _hex(finding.target_hash),
                 "ts": finding.timestamp_ms,
                 "window": _window(finding.position, window),
+                "where": finding.where,
             },
             sort_keys=True,
         )

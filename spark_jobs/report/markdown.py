@@ -107,12 +107,13 @@ def _findings(report: Report) -> list[str]:
     shown = report.first_findings(ROWS)
     return _table(
         f"Findings ({len(shown)} of {total})",
-        ("#", "class", "what", "record time"),
+        ("#", "class", "what", "changed log", "record time"),
         [
             (
                 each["seq"],
                 each["class"],
                 finding_line(each).strip().partition(each["class"])[2].strip(),
+                each["where"],
                 "" if each["ts"] is None else second(each["ts"]),
             )
             for each in shown

@@ -123,7 +123,7 @@ def _remarks(document: Document) -> list[str]:
     if document["explained"]:
         causes = ", ".join(f"{cause} {_n(count)}" for cause, count in document["explained"].items())
         lines.append(f"explained gaps: {causes}")
-    return lines + _ledger(document["ledger"])
+    return lines + _ledger(document["ledger"]) + _evidence(document["evidence"])
 
 
 def _since(since: dict[str, Any] | None) -> list[str]:
@@ -166,6 +166,21 @@ def _ledger(ledger: dict[str, Any] | None) -> list[str]:
             f"  refused {each['topic']} p{each['partition']} {each['from']} to {each['until']}: {each['reason']}"
             for each in ledger["refused_entries"][:2]
         ),
+    ]
+
+
+def _evidence(evidence: dict[str, Any] | None) -> list[str]:
+    """Return a line about which log the mirror's evidence shows as changed, if there are findings."""
+    if evidence is None or not (evidence["topics"] or evidence["problem"]):
+        return []
+    if evidence["problem"]:
+        return [f"evidence of the mirror was not read: {evidence['problem']}"]
+    shown = [f"{name} {_n(count)}" for name, count in evidence["where"].items() if count]
+    if not shown:
+        return []
+    because = ", ".join(f"{why} {_n(count)}" for why, count in evidence["unknown_because"].items())
+    return [
+        f"changed since the copy: {'   '.join(shown)}{f' ({because})' if because else ''}",
     ]
 
 

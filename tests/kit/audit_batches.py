@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kclient.types import TopicPartition
 from kclient.wire import batches
@@ -31,6 +31,7 @@ from spark_jobs.engine import (
     WindowRows,
     breaks,
 )
+from spark_jobs.header_batches import HEADER_COLUMNS, header_rows
 from spark_jobs.ranges import Ranges, subtract
 from spark_jobs.reader import Fetched, RangesLeft, Unread
 from spark_jobs.snapshot import ClusterSnapshot
@@ -264,6 +265,19 @@ class BatchEngine:
             for task, fetched in self.tasks(cluster, ranges)
             for batch in digest_batches(fetched, task, self._shape)
             for row in batch.to_pylist()
+        ]
+        return WindowRows(
+            [row for row in rows if row["unread"] is None], _failures(cluster.name, rows)
+        )
+
+    def header_rows(
+        self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], window: int
+    ) -> WindowRows:
+        names = [name for name, _ in HEADER_COLUMNS]
+        rows: list[dict[str, Any]] = [
+            dict(zip(names, row, strict=True))
+            for task, fetched in self.tasks(cluster, ranges)
+            for row in header_rows(fetched, task, ranges, window)
         ]
         return WindowRows(
             [row for row in rows if row["unread"] is None], _failures(cluster.name, rows)

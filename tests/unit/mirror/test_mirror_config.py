@@ -238,6 +238,7 @@ def test_what_needs_the_same_offsets_is_refused_with_other_offsets() -> None:
     for name in (
         "sync.group.offsets.enabled",
         "emit.checkpoints.enabled",
+        "emit.evidence.enabled",
     ):
         assert f"{name}=true: cannot be with target.offsets=renumber" in problems(
             {**renumbered, name: "true"}

@@ -1,0 +1,111 @@
+"""Writes what a mirror has copied into a topic of the target, as evidence for kaudit.
+
+Theory of operation
+===================
+`read` hashes the batch headers of a fetched run, `appended` those of the same bytes when the target has acknowledged
+them. `mirrormaker.copied_extents` makes extents of both. Every ``emit.evidence.interval.seconds`` the extents that have
+grown are written, acknowledged by all in-sync replicas. The copy never waits for them: what a kill or an unreachable
+topic costs is evidence, and kaudit then reports that it has none.
+
+In: runs, acknowledged appends   Out: records of the evidence topic   Owner: the reactor's thread
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from kclient.mirror_evidence import CopiedTopic, encode, hashed_batches, header_hash
+from kclient.net.cluster import Cluster
+from kclient.net.waiting import sleep
+from kclient.types import TopicPartition
+from kclient.wire.errors import KafkaError
+from kclient.wire.records import Record
+from mirrormaker.copied_extents import CopiedExtents, Place
+from mirrormaker.internal_topic import InternalTopic
+from mirrormaker.lineage import text_of
+from mirrormaker.link_state import Append
+from mirrormaker.runs import Run
+
+MOST_WAITING = 100_000
+"""Extents that wait for an unreachable topic: about 20 MB."""
+
+EXTENTS_PER_BATCH = 500
+"""Extents in one record batch: about 200 KB, below every usual max.message.bytes."""
+
+
+class Evidence:
+    """The evidence *topic* at *target*. *source_id* returns the cluster id of the source."""
+
+    def __init__(
+        self,
+        target: Cluster,
+        topic: str,
+        source_id: Callable[[], str],
+        *,
+        interval: float,
+        replication_factor: int,
+        report: Callable[[str, str], None],
+    ) -> None:
+        self._target = target
+        self._topic = topic
+        self._source_id = source_id
+        self._interval = interval
+        self._report = report
+        self._extents = CopiedExtents(MOST_WAITING)
+        self._records = InternalTopic(
+            target, topic, replication_factor=replication_factor, compact_existing=True
+        )
+        self._reported = ""
+
+    def read(self, run: Run) -> Run:
+        """Return *run* with the hashes of its batches, which were just read."""
+        return replace(run, hashed=hashed_batches(run.data))
+
+    def appended(self, copy: TopicPartition, append: Append, source_topic_id: str) -> None:
+        """Add an append to *copy* that the target acknowledged."""
+        run = append.run
+        target_id = text_of(self._target.metadata.topic_id(copy.topic))
+        place = Place(copy, CopiedTopic(self._source_id(), source_topic_id, target_id))
+        batches = [
+            (base_offset, hashed, header_hash(run.data, position))
+            for position, base_offset, hashed in run.hashed
+        ]
+        self._extents.appended(place, append.expected_log_end, batches, run.next_offset)
+
+    def removed(self, copy: TopicPartition) -> None:
+        """Handle that the mirror no longer copies to *copy*."""
+        self._extents.removed(copy)
+
+    async def run(self) -> None:
+        """Write what has grown, every ``emit.evidence.interval.seconds``."""
+        while True:
+            await sleep(self._target.reactor, self._interval)
+            await self.write()
+
+    async def write(self) -> None:
+        """Write what has grown since the last write. An error is reported, and the extents are written later."""
+        left: list[Any] = self._extents.due()
+        text = ""
+        now = time.time_ns() // 1_000_000
+        try:
+            if left:
+                await self._records.create()
+            while left:
+                due = left[:EXTENTS_PER_BATCH]
+                await self._records.append(
+                    Record(n, now, *encode(place.tp, place.topic, extent))
+                    for n, (place, extent) in enumerate(due)
+                )
+                del left[:EXTENTS_PER_BATCH]
+        except KafkaError as problem:
+            text = f"cannot be written: {problem}"
+        finally:
+            self._extents.not_written(left)
+        if self._extents.dropped:
+            text += f" {self._extents.dropped} extents were dropped: kaudit has no evidence of them"
+        if text != self._reported:
+            self._report(f"evidence {self._topic}", text.strip() or "is written again")
+        self._reported = text
