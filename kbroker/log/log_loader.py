@@ -224,11 +224,15 @@ def _agree(
 
 
 def _epoch_of_batch(segments: LogSegments, offset: int) -> int | None:
-    """Return the leader epoch of the batch at or behind *offset*; None where that cannot be read, or there is none."""
+    """Return the leader epoch of the batch with *offset*; None where that cannot be read, and in a hole.
+
+    Compaction may have removed the first batch of an epoch: the next one may be of a later epoch.
+    """
     segment = segments[segments.index_of(offset)]
     with suppress(CorruptMessage):
         found = segment.locate(offset)
-        return None if found is None else found.info.leader_epoch
+        if found is not None and found.info.base_offset <= offset:
+            return found.info.leader_epoch
     return None
 
 

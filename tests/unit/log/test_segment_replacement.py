@@ -165,6 +165,28 @@ def test_the_hole_behind_a_new_segment_is_no_loss_for_recovery(
     assert values(cut) == [b"0"], "without the file the same hole is a loss"
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_hole_where_a_leader_epoch_begins_does_not_contradict_the_epochs(
+    tmp_path: Path, clean: bool
+) -> None:
+    log = open_log(tmp_path / "t-0", **SETTINGS)
+    for n, epoch in enumerate([0, 0, 3, 3, 3, 4]):
+        append(log, n, value=b"%d" % n, epoch=epoch)
+    log.flush()
+    replacement = log.start_replacement(0, 2)
+    replacement.write(batches(log, 0, 3))  # without the last record of epoch 0 and the first of 3
+    replacement.publish()
+    log.replace_segments(replacement)
+    replacement.sync()
+    log.complete_replacement(replacement)
+    expected = log.leader_epochs.entries
+    assert [tuple(each) for each in expected] == [(0, 0), (3, 2), (4, 5)]
+    log.close(clean=clean)
+    again = open_log(tmp_path / "t-0", clean=clean, recovery_point=6, **SETTINGS)
+    assert again.leader_epochs.entries == expected
+    assert not [note for note in again.notes if "leader epochs" in note]
+
+
 def test_a_new_segment_that_cannot_be_read_is_named_and_nothing_is_removed(
     log: UnifiedLog, tmp_path: Path
 ) -> None:
