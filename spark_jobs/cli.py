@@ -24,6 +24,7 @@ from spark_jobs.commands.headers import headers
 from spark_jobs.commands.options import (
     cluster_names,
     spark_settings,
+    with_hash_key,
     with_limits,
     with_run,
     with_spark,
@@ -32,6 +33,7 @@ from spark_jobs.commands.pack import pack
 from spark_jobs.commands.profile import profile
 from spark_jobs.commands.watch import watch
 from spark_jobs.findings import DEFAULT_MAX_FINDINGS, FindingClass
+from spark_jobs.hash_key import read_hash_key
 from spark_jobs.verdict import ExitCode, Limits
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.accounting import AcceptedGap
     from spark_jobs.attribution import EvidenceRead
+    from spark_jobs.hash_key import HashKey
     from spark_jobs.kept import Kept, Lineage
     from spark_jobs.reconcile import Options, Reconciliation
     from spark_jobs.snapshot import ClusterSnapshot
@@ -131,6 +134,7 @@ kaudit.add_command(pack)
     is_flag=True,
     help="Ignore what kmirror states it has copied: no finding names the log that has changed.",
 )
+@with_hash_key("The secret key of the hashes in the report. Default: a public one.")
 @with_limits("compared")
 @click.option(
     "--fail-on",
@@ -165,7 +169,8 @@ def reconcile(**options: Any) -> None:
         options["topics"] = re.compile(options["topics"])
         accepted = _accepted_gaps(options["accepted_gaps"])
         options["previous"] = _previous(options["previous"])
-        kept, window = _kept(options)
+        hash_key = read_hash_key(options["hash_key"])
+        kept, window = _kept(options, hash_key)
         recheck = _share(options["recheck"])
     except re.error as problem:
         raise click.UsageError(f"--topics {options['topics']!r}: {problem}") from None
@@ -183,6 +188,7 @@ def reconcile(**options: Any) -> None:
             accepted,
             kept=kept,
             recheck=recheck,
+            hash_key=hash_key,
         ),
     )
     sys.exit(run.guarded())
@@ -216,7 +222,7 @@ def _accepted_gaps(path: Path | None) -> tuple[AcceptedGap, ...]:
     return tuple(gaps)
 
 
-def _kept(options: dict[str, Any]) -> tuple[Kept | None, int]:
+def _kept(options: dict[str, Any], key: HashKey) -> tuple[Kept | None, int]:
     """Return what the run of `--since` kept, and the size of a window; raise ValueError if they do not fit."""
     from spark_jobs.reconcile import DEFAULT_WINDOW_OFFSETS
     from spark_jobs.report.kept_files import KeptUnusable, load_kept
@@ -229,7 +235,7 @@ def _kept(options: dict[str, Any]) -> tuple[Kept | None, int]:
             "--since cannot be used with --renumbered: its windows have no counterpart"
         )
     try:
-        kept = load_kept(options["since"])
+        kept = load_kept(options["since"], key)
     except KeptUnusable as problem:
         raise ValueError(str(problem)) from None
     if window not in (None, kept.window):
@@ -364,7 +370,7 @@ class _Run:
             passed = self._self_test(spark)
             run = reconcile(
                 SparkEngine(
-                    KafkaReader(spark),
+                    KafkaReader(spark, key=self._options.hash_key),
                     self._options.window,
                     buckets,
                     max_findings=self._flags["max_findings"],

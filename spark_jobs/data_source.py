@@ -34,8 +34,10 @@ from spark_jobs.arrow_batches import (
     record_batches,
     spark_schema,
 )
+from spark_jobs.content_hash import DEFAULT_HASH_KEY
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import DIGEST_COLUMNS, WindowShape, merged
+from spark_jobs.hash_key import PUBLIC, HashKey
 from spark_jobs.header_batches import HEADER_COLUMNS, header_batches, merged_headers
 from spark_jobs.reader import fetch_ranges
 from spark_jobs.tasks import pack
@@ -56,6 +58,9 @@ _COLUMNS = {
 }
 
 DEFAULT_SLICE_OFFSETS = 2_000_000
+
+HASH_SECRET = "hash.secret"
+"""The option with the key of the hashes. Spark's default redaction covers names with this word."""
 
 
 @dataclass
@@ -105,6 +110,7 @@ class _Reader(DataSourceReader):
         self._shape = WindowShape(*json.loads(options.get("windows", "[10000]")))
         self._slice_offsets = _positive(options, "slice.offsets", DEFAULT_SLICE_OFFSETS)
         self._tasks = _positive(options, "tasks", 1)
+        self._key = options.get(HASH_SECRET, DEFAULT_HASH_KEY)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the ranges of each task; at least one task, because Spark rejects an empty list."""
@@ -117,10 +123,12 @@ class _Reader(DataSourceReader):
         ranges = partition.ranges
         fetched = fetch_ranges(self._bootstrap, ranges)
         if self._output == DIGESTS:
-            return digest_batches(fetched, ranges, self._shape)
+            return digest_batches(fetched, ranges, self._shape, self._key)
         if self._output == HEADERS:
             return header_batches(fetched, ranges, self._ranges, self._shape.window)
-        return (hash_batches if self._output == HASHES else record_batches)(fetched, ranges)
+        if self._output == HASHES:
+            return hash_batches(fetched, ranges, self._key)
+        return record_batches(fetched, ranges)
 
 
 def _positive(options: Mapping[str, str], name: str, default: int) -> int:
@@ -131,11 +139,17 @@ def _positive(options: Mapping[str, str], name: str, default: int) -> int:
 
 
 class KafkaReader:
-    """Reads clusters for an audit, through Spark."""
+    """Reads clusters for an audit, through Spark; *key* is that of the hashes."""
 
-    def __init__(self, spark: SparkSession, slice_offsets: int = DEFAULT_SLICE_OFFSETS) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        slice_offsets: int = DEFAULT_SLICE_OFFSETS,
+        key: HashKey = PUBLIC,
+    ) -> None:
         self._spark = spark
         self._slice_offsets = slice_offsets
+        self._key = key
 
     def digests(
         self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], shape: WindowShape
@@ -162,6 +176,7 @@ class KafkaReader:
             .option("ranges", ranges_json([each for each in ranges if each.high > each.low]))
             .option("output", output)
             .option("slice.offsets", self._slice_offsets)
+            .option(HASH_SECRET, self._key.text)
             .option("tasks", 2 * self._spark.sparkContext.defaultParallelism)
             .options(**options)
             .load()

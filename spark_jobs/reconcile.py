@@ -40,6 +40,7 @@ from spark_jobs.engine import (
 )
 from spark_jobs.findings import Finding
 from spark_jobs.gap_ledger import Believed, LedgerRead, believed
+from spark_jobs.hash_key import PUBLIC, HashKey
 from spark_jobs.kept import DEFAULT_RECHECK, Kept, Lineage, Plan, changed
 from spark_jobs.kept import plan as plan_kept
 from spark_jobs.ranges import Ranges, merged, subtract
@@ -78,6 +79,7 @@ class Options:
     recheck: float = DEFAULT_RECHECK
     """The share of the kept windows that is read again."""
     lineage: Lineage = field(default_factory=Lineage)
+    hash_key: HashKey = PUBLIC
 
 
 @dataclass(slots=True)

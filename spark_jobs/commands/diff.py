@@ -21,6 +21,7 @@ from spark_jobs.commands.run_directory import (
     Side,
     finding_of,
     is_as_audited,
+    key_of,
     load_findings,
     load_report,
     places,
@@ -28,6 +29,7 @@ from spark_jobs.commands.run_directory import (
     with_run_directory,
     with_timeout,
 )
+from spark_jobs.hash_key import PUBLIC, HashKey
 from spark_jobs.verdict import ExitCode
 
 if TYPE_CHECKING:
@@ -79,6 +81,7 @@ def diff(**options: Any) -> None:
         sides = [places(each, report) for each in chosen]
         schemas = _schemas(options["files"], options["ids"])
         run_id = str(report["meta"]["run_id"])
+        key = key_of(report, options["hash_key"])
 
     def work() -> int:
         from spark_jobs import avro_diff
@@ -90,7 +93,7 @@ def diff(**options: Any) -> None:
                 look_up(left.place, options["timeout"]),
                 look_up(right.place, options["timeout"]),
             )
-            diffs.append(finding_diff(finding, (left, right), found, schemas))
+            diffs.append(finding_diff(finding, (left, right), found, schemas, key))
         whole = avro_diff.Diff(run_id, diffs, left_out, one_side)
         if options["form"] == "json":
             show(json.dumps(avro_diff.json_document(whole), ensure_ascii=False))
@@ -162,8 +165,9 @@ def finding_diff(
     sides: tuple[Side, Side],
     found: tuple[Found, Found],
     schemas: Schemas,
+    key: HashKey | None = PUBLIC,
 ) -> FindingDiff:
-    """Return the difference of the two records of *finding*."""
+    """Return the difference of the two records of *finding*, which has hashes of *key*."""
     from spark_jobs.avro_diff import FindingDiff, Status
     from spark_jobs.avro_fields import compare
     from spark_jobs.stored_record import Absent, Stored
@@ -182,7 +186,7 @@ def finding_diff(
     changed = [
         side.place.cluster
         for side, each in zip(sides, (left, right), strict=True)
-        if is_as_audited(side, each) is False
+        if is_as_audited(side, each, key) is False
     ]
     return FindingDiff(
         finding,

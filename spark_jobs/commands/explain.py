@@ -21,6 +21,7 @@ from spark_jobs.commands.run_directory import (
     Side,
     finding_of,
     is_as_audited,
+    key_of,
     load_findings,
     load_report,
     places,
@@ -31,6 +32,7 @@ from spark_jobs.commands.run_directory import (
 from spark_jobs.verdict import ExitCode
 
 if TYPE_CHECKING:
+    from spark_jobs.hash_key import HashKey
     from spark_jobs.record_lookup import Place
     from spark_jobs.record_text import Decoder
     from spark_jobs.stored_record import Found
@@ -49,7 +51,12 @@ if TYPE_CHECKING:
 )
 @with_timeout
 def explain(
-    directory: Path, number: int | None, avro: Path | None, max_bytes: int, timeout: float
+    directory: Path,
+    number: int | None,
+    hash_key: Path | None,
+    avro: Path | None,
+    max_bytes: int,
+    timeout: float,
 ) -> None:
     """Print the records of a finding side by side, as both clusters hold them now.
 
@@ -59,6 +66,7 @@ def explain(
         report = load_report(directory)
         finding = finding_of(load_findings(directory, report), number, directory)
         sides = places(finding, report)
+        key = key_of(report, hash_key)
         decoder = _decoder(avro)
 
     def work() -> int:
@@ -66,7 +74,7 @@ def explain(
 
         left, right = sides
         found = look_up(left.place, timeout), look_up(right.place, timeout)
-        lines = _explanation(finding, report, sides, found, decoder, max_bytes)
+        lines = _explanation(finding, report, sides, found, decoder, max_bytes, key)
         lines += _yourself(sides, found, avro)
         show("\n".join(lines))
         return _exit_code(sides, found)
@@ -93,6 +101,7 @@ def _explanation(
     found: tuple[Found, Found],
     decoder: Decoder | None,
     max_bytes: int,
+    key: HashKey | None,
 ) -> list[str]:
     from spark_jobs.record_text import Row, Style, differing, printable, sections, table
     from spark_jobs.stored_record import Stored
@@ -101,13 +110,15 @@ def _explanation(
     style = Style(max_bytes, decoder, width)
     shown = sections(*found, style)
     if shown:
-        audited = [_as_audited(side, each) for side, each in zip(sides, found, strict=True)]
+        audited = [_as_audited(side, each, key) for side, each in zip(sides, found, strict=True)]
         shown[0].rows.append(Row("as audited", audited[0], audited[1]))
     run_id = report["meta"]["run_id"]
     lines = [
         f"finding {finding['seq']} of run {run_id}: {finding['class']}, "
         f"{finding['topic']} partition {finding['partition']}"
     ]
+    if finding.get("where", "unknown") != "unknown":
+        lines.append(f"changed since the copy, by the mirror's evidence: {finding['where']}")
     if finding["field"]:
         lines.append(f"the audit found: {printable(finding['field'])}")
     if finding["distance"]:
@@ -124,14 +135,16 @@ def _explanation(
     return lines
 
 
-def _as_audited(side: Side, found: Found) -> list[str]:
+def _as_audited(side: Side, found: Found, key: HashKey | None) -> list[str]:
     """Return whether the record is still as the audit read it; nothing if the finding has no hash of it."""
     from spark_jobs.content_hash import MOST_BYTES
     from spark_jobs.stored_record import Stored
 
     if side.audited_hash is None or not isinstance(found, Stored):
         return []
-    same = is_as_audited(side, found)
+    if key is None:
+        return ["not checked: the hash has a secret key (--hash-key)"]
+    same = is_as_audited(side, found, key)
     if same is None:
         return [f"not checked: above {MOST_BYTES:,} bytes"]
     return ["yes, the same hash" if same else "NO, it has CHANGED since"]

@@ -112,6 +112,16 @@ def with_out(*files: str) -> Option:
     )
 
 
+def with_hash_key(meaning: str) -> Option:
+    """Give a command --hash-key; `spark_jobs.hash_key.read_hash_key` reads it."""
+    return click.option(
+        "--hash-key",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help=meaning,
+    )
+
+
 def with_pair(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give *command* the options that name two clusters and their topics; `pair_of` reads them."""
     return _with(_PAIR, command)

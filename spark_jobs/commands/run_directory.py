@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from spark_jobs.commands.options import with_hash_key
+from spark_jobs.hash_key import HashKey, read_hash_key
 from spark_jobs.report.hashes import file_hash
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def with_run_directory(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command --run and --finding; *default* is what it does without --finding."""
+    """Give a command --run, --finding and --hash-key; *default* is what it does without --finding."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         number = click.option(
@@ -36,7 +38,10 @@ def with_run_directory(default: str) -> Callable[[Callable[..., Any]], Callable[
             metavar="DIR",
             help="The --out directory of `kaudit reconcile`.",
         )
-        return directory(number(command))
+        key = with_hash_key(
+            "The --hash-key of the audit: to see whether a record has changed since."
+        )
+        return directory(number(key(command)))
 
     return decorate
 
@@ -153,9 +158,23 @@ def finding_of(
     )
 
 
-def is_as_audited(side: Side, found: Stored) -> bool | None:
-    """Return whether the record has the hash that the audit read; None if that is not known."""
+def key_of(report: Mapping[str, Any], path: Path | None) -> HashKey | None:
+    """Return the key of the report's hashes; None if it is secret and *path* is None. Raise ValueError for another."""
+    key = read_hash_key(path)
+    name = report.get("hash_key") or ""
+    if key.name == name:
+        return key
+    if path is None:
+        return None
+    what = f"with the key {name}" if name else "with the public key"
+    raise ValueError(f"--hash-key {path}: it is the key {key.name}, the report has hashes {what}")
+
+
+def is_as_audited(side: Side, found: Stored, key: HashKey | None) -> bool | None:
+    """Return whether the record has the hash that the audit read, with *key*; None if that is not known."""
     from spark_jobs.content_hash import content_hash
 
-    now = None if side.audited_hash is None else content_hash(found)
+    if side.audited_hash is None or key is None:
+        return None
+    now = content_hash(found, key.text)
     return None if now is None else f"{now:016x}" == side.audited_hash

@@ -45,7 +45,7 @@ def build_report(
     lines = finding_lines(sample(run.findings, max_findings), run.options.window)
     repair = repair_plan(run)
     document = build_document(run, meta, max_findings)
-    digests = parquet_bytes(digest_rows(run), run.options.window)
+    digests = parquet_bytes(digest_rows(run), run.options.window, run.options.hash_key)
     document["files"] = {
         DIGESTS: content_hash(digests),
         "findings.jsonl": text_hash(lines_text(lines)),

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kclient.types import TopicPartition
-from spark_jobs.content_hash import DEFAULT_HASH_KEY
 from spark_jobs.cut import PartitionCut
+from spark_jobs.hash_key import PUBLIC, HashKey
 from spark_jobs.kept import compared
 from spark_jobs.ranges import Ranges, intersect, subtract
 from spark_jobs.reconcile import Reconciliation
@@ -20,8 +20,6 @@ from spark_jobs.windows import Digest, WindowResult, WindowState
 
 DIGESTS = "digests.parquet"
 DIGESTS_VERSION = 1
-HASH = DEFAULT_HASH_KEY
-"""Names the hash function of the digests. It changes whenever equal records get another hash."""
 
 SIDES = ("source", "target")
 EQUAL, UNREAD, COMPACTED, GONE = "equal", "unread", "compacted", "gone"
@@ -130,12 +128,12 @@ def _row(
     return DigestRow(*tp, side, span[0], span[1] - 1, *sums, name, run_id)
 
 
-def parquet_bytes(rows: Iterable[DigestRow], window: int) -> bytes:
-    """Return *rows* as digests.parquet; *window* is the size of a window in offsets."""
+def parquet_bytes(rows: Iterable[DigestRow], window: int, key: HashKey = PUBLIC) -> bytes:
+    """Return *rows* as digests.parquet; *window* is the size of a window in offsets, *key* that of the hashes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    about = {"version": str(DIGESTS_VERSION), "hash": HASH, "window": str(window)}
+    about = {"version": str(DIGESTS_VERSION), "hash": key.function, "window": str(window)}
     types = {
         "topic": pa.string(),
         "partition": pa.int32(),

@@ -55,6 +55,7 @@ def build_document(
         "not_failed_on": {
             each.value: count for each, count in sorted(run.outcome.not_failed_on.items(), key=str)
         },
+        "hash_key": run.options.hash_key.name or None,
         "source": cluster_document(run.source),
         "target": cluster_document(run.target),
         "totals": _totals(run.counts),

@@ -12,13 +12,13 @@ from typing import Any
 
 from kclient.types import TopicPartition
 from spark_jobs.cut import OffsetRange
+from spark_jobs.hash_key import PUBLIC, HashKey
 from spark_jobs.kept import Earlier, Kept, KeptPartition, KeptRun, KeptWindow, Proof
 from spark_jobs.report.digests import (
     DIGESTS,
     DIGESTS_VERSION,
     EQUAL,
     GONE,
-    HASH,
     DigestRow,
     rows_of,
 )
@@ -33,10 +33,10 @@ class KeptUnusable(Exception):
     """Nothing can be concluded from a kept run; the text names the directory and the reason."""
 
 
-def load_kept(directory: Path) -> Kept:
-    """Return what the last run in *directory* kept; raise KeptUnusable."""
+def load_kept(directory: Path, key: HashKey = PUBLIC) -> Kept:
+    """Return what the last run in *directory* kept, for a run with hashes of *key*; raise KeptUnusable."""
     try:
-        return _load(directory)
+        return _load(directory, key)
     except KeptUnusable as problem:
         raise KeptUnusable(f"--since {directory}: {problem}") from None
     except OSError as problem:
@@ -45,7 +45,7 @@ def load_kept(directory: Path) -> Kept:
         raise KeptUnusable(f"--since {directory}: {problem!r}") from problem
 
 
-def _load(directory: Path) -> Kept:
+def _load(directory: Path, key: HashKey) -> Kept:
     text = (directory / DIGESTS_REPORT).read_bytes()
     document = json.loads(text)
     if document["schema_version"] != SCHEMA_VERSION or "files" not in document:
@@ -55,8 +55,11 @@ def _load(directory: Path) -> Kept:
     if sha256(content).hexdigest() != document["files"][DIGESTS]:
         raise KeptUnusable(f"{DIGESTS} is not the file of its report: another SHA-256")
     rows, about = rows_of(content)
-    if about["version"] != str(DIGESTS_VERSION) or about["hash"] != HASH:
-        raise KeptUnusable(f"{DIGESTS} has hash {about['hash']!r}, this version has {HASH!r}")
+    if about["version"] != str(DIGESTS_VERSION) or about["hash"] != key.function:
+        raise KeptUnusable(
+            f"{DIGESTS} has hash {about['hash']!r}, this run has {key.function!r}: hashes of different keys or "
+            "versions cannot be compared (--hash-key)"
+        )
     if ExitCode.INTERNAL in document["exit_codes"]:
         raise KeptUnusable("the self-test of that run failed")
     if document["limits"]["renumbered"]:

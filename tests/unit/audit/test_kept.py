@@ -183,7 +183,7 @@ def test_a_directory_without_kept_digests_is_refused(history: History, name: str
 
 def test_another_version_of_the_hash_is_refused(history: History) -> None:
     forged(history, lambda _: None, {b"kaudit.hash": b"kaudit digest v0"})
-    assert "has hash 'kaudit digest v0', this version has 'kaudit digest v1'" in refusal(history)
+    assert "has hash 'kaudit digest v0', this run has 'kaudit digest v1'" in refusal(history)
 
 
 def test_a_run_with_a_failed_self_test_or_renumbered_offsets_is_refused(history: History) -> None:
