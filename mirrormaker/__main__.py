@@ -132,6 +132,35 @@ def gaps(file: Path, form: str) -> None:
 
 @main.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--flow", help="The direction: 'east->west'.")
+@click.option("--groups", default="", metavar="REGEXES", help="Groups; default: as the settings.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text",
+    help="json: an object a line.")  # fmt: skip
+def translate(file: Path, flow: str | None, groups: str, form: str) -> None:
+    """Print the committed offsets of the source's groups as offsets of the target. Nothing is changed.
+
+    With target.offsets=renumber an offset is never further than what the group has consumed; the
+    last column states how many source offsets are consumed again at most.
+
+    Exit codes: 0 printed; 3 a cluster is unreachable; 5 some offsets are unknown, or some
+    partitions or groups could not be read.
+    """
+    chosen = _flow(_load(file), flow, may_renumber=True)
+    _check_patterns(groups, "--groups")
+
+    def start(reactor: Any, _: object) -> Awaitable[int]:
+        from mirrormaker.translate import show_translation
+
+        def warn(text: str) -> None:
+            click.echo(f"kmirror: {text}", err=True)
+
+        return show_translation(reactor, chosen, groups, click.echo, warn, as_json=form == "json")
+
+    sys.exit(_in_reactor(start))
+
+
+@main.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--samples", type=click.IntRange(1), default=20, show_default=True,
     help="Offsets to read of each partition; the first and the last one are among them.")  # fmt: skip
 @click.option("--seed", type=int, help="Read the offsets of an earlier run; default: new ones.")
@@ -331,11 +360,11 @@ def _echo(line: str) -> None:
     click.echo(line, err=True)
 
 
-def _check_patterns(topics: str) -> None:
+def _check_patterns(patterns: str, option: str = "--topics") -> None:
     try:
-        pattern_list(topics)
+        pattern_list(patterns)
     except ValueError as problem:
-        raise click.UsageError(f"--topics: {problem}") from None
+        raise click.UsageError(f"{option}: {problem}") from None
 
 
 def _show_record(done: dict[str, Any] | None, file: Path | None) -> None:
@@ -356,15 +385,16 @@ def _written(file: Path, text: str) -> bool:
     return True
 
 
-def _flow(config: MirrorConfig, name: str | None) -> FlowConfig:
-    """Return the flow with this name, or the only one."""
+def _flow(config: MirrorConfig, name: str | None, *, may_renumber: bool = False) -> FlowConfig:
+    """Return the flow with this name, or the only one; refuse one that renumbers unless *may_renumber*."""
     names = [each.name for each in config.flows]
     if name is None and len(names) > 1:
         raise click.UsageError(f"--flow: name one of {', '.join(names)}")
     found = [each for each in config.flows if name in (None, each.name)]
     if not found:
         raise click.UsageError(f"--flow: {name!r} is not one of {', '.join(names)}")
-    _check_keeps_offsets(found[0])
+    if not may_renumber:
+        _check_keeps_offsets(found[0])
     return found[0]
 
 

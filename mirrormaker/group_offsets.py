@@ -1,8 +1,9 @@
 """Decides which committed offsets of a consumer group to commit at the target. Pure.
 
-Offsets are the same on both sides: an offset is copied as it is, with its metadata. `place` clamps it to the target's
-log end, and never raises it. `decide` applies the rules of MirrorMaker 2: a group with members at the target is not
-changed, and no offset there moves backwards. docs/design/mirror-groups.md has the table of cases.
+An offset is copied with its metadata: as it is where offsets are the same on both sides, else `translated`. `place`
+clamps it to the target's log end, and never raises it. `decide` applies the rules of MirrorMaker 2: a group with
+members at the target is not changed, and no offset there moves backwards. docs/design/mirror-groups.md has the table
+of cases.
 
 All partitions are the target's: the caller renames them.
 
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from kclient.types import OffsetAndMetadata, TopicPartition
 from kclient.wire.errors import KafkaError, UnknownMemberId
+from mirrormaker.offset_pairs import Translate
 from mirrormaker.patterns import compiled
 from mirrormaker.settings import LinkSettings
 
@@ -98,6 +100,16 @@ class GroupSelection:
     def wants(self, group: str) -> bool:
         """Return whether the offsets of *group* are to be copied."""
         return not self._exclude.fullmatch(group) and self._groups.fullmatch(group) is not None
+
+
+def translated(source: Offsets, translate: Translate) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return *source* as offsets of the target, without those that *translate* does not know."""
+    found = {}
+    for tp, committed in source.items():
+        at = translate(tp, committed.offset)
+        if at is not None:
+            found[tp] = replace(committed, offset=at.offset)
+    return found
 
 
 def place(committed: OffsetAndMetadata, log: LogRange) -> OffsetAndMetadata | None:

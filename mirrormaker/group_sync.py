@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from itertools import islice
+from typing import NamedTuple
 
 from kclient.admin.groups import describe_groups, list_groups
 from kclient.errors import KafkaError
@@ -25,10 +26,18 @@ from kclient.net.group_offsets import Generation, commit_offsets, committed_offs
 from kclient.net.waiting import all_settled, sleep
 from kclient.types import OffsetAndMetadata, TopicPartition
 from kclient.wire.records import Record
-from mirrormaker.group_offsets import GroupSelection, LogRange, Offsets, decide
+from mirrormaker.group_offsets import (
+    GroupSelection,
+    LogRange,
+    Offsets,
+    decide,
+    place,
+    translated,
+)
 from mirrormaker.internal_topic import InternalTopic
 from mirrormaker.log_ends import high_watermarks, log_starts
 from mirrormaker.mm2_records import Checkpoint, checkpoints_of, checkpoints_topic
+from mirrormaker.offset_pairs import Translate, Translated
 from mirrormaker.settings import LinkSettings
 
 TIMEOUT = 15.0
@@ -52,10 +61,19 @@ CONSUMER_PROTOCOLS = ("", "consumer")
 Copies = Mapping[TopicPartition, TopicPartition]
 
 
+class GroupOffset(NamedTuple):
+    """A committed offset of the source, for the target's partition *tp*, and its translation; None if it is unknown."""
+
+    group: str
+    tp: TopicPartition
+    committed: int
+    at: Translated | None
+
+
 class GroupMirror:
     """Copies the groups of the source *alias*. *copies* returns the proven copies, source to target partition.
 
-    *report* gets (subject, event) for the operator.
+    *translator* returns the translation of offsets for such copies; *report* gets (subject, event) for the operator.
     """
 
     def __init__(
@@ -66,12 +84,14 @@ class GroupMirror:
         *,
         alias: str,
         copies: Callable[[], Copies],
+        translator: Callable[[Copies], Awaitable[Translate]],
         report: Callable[[str, str], None],
     ) -> None:
         self._source = source
         self._target = target
         self._settings = settings
         self._copies = copies
+        self._translator = translator
         self._report_line = report
         self._reactor = source.reactor
         self._selection = GroupSelection(settings)
@@ -136,7 +156,8 @@ class GroupMirror:
         self.problems.pop("", None)
         try:
             offsets, unread = await self._source_offsets()
-            logs = await self._logs(offsets.values())
+            placed = await self._translated(offsets)
+            logs = await self._logs(placed.values())
         except KafkaError as problem:
             self._failed("", str(problem))
             return
@@ -147,12 +168,18 @@ class GroupMirror:
             del self._reported[group]
         for some in _chunks(offsets):
             await all_settled(
-                self._synchronize_group(group, offsets[group], logs) for group in some
+                self._synchronize_group(group, offsets[group], placed[group], logs)
+                for group in some
             )
 
     async def _synchronize_group(
-        self, group: str, offsets: Offsets, logs: Mapping[TopicPartition, LogRange]
+        self,
+        group: str,
+        source: Offsets,
+        offsets: Offsets,
+        logs: Mapping[TopicPartition, LogRange],
     ) -> None:
+        """Copy the offsets of one group: *offsets* are those of *source* at the target, if they are known."""
         try:
             described = (await describe_groups(self._target, [group], timeout=TIMEOUT))[group]
             if isinstance(described, KafkaError):
@@ -175,6 +202,14 @@ class GroupMirror:
         if unread:
             self._failed(group, f"{len(unread)} logs at the target cannot be read, {unread[0]}")
             return
+        unknown = sorted(source.keys() - offsets.keys())
+        if unknown:
+            tp = unknown[0]
+            self._failed(
+                group,
+                f"{len(unknown)} offsets are further back than the pairs that are kept, {tp} at {source[tp].offset}",
+            )
+            return
         self.problems.pop(group, None)
         self._report(group, str(decision), decision.kind)
 
@@ -183,12 +218,13 @@ class GroupMirror:
         problem = ""
         try:
             offsets, unread = await self._source_offsets()
-            logs = await self._logs(offsets.values())
+            placed = await self._translated(offsets)
+            logs = await self._logs(placed.values())
             changed = {
                 (checkpoint.group, checkpoint.tp): checkpoint
                 for group, each in offsets.items()
-                for checkpoint in checkpoints_of(group, each, logs)
-                if self._emitted.get((group, checkpoint.tp)) != checkpoint
+                for checkpoint in checkpoints_of(group, each, placed[group], logs)
+                if checkpoint.is_news(self._emitted.get((group, checkpoint.tp)))
             }
             await self._checkpoints.create()
             now = time.time_ns() // 1_000_000
@@ -208,7 +244,44 @@ class GroupMirror:
             self._report_line(f"checkpoints in {self._checkpoints.name}", text)
         self.checkpoint_problem = problem
 
+    async def read(self) -> tuple[list[GroupOffset], dict[str, KafkaError]]:
+        """Return the committed offsets of the source's groups with their translation, and the groups not read."""
+        offsets, unread = await self._source_offsets()
+        translate = await self._translator(self._copies())
+        placed = {group: translated(each, translate) for group, each in offsets.items()}
+        logs = await self._logs(placed.values())
+        found = [
+            GroupOffset(
+                group,
+                tp,
+                committed.offset,
+                self._clamped(translate(tp, committed.offset), logs, tp),
+            )
+            for group, each in sorted(offsets.items())
+            for tp, committed in sorted(each.items())
+        ]
+        return found, unread
+
     # --- reading
+
+    @staticmethod
+    def _clamped(
+        at: Translated | None, logs: Mapping[TopicPartition, LogRange], tp: TopicPartition
+    ) -> Translated | None:
+        """Return *at* within the target's log; None if it is unknown."""
+        placed = None
+        if at is not None and tp in logs:
+            placed = place(OffsetAndMetadata(at.offset), logs[tp])
+        if at is None or placed is None:
+            return None
+        return Translated(placed.offset, at.again, at.ahead + at.offset - placed.offset)
+
+    async def _translated(
+        self, groups: Mapping[str, Offsets]
+    ) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+        """Return the offsets of each group as offsets of the target, without those that are unknown."""
+        translate = await self._translator(self._copies())
+        return {group: translated(each, translate) for group, each in groups.items()}
 
     async def _source_offsets(
         self,

@@ -152,6 +152,7 @@ class Mirror:
             config.settings,
             alias=config.source,
             copies=self._proven_copies,
+            translator=self.offsets.translator,
             report=self._report,
         )
         self.alarms = Alarms(
@@ -367,7 +368,7 @@ class Mirror:
             self._finished.callback(None)
 
     def _proven_copies(self) -> dict[TopicPartition, TopicPartition]:
-        """Return the partitions with offsets that mean the same on both sides, by source partition."""
+        """Return the partitions with offsets that can be copied, or translated, by source partition."""
         if not self._direction.copies_groups:
             return {}
         copies = self.flow.proven_copies()

@@ -44,6 +44,16 @@ class Checkpoint:
     downstream: int
     metadata: str
 
+    def is_news(self, before: Checkpoint | None) -> bool:
+        """Return whether to emit it after *before*, which is of the same group and partition.
+
+        While a group goes forward, a checkpoint does not go back: of two translations the higher one is the better one.
+        """
+        if before is None:
+            return True
+        goes_back = self.upstream >= before.upstream and self.downstream < before.downstream
+        return self != before and not goes_back
+
     @property
     def key(self) -> bytes:
         """The key of its record."""
@@ -58,19 +68,20 @@ class Checkpoint:
 
 
 def checkpoints_of(
-    group: str, source: Offsets, logs: Mapping[TopicPartition, LogRange]
+    group: str, source: Offsets, placed: Offsets, logs: Mapping[TopicPartition, LogRange]
 ) -> list[Checkpoint]:
     """Return the checkpoints of *group*, by the rule for committed offsets (`place`).
 
-    A group with a name that a STRING cannot hold has none.
+    *placed* are the offsets of *source* as offsets of the target. A group with a name that a STRING cannot hold has no
+    checkpoints.
     """
     if len(group.encode()) > LONGEST_STRING:
         return []
     found = []
-    for tp, committed in source.items():
-        placed = place(committed, logs[tp]) if tp in logs else None
-        if placed is not None:
-            found.append(Checkpoint(group, tp, committed.offset, placed.offset, placed.metadata))
+    for tp, committed in placed.items():
+        there = place(committed, logs[tp]) if tp in logs else None
+        if there is not None:
+            found.append(Checkpoint(group, tp, source[tp].offset, there.offset, there.metadata))
     return found
 
 

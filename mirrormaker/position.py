@@ -2,7 +2,8 @@
 
 The committed offset is the next source offset to copy. Its metadata describe the last copied batch of the source, so
 that the prefix check (`mirrormaker.prefix`) and the lineage check work as they do with a log that keeps its offsets.
-The metadata are JSON of about 150 bytes; offset.metadata.max.bytes is 4096 by default.
+They also have earlier pairs of offsets, with which committed offsets of consumer groups are translated
+(`mirrormaker.offset_pairs`). The metadata are JSON of at most 900 bytes; offset.metadata.max.bytes is 4096 by default.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kclient.types import OffsetAndMetadata
+from mirrormaker.offset_pairs import OffsetPair, Translated, thinned, translate
 
 GROUP_PREFIX = "kmirror-"
 
@@ -36,6 +38,28 @@ class Position:
     """The topic id at the target; "" if it has none."""
     target_end: int = 0
     """The target offset behind the last copied record."""
+    pairs: tuple[OffsetPair, ...] = ()
+    """Earlier offsets of both sides that belong together, the oldest first, without those of the position."""
+
+    def pairs_for(self, offset: int, topic_id: str, target_topic_id: str) -> tuple[OffsetPair, ...]:
+        """Return the pairs of the position that follows this one, at *offset* of a topic with these ids.
+
+        Offsets of another topic id, and an offset that an operator committed, are no pairs.
+        """
+        if not self.is_described or (self.topic_id, self.target_topic_id) != (
+            topic_id,
+            target_topic_id,
+        ):
+            return ()
+        if offset <= self.offset:
+            return self.pairs
+        return thinned((*self.pairs, OffsetPair(self.offset, self.target_end)), offset)
+
+    def translate(self, offset: int) -> Translated | None:
+        """Return the target's offset for an *offset* of the source; None if it is unknown."""
+        if not self.is_described:
+            return None
+        return translate(offset, OffsetPair(self.offset, self.target_end), self.pairs)
 
     @property
     def is_described(self) -> bool:
@@ -47,7 +71,7 @@ class Position:
 
         It has no leader epoch: that of the source would be taken for one of the target (docs/design/mirror-groups.md).
         """
-        fields = {
+        fields: dict[str, Any] = {
             "base": self.base_offset,
             "crc": self.crc,
             "epoch": self.leader_epoch,
@@ -55,6 +79,12 @@ class Position:
             "target": self.target_topic_id,
             "end": self.target_end,
         }
+        if self.pairs:  # as distances from the position: they are shorter
+            fields["pairs"] = [
+                distance
+                for pair in self.pairs
+                for distance in (self.offset - pair.source, self.target_end - pair.target)
+            ]
         return OffsetAndMetadata(self.offset, json.dumps(fields, separators=(",", ":")))
 
 
@@ -65,6 +95,7 @@ def read_position(committed: OffsetAndMetadata) -> Position:
     """
     try:
         fields: Any = json.loads(committed.metadata)
+        end, distances = int(fields["end"]), fields.get("pairs", ())
         return Position(
             committed.offset,
             int(fields["base"]),
@@ -72,7 +103,11 @@ def read_position(committed: OffsetAndMetadata) -> Position:
             int(fields["epoch"]),
             str(fields["source"]),
             str(fields["target"]),
-            int(fields["end"]),
+            end,
+            tuple(
+                OffsetPair(committed.offset - int(source), end - int(target))
+                for source, target in zip(distances[::2], distances[1::2], strict=True)
+            ),
         )
     except (ValueError, KeyError, TypeError):
         return Position(committed.offset)

@@ -31,6 +31,7 @@ from mirrormaker.lineage import text_of
 from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import Append, LogEnds
 from mirrormaker.locator import Timers, kafka_error
+from mirrormaker.marks import is_prefix
 from mirrormaker.position import Position
 from mirrormaker.renumber import batches_of, last_base_offset
 from mirrormaker.renumbered_ends import lineage_of, position_of, read_renumbered_ends
@@ -40,8 +41,8 @@ from mirrormaker.transactional_target import TransactionAborted, TransactionalTa
 REFRESH = 3600.0
 """Seconds after which a position is stored again, without records, so that it does not expire."""
 
-MOST_PARTS = 1000
-"""Partitions in a transaction: their positions, of about 250 bytes each, are one batch in __consumer_offsets."""
+MOST_PARTS = 500
+"""Partitions in a transaction: their positions, of at most 1000 bytes each, are one batch in __consumer_offsets."""
 
 
 class PositionLocator:
@@ -107,8 +108,16 @@ class RenumberFlow(Flow):
         return int(bool(self._sent))
 
     def proven_copies(self) -> dict[TopicPartition, TopicPartition]:
-        """Return nothing: an offset of the source is another record at the target."""
-        return {}
+        """Return source partition -> target partition, where the records below the position are the source's.
+
+        An offset of the source is another record at the target: it has to be translated.
+        """
+        id_of = self.source.metadata.topic_id
+        return {
+            tp: copy
+            for tp, copy in self._copies.items()
+            if is_prefix(self.links[tp]) and self.links[tp].topic_id == id_of(tp.topic)
+        }
 
     def _check_target_epochs(self) -> None:
         """Do nothing: the end of the target's log is compared with the position when a link is located."""
@@ -198,14 +207,15 @@ class RenumberFlow(Flow):
         except KafkaError as problem:
             self._apply(link, link.append_failed, link.generation, problem)
             return None
+        ids = text_of(link.topic_id), text_of(self.target.metadata.topic_id(copy.topic))
         position = Position(
             last.next_offset,
             last_base_offset(last),
             last.last_crc,
             last.leader_epoch,
-            text_of(link.topic_id),
-            text_of(self.target.metadata.topic_id(copy.topic)),
+            *ids,
             0 if stored is None else stored.target_end,
+            () if stored is None else stored.pairs_for(last.next_offset, *ids),
         )
         part = Part(copy, link.appended_end, batches, position)
         if not self.machine.accepts(part):

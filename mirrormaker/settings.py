@@ -199,7 +199,7 @@ class LinkSettings:
         False,
         boolean,
         "Whether checkpoints are emitted, for MirrorMaker 2's client library (there: true). "
-        "Offsets are the same at the target: kmirror itself needs none.",
+        "kmirror itself needs none.",
     )
     emit_checkpoints_interval: int = _setting(
         "emit.checkpoints.interval.seconds", 60, number(1), "How often they are emitted."
@@ -370,12 +370,9 @@ def refused_with_renumber(settings: LinkSettings) -> list[tuple[str, str]]:
     """Return the enabled settings that cannot be with target.offsets=renumber, with the reason."""
     if not settings.enabled or not settings.renumbers:
         return []
-    offsets = "a committed offset of the source is another record at the target"
     marks = "the target's topics do not state which source topic they are a mirror of"
     headers = "the headers of the target's batches are other ones than those of the source"
     used = [
-        ("sync.group.offsets.enabled=true", settings.sync_group_offsets, offsets),
-        ("emit.checkpoints.enabled=true", settings.emit_checkpoints, offsets),
         ("topic.deletion.policy=delete", settings.topic_deletion_policy == "delete", marks),
         ("emit.evidence.enabled=true", settings.emit_evidence, headers),
     ]

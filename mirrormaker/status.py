@@ -39,7 +39,7 @@ async def show_status(
     found: Counter[Health] = Counter()
     for flow in config.flows:
         try:
-            async with _planned_mirror(reactor, flow) as (mirror, plan):
+            async with planned_mirror(reactor, flow) as (mirror, plan):
                 limit = flow.settings.alarm_lag or None if max_lag is None else max_lag
                 found += await _show_one(mirror, plan, echo, limit, settle)
         except KafkaError as problem:  # the other flows are shown nevertheless
@@ -54,7 +54,7 @@ async def show_status(
 
 
 @asynccontextmanager
-async def _planned_mirror(reactor: Any, flow: FlowConfig) -> AsyncIterator[tuple[Mirror, Plan]]:
+async def planned_mirror(reactor: Any, flow: FlowConfig) -> AsyncIterator[tuple[Mirror, Plan]]:
     """Connect to both clusters of *flow*; yield its mirror, which copies nothing, and the plan of a run."""
     mirror = Mirror(reactor, flow, once=False, report=lambda _about, _what: None)
     try:
@@ -205,7 +205,7 @@ async def show_plan(reactor: Any, config: MirrorConfig, echo: Echo) -> int:
     """Print the changes that a run would make at the target; return 5 if it could not copy every topic, else 0."""
     blocked = False
     for flow in config.flows:
-        async with _planned_mirror(reactor, flow) as (mirror, plan):
+        async with planned_mirror(reactor, flow) as (mirror, plan):
             applied = await mirror.validate(plan)
         blocked = blocked or bool(plan.conflicts or applied.failed)
         echo(f"{flow.name}  ({flow.settings.guarantee})")

@@ -6,6 +6,7 @@
 | its lineage is in | the mark of the target topic | the metadata of that offset |
 | the target needs | conditional appends | transactions, with exactly.once=enabled |
 | a topic that came back is known by | its mark | the group of the positions at the source |
+| a committed offset of a group | is copied as it is | is translated (`mirrormaker.offset_pairs`) |
 
 Owner: the reactor's thread
 """
@@ -22,7 +23,8 @@ from mirrormaker.flow import Flow
 from mirrormaker.lineage import Lineage, text_of
 from mirrormaker.link_state import LogEnds
 from mirrormaker.log_ends import read_log_ends
-from mirrormaker.position import position_group
+from mirrormaker.offset_pairs import Translate, Translated
+from mirrormaker.position import Position, position_group
 from mirrormaker.renumber_flow import RenumberFlow
 from mirrormaker.renumbered_ends import lineage_of, position_of, read_renumbered_ends
 from mirrormaker.target import check_targets
@@ -52,6 +54,10 @@ class KeptOffsets:
     ) -> dict[TopicPartition, LogEnds | KafkaError]:
         """Return the log ends of source and target partitions."""
         return await read_log_ends(self._source, self._target, pairs)
+
+    async def translator(self, copies: Mapping[TopicPartition, TopicPartition]) -> Translate:
+        """Return the function that leaves every offset as it is; *copies* are source -> target partitions."""
+        return lambda _copy, offset: Translated(offset)
 
     def lineage_of(self, plan: Plan, tp: TopicPartition) -> Lineage:
         """Return the lineage of the copy of *tp*, as of *plan*."""
@@ -112,6 +118,23 @@ class RenumberedOffsets:
         return await read_renumbered_ends(
             self._source, self._target, pairs, positions, group, is_transactional=False
         )
+
+    async def translator(self, copies: Mapping[TopicPartition, TopicPartition]) -> Translate:
+        """Return the translation of the stored positions of *copies*, source -> target partitions. Raise KafkaError."""
+        group = position_group(self._source_id())
+        stored = await read_positions(self._target, group, is_transactional=False)
+        positions: dict[TopicPartition, Position] = {}
+        for tp, copy in copies.items():
+            position = position_of(stored, self._target, copy)
+            topic_id = text_of(self._source.metadata.topic_id(tp.topic))
+            if position is not None and position.topic_id == topic_id:
+                positions[copy] = position
+
+        def translate(copy: TopicPartition, offset: int) -> Translated | None:
+            position = positions.get(copy)
+            return None if position is None else position.translate(offset)
+
+        return translate
 
     def lineage_of(self, plan: Plan, tp: TopicPartition) -> Lineage:
         """Return the lineage of the copy of *tp*, as of the last `read_ends`."""

@@ -35,18 +35,32 @@ def test_a_heartbeat_is_encoded_as_by_mirrormaker_2() -> None:
 def test_downstream_is_upstream_clamped_to_the_targets_log() -> None:
     source = {T0: OffsetAndMetadata(50, "note", 3), T1: OffsetAndMetadata(500)}
     logs = {T0: LogRange(0, 100), T1: LogRange(0, 100)}
-    assert checkpoints_of("g", source, logs) == [
+    assert checkpoints_of("g", source, source, logs) == [
         Checkpoint("g", T0, 50, 50, "note"),
         Checkpoint("g", T1, 500, 100, ""),
     ]
-    assert not checkpoints_of("g", source, {T1: LogRange(0, 0)}), "unknown or empty logs"
+    assert not checkpoints_of("g", source, source, {T1: LogRange(0, 0)}), "unknown or empty logs"
+
+
+def test_a_checkpoint_has_the_translated_offset_and_does_not_go_back_while_its_group_goes_forward() -> (
+    None
+):
+    source, placed = {T0: OffsetAndMetadata(50)}, {T0: OffsetAndMetadata(70)}
+    (first,) = checkpoints_of("g", source, placed, {T0: LogRange(0, 100)})
+    assert first == Checkpoint("g", T0, 50, 70, "")
+    assert checkpoints_of("g", source, {}, {T0: LogRange(0, 100)}) == [], "unknown"
+    assert first.is_news(None)
+    assert not first.is_news(first)
+    assert not Checkpoint("g", T0, 51, 69, "").is_news(first)
+    assert Checkpoint("g", T0, 51, 71, "").is_news(first)
+    assert Checkpoint("g", T0, 40, 60, "").is_news(first), "the group was reset"
 
 
 def test_what_a_string_cannot_hold_is_left_out() -> None:
     long = "x" * 40_000
     source = {T0: OffsetAndMetadata(50, long)}
-    assert not checkpoints_of(long, source, {T0: LogRange(0, 100)})
-    (checkpoint,) = checkpoints_of("g", source, {T0: LogRange(0, 100)})
+    assert not checkpoints_of(long, source, source, {T0: LogRange(0, 100)})
+    (checkpoint,) = checkpoints_of("g", source, source, {T0: LogRange(0, 100)})
     assert checkpoint.value.endswith(b"\0\0")
 
 
