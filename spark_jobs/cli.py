@@ -116,7 +116,8 @@ kaudit.add_command(pack)
 @click.option(
     "--renumbered",
     is_flag=True,
-    help="The target assigns its own offsets: records at other offsets are no findings.",
+    help="The target assigns its own offsets: records at other offsets are no findings, and records of aborted "
+    "transactions are not compared.",
 )
 @click.option(
     "--accepted-gaps",
@@ -351,7 +352,13 @@ class _Run:
             # Before any log end: both logs then reach behind all that the mirror states here.
             self._evidence = read_evidence(flags["names"][1], flags["target"])
         pair = Pair(*clusters, flags["topics"], flags["target_prefix"])
-        return snapshots(pair, self._progress, between=read_ledger)
+        # A mirror that renumbers does not copy aborted records, and leaves such records of its own.
+        return snapshots(
+            pair,
+            self._progress,
+            between=read_ledger,
+            read_committed=self._options.renumbered,
+        )
 
     def _reconcile(self) -> int:
         from spark_jobs.attribute import attributed

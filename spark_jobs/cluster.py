@@ -61,12 +61,18 @@ def matching_topics(
 
 
 def read_cluster(
-    name: str, bootstrap: str, topics: Iterable[str], prefix: str = ""
+    name: str,
+    bootstrap: str,
+    topics: Iterable[str],
+    prefix: str = "",
+    *,
+    read_committed: bool = False,
 ) -> ClusterSnapshot:
     """Return the log ranges of all partitions of *topics* in the cluster, and the topics' settings.
 
     In the cluster the topics' names begin with *prefix*. A topic that the cluster lacks is missing from the ranges.
-    Partitions with an error are `ClusterSnapshot.unreadable`. Raise ClusterUnreadable when no broker answers.
+    Partitions with an error are `ClusterSnapshot.unreadable`. *read_committed* is that of the snapshot.
+    Raise ClusterUnreadable when no broker answers.
     """
     unreadable: dict[TopicPartition, str] = {}
     topic_ids: dict[str, str] = {}
@@ -84,7 +90,7 @@ def read_cluster(
                     partitions += [TopicPartition(topic, number) for number in metadata.partitions]
                     if metadata.topic_id is not None:
                         topic_ids[topic.removeprefix(prefix)] = encode_uuid(metadata.topic_id)
-            ends = _offsets(admin, partitions, "latest", unreadable)
+            ends = _offsets(admin, partitions, "latest", unreadable, read_committed=read_committed)
             starts = _offsets(admin, partitions, "earliest", unreadable)
             configs = _topic_configs(admin, wanted)
     except KafkaError as problem:
@@ -115,6 +121,7 @@ def read_cluster(
         },
         prefix,
         topic_ids,
+        read_committed,
     )
 
 
@@ -166,10 +173,16 @@ def _offsets(
     partitions: list[TopicPartition],
     which: Literal["latest", "earliest"],
     unreadable: dict[TopicPartition, str],
+    *,
+    read_committed: bool = False,
 ) -> dict[TopicPartition, int]:
     """Return the first or last offset of each partition; add those with an error to *unreadable*."""
     offsets = {}
-    answers = admin.list_offsets(dict.fromkeys(partitions, which)) if partitions else {}
+    answers = (
+        admin.list_offsets(dict.fromkeys(partitions, which), read_committed=read_committed)
+        if partitions
+        else {}
+    )
     for tp, answer in answers.items():
         if isinstance(answer, KafkaError):
             unreadable[tp] = str(answer)

@@ -6,7 +6,7 @@
 *ranges* are explicit: [topic, partition, first offset, end offset (exclusive)]. There is no "earliest" and no
 "latest", because an audit freezes its cut before it reads any record; the source for everything else is
 `spark_jobs.source`. `spark_jobs.tasks` divides the ranges into tasks of about `slice.offsets` offsets, at least
-`tasks` of them.
+`tasks` of them. `isolation.level` is that of consumers: read_committed leaves out records of aborted transactions.
 
 `output` selects the rows: whole records (`RECORD_COLUMNS`, the default), hashes of each record (`HASH_COLUMNS`),
 digests of windows (`DIGEST_COLUMNS`, of the shape in `windows`), or sums of batch headers (`HEADER_COLUMNS`). All but
@@ -39,7 +39,7 @@ from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import DIGEST_COLUMNS, WindowShape, merged
 from spark_jobs.hash_key import PUBLIC, HashKey
 from spark_jobs.header_batches import HEADER_COLUMNS, header_batches, merged_headers
-from spark_jobs.reader import fetch_ranges
+from spark_jobs.reader import Connection, fetch_ranges
 from spark_jobs.tasks import pack
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.snapshot import ClusterSnapshot
 
+READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 RECORDS, HASHES, DIGESTS, HEADERS = "records", "hashes", "digests", "headers"
 _COLUMNS = {
     RECORDS: RECORD_COLUMNS,
@@ -104,7 +105,8 @@ class _Reader(DataSourceReader):
         missing = [name for name in ("bootstrap.servers", "ranges") if name not in options]
         if missing:
             raise ValueError(f"the kbroker-audit source needs the option(s) {', '.join(missing)}")
-        self._bootstrap = options["bootstrap.servers"]
+        level = options.get("isolation.level", READ_UNCOMMITTED)
+        self._connection = Connection(options["bootstrap.servers"], (("isolation.level", level),))
         self._ranges = [OffsetRange(*each) for each in json.loads(options["ranges"])]
         self._output = _output(options)
         self._shape = WindowShape(*json.loads(options.get("windows", "[10000]")))
@@ -121,7 +123,7 @@ class _Reader(DataSourceReader):
         """Yield the rows of one task as Arrow batches."""
         assert isinstance(partition, TaskInput)
         ranges = partition.ranges
-        fetched = fetch_ranges(self._bootstrap, ranges)
+        fetched = fetch_ranges(self._connection, ranges)
         if self._output == DIGESTS:
             return digest_batches(fetched, ranges, self._shape, self._key)
         if self._output == HEADERS:
@@ -175,6 +177,9 @@ class KafkaReader:
             .option("bootstrap.servers", cluster.bootstrap)
             .option("ranges", ranges_json([each for each in ranges if each.high > each.low]))
             .option("output", output)
+            .option(
+                "isolation.level", READ_COMMITTED if cluster.read_committed else READ_UNCOMMITTED
+            )
             .option("slice.offsets", self._slice_offsets)
             .option(HASH_SECRET, self._key.text)
             .option("tasks", 2 * self._spark.sparkContext.defaultParallelism)

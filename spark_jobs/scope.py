@@ -22,12 +22,17 @@ class Pair(NamedTuple):
 
 
 def snapshots(
-    pair: Pair, progress: Callable[[str], None], *, between: Callable[[], None] = lambda: None
+    pair: Pair,
+    progress: Callable[[str], None],
+    *,
+    between: Callable[[], None] = lambda: None,
+    read_committed: bool = False,
 ) -> tuple[ClusterSnapshot, ClusterSnapshot]:
     """Return source and target as they are at the cut; raise ClusterUnreadable if no topic matches.
 
     *between* is called behind the read of the target's log ends, and before that of the source's log starts. A mirror
     records a gap before it passes it, so its ledger then has every gap below those ends. Log starts only rise.
+    *read_committed*: see `ClusterSnapshot`.
     """
     source, target = pair.names
     topics = sorted(
@@ -44,6 +49,8 @@ def snapshots(
     more = ", ..." if len(topics) > 5 else ""
     progress(f"{len(topics)} topics in scope: {', '.join(topics[:5])}{more}")
     # The target's log ends first: see spark_jobs.cut.
-    at_target = read_cluster(target, pair.target, topics, pair.target_prefix)
+    at_target = read_cluster(
+        target, pair.target, topics, pair.target_prefix, read_committed=read_committed
+    )
     between()
-    return read_cluster(source, pair.source, topics), at_target
+    return read_cluster(source, pair.source, topics, read_committed=read_committed), at_target

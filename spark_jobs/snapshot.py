@@ -34,6 +34,9 @@ class ClusterSnapshot:
     """What the mirror's policy puts before topic names here. All names in the audit are without it."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """Per topic, its topic id as text; none if the cluster has no topic ids."""
+    read_committed: bool = False
+    """Whether it is read as by consumers with isolation.level=read_committed: the logs end at their last stable offset,
+    and records of aborted transactions are left out."""
 
 
 class RecordReader(Protocol):

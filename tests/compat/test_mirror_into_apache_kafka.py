@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,12 @@ import pytest
 from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from kclient import AdminClient as OurAdminClient
+from kclient.types import TopicPartition as OurTopicPartition
+from kclient.wire.record_reader import decode_columns
+from spark_jobs.cluster import read_cluster
+from spark_jobs.cut import OffsetRange
+from spark_jobs.reader import Connection, Fetched, fetch_ranges
 from tests.kit.apache_kafka import ApacheKafka, running_kafka, with_kafka
 from tests.kit.brokers import MakeCluster
 from tests.kit.mirrors import Mirror
@@ -29,6 +36,9 @@ SETTINGS = {
     "west.producer.transaction.max.bytes": "5000",
     "east.consumer.max.partition.fetch.bytes": "3000",
 }
+GROUPS = {"sync.group.offsets.enabled": "true", "emit.checkpoints.enabled": "true"}
+COMMITTED = {0: 300, 1: RECORDS // 2}
+"""The offsets that the group has committed at the source, by partition."""
 
 
 @pytest.fixture
@@ -43,7 +53,7 @@ def ends(client: AdminClient, level: IsolationLevel) -> int:
     return sum(future.result(10).offset for future in found.values())
 
 
-def consumed(bootstrap: str, place: TopicPartition, isolation: str) -> list[bytes]:
+def consumed(bootstrap: str, place: TopicPartition, isolation: str, offset: int = 0) -> list[bytes]:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -53,7 +63,7 @@ def consumed(bootstrap: str, place: TopicPartition, isolation: str) -> list[byte
             "enable.auto.commit": False,
         }
     )
-    consumer.assign([TopicPartition(place.topic, place.partition, 0)])
+    consumer.assign([TopicPartition(place.topic, place.partition, offset)])
     values: list[bytes] = []
     while True:
         message = consumer.poll(20)
@@ -63,6 +73,51 @@ def consumed(bootstrap: str, place: TopicPartition, isolation: str) -> list[byte
         values.append(message.value())
     consumer.close()
     return values
+
+
+def the_group_continues_at_its_records(apache: ApacheKafka, mirror: Mirror) -> None:
+    """Check that no record is left out, and that no more are consumed again than `kmirror translate` states."""
+    code, output = mirror.ask("translate", "--format", "json")
+    assert code == 0, output
+    rows = {row["partition"]: row for row in map(json.loads, output.splitlines())}
+    with OurAdminClient({"bootstrap.servers": apache.bootstrap}) as client:
+        found = client.list_group_offsets("billing")
+    for n, committed in COMMITTED.items():
+        row, at = rows[n], found[OurTopicPartition("t", n)].offset
+        assert (row["source_offset"], row["target_offset"]) == (committed, at)
+        left = [
+            int(value) // 2 for value in consumed(apache.bootstrap, PLACES[n], "read_committed", at)
+        ]
+        begin = RECORDS // 2 - len(left)
+        assert left == list(range(begin, RECORDS // 2))
+        assert committed - row["consumed_again"] <= begin <= committed
+    assert rows[1]["consumed_again"] == 0, "it has consumed everything"
+    topic = TopicPartition("east.checkpoints.internal", 0)
+    assert len(consumed(apache.bootstrap, topic, "read_committed")) == len(COMMITTED)
+
+
+def kaudit_reads_what_a_consumer_sees(apache: ApacheKafka) -> None:
+    """Check the reader of `kaudit --renumbered`: no record of the transactions that the kills aborted."""
+    snapshot = read_cluster("west", apache.bootstrap, ["t"], read_committed=True)
+    for place in PLACES:
+        held = snapshot.ranges[OurTopicPartition("t", place.partition)]
+        middle = (held.start + held.end) // 2
+        ranges = [
+            OffsetRange("t", place.partition, held.start, middle),
+            OffsetRange("t", place.partition, middle, held.end),
+        ]
+        connection = Connection(apache.bootstrap, (("isolation.level", "read_committed"),))
+        values = []
+        for each in fetch_ranges(connection, ranges):
+            assert isinstance(each, Fetched), each
+            if not each.info.is_control:
+                columns = decode_columns(each.data, each.info)
+                values += [
+                    value
+                    for offset, value in zip(columns.offsets, columns.values, strict=True)
+                    if each.low <= offset < each.high
+                ]
+        assert values == consumed(apache.bootstrap, place, "read_committed")
 
 
 def test_kills_and_a_second_mirror_double_nothing_and_lose_nothing(
@@ -104,8 +159,13 @@ def test_kills_and_a_second_mirror_double_nothing_and_lose_nothing(
         lambda: ends(there, IsolationLevel.READ_COMMITTED) > at,
         60,
     )
-    second = Mirror(tmp_path / "second", east, apache, SETTINGS)  # type: ignore[arg-type]
+    with OurAdminClient({"bootstrap.servers": east.bootstrap}) as client:
+        client.alter_group_offsets(
+            "billing", {OurTopicPartition("t", n): offset for n, offset in COMMITTED.items()}
+        )
+    second = Mirror(tmp_path / "second", east, apache, SETTINGS | GROUPS)  # type: ignore[arg-type]
     assert second.run_once(90) == 0, second.output
+    the_group_continues_at_its_records(apache, second)
     producer.produce("t", b"last", b"key", partition=0)
     assert producer.flush(30) == 0
     assert first.wait(60) == 1, "the first mirror was fenced by the second one"
@@ -119,6 +179,7 @@ def test_kills_and_a_second_mirror_double_nothing_and_lose_nothing(
     assert consumed(apache.bootstrap, PLACES[1], "read_committed") == [
         b"%d" % n for n in range(1, RECORDS, 2)
     ]
+    kaudit_reads_what_a_consumer_sees(apache)
     code, output = second.ask("status", "--settle", "0.5")
     assert code == 0, output
     assert "exactly once for consumers with isolation.level=read_committed" in output
