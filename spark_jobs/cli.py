@@ -7,6 +7,7 @@ import platform
 import re
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.headers import headers
 from spark_jobs.commands.options import (
     cluster_names,
+    duration_ms,
     spark_settings,
     with_hash_key,
     with_limits,
@@ -34,16 +36,20 @@ from spark_jobs.commands.profile import profile
 from spark_jobs.commands.watch import watch
 from spark_jobs.findings import DEFAULT_MAX_FINDINGS, FindingClass
 from spark_jobs.hash_key import read_hash_key
+from spark_jobs.settle import DEFAULT_ROUNDS, DEFAULT_SETTLE_S, Patience
 from spark_jobs.verdict import ExitCode, Limits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from kclient.types import TopicPartition
     from spark_jobs.accounting import AcceptedGap
     from spark_jobs.attribution import EvidenceRead
+    from spark_jobs.cut import PartitionCut
+    from spark_jobs.gap_ledger import LedgerRead
     from spark_jobs.hash_key import HashKey
     from spark_jobs.kept import Kept, Lineage
-    from spark_jobs.reconcile import Options, Reconciliation
+    from spark_jobs.reconcile import Moment, Options, Reconciliation
     from spark_jobs.snapshot import ClusterSnapshot
     from spark_jobs.spark_settings import SparkSettings
 
@@ -136,6 +142,19 @@ kaudit.add_command(pack)
     help="Ignore what kmirror states it has copied: no finding names the log that has changed.",
 )
 @with_hash_key("The secret key of the hashes in the report. Default: a public one.")
+@click.option(
+    "--settle",
+    default=f"{DEFAULT_SETTLE_S:g}s",
+    metavar="DURATION",
+    help="The wait before windows that differ are read again; a verdict rests on the last look.",
+)
+@click.option(
+    "--settle-rounds",
+    default=DEFAULT_ROUNDS,
+    type=click.IntRange(0),
+    show_default=True,
+    help="How often at most. 0: the verdict is that of the first look.",
+)
 @with_limits("compared")
 @click.option(
     "--fail-on",
@@ -173,6 +192,9 @@ def reconcile(**options: Any) -> None:
         hash_key = read_hash_key(options["hash_key"])
         kept, window = _kept(options, hash_key)
         recheck = _share(options["recheck"])
+        patience = Patience(
+            duration_ms(options["settle"], "--settle") / 1000, options["settle_rounds"]
+        )
     except re.error as problem:
         raise click.UsageError(f"--topics {options['topics']!r}: {problem}") from None
     except ValueError as problem:
@@ -190,6 +212,7 @@ def reconcile(**options: Any) -> None:
             kept=kept,
             recheck=recheck,
             hash_key=hash_key,
+            patience=patience,
         ),
     )
     sys.exit(run.guarded())
@@ -337,16 +360,14 @@ class _Run:
 
     def _snapshots(self) -> tuple[ClusterSnapshot, ClusterSnapshot]:
         """Return source and target as they are at the cut, and read the ledger of the target."""
-        from spark_jobs.cluster import read_evidence, read_ledgers
+        from spark_jobs.cluster import read_evidence
         from spark_jobs.scope import Pair, snapshots
 
         flags = self._flags
         clusters = flags["source"], flags["target"], flags["names"]
 
         def read_ledger() -> None:
-            if not flags["no_ledger"]:
-                ledger = read_ledgers(flags["names"][1], flags["target"])
-                self._options = replace(self._options, ledger=ledger)
+            self._options = replace(self._options, ledger=self._ledger())
 
         if not flags["no_evidence"]:
             # Before any log end: both logs then reach behind all that the mirror states here.
@@ -360,6 +381,40 @@ class _Run:
             read_committed=self._options.renumbered,
         )
 
+    def _ledger(self) -> LedgerRead | None:
+        """Return the gap ledger of the target; None with --no-ledger."""
+        from spark_jobs.cluster import read_ledgers
+
+        flags = self._flags
+        return None if flags["no_ledger"] else read_ledgers(flags["names"][1], flags["target"])
+
+    def _later(self, cuts: Sequence[PartitionCut]) -> Moment | str:
+        """Wait for the settle time; return both clusters as they are then, or why they could not be read."""
+        from spark_jobs.cluster import ClusterUnreadable, read_cluster
+        from spark_jobs.reconcile import Moment
+
+        time.sleep(self._options.patience.settle_s)
+        flags = self._flags
+        topics = sorted({cut.topic for cut in cuts})
+        names = flags["names"]
+        try:
+            # The order is that of spark_jobs.scope: target, ledger, source.
+            target = read_cluster(
+                names[1],
+                flags["target"],
+                topics,
+                flags["target_prefix"],
+                read_committed=self._options.renumbered,
+            )
+            ledger = self._ledger()
+            source = read_cluster(
+                names[0], flags["source"], topics, read_committed=self._options.renumbered
+            )
+        except ClusterUnreadable as problem:
+            return str(problem)
+        before = {cut.topic_partition: cut.high for cut in cuts}
+        return Moment(source, target, self._lineage(source, target, before), ledger)
+
     def _reconcile(self) -> int:
         from spark_jobs.attribute import attributed
         from spark_jobs.cluster import time_span
@@ -370,7 +425,10 @@ class _Run:
 
         source, target = self._snapshots()
         self._check_clusters(source, target)
-        self._options = replace(self._options, lineage=self._lineage(source, target))
+        kept = self._options.kept
+        proofs = {} if kept is None else {tp: p.proof.end for tp, p in kept.partitions.items()}
+        lineage = self._lineage(source, target, proofs)
+        self._options = replace(self._options, lineage=lineage)
         buckets = TimeBuckets.over(time_span(source))
         log = self._out / "spark.log"
         with spark_session("kaudit", self._on, log=log) as spark:
@@ -388,6 +446,7 @@ class _Run:
                 buckets=buckets,
                 progress=self._progress,
                 self_test_failed=not passed,
+                again=self._later,
             )
             if self._evidence is not None:
                 headers = SparkHeaders(KafkaReader(spark), self._options.window)
@@ -436,8 +495,13 @@ class _Run:
                 f"--since {self._flags['since']}: the kept run had --target-prefix {kept.prefix!r}"
             )
 
-    def _lineage(self, source: ClusterSnapshot, target: ClusterSnapshot) -> Lineage:
-        """Return leader epochs of both clusters, for the kept proof and for that of this run."""
+    def _lineage(
+        self,
+        source: ClusterSnapshot,
+        target: ClusterSnapshot,
+        proofs: Mapping[TopicPartition, int],
+    ) -> Lineage:
+        """Return leader epochs of both clusters before the cut, and before the ends of earlier *proofs*."""
         from spark_jobs.cut import freeze
         from spark_jobs.kept import Lineage
         from spark_jobs.leader_epochs import epochs_before
@@ -447,12 +511,7 @@ class _Run:
             for each in freeze(target.ranges, source.ranges)
             if each.high > each.low
         }
-        kept = self._options.kept
-        at_proof = (
-            {}
-            if kept is None
-            else {tp: kept.partitions[tp].proof.end for tp in at_cut if tp in kept.partitions}
-        )
+        at_proof = {tp: proofs[tp] for tp in at_cut if tp in proofs}
         self._progress(f"leader epochs of {len(at_cut):,} partitions")
         found = [
             (epochs_before(cluster, at_cut), epochs_before(cluster, at_proof))

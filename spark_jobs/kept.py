@@ -141,6 +141,21 @@ class Plan:
             refused=sorted([*self.refused, *refused]),
         )
 
+    def at_later(self, cuts: Iterable[PartitionCut], kept: Kept | None) -> Plan:
+        """Return the plan of *kept* for later *cuts* of the same run: what a log has deleted since then is gone."""
+        carried: dict[TopicPartition, Sequence[KeptWindow]] = dict(self.carried)
+        gone: dict[TopicPartition, Sequence[Earlier]] = dict(self.gone)
+        passed = set(self.passed)
+        for cut in cuts:
+            tp = cut.topic_partition
+            if kept is None or tp not in self.carried:
+                continue
+            carried[tp] = [part for each in self.carried[tp] for part in _in_both(each, cut)]
+            gone[tp] = _gone(kept.partitions[tp], cut)
+            if kept.partitions[tp].proof.end <= cut.low:
+                passed.add(tp)
+        return replace(self, carried=carried, gone=gone, passed=frozenset(passed))
+
     def spans(self, tp: TopicPartition) -> Ranges:
         """Return the carried offsets of *tp*."""
         return [each.span[2:] for each in self.carried.get(tp, ())]

@@ -7,7 +7,8 @@
     4  compare        equal windows are proven equal: `spark_jobs.windows`
     5  drill          align the records of the other windows one by one: `spark_jobs.align`
     6  account        put each offset into one class: `spark_jobs.accounting`
-    7  decide         counts -> verdict and exit code: `spark_jobs.verdict`
+    7  look again     wait, then steps 2 to 6 for what differs, at most `Patience.rounds` times: `spark_jobs.settle`
+    8  decide         counts -> verdict and exit code: `spark_jobs.verdict`
 
 `spark_jobs.cli` does steps 1 and 2. A clean run ends after step 4 and reads every record once. Offsets that were not
 compared are counted; the audit never assumes that they are equal. Which offsets are read, and what the results mean, is
@@ -17,9 +18,11 @@ decided here and in pure modules; an `Engine` only reads and hashes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from kclient.types import TopicPartition
 from spark_jobs.accounting import AcceptedGap, Account, Evidence, KeySpans, Ledger
@@ -38,12 +41,24 @@ from spark_jobs.engine import (
     joined,
     offsets_of,
 )
-from spark_jobs.findings import Finding
+from spark_jobs.findings import Finding, FindingClass
 from spark_jobs.gap_ledger import Believed, LedgerRead, believed
 from spark_jobs.hash_key import PUBLIC, HashKey
-from spark_jobs.kept import DEFAULT_RECHECK, Kept, Lineage, Plan, changed
+from spark_jobs.kept import DEFAULT_RECHECK, Kept, KeptWindow, Lineage, Plan, Refusal, changed
 from spark_jobs.kept import plan as plan_kept
+from spark_jobs.looks import Held, Look, held, only, with_ranges
 from spark_jobs.ranges import Ranges, merged, subtract
+from spark_jobs.settle import (
+    NotReplaced,
+    Patience,
+    Settled,
+    cut_objection,
+    is_stable,
+    replaced,
+    same_logs,
+    suspects,
+    vanished,
+)
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import Counts, Limits, Outcome, decide
 from spark_jobs.windows import (
@@ -80,6 +95,21 @@ class Options:
     """The share of the kept windows that is read again."""
     lineage: Lineage = field(default_factory=Lineage)
     hash_key: HashKey = PUBLIC
+    patience: Patience = field(default_factory=Patience)
+
+
+class Moment(NamedTuple):
+    """Both clusters at a later cut."""
+
+    source: ClusterSnapshot
+    target: ClusterSnapshot
+    lineage: Lineage = Lineage()
+    """`Lineage.at_proof` is at the offset before the earlier cut."""
+    ledger: LedgerRead | None = None
+
+
+Again = Callable[[Sequence[PartitionCut]], Moment | str]
+"""Waits for the settle time, then reads the log ranges of the partitions again; a text is why that was not possible."""
 
 
 @dataclass(slots=True)
@@ -121,6 +151,7 @@ class Reconciliation:
     """What the run uses of an earlier one."""
     attributed: Attributed | None = None
     """What the mirror's evidence shows; None if it was not asked."""
+    settled: Settled = field(default_factory=Settled)
 
     @property
     def believed(self) -> Believed:
@@ -163,57 +194,143 @@ def reconcile(
     buckets: TimeBuckets,
     progress: Progress = lambda _: None,
     self_test_failed: bool = False,
+    again: Again | None = None,
 ) -> Reconciliation:
-    """Compare *target* with *source*. *self_test_failed* makes the verdict ERROR."""
+    """Compare *target* with *source*. *self_test_failed* makes the verdict ERROR; without *again* there is one look."""
     cost = Cost()
-    ranges, failures = known_ranges(source, target)
-    cuts = freeze(ranges[1], ranges[0], renumbered=options.renumbered)
-    run = _Run(
-        engine,
-        source,
-        target,
-        options,
-        cuts,
-        cost,
-        progress,
-        failures,
-        frozenset(by_partition(failures)),
-    )
+    run = _Run.at_cut(engine, source, target, options, cost, progress)
     kept, rows = run.recheck()
-    for side, cluster in enumerate((source, target)):
-        rows[side] += run.window_rows(cluster, _to_read(cuts, kept, at_target=side == 1))
-    sums = (kept.add_to(by_window(each), options.window) for each in rows)
-    windows = compare_windows(*sums)
-    cost.windows = len(windows)
-    cost.windows_drilled = sum(result.state is not WindowState.EQUAL for result in windows)
-    account = run.account(windows, kept)
+    look = run.look(kept, Held(rows=(rows[0], rows[1])), kept.recheck)
+    settled = Settled(options.patience)
+    if again is not None:
+        run, look, settled = _Settling(run, look, again).done()
+    cost.windows = len(look.windows)
     return Reconciliation(
-        source,
-        target,
-        options,
-        cuts,
-        windows,
-        account,
-        by_bucket(rows[0], BUCKETS),
-        by_bucket(rows[1], BUCKETS),
+        run.source,
+        run.target,
+        run.options,
+        list(look.cuts.values()),
+        look.windows,
+        look.account,
+        by_bucket(look.rows[0], BUCKETS),
+        by_bucket(look.rows[1], BUCKETS),
         buckets.first_ms,
         buckets.width_ms,
-        decide(account.total, options.limits, self_test_failed=self_test_failed),
+        decide(look.account.total, options.limits, self_test_failed=self_test_failed),
         cost,
-        kept,
+        look.kept,
+        settled=settled,
     )
 
 
-def _to_read(cuts: Sequence[PartitionCut], kept: Plan, *, at_target: bool) -> list[OffsetRange]:
-    """Return the offsets of one cluster that are neither carried nor read again already."""
-    return [
-        OffsetRange(*cut.topic_partition, *span)
-        for cut in cuts
-        for span in subtract(
-            [(cut.target_low, cut.target_end) if at_target else (cut.low, cut.high)],
-            [*kept.spans(cut.topic_partition), *kept.rechecked(cut.topic_partition)],
+@dataclass(slots=True)
+class _Settling:
+    """The later looks of one run."""
+
+    run: _Run
+    look: Look
+    again: Again
+    rounds: int = 0
+    partitions: set[TopicPartition] = field(default_factory=set)
+    gone: Counter[FindingClass] = field(default_factory=Counter)
+    read_later: set[TopicPartition] = field(default_factory=set)
+    standing: dict[TopicPartition, str] = field(default_factory=dict)
+    problem: str = ""
+
+    def done(self) -> tuple[_Run, Look, Settled]:
+        """Look again until nothing changes any more, or the rounds are used up; return what counts then."""
+        patience, cost = self.run.options.patience, self.run.cost
+        read_before = cost.records_read
+        todo = suspects(self.look.seen()) - self.look.kept.aside.keys()
+        while todo and self.rounds < patience.rounds and not self.problem:
+            todo = self._look_again(todo)
+        settled = Settled(
+            patience,
+            self.rounds,
+            len(self.partitions),
+            cost.records_read - read_before,
+            self.gone,
+            len(self.read_later),
+            [NotReplaced(*tp, reason) for tp, reason in sorted(self.standing.items())],
+            self.problem,
         )
-    ]
+        return self.run, self.look, settled
+
+    def _look_again(self, todo: set[TopicPartition]) -> set[TopicPartition]:
+        """Look at *todo*; return what to look at after that."""
+        run, before = self.run, self.look.seen()
+        run.progress(
+            f"{len(todo):,} partitions differ: looking again after {run.options.patience.settle_s:g} s"
+        )
+        moment = self.again([self.look.cuts[tp] for tp in sorted(todo)])
+        if isinstance(moment, str):
+            self.problem = moment
+            return set()
+        self.rounds += 1
+        self.partitions |= todo
+        reasons, later = self._later(moment, todo)
+        after = {} if later is None else later.seen()
+        reasons |= replaced(before, after, renumbered=run.options.renumbered)
+        accepted = {tp for tp, reason in reasons.items() if not reason}
+        for tp in accepted:
+            self.gone += vanished(before[tp], after[tp])
+            if before[tp].unread and not after[tp].unread:
+                self.read_later.add(tp)
+        self.standing = {tp: why for tp, why in self.standing.items() if tp not in accepted}
+        self.standing |= {tp: reason for tp, reason in reasons.items() if reason}
+        if later is not None and accepted:
+            self.look = self.look.replaced_by(later, accepted)
+            self.run = run.at_moment(moment, accepted)
+        now = self.look.seen()
+        unsettled = {
+            tp: now[tp] for tp in todo if tp not in accepted or not is_stable(before[tp], after[tp])
+        }
+        return suspects(unsettled)
+
+    def _later(
+        self, moment: Moment, todo: set[TopicPartition]
+    ) -> tuple[dict[TopicPartition, str], Look | None]:
+        """Look at *todo* as they are at *moment*, without those that the moment itself excludes, with the reason."""
+        run, look = self.run, self.look
+        cuts = _Run.at_cut(
+            run.engine,
+            only(moment.source, todo),
+            only(moment.target, todo),
+            replace(run.options, ledger=moment.ledger),
+            run.cost,
+            run.progress,
+        )
+        reasons = {tp: _moment_objection(run, moment, cuts, look.cuts[tp]) for tp in todo}
+        possible = frozenset(tp for tp, reason in reasons.items() if not reason)
+        refused = {tp: reason for tp, reason in reasons.items() if reason}
+        if not possible:
+            return refused, None
+        later = cuts.only(possible)
+        then, now = run.options.lineage.at_cut, moment.lineage.at_proof
+        compared = {tp for tp in possible if look.cuts[tp].compared and not run.options.renumbered}
+        whole = {tp for tp in compared if not same_logs(then, now, tp)}
+        kept = look.kept.at_later(later.cuts, run.options.kept)
+        kept = kept.without(
+            [
+                Refusal(*tp, "a log may have been written again during the run")
+                for tp in sorted(whole & kept.carried.keys())
+            ]
+        )
+        whole |= possible - compared
+        return refused, later.look(kept, held(look, later.cuts, run.options.window, whole), {})
+
+
+def _moment_objection(run: _Run, moment: Moment, later: _Run, old: PartitionCut) -> str:
+    """Return why a partition cannot be looked at again; "" if it can."""
+    tp = old.topic_partition
+    cut = next((each for each in later.cuts if each.topic_partition == tp), None)
+    if cut is None or tp in later.unknown:
+        return "a cluster did not report its log range"
+    for before, now in ((run.source, moment.source), (run.target, moment.target)):
+        then, found = before.topic_ids.get(tp.topic, ""), now.topic_ids.get(tp.topic, "")
+        if then != found and tp in before.ranges:
+            return f"the topic was created again in {now.name}"
+    return cut_objection(old, cut)
 
 
 def believed_of(options: Options, source: ClusterSnapshot, target: ClusterSnapshot) -> Believed:
@@ -309,6 +426,76 @@ class _Run:
     unknown: frozenset[TopicPartition]
     """Partitions of which one side has no known range."""
 
+    @classmethod
+    def at_cut(
+        cls,
+        engine: Engine,
+        source: ClusterSnapshot,
+        target: ClusterSnapshot,
+        options: Options,
+        cost: Cost,
+        progress: Progress,
+    ) -> _Run:
+        """Freeze the cut of both clusters."""
+        ranges, failures = known_ranges(source, target)
+        cuts = freeze(ranges[1], ranges[0], renumbered=options.renumbered)
+        unknown = frozenset(by_partition(failures))
+        return cls(engine, source, target, options, cuts, cost, progress, failures, unknown)
+
+    def only(self, partitions: frozenset[TopicPartition]) -> _Run:
+        """Return the run of *partitions*, of which nothing was read."""
+        cuts = [each for each in self.cuts if each.topic_partition in partitions]
+        return replace(self, cuts=cuts, failures=[], unknown=frozenset())
+
+    def at_moment(self, moment: Moment, partitions: Collection[TopicPartition]) -> _Run:
+        """Return the run with *partitions* as they are at *moment*."""
+        at_cut = [
+            {tp: each for tp, each in of_side.items() if tp not in partitions}
+            | {tp: each for tp, each in later.items() if tp in partitions}
+            for of_side, later in zip(
+                self.options.lineage.at_cut, moment.lineage.at_cut, strict=True
+            )
+        ]
+        lineage = replace(self.options.lineage, at_cut=(at_cut[0], at_cut[1]))
+        return replace(
+            self,
+            source=with_ranges(self.source, moment.source, partitions),
+            target=with_ranges(self.target, moment.target, partitions),
+            options=replace(self.options, lineage=lineage, ledger=moment.ledger),
+        )
+
+    def look(
+        self, kept: Plan, held: Held, rechecked: Mapping[TopicPartition, Sequence[KeptWindow]]
+    ) -> Look:
+        """Read what is neither carried nor *held* nor *rechecked* already, and classify everything."""
+        rows: list[list[Mapping[str, int]]] = []
+        for side, cluster in enumerate((self.source, self.target)):
+            wanted = [
+                OffsetRange(*cut.topic_partition, *span)
+                for cut in self.cuts
+                for span in subtract(
+                    [(cut.target_low, cut.target_end) if side else (cut.low, cut.high)],
+                    [
+                        *kept.spans(cut.topic_partition),
+                        *(each.span[2:] for each in rechecked.get(cut.topic_partition, ())),
+                        *held.spans.get(cut.topic_partition, ()),
+                    ],
+                )
+            ]
+            rows.append([*held.rows[side], *self.window_rows(cluster, wanted)])
+        sums = (kept.add_to(by_window(each), self.options.window) for each in rows)
+        windows = compare_windows(*sums)
+        self.cost.windows_drilled += sum(each.state is not WindowState.EQUAL for each in windows)
+        holes = self._holes(kept, held)
+        return Look(
+            {cut.topic_partition: cut for cut in self.cuts},
+            (rows[0], rows[1]),
+            windows,
+            self._account(windows, holes),
+            kept,
+            holes,
+        )
+
     def window_rows(
         self, cluster: ClusterSnapshot, ranges: list[OffsetRange]
     ) -> Sequence[Mapping[str, int]]:
@@ -359,9 +546,8 @@ class _Run:
             share=options.recheck,
         )
 
-    def account(self, windows: Sequence[WindowResult], kept: Plan) -> Account:
+    def _account(self, windows: Sequence[WindowResult], holes: Sequence[OffsetRange]) -> Account:
         """Drill into *windows* that differ, and classify everything."""
-        holes = self._holes(kept)
         alignments, tails = self._drill(windows)
         source_compacted, target_compacted = (
             compacted_topics(self.source),
@@ -406,7 +592,7 @@ class _Run:
             if each.high > each.low and each.topic_partition not in self.unknown
         ]
 
-    def _holes(self, kept: Plan) -> Sequence[OffsetRange]:
+    def _holes(self, kept: Plan, held: Held) -> Sequence[OffsetRange]:
         """Return the offsets without a record where only the target still has the log.
 
         Offsets that an earlier run compared are left out: when both logs had them, they were equal.
@@ -414,16 +600,19 @@ class _Run:
         ranges = [
             OffsetRange(*c.topic_partition, *span)
             for c in self.cuts
-            for span in subtract([c.only_target], kept.known_equal(c.topic_partition))
+            for span in subtract(
+                [c.only_target],
+                [*kept.known_equal(c.topic_partition), *held.searched.get(c.topic_partition, ())],
+            )
         ]
         ranges = self._not_failed(ranges)
         if self.options.renumbered or not ranges:
-            return ()
+            return held.holes
         self.progress(f"looking for gaps where the source is deleted: {len(ranges):,} partitions")
         with self.cost.timed("gaps"):
             answer = self.engine.holes(self.target, ranges)
         self.failures += answer.failures
-        return answer.ranges
+        return [*held.holes, *answer.ranges]
 
     def _drill(
         self, windows: Sequence[WindowResult]
@@ -434,8 +623,9 @@ class _Run:
         target = self._readable(self.target, plan.target)
         if not source and not target:
             return {}, plan.tails
+        differing = sum(each.state is not WindowState.EQUAL for each in windows)
         self.progress(
-            f"comparing record by record: {self.cost.windows_drilled} of {self.cost.windows} windows differ"
+            f"comparing record by record: {differing:,} of {len(windows):,} windows differ"
         )
         modes = Modes(
             compacted_topics(self.source) | compacted_topics(self.target),

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from kclient.types import TopicPartition
 from spark_jobs.accounting import add
 from spark_jobs.attribution import Reason, Where
 from spark_jobs.cut import PartitionCut
@@ -23,13 +24,16 @@ from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import Counts
 from spark_jobs.windows import Digest, WindowResult, WindowState, root
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Of report.json; `schemas/report.json` describes it."""
 _MARKS = "kbroker.mirror."
 """Settings with which the mirror marks its topics at the target."""
 
 REFUSED_ENTRIES = 100
 """Refused entries of the gap ledger that are written one by one; the others are counted."""
+
+STANDING = 100
+"""Partitions of which an earlier look stands that are written one by one; the others are counted."""
 
 Document = dict[str, Any]
 T = TypeVar("T")
@@ -62,6 +66,7 @@ def build_document(
         "explained": _by_cause(run.account.explained.values()),
         "ledger": _ledger(run),
         "evidence": _evidence(run),
+        "settle": _settle(run),
         "since": _since(run),
         "topics": [_topic(run, topic) for topic in topics],
         "windows": {"offsets": run.options.window, "states": _states(run.windows)},
@@ -153,6 +158,38 @@ def _evidence(run: Reconciliation) -> dict[str, object] | None:
             each.value: found.reasons[each] for each in Reason if each in found.reasons
         },
     }
+
+
+def _settle(run: Reconciliation) -> dict[str, object]:
+    """Return how often the run looked again at what differed, and what came of it."""
+    settled = run.settled
+    return {
+        "seconds": settled.patience.settle_s,
+        "max_rounds": settled.patience.rounds,
+        "rounds": settled.rounds,
+        "partitions": settled.suspects,
+        "records_read": settled.records,
+        "vanished": {each.value: settled.vanished.get(each, 0) for each in FindingClass},
+        "equal_by_record": _equal_by_record(run),
+        "read_later": settled.read_later,
+        "standing": len(settled.standing),
+        "standing_partitions": [each._asdict() for each in settled.standing[:STANDING]],
+        "problem": settled.problem,
+    }
+
+
+def _equal_by_record(run: Reconciliation) -> int:
+    """Return the windows with other digests in partitions of which the records, read after that, do not differ."""
+    account = run.account
+    equal = {
+        tp
+        for tp, counts in account.partitions.items()
+        if not (counts.different or counts.findings or counts.explained or account.failed.get(tp))
+    }
+    return sum(
+        result.state is not WindowState.EQUAL and TopicPartition(*result.key[:2]) in equal
+        for result in run.windows
+    )
 
 
 def _since(run: Reconciliation) -> dict[str, object] | None:

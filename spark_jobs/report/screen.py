@@ -123,7 +123,40 @@ def _remarks(document: Document) -> list[str]:
     if document["explained"]:
         causes = ", ".join(f"{cause} {_n(count)}" for cause, count in document["explained"].items())
         lines.append(f"explained gaps: {causes}")
+    lines += _settle(document["settle"])
     return lines + _ledger(document["ledger"]) + _evidence(document["evidence"])
+
+
+def _settle(settle: dict[str, Any]) -> list[str]:
+    """Return lines about the later looks at what differed, if there were any."""
+    lines = []
+    if settle["rounds"]:
+        gone = ", ".join(
+            f"{name} {_n(count)}" for name, count in settle["vanished"].items() if count
+        )
+        lines.append(
+            f"looked again at {_n(settle['partitions'])} partitions, {settle['rounds']} of at most "
+            f"{settle['max_rounds']} times, each after {settle['seconds']:g} s: "
+            f"{f'vanished {gone}' if gone else 'no finding vanished'}"
+        )
+    if settle["equal_by_record"]:
+        lines.append(
+            "windows with other digests, and equal records when they were read after that: "
+            f"{_n(settle['equal_by_record'])}"
+        )
+    if settle["read_later"]:
+        lines.append(
+            f"partitions that only a later look could read in full: {_n(settle['read_later'])}"
+        )
+    lines += [
+        f"  an earlier look stands: {each['topic']} p{each['partition']}, {each['reason']}"
+        for each in settle["standing_partitions"][:2]
+    ]
+    if settle["standing"] > 2:
+        lines.append(f"  an earlier look stands: {_n(settle['standing'] - 2)} more partitions")
+    if settle["problem"]:
+        lines.append(f"no later look, and the earlier one stands: {settle['problem']}")
+    return lines
 
 
 def _since(since: dict[str, Any] | None) -> list[str]:

@@ -1,0 +1,227 @@
+"""Two clusters that change while they are audited, and a record of what each read of the audit saw.
+
+Before every read of the audit, and between its looks, the logs may change as clusters do: producers append, the mirror
+copies and repairs, retention deletes, a log is truncated and written again, a part cannot be read for a while, a new
+leader reports a lower log end. `Live.seen` is the oracle's evidence: the last content of each offset that was read.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from kclient.types import TopicPartition
+from spark_jobs.cut import LogRange, OffsetRange, PartitionCut, freeze
+from spark_jobs.digest import WindowShape
+from spark_jobs.engine import Copies, FailureKind, Place
+from spark_jobs.kept import Lineage
+from spark_jobs.reader import Fetched, Unread
+from spark_jobs.reconcile import Moment, Options, Reconciliation, TimeBuckets, reconcile
+from spark_jobs.settle import Patience
+from spark_jobs.snapshot import ClusterSnapshot
+from tests.kit.audit_batches import BatchEngine
+from tests.kit.audit_histories import Replicated
+from tests.kit.audit_logs import Fault, Log, Rec, snapshot
+
+TPS = (TopicPartition("t", 0), TopicPartition("t", 1))
+SIDES = ("source", "target")
+
+
+class UnreadOffset:
+    """Stands for an offset that a cluster did not return."""
+
+
+UNREAD = UnreadOffset()
+Content = Rec | None | UnreadOffset
+
+
+class _SeeingEngine(BatchEngine):
+    """Records what each read that compares sees."""
+
+    def __init__(self, live: Live) -> None:
+        logs = live.source.logs, live.target.logs
+        shape = WindowShape(live.window, 0, 20_000, 60)
+        super().__init__(*logs, shape, meanwhile=lambda _: live.change())
+        self._live = live
+        self._compares = True
+
+    def tasks(
+        self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]
+    ) -> Iterator[tuple[list[OffsetRange], Iterator[Fetched | Unread]]]:
+        for each in ranges if self._compares else ():
+            self._live.see(cluster.name, each)
+        return super().tasks(cluster, ranges)
+
+    def copies(
+        self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], contents: frozenset[int]
+    ) -> dict[Place, Copies]:
+        # It looks for other copies of a finding, and compares nothing.
+        self._compares = False
+        try:
+            return super().copies(cluster, ranges, contents)
+        finally:
+            self._compares = True
+
+
+@dataclass
+class Live:
+    """A source, its mirror, and the changes during one audit."""
+
+    rng: random.Random
+    window: int = 10
+    kinds: Sequence[str] = ("produce", "mirror", "retention", "repair", "unreadable", "truncate")
+    looks_with_changes: int = 9
+    """The logs change until the end of this look; the first is 1."""
+    chance: float = 0.4
+    source: Replicated = field(init=False)
+    target: Replicated = field(init=False)
+    seen: dict[tuple[str, TopicPartition, int], Content] = field(default_factory=dict)
+    look: int = 1
+    differing: set[tuple[TopicPartition, int]] | None = None
+    """Offsets that both logs have had since the audit began, and that always differed."""
+
+    def __post_init__(self) -> None:
+        self.source, self.target = (Replicated({tp: Log() for tp in TPS}) for _ in SIDES)
+
+    def produce(self, tp: TopicPartition, count: int) -> None:
+        """Append *count* records to the source."""
+        for _ in range(count):
+            number = self.rng.getrandbits(40)
+            self.source.append(tp, Rec(b"k%d" % (number % 9), b"v%d" % number, number % 1000))
+
+    def mirror(self, tp: TopicPartition, *, damage: float = 0.0, behind: int = 0) -> None:
+        """Copy to the target what it lacks; *damage* is the share of records that are lost or changed."""
+        source, target = self.source.logs[tp], self.target.logs[tp]
+        for offset in range(target.end, max(target.end, source.end - behind)):
+            record = source.records.get(offset)
+            if record is not None and self.rng.random() < damage:
+                record = self.rng.choice([None, record._replace(value=b"damaged")])
+            self.target.append(tp, record)
+
+    def change(self) -> None:
+        """Change the logs as the draw has it."""
+        if self.look <= self.looks_with_changes and self.rng.random() < self.chance:
+            tp = self.rng.choice(TPS)
+            getattr(self, f"_{self.rng.choice(self.kinds)}")(tp)
+        self._compare()
+
+    def _produce(self, tp: TopicPartition) -> None:
+        self.produce(tp, self.rng.randrange(15))
+
+    def _mirror(self, tp: TopicPartition) -> None:
+        self.mirror(tp, damage=self.rng.choice([0.0, 0.0, 0.2]))
+
+    def _retention(self, tp: TopicPartition) -> None:
+        log = self.rng.choice([self.source, self.target]).logs[tp]
+        log.delete_below(min(log.end, log.start + self.rng.randrange(25)))
+
+    def _repair(self, tp: TopicPartition) -> None:
+        source, target = self.source.logs[tp], self.target.logs[tp]
+        for offset in range(max(source.start, target.start), min(source.end, target.end)):
+            if source.records.get(offset) != target.records.get(offset):
+                target.records.pop(offset, None)
+                if offset in source.records:
+                    target.records[offset] = source.records[offset]
+                return
+
+    def _unreadable(self, tp: TopicPartition) -> None:
+        log = self.rng.choice([self.source, self.target]).logs[tp]
+        if log.faults:
+            log.faults.clear()
+        elif log.end > log.start:
+            low = self.rng.randrange(log.start, log.end)
+            log.faults.append(Fault(low, min(log.end, low + 5), FailureKind.UNREADABLE))
+
+    def _truncate(self, tp: TopicPartition) -> None:
+        side = self.rng.choice([self.source, self.target])
+        log = side.logs[tp]
+        log.faults.clear()
+        side.truncate(tp, max(log.start, log.end - self.rng.randrange(20)))
+        self.produce(tp, self.rng.randrange(25))
+        self.mirror(tp)
+
+    def _leader(self, tp: TopicPartition) -> None:
+        """Change nothing: `clusters` reports lower log ends."""
+
+    def _compare(self) -> None:
+        now = set(self.differences())
+        self.differing = now if self.differing is None else self.differing & now
+
+    def differences(self) -> Iterator[tuple[TopicPartition, int]]:
+        """Yield the offsets of both logs at which they differ now."""
+        for tp in TPS:
+            source, target = self.source.logs[tp], self.target.logs[tp]
+            for offset in range(max(source.start, target.start), min(source.end, target.end)):
+                if source.records.get(offset) != target.records.get(offset):
+                    yield tp, offset
+
+    def see(self, name: str, span: OffsetRange) -> None:
+        """Remember what a read of *span* sees."""
+        tp = span.topic_partition
+        log = (self.source if name == "source" else self.target).logs[tp]
+        for offset in range(span.low, span.high):
+            held = log.start <= offset < log.end
+            lost = any(f.low <= offset < f.high for f in log.faults)
+            found: Content = log.records.get(offset) if held and not lost else UNREAD
+            self.seen[name, tp, offset] = found
+
+    def clusters(self) -> tuple[ClusterSnapshot, ClusterSnapshot]:
+        """Return source and target as an audit reads them: the target first, and time passes in between."""
+        target = replace(snapshot("target", self.target.logs), topic_ids={"t": "target"})
+        self.change()
+        source = replace(snapshot("source", self.source.logs), topic_ids={"t": "source"})
+        if "leader" in self.kinds and self.look <= self.looks_with_changes:
+            source = replace(
+                source, ranges={tp: self._lower(each) for tp, each in source.ranges.items()}
+            )
+        return source, target
+
+    def _lower(self, log: LogRange) -> LogRange:
+        """Return *log* with the lower end that a new leader may report for a while."""
+        lower = self.rng.randrange(8) if self.rng.random() < self.chance else 0
+        return replace(log, end=max(log.start, log.end - lower))
+
+    def moment(self, cuts: Sequence[PartitionCut]) -> Moment:
+        """Return both clusters at a later cut."""
+        self.look += 1
+        if self.look > self.looks_with_changes:
+            for each in (self.source, self.target):
+                for log in each.logs.values():
+                    log.faults.clear()
+        source, target = self.clusters()
+        return Moment(source, target, self._lineage(source, target, cuts))
+
+    def _lineage(
+        self, source: ClusterSnapshot, target: ClusterSnapshot, cuts: Sequence[PartitionCut]
+    ) -> Lineage:
+        at_cut = {
+            cut.topic_partition: cut.high
+            for cut in freeze(target.ranges, source.ranges)
+            if cut.high > cut.low
+        }
+        before = {cut.topic_partition: cut.high for cut in cuts}
+        each = self.source, self.target
+        return Lineage(
+            (each[0].epochs_before(at_cut), each[1].epochs_before(at_cut)),
+            (each[0].epochs_before(before), each[1].epochs_before(before)),
+        )
+
+    def audit(self, rounds: int = 2, *, complete: bool = False) -> Reconciliation:
+        """Audit the clusters while they change."""
+        self._compare()
+        source, target = self.clusters()
+        options = Options(
+            self.window,
+            complete,
+            lineage=self._lineage(source, target, ()),
+            patience=Patience(0.0, rounds),
+        )
+        return reconcile(
+            _SeeingEngine(self),
+            source,
+            target,
+            options,
+            buckets=TimeBuckets(0, 20_000),
+            again=self.moment,
+        )

@@ -1,0 +1,246 @@
+"""A difference that came from reading two clusters at different moments is looked at again, before a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from kclient.types import TopicPartition
+from spark_jobs.cut import LogRange, PartitionCut, freeze
+from spark_jobs.engine import FailureKind
+from spark_jobs.findings import FindingClass
+from spark_jobs.kept import Lineage
+from spark_jobs.reconcile import Moment, Options, Reconciliation, TimeBuckets, reconcile
+from spark_jobs.report.screen import first_screen
+from spark_jobs.settle import Patience, Seen, carried
+from spark_jobs.verdict import Verdict
+from tests.kit.audit_histories import CountingEngine
+from tests.kit.audit_logs import Fault, Log, Logs, Rec, classes, log_of, named, snapshot
+from tests.kit.audit_reports import report_of, violations
+
+TP = TopicPartition("t", 0)
+OTHER = TopicPartition("t", 1)
+TIMES = TimeBuckets.over((0, 1000))
+OPTIONS = Options(window=10)
+
+
+def rec(number: int) -> Rec:
+    return Rec(b"k%d" % number, b"v%d" % number, number)
+
+
+def full(count: int, start: int = 0) -> Log:
+    return log_of(*(rec(start + n) for n in range(count)), start=start)
+
+
+def settled(
+    source: Logs,
+    target: Logs,
+    *changes: Callable[[], None],
+    options: Options = OPTIONS,
+    epochs: tuple[int, int] = (3, 3),
+    source_now: Logs | None = None,
+) -> tuple[Reconciliation, CountingEngine]:
+    """Audit; the n-th of *changes* happens before the n-th later look. *source_now*: the logs of the first cut."""
+    engine = CountingEngine(source, target, options.window)
+    left = list(changes)
+
+    def lineage(ends: object, epoch: int) -> Lineage:
+        before = dict.fromkeys((TP, OTHER), epoch)
+        return Lineage((before, before), (before, before))
+
+    def again(cuts: Sequence[PartitionCut]) -> Moment:
+        if left:
+            left.pop(0)()
+        return Moment(
+            snapshot("source", source), snapshot("target", target), lineage(cuts, epochs[1])
+        )
+
+    first = snapshot("source", source if source_now is None else source_now)
+    run = reconcile(
+        engine,
+        first,
+        snapshot("target", target),
+        replace(options, lineage=lineage((), epochs[0])),
+        buckets=TIMES,
+        again=again,
+    )
+    return run, engine
+
+
+def repair(log: Log, offset: int) -> Callable[[], None]:
+    return lambda: log.records.update({offset: rec(offset)})
+
+
+def test_a_difference_that_is_gone_at_the_second_look_is_counted_and_no_finding() -> None:
+    target = full(40)
+    target.records[15] = rec(99)
+    run, _ = settled({TP: full(40)}, {TP: target}, repair(target, 15))
+    assert (run.outcome.verdict, named(run)) == (Verdict.CONSISTENT, [])
+    assert run.settled.vanished == {FindingClass.CORRUPT: 1}
+    assert (run.settled.rounds, run.settled.suspects) == (1, 1)
+    report = report_of(run)
+    assert violations("report", report.document) == []
+    assert "vanished corrupt 1" in first_screen(report.document, report="r")
+
+
+def test_a_difference_that_stays_is_a_finding_after_one_later_look() -> None:
+    target = full(40)
+    del target.records[15]
+    run, engine = settled({TP: full(40), OTHER: full(40)}, {TP: target, OTHER: full(40)})
+    assert (run.outcome.verdict, named(run)) == (
+        Verdict.DIVERGED,
+        [("missing", 0, 15, None, 1)],
+    )
+    assert (run.settled.rounds, run.settled.vanished) == (1, {})
+    # 160 offsets for the first look, and the one window that differs for the second.
+    assert engine.digested == 160 + 20
+
+
+def test_equal_logs_are_looked_at_once() -> None:
+    run, engine = settled({TP: full(40)}, {TP: full(40)})
+    assert (run.settled.rounds, engine.digested) == (0, 80)
+
+
+def test_a_gap_that_appears_because_the_source_is_read_later_is_not_one() -> None:
+    source, target = full(40), full(20)
+    later = full(10, start=30)
+
+    def mirrored() -> None:
+        target.records.update({at: rec(at) for at in range(20, 40)})
+        target.end = 40
+        source.delete_below(30)
+
+    # The cut has the target before the mirror's copy, and the source after the retention.
+    run, _ = settled({TP: source}, {TP: target}, mirrored, source_now={TP: later})
+    assert run.settled.vanished == {FindingClass.GAP: 10}
+    assert (run.outcome.verdict, classes(run)) == (
+        Verdict.INCOMPLETE,
+        {"verified": 10, "aged out": 30},
+    )
+
+
+def test_the_end_that_a_complete_mirror_still_copies_is_not_truncated() -> None:
+    target = full(35)
+
+    def copied() -> None:
+        target.records.update({at: rec(at) for at in range(35, 40)})
+        target.end = 40
+
+    options = Options(window=10, complete=True)
+    run, _ = settled({TP: full(40)}, {TP: target}, copied, options=options)
+    assert (run.outcome.verdict, classes(run)) == (Verdict.CONSISTENT, {"verified": 40})
+    assert run.settled.vanished == {FindingClass.TRUNCATED: 5}
+
+
+def test_an_end_that_a_new_leader_reports_too_low_makes_no_record_extra() -> None:
+    run, _ = settled({TP: full(40)}, {TP: full(40)}, source_now={TP: full(33)})
+    assert (run.outcome.verdict, classes(run)) == (Verdict.CONSISTENT, {"verified": 40})
+    assert run.settled.vanished == {FindingClass.EXTRA: 7}
+
+
+def test_a_finding_that_retention_deletes_before_the_second_look_stays() -> None:
+    source, target = full(40), full(40)
+    target.records[3] = rec(99)
+
+    def retention() -> None:
+        source.delete_below(10)
+        target.delete_below(10)
+
+    run, _ = settled({TP: source}, {TP: target}, retention)
+    assert (run.outcome.verdict, named(run)) == (Verdict.DIVERGED, [("corrupt", 0, 3, 3, 1)])
+    (standing,) = run.settled.standing
+    assert standing.reason == "offset 3 (corrupt) is no longer in both logs"
+    assert violations("report", report_of(run).document) == []
+
+
+def test_a_log_that_was_written_again_is_read_whole() -> None:
+    target = full(40)
+    target.records[15] = rec(99)
+
+    def rewritten() -> None:
+        repair(target, 15)()
+        target.records[35] = rec(77)
+
+    run, engine = settled({TP: full(40)}, {TP: target}, rewritten, epochs=(3, 4))
+    assert (run.outcome.verdict, named(run)) == (Verdict.DIVERGED, [("corrupt", 0, 35, 35, 1)])
+    assert engine.digested >= 160
+
+
+def test_a_part_that_only_a_later_look_can_read_is_compared() -> None:
+    target = full(40)
+    target.faults.append(Fault(12, 14, FailureKind.UNREADABLE))
+    run, _ = settled({TP: full(40)}, {TP: target}, target.faults.clear)
+    assert (run.outcome.verdict, run.settled.read_later) == (Verdict.CONSISTENT, 1)
+
+
+def test_a_log_that_ends_lower_than_before_leaves_the_earlier_look() -> None:
+    target = full(40)
+    target.records[3] = rec(99)
+
+    def truncated() -> None:
+        target.records = {at: rec(at) for at in range(30)}
+        target.end = 30
+
+    run, _ = settled({TP: full(40)}, {TP: target}, truncated)
+    assert (run.outcome.verdict, named(run)) == (Verdict.DIVERGED, [("corrupt", 0, 3, 3, 1)])
+
+
+def test_two_partitions_that_share_a_misrouted_record_are_replaced_together() -> None:
+    source, target = {TP: full(20), OTHER: Log()}, {TP: full(20), OTHER: Log()}
+    del target[TP].records[7]
+    target[OTHER].append(rec(7))
+    run, _ = settled(source, target)
+    assert named(run) == [("misrouted", 0, 7, 0, 1)]
+
+    def retention() -> None:
+        repair(target[TP], 7)()
+        target[OTHER].delete_below(1)
+
+    run, _ = settled(source, target, retention)
+    assert named(run) == [("misrouted", 0, 7, 0, 1)]
+    assert [each.partition for each in run.settled.standing] == [0, 1]
+
+
+def test_no_round_is_made_without_patience() -> None:
+    target = full(40)
+    target.records[15] = rec(99)
+    options = Options(window=10, patience=Patience(rounds=0))
+    run, _ = settled({TP: full(40)}, {TP: target}, repair(target, 15), options=options)
+    assert (run.outcome.verdict, run.settled.rounds) == (Verdict.DIVERGED, 0)
+
+
+def test_a_cluster_that_cannot_be_read_again_leaves_the_first_look() -> None:
+    target = {TP: full(40)}
+    target[TP].records[15] = rec(99)
+    source = {TP: full(40)}
+    run = reconcile(
+        CountingEngine(source, target, 10),
+        snapshot("source", source),
+        snapshot("target", target),
+        Options(window=10),
+        buckets=TIMES,
+        again=lambda _: "target (host:9092): no broker answers",
+    )
+    assert (run.outcome.verdict, run.settled.rounds) == (Verdict.DIVERGED, 0)
+    document = report_of(run).document
+    assert document["settle"]["problem"] == "target (host:9092): no broker answers"
+    assert violations("report", document) == []
+
+
+@pytest.mark.parametrize(
+    ("low", "failed", "expected"),
+    [
+        (0, [], [(0, 10), (20, 40)]),
+        (12, [], [(20, 40)]),
+        (25, [], [(30, 40)]),
+        (0, [(33, 34)], [(0, 10), (20, 30)]),
+    ],
+)
+def test_only_windows_that_were_equal_and_read_in_full_are_not_read_again(
+    low: int, failed: list[tuple[int, int]], expected: list[tuple[int, int]]
+) -> None:
+    (old,) = freeze({TP: LogRange(0, 40)}, {TP: LogRange(0, 40)})
+    (new,) = freeze({TP: LogRange(0, 60)}, {TP: LogRange(low, 70)})
+    assert carried(Seen(old, (), failed), new, [(10, 20)], 10) == expected
