@@ -1,9 +1,10 @@
 """The entries of a mirror's gap ledger, as kmirror writes them and kaudit reads them. Pure.
 
-The ledger is a compacted topic at the target, ``<source alias>.gaps.internal``. Each record is a gap: offsets of a
-source partition that the mirror skipped. The key identifies the gap, the value describes it, both as JSON; the latest
-record of a key counts, and a null value deletes the entry. docs/design/mirror-ledger.md has the format and the order of
-writes.
+The ledger is a compacted topic at the target, ``<source alias>.gaps.internal``. A record of the type `GAP` is a gap:
+offsets of a source partition that the mirror skipped. `REMOVAL` and `LINEAGE` explain no gap. They name offsets that
+``kmirror truncate`` removed at the target, and a copy that ended because its topic was created again. The key
+identifies the entry, the value describes it, both as JSON; the latest record of a key counts, and a null value deletes
+the entry. docs/design/mirror-ledger.md has the format and the order of writes.
 
 In: keys and values of records   Out: a `GapView`, and records to write   Owner: the caller
 """
@@ -11,6 +12,7 @@ In: keys and values of records   Out: a `GapView`, and records to write   Owner:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -19,10 +21,18 @@ SCHEMA_VERSION = 1
 SUFFIX = ".gaps.internal"
 RETENTION = "retention"
 RECREATED = "recreated"
-CAUSES = frozenset({RETENTION, RECREATED})
+TRUNCATED = "truncated"
+CAUSES = frozenset({RETENTION, RECREATED, TRUNCATED})
 """The causes that kmirror writes. Entries with another cause are read, too."""
 
-_TYPE = "gap"
+_LINEAGE = re.compile(r"^lineage\.[A-Za-z0-9_-]{22}\.")
+
+GAP = "gap"
+REMOVAL = "removal"
+"""Offsets that the target had and the source does not have: their batches were exported, and the topic was deleted."""
+LINEAGE = "lineage"
+"""The copy ends at offset *first*; records of the later source topic are copied to the topic `lineage_topic`."""
+TYPES = frozenset({GAP, REMOVAL, LINEAGE})
 
 
 def ledger_topic(source_alias: str) -> str:
@@ -35,18 +45,32 @@ def is_ledger(topic: str) -> bool:
     return topic.endswith(SUFFIX)
 
 
+def lineage_topic(copy: str, topic_id: str) -> str:
+    """Return where records of the source topic id *topic_id* go, if *copy* has those of an earlier topic.
+
+    It is a prefix, so that ``kaudit --target-prefix`` finds it.
+    """
+    return f"lineage.{topic_id}.{copy}"
+
+
+def without_lineage(copy: str) -> str:
+    """Return the name that the topic *copy* has without the prefix of `lineage_topic`."""
+    return _LINEAGE.sub("", copy)
+
+
 class GapKey(NamedTuple):
-    """What identifies a gap: the cluster id of the source, the partition at the target, and the first offset."""
+    """What identifies an entry: the source's cluster id, the partition at the target, the first offset, the type."""
 
     source_cluster_id: str
     topic: str
     partition: int
     first: int
+    type: str = GAP
 
 
 @dataclass(frozen=True, slots=True)
 class GapEntry:
-    """One gap: offsets [first, until) of the source are not at the target."""
+    """One entry; a gap: offsets [first, until) of the source are not at the target."""
 
     source_cluster_id: str
     topic: str
@@ -65,11 +89,12 @@ class GapEntry:
     records_lost: int | None = None
     """None if it is unknown: a log does not show how many of its deleted offsets had records."""
     first_seen_ms: int = 0
+    type: str = GAP
 
     @property
     def key(self) -> GapKey:
         """What identifies the entry."""
-        return GapKey(self.source_cluster_id, self.topic, self.partition, self.first)
+        return GapKey(self.source_cluster_id, self.topic, self.partition, self.first, self.type)
 
     @property
     def offsets(self) -> int:
@@ -80,7 +105,7 @@ class GapEntry:
         """Return the entry as JSON-ready values; the names are those of ``kaudit --accepted-gaps``."""
         fields = asdict(self)
         fields["from"] = fields.pop("first")
-        return {"schema_version": SCHEMA_VERSION, "type": _TYPE, **fields}
+        return {"schema_version": SCHEMA_VERSION, **fields}
 
 
 class GapView(NamedTuple):
@@ -96,7 +121,7 @@ class GapView(NamedTuple):
 
 def encode(entry: GapEntry) -> tuple[bytes, bytes]:
     """Return key and value of the record of *entry*: the same bytes for the same entry."""
-    key = {"type": _TYPE, **entry.key._asdict()}
+    key = entry.key._asdict()
     key["from"] = key.pop("first")
     return _bytes(key), _bytes(entry.as_json())
 
@@ -125,7 +150,7 @@ def view(records: Iterable[tuple[bytes | None, bytes | None]]) -> GapView:
 def _decoded(key: bytes | None, value: bytes) -> GapEntry:
     """Return the entry of one record. Raise ValueError, KeyError or TypeError if it is none."""
     names, fields = json.loads(key or b""), json.loads(value)
-    if names["type"] != _TYPE or fields["schema_version"] != SCHEMA_VERSION:
+    if names["type"] not in TYPES or fields["schema_version"] != SCHEMA_VERSION:
         raise ValueError("another type of record, or another version")
     lost = fields.get("records_lost")
     entry = GapEntry(
@@ -141,6 +166,7 @@ def _decoded(key: bytes | None, value: bytes) -> GapEntry:
         _text(fields.get("target_topic_id", "")),
         None if lost is None else _number(lost),
         _number(fields.get("first_seen_ms", 0)),
+        names["type"],
     )
     if entry.until < entry.first:
         raise ValueError("a gap that ends before it begins")

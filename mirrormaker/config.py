@@ -24,6 +24,7 @@ from mirrormaker.settings import (
     NOT_APPLICABLE,
     UNSUPPORTED,
     LinkSettings,
+    contradictions,
     link_settings,
     number,
     refused_with_renumber,
@@ -158,6 +159,7 @@ class _Parser:
             f"{flow}.{name}: cannot be with target.offsets=renumber: {reason}"
             for name, reason in refused_with_renumber(settings)
         ]
+        self.problems += [f"{flow}.{text}" for text in contradictions(settings)]
         return settings
 
     def _workers(self, pair: tuple[str, str], settings: LinkSettings) -> WorkerSettings | None:

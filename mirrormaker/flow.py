@@ -202,6 +202,14 @@ class Flow:
         """Return the source partitions that are copied to the target topic *topic*."""
         return [tp for tp, copy in self._copies.items() if copy.topic == topic]
 
+    def copied_elsewhere(self, mirrored: Mapping[str, str]) -> list[TopicPartition]:
+        """Return the partitions that are copied to another target topic than *mirrored* has for their topic."""
+        return [
+            tp
+            for tp, copy in self._copies.items()
+            if mirrored.get(tp.topic, copy.topic) != copy.topic
+        ]
+
     def proven_copies(self) -> dict[TopicPartition, TopicPartition]:
         """Return source partition -> target partition, where an offset means the same record on both sides.
 

@@ -8,7 +8,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kclient.errors import KafkaError
-from kclient.mirror_ledger import RECREATED, GapEntry, GapView, ledger_topic
+from kclient.mirror_ledger import (
+    GAP,
+    LINEAGE,
+    RECREATED,
+    REMOVAL,
+    GapEntry,
+    GapView,
+    ledger_topic,
+    lineage_topic,
+)
 from kclient.net.cluster import Cluster
 from mirrormaker.config import FlowConfig, MirrorConfig
 from mirrormaker.ledger import read_ledger
@@ -58,8 +67,12 @@ def _table(flow: FlowConfig, found: GapView) -> Iterator[str]:
     if not entries:
         yield f"{flow.name}: the ledger {topic} at {flow.target} is empty: no gap was recorded"
         return
-    noun = "gap" if len(entries) == 1 else "gaps"
-    yield f"{flow.name}: {len(entries)} {noun} in {topic} at {flow.target}"
+    counts = [
+        f"{count} {name}{'' if count == 1 else 's'}"
+        for name in (GAP, REMOVAL, LINEAGE)
+        if (count := sum(each.type == name for each in entries))
+    ]
+    yield f"{flow.name}: {', '.join(counts)} in {topic} at {flow.target}"
     yield f"  {'topic':<32} {'p':>4} {'from':>14} {'to':>14} {'lost':>12}  {'cause':<10} first seen"
     for each in entries:
         yield (
@@ -71,6 +84,8 @@ def _table(flow: FlowConfig, found: GapView) -> Iterator[str]:
 
 def _lost(entry: GapEntry) -> str:
     """Return the number of lost records; an upper limit or ? if it is unknown."""
+    if entry.type == LINEAGE:
+        return "-"
     if entry.records_lost is not None:
         return str(entry.records_lost)
     return "?" if entry.cause == RECREATED else f"<= {entry.offsets}"
@@ -85,4 +100,7 @@ def _time(ms: int) -> str:
 
 def _ids(entry: GapEntry) -> str:
     before, after = entry.source_topic_id_before, entry.source_topic_id_after
-    return f"  topic id {before} became {after}" if before != after else ""
+    changed = f"  topic id {before} became {after}" if before != after else ""
+    if entry.type == LINEAGE:
+        return f"{changed}, copied to {lineage_topic(entry.topic, after)}"
+    return f"{changed}  exported and removed" if entry.type == REMOVAL else changed

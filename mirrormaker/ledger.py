@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from kclient.mirror_ledger import GapEntry, GapView, encode, merged, view
+from kclient.mirror_ledger import GAP, GapEntry, GapView, encode, merged, view
 from kclient.net.cluster import Cluster
 from kclient.net.offsets import EARLIEST, LATEST, list_offsets
 from kclient.types import TopicPartition
@@ -51,6 +51,8 @@ class _Waiting(NamedTuple):
     gap: Gap
     topic_id: str
     done: Deferred[None]
+    type: str
+    records_lost: int | None
 
 
 class Ledger:
@@ -74,14 +76,21 @@ class Ledger:
         self._writing = False
 
     def record(
-        self, source: TopicPartition, copy: TopicPartition, gap: Gap, topic_id: str
+        self,
+        source: TopicPartition,
+        copy: TopicPartition,
+        gap: Gap,
+        topic_id: str,
+        *,
+        type: str = GAP,
+        records_lost: int | None = None,
     ) -> Deferred[None]:
         """Write the *gap* of *source*, now of *topic_id*, at its target partition *copy*.
 
         Fire when the entry is durable, or fail with a KafkaError.
         """
         done: Deferred[None] = Deferred()
-        self._waiting.append(_Waiting(source, copy, gap, topic_id, done))
+        self._waiting.append(_Waiting(source, copy, gap, topic_id, done, type, records_lost))
         if not self._writing:
             self._writing = True
             self._target.reactor.callLater(0, self._begin)
@@ -133,7 +142,9 @@ class Ledger:
             gap.before or each.topic_id,
             gap.after or each.topic_id,
             text_of(self._target.metadata.topic_id(each.copy.topic)),
+            records_lost=each.records_lost,
             first_seen_ms=now,
+            type=each.type,
         )
 
 

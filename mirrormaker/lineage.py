@@ -4,7 +4,8 @@ A topic that is deleted and created again has another topic id (KIP-516). The ta
 in the topic setting `SOURCE_TOPIC_ID`; docs/design/mirror.md has the reasons. Offsets and CRCs cannot replace it: the
 log of the new topic may start exactly where the target ends, and compaction rewrites CRCs.
 
-In: log ends, both topic ids   Out: a gap with cause RECREATED, or a problem   Owner: the link
+In: log ends, both topic ids   Out: a gap with cause RECREATED, or a problem; the name of a copy   Owner: the link, the
+plan
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
+from kclient.mirror_ledger import lineage_topic
 from kclient.wire.uuids import encode_uuid
 from mirrormaker.link_state import Cause, Gap, LogEnds, Problem
 
@@ -46,6 +48,23 @@ class Lineage:
         return "" not in (self.source, self.copied) and self.source != self.copied
 
 
+def copy_for(
+    plain: str, now: str, stated: str | None, *, has_later: bool, is_mirror: bool, begins: bool
+) -> str:
+    """Return the target topic for the records of the source topic id *now*: *plain*, or its `lineage_topic`.
+
+    *stated* is the topic id that *plain* states, "" without one; None if the topic does not exist. *has_later* is
+    whether the lineage topic exists, *is_mirror* whether *plain* is a mirror of the source, *begins* whether the policy
+    begins a new lineage.
+    """
+    later = lineage_topic(plain, now)
+    if not now or stated == now:
+        return plain
+    if has_later:
+        return later
+    return later if stated and is_mirror and begins else plain
+
+
 def interruption(lineage: Lineage, ends: LogEnds) -> Gap | None:
     """Return the gap between the records of the earlier topic and those of the new one, if there are two topics."""
     if not lineage.is_interrupted:
@@ -63,9 +82,15 @@ def refused(gap: Gap, ends: LogEnds, *, skip: bool) -> Problem | None:
         f"topic id {gap.before} became {gap.after}; the target has records up to offset {gap.first}"
     )
     if not skip:
-        detail = f"{changed}. Delete or promote the target topic; or gap.policy=skip, if the new log starts there"
+        detail = (
+            f"{changed}. kmirror truncate exports them and copies the topic again; gap.policy=new-lineage copies it to "
+            "another topic; gap.policy=skip continues, if the new log starts there"
+        )
     elif ends.source_start < gap.first:
-        detail = f"{changed}, and the new log starts at {ends.source_start}. Delete or promote the target topic"
+        detail = (
+            f"{changed}, and the new log starts at {ends.source_start}. kmirror truncate exports them and copies the "
+            "topic again; gap.policy=new-lineage copies it to another topic"
+        )
     else:
         return None
     return Problem(Cause.RECREATED, detail, gap)

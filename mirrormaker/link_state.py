@@ -32,6 +32,9 @@ class Cause(Enum):
     DIVERGED = "source and target hold different records at the same offset"
     STRADDLES = "the target's log ends inside a batch of the source"
     RECREATED = "the topic was deleted and created again at the source"
+    TRUNCATED = (
+        "the target had records that the source does not have; they were exported and removed"
+    )
     CORRUPT = "a batch is damaged at the source"
     REJECTED = "the target rejects the records"
     UNPROVEN = "nothing proves that the target is a copy of the source"
@@ -47,10 +50,12 @@ The others state that the target is no prefix of the source, or that a policy re
 
 
 class GapPolicy(Enum):
-    """What a link does when the source deleted records before they were copied (gap.policy)."""
+    """What kmirror does when the target cannot be continued without a gap (gap.policy)."""
 
     FAIL = "fail"
     SKIP = "skip"
+    NEW_LINEAGE = "new-lineage"
+    """A topic that was created again at the source is copied to another topic; other gaps stop the partition."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ from mirrormaker.ledger import Ledger
 from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import GapPolicy
 from mirrormaker.log_ends import high_watermarks, read_cuts
+from mirrormaker.new_lineage import begin_lineages
 from mirrormaker.shared_direction import SharedDirection, WholeDirection
 from mirrormaker.target import UnsupportedTarget
 from mirrormaker.target_offsets import KeptOffsets, RenumberedOffsets, TargetOffsets
@@ -402,7 +403,11 @@ class Mirror:
         present = await self._source_topics.names()
         wanted = [name for name in present if self._selection.wants(name)]
         source = await self._source_topics.topics(wanted, configs_too=configs_too, present=present)
-        copies = {self._selection.target_name(name) for name in source}
+        copies = {
+            copy
+            for name, topic in source.items()
+            for copy in self._selection.target_names(name, topic.topic_id)
+        }
         there = await self._target_topics.names()
         target = await self._target_topics.topics(
             copies | self._possible_copies(there), configs_too=configs_too, present=there
@@ -463,12 +468,13 @@ class Mirror:
             # Retriable: it was deleted, or is not in the metadata of all brokers yet.
             if not problem.retriable:
                 found[name] = f"its configs cannot be read at the source: {problem}"
-        for name in source:
-            problem_there = self._target_topics.unreadable.get(self._selection.target_name(name))
-            if problem_there is not None and problem_there.retriable:
-                raise problem_there
-            if problem_there is not None:
-                found[name] = f"its configs cannot be read at the target: {problem_there}"
+        for name, topic in source.items():
+            for copy in self._selection.target_names(name, topic.topic_id):
+                problem_there = self._target_topics.unreadable.get(copy)
+                if problem_there is not None and problem_there.retriable:
+                    raise problem_there
+                if problem_there is not None:
+                    found[name] = f"its configs cannot be read at the target: {problem_there}"
         return found
 
     def _drop_replaced(self, found: Mapping[str, UUID | None]) -> None:
@@ -500,8 +506,13 @@ class Mirror:
         raising = Deferred.fromCoroutine(self._raise_limit(topic))
         raising.addErrback(self._end)
 
+    def _copy_of(self, topic: str) -> str:
+        """Return the target topic of the source topic *topic*, as of the last comparison."""
+        mirrored = {} if self._comparison is None else self._comparison.plan.mirrored
+        return mirrored.get(topic, self._selection.target_name(topic))
+
     async def _raise_limit(self, topic: str) -> None:
-        copy = self._selection.target_name(topic)
+        copy = self._copy_of(topic)
         try:
             found = await self._source_topics.limit_of(topic)
             there = await self._target_topics.limit_of(copy)  # another worker may have raised it
@@ -543,9 +554,13 @@ class Mirror:
         is_elected = self._direction.is_elected
         applied = Applied({}, {})
         if is_elected:
+            waiting = await begin_lineages(plan, self._source_topics, self.target, self.ledger)
+            plan = plan.without(waiting)
             applied = await self._target_topics.apply(
                 plan, replication_factor=self.config.settings.replication_factor
             )
+        for tp in self.flow.copied_elsewhere(plan.mirrored):
+            self.flow.remove(tp)  # it gets a link to the other target topic
         self._report_refused(plan, applied)
         failed = applied.failed
         conflicts = dict(plan.conflicts)
@@ -559,7 +574,8 @@ class Mirror:
         self._conflicts = conflicts
         self._leave(plan.skipped)
         for name in conflicts:
-            self._target_topics.forget(self._selection.target_name(name))
+            for copy in self._selection.target_names(name, self.source.metadata.topic_id(name)):
+                self._target_topics.forget(copy)
         for creation in plan.create if is_elected else ():
             if creation.name not in failed:
                 self._drop_copies(creation.name)

@@ -15,6 +15,8 @@ from mirrormaker.link_state import GapPolicy
 from mirrormaker.patterns import compiled
 from mirrormaker.replication_policy import load_policy
 
+_NEW_LINEAGE = GapPolicy.NEW_LINEAGE.value
+
 Side = Literal["", "consumer", "producer"]
 
 EXCLUDED_TOPICS = r".*[\-\.]internal, .*\.replica, __.*"
@@ -65,12 +67,21 @@ def replication_policy(text: str) -> str:
     return text if ":" in text else text.rpartition(".")[2]
 
 
+TRUNCATIONS = frozenset({"truncate", "truncate-and-export", "truncate+export", "truncate-export"})
+
+
 def gap_policy_name(text: str) -> str:
-    """Read fail or skip."""
+    """Read fail, skip or new-lineage. A policy that truncates is refused with the reason."""
+    if text.lower() in TRUNCATIONS:
+        raise ValueError(
+            f"{text!r} is no policy: whenever the source loses its log, a running kmirror would remove acknowledged "
+            "records of the target, which consumers may have read. kmirror truncate exports and removes them on request"
+        )
     try:
         return GapPolicy(text.lower()).value
     except ValueError:
-        raise ValueError(f"{text!r} is neither fail nor skip") from None
+        names = ", ".join(each.value for each in GapPolicy)
+        raise ValueError(f"{text!r} is not one of {names}") from None
 
 
 def one_of(*values: str) -> Callable[[str], str]:
@@ -165,7 +176,8 @@ class LinkSettings:
         "fail",
         gap_policy_name,
         "When the source deleted records before they were copied: fail stops the partition, skip continues, and writes "
-        "the gap into the ledger at the target first.",
+        "the gap into the ledger at the target first. new-lineage copies a topic that was created again to another "
+        "target topic, lineage.<topic id>.<name>, and stops at other gaps.",
     )
     groups: str = _setting(
         "groups",
@@ -375,5 +387,16 @@ def refused_with_renumber(settings: LinkSettings) -> list[tuple[str, str]]:
     used = [
         ("topic.deletion.policy=delete", settings.topic_deletion_policy == "delete", marks),
         ("emit.evidence.enabled=true", settings.emit_evidence, headers),
+        (f"gap.policy={_NEW_LINEAGE}", settings.gap_policy == _NEW_LINEAGE, marks),
     ]
     return [(name, reason) for name, is_used, reason in used if is_used]
+
+
+def contradictions(settings: LinkSettings) -> list[str]:
+    """Return which enabled settings cannot be together, with the reason."""
+    both = settings.gap_policy == _NEW_LINEAGE and settings.topic_deletion_policy == "delete"
+    if not settings.enabled or not both:
+        return []
+    return [
+        f"gap.policy={_NEW_LINEAGE}: cannot be with topic.deletion.policy=delete, which deletes the earlier copy"
+    ]

@@ -32,9 +32,10 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from kclient.mirror_evidence import is_evidence
-from kclient.mirror_ledger import is_ledger
+from kclient.mirror_ledger import is_ledger, lineage_topic, without_lineage
 from kclient.wire.produce import MIRROR_SOURCE_CONFIG
-from mirrormaker.lineage import SOURCE_TOPIC_ID, Lineage, text_of
+from mirrormaker.lineage import SOURCE_TOPIC_ID, Lineage, copy_for, text_of
+from mirrormaker.link_state import GapPolicy
 from mirrormaker.mm2_records import checkpoints_topic, is_heartbeats
 from mirrormaker.patterns import compiled
 from mirrormaker.replication_policy import (
@@ -147,6 +148,27 @@ class Creation:
 
 
 @dataclass(frozen=True, slots=True)
+class NewLineage:
+    """A source topic that was created again: *earlier* keeps the records of *before*, *copy* gets those of *after*."""
+
+    source: str
+    earlier: str
+    copy: str
+    before: str
+    after: str
+    partitions: int
+    """The partitions of *earlier*."""
+    is_begun: bool
+    """Whether *copy* exists."""
+
+    def __str__(self) -> str:
+        return (
+            f"has the records of topic id {self.before}, and gets no more; {self.source} was created again: topic id "
+            f"{self.after} is copied to {self.copy}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The changes to make at the target, and the topics to mirror after them.
 
@@ -166,8 +188,22 @@ class Plan:
     skipped: Mapping[str, str] = field(default_factory=dict)
     drift: Mapping[str, str] = field(default_factory=dict)
     """Target topics that differ from the configuration in a way that kmirror does not change."""
+    new_lineages: tuple[NewLineage, ...] = ()
+    """Topics that are copied beside the copy of an earlier topic of the same name."""
     orphans: Mapping[str, str] = field(default_factory=dict)
     """With topic.deletion.policy=delete: mirrors of deleted source topics, with the topic id of those."""
+
+    def without(self, waiting: Mapping[str, str]) -> Plan:
+        """Return the plan without the source topics *waiting*, which are conflicts with these reasons."""
+        if not waiting:
+            return self
+        copies = {self.mirrored[name] for name in waiting}
+        return replace(
+            self,
+            mirrored={name: copy for name, copy in self.mirrored.items() if name not in waiting},
+            create=tuple(each for each in self.create if each.name not in copies),
+            conflicts={**self.conflicts, **waiting},
+        )
 
 
 class Selection:
@@ -186,6 +222,7 @@ class Selection:
         self._emits_heartbeats = settings.emit_heartbeats
         self._sync_configs = settings.sync_configs
         self._renumbers = settings.renumbers
+        self._begins_lineages = settings.gap_policy == GapPolicy.NEW_LINEAGE.value
 
     def wants(self, topic: str) -> bool:
         """Return whether the source topic *topic* is to be mirrored."""
@@ -205,9 +242,10 @@ class Selection:
 
     def source_name(self, copy: str) -> str | None:
         """Return the source topic that is mirrored to *copy*; None if there can be none."""
+        plain = without_lineage(copy)
         for policy in (self._policy, self._heartbeats_policy):
-            name = policy.upstream_topic(copy)
-            if name and self.target_name(name) == copy and self.wants(name):
+            name = policy.upstream_topic(plain)
+            if name and self.target_name(name) == plain and self.wants(name):
                 return name
         return None
 
@@ -245,11 +283,12 @@ class Selection:
         names = sorted(filter(self.wants, source))
         copies = Counter(map(self.target_name, names))
         for name in names:
-            wanted, copy = source[name], self.target_name(name)
+            wanted, plain = source[name], self.target_name(name)
+            copy = self._copy_for(plain, wanted, target, source_id)
             existing = target.get(copy)
             conflict = existing and _conflict(wanted, copy, existing, source_id, target_id)
-            if copies[copy] > 1:
-                conflict = f"the replication policy gives {copies[copy]} source topics the name {copy} at the target"
+            if copies[plain] > 1:
+                conflict = f"the replication policy gives {copies[plain]} source topics the name {plain} at the target"
             if conflict:
                 conflicts[name] = conflict
                 continue
@@ -281,6 +320,8 @@ class Selection:
             changes = self._changes(wanted, existing)
             if changes:
                 configs[copy] = changes
+        new_lineages = self._new_lineages(mirrored, source, target)
+        drift |= {each.earlier: str(each) for each in new_lineages}
         return Plan(
             mirrored,
             tuple(create),
@@ -291,7 +332,45 @@ class Selection:
             lineages,
             skipped,
             drift,
+            new_lineages=new_lineages,
         )
+
+    def _copy_for(
+        self, plain: str, wanted: Topic, target: Mapping[str, Topic], source_id: str
+    ) -> str:
+        """Return the target topic for *wanted*; *plain* is its name by the replication policy."""
+        now, existing = text_of(wanted.topic_id), target.get(plain)
+        return copy_for(
+            plain,
+            now,
+            None if existing is None else existing.copied_topic_id,
+            has_later=lineage_topic(plain, now) in target,
+            is_mirror=existing is not None and existing.overrides.get(MARK) == source_id,
+            begins=self._begins_lineages,
+        )
+
+    def _new_lineages(
+        self,
+        mirrored: Mapping[str, str],
+        source: Mapping[str, Topic],
+        target: Mapping[str, Topic],
+    ) -> tuple[NewLineage, ...]:
+        """Return which topics are copied beside the copy of an earlier topic of their name."""
+        found = []
+        for name, copy in mirrored.items():
+            earlier = self.target_name(name)
+            if copy != earlier and earlier in target:
+                before, after = target[earlier].copied_topic_id, text_of(source[name].topic_id)
+                partitions = target[earlier].partitions
+                found.append(
+                    NewLineage(name, earlier, copy, before, after, partitions, copy in target)
+                )
+        return tuple(found)
+
+    def target_names(self, topic: str, topic_id: UUID | None) -> set[str]:
+        """Return the names that *topic* may have at the target: that of the policy, and that of a new lineage."""
+        plain = self.target_name(topic)
+        return {plain, lineage_topic(plain, text_of(topic_id))} if topic_id else {plain}
 
     def _skip(
         self, name: str, wanted: Topic, existing: Topic | None, source_id: str, target_id: str

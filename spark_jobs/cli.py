@@ -229,6 +229,7 @@ def selftest(seeds: int, faults: int, **options: Any) -> None:
 
 
 def _accepted_gaps(path: Path | None) -> tuple[AcceptedGap, ...]:
+    from kclient.mirror_ledger import GAP
     from spark_jobs.accounting import AcceptedGap
 
     if path is None:
@@ -237,6 +238,8 @@ def _accepted_gaps(path: Path | None) -> tuple[AcceptedGap, ...]:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             gap = json.loads(line)
+            if gap.get("type", GAP) != GAP:
+                continue  # a line of kmirror gaps that explains nothing
             bounds = int(gap["from"]), int(gap["until"])
             gaps.append(
                 AcceptedGap(str(gap["topic"]), int(gap["partition"]), *bounds, str(gap["cause"]))

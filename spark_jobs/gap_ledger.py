@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kclient.mirror_ledger import GapEntry
+from kclient.mirror_ledger import GAP, GapEntry
 from kclient.types import TopicPartition
 from spark_jobs.accounting import AcceptedGap
 from spark_jobs.snapshot import ClusterSnapshot
@@ -44,18 +44,23 @@ class Believed:
 
     gaps: tuple[AcceptedGap, ...] = ()
     refused: tuple[Refused, ...] = ()
+    changes: tuple[GapEntry, ...] = ()
+    """Entries that are no gaps, and explain nothing: removals at the target, and copies that ended."""
 
 
 def believed(
     entries: Sequence[GapEntry], source: ClusterSnapshot, target: ClusterSnapshot
 ) -> Believed:
     """Return which of *entries* may explain gaps of *target*, a mirror of *source*."""
-    gaps, refused = [], []
+    gaps, refused, changes = [], [], []
     for entry in entries:
         topic = entry.topic.removeprefix(target.prefix)
         tp = TopicPartition(topic, entry.partition)
         here = source.cluster_id and entry.source_cluster_id == source.cluster_id
         if not here or not entry.topic.startswith(target.prefix) or tp not in target.ranges:
+            continue
+        if entry.type != GAP:
+            changes.append(entry)
             continue
         reason = _contradiction(entry, tp, source, target)
         if reason:
@@ -63,7 +68,7 @@ def believed(
         else:
             cause = f"{entry.cause} (ledger)"
             gaps.append(AcceptedGap(*tp, entry.first, entry.until, cause, only_gaps=True))
-    return Believed(tuple(gaps), tuple(refused))
+    return Believed(tuple(gaps), tuple(refused), tuple(changes))
 
 
 def _contradiction(

@@ -139,6 +139,7 @@ def _ledger(run: Reconciliation) -> dict[str, object] | None:
             {**each.entry.as_json(), "reason": each.reason}
             for each in believed.refused[:REFUSED_ENTRIES]
         ],
+        "changes": [each.as_json() for each in believed.changes[:REFUSED_ENTRIES]],
         "unreadable": ledger.unreadable,
         "problem": ledger.problem,
     }

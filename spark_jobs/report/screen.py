@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kclient.mirror_ledger import LINEAGE, lineage_topic
 from spark_jobs.report.document import Document
 
 _WORST_SHOWN = 8
@@ -199,6 +200,7 @@ def _ledger(ledger: dict[str, Any] | None) -> list[str]:
             f"  refused {each['topic']} p{each['partition']} {each['from']} to {each['until']}: {each['reason']}"
             for each in ledger["refused_entries"][:2]
         ),
+        *(f"  {_change(each)}" for each in ledger["changes"][:2]),
     ]
 
 
@@ -215,6 +217,16 @@ def _evidence(evidence: dict[str, Any] | None) -> list[str]:
     return [
         f"changed since the copy: {'   '.join(shown)}{f' ({because})' if because else ''}",
     ]
+
+
+def _change(entry: dict[str, Any]) -> str:
+    """Return what an entry of the ledger that is no gap states."""
+    place = f"{entry['topic']} p{entry['partition']}"
+    if entry["type"] == LINEAGE:
+        after = entry["source_topic_id_after"]
+        return f"{place} ends at {entry['from']}: topic id {after} is copied to {lineage_topic(entry['topic'], after)}"
+    span = f"{entry['from']} to {entry['until']}"
+    return f"{place}: kmirror exported and removed {span} of topic id {entry['target_topic_id']}"
 
 
 def _proven(document: Document) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
 from tests.kit.brokers import Cluster
@@ -94,6 +97,38 @@ def test_a_recreated_topic_is_continued_behind_a_gap_with_the_policy_skip(
     assert first != second
     assert f"GAP orders-0: topic id {first} became {second} at offset 100" in copier.output
     assert mirror().run_once() == 0, "the new topic is the source now"
+
+
+def test_a_recreated_topic_is_copied_to_another_topic_with_the_policy_new_lineage(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    """While kmirror runs: the earlier copy stays as it is, and its end is in the ledger before the later one begins."""
+    copier, before = copying(east, west, mirror, {"gap.policy": "new-lineage"})
+    first = setting_of(west, "orders", TOPIC_ID)
+    recreate(east, "orders", 150)
+    eventually("the new lineage", lambda: ".orders: created with" in copier.output)
+    found = re.search(r"topic (lineage\.(\S+)\.orders): created with", copier.output)
+    assert found is not None
+    later, second = found.groups()
+    eventually("the later topic", lambda: stored(west, later) == stored(east, "orders"))
+    assert copier.stop() == 0, copier.output
+    assert stored(west, "orders") == before
+    assert (setting_of(west, later, TOPIC_ID), mark_of(west, later)) == (
+        second,
+        mark_of(west, "orders"),
+    )
+
+    again = mirror()  # gap.policy=fail: the topics decide
+    assert again.run_once() == 0, again.output
+    code, output = again.ask("gaps", "--format", "json")
+    (entry,) = map(json.loads, output.splitlines())
+    named = [entry[name] for name in ("type", "topic", "from", "until", "cause")]
+    assert (code, named) == (0, ["lineage", "orders", 100, 100, "recreated"])
+    ids = [entry[name] for name in ("source_topic_id_before", "source_topic_id_after")]
+    assert ids == [first, second]
+    code, output = again.ask("status")
+    assert code == 0, output
+    assert f"drift orders: has the records of topic id {first}, and gets no more" in output
 
 
 def test_a_running_mirror_does_not_splice_a_recreated_topic(

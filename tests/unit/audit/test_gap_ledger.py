@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from kclient.mirror_ledger import GapEntry
+from kclient.mirror_ledger import LINEAGE, REMOVAL, GapEntry
 from kclient.types import TopicPartition
 from spark_jobs.accounting import AcceptedGap
 from spark_jobs.findings import FindingClass
@@ -172,6 +172,7 @@ def test_the_report_has_the_used_and_the_refused_entries() -> None:
         "refused_entries": [
             {**lying.as_json(), "reason": "the source still has offsets from 60 on"}
         ],
+        "changes": [],
         "unreadable": 0,
         "problem": "",
     }
@@ -180,6 +181,21 @@ def test_the_report_has_the_used_and_the_refused_entries() -> None:
     assert "gap ledger: 2 entries, 1 used, 1 refused (east.gaps.internal)" in screen
     assert "refused t p0 70 to 75: the source still has offsets from 60 on" in screen
     assert "explained gaps: retention (ledger) 40" in screen
+
+
+def test_removals_and_copies_that_ended_explain_nothing_and_are_named() -> None:
+    """The hole is that of the first test, and the same offsets stand in both entries."""
+    removal = replace(GAP, type=REMOVAL, cause="truncated", target_topic_id="x", records_lost=40)
+    ended = replace(GAP, type=LINEAGE, cause="recreated", source_topic_id_after="y")
+    run = run_with([removal, ended], full(20, start=60), with_hole())
+    assert named(run) == [("gap", 0, 20, None, 40)]
+    document = report_of(run).document
+    assert document["ledger"]["entries"] == document["ledger"]["used"] == 0
+    assert document["ledger"]["changes"] == [removal.as_json(), ended.as_json()]
+    assert violations("report", json.loads(json.dumps(document))) == []
+    screen = first_screen(document, report="page")
+    assert "t p0: kmirror exported and removed 20 to 60 of topic id x" in screen
+    assert "t p0 ends at 20: topic id y is copied to lineage.y.t" in screen
 
 
 def test_a_ledger_that_cannot_be_read_explains_nothing_and_is_named() -> None:

@@ -7,7 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from kclient.mirror_ledger import GapEntry, encode, is_ledger, ledger_topic, merged, view
+from kclient.mirror_ledger import (
+    LINEAGE,
+    REMOVAL,
+    GapEntry,
+    encode,
+    is_ledger,
+    ledger_topic,
+    merged,
+    view,
+)
 
 GAP = GapEntry("east-id", "orders", 0, 100, 150, "retention", "orders", "a", "a", "t", None, 7)
 RECREATED = replace(GAP, cause="recreated", source_topic_id_after="b", until=100)
@@ -28,6 +37,13 @@ def test_a_line_of_the_ledger_is_a_line_of_accepted_gaps() -> None:
         "until": 150,
         "cause": "retention",
     }
+
+
+@pytest.mark.parametrize("kind", [REMOVAL, LINEAGE])
+def test_an_entry_of_another_type_replaces_no_gap_at_the_same_offset(kind: str) -> None:
+    other = replace(GAP, type=kind)
+    read = view([encode(GAP), encode(other)])
+    assert set(read.entries.values()) == {GAP, other}
 
 
 def test_the_latest_record_of_a_key_is_the_entry_and_a_null_value_deletes_it() -> None:

@@ -74,6 +74,7 @@ def test_defaults_are_those_of_the_table() -> None:
         ("west.producer.max.request.size", "78", "max_request_size", 78),
         ("east->west.consumer.fetch.max.wait.ms", "5", "fetch_max_wait_ms", 5),
         ("gap.policy", "SKIP", "gap_policy", "skip"),
+        ("gap.policy", "new-lineage", "gap_policy", "new-lineage"),
         (
             "replication.policy.class",
             "org.apache.kafka.connect.mirror.DefaultReplicationPolicy",
@@ -111,7 +112,7 @@ def test_one_error_lists_all_problems() -> None:
     for part in (
         "topics: '[' is not a regular expression",
         "buffer.memory: 'much' is not a whole number",
-        "gap.policy: 'perhaps' is neither fail nor skip",
+        "gap.policy: 'perhaps' is not one of fail, skip, new-lineage",
         "west.bootstrap.servers: is missing",
         "bootstrap.servers: 'no port here:x' is not host:port",
     ):
@@ -251,3 +252,22 @@ def test_commands_that_compare_offsets_are_refused_with_other_offsets(tmp_path: 
         result = CliRunner().invoke(main, [command, str(path)])
         assert result.exit_code == 2
         assert "has target.offsets=renumber" in result.output
+
+
+@pytest.mark.parametrize("name", ["truncate", "truncate+export", "truncate-and-export"])
+def test_a_policy_that_truncates_is_refused_with_its_reason_and_what_serves_instead(
+    name: str,
+) -> None:
+    message = problems({**GOOD, "gap.policy": name})
+    assert f"gap.policy: '{name}' is no policy" in message
+    assert "acknowledged records of the target" in message
+    assert "kmirror truncate" in message
+
+
+def test_a_new_lineage_keeps_what_the_deletion_policy_deletes() -> None:
+    both = {"gap.policy": "new-lineage", "topic.deletion.policy": "delete"}
+    assert "cannot be with topic.deletion.policy=delete" in problems({**GOOD, **both})
+    renumbered = {"gap.policy": "new-lineage", "target.offsets": "renumber"}
+    assert "gap.policy=new-lineage: cannot be with target.offsets=renumber" in problems(
+        {**GOOD, **renumbered}
+    )

@@ -8,9 +8,10 @@ from uuid import UUID
 
 import pytest
 
+from kclient.mirror_ledger import lineage_topic
 from mirrormaker.lineage import Lineage, text_of
 from mirrormaker.settings import LinkSettings
-from mirrormaker.topics import Creation, Plan, Selection, Topic
+from mirrormaker.topics import Creation, NewLineage, Plan, Selection, Topic
 
 TIME = {"message.timestamp.type": "CreateTime"}
 
@@ -267,3 +268,83 @@ def test_the_mark_of_the_source_itself_becomes_the_path() -> None:
     assert selection().plan(source, {}).create[0].configs == {**TIME, **marks}
     made = topic(message_timestamp_type="CreateTime")
     assert selection().plan(source, {"orders": made}).set_configs == {}
+
+
+LATER = lineage_topic("orders", text_of(SECOND))
+LINEAGES = {"gap_policy": "new-lineage"}
+
+
+def copy_of(topic_id: UUID, partitions: int = 1, **marks: str) -> Topic:
+    """Return a target topic that states that its records are of *topic_id*."""
+    made = with_id(None, **{MARK: ID, TOPIC_ID: text_of(topic_id), **marks})
+    return replace(made, partitions=partitions)
+
+
+def test_a_topic_that_was_created_again_is_copied_beside_the_copy_of_the_earlier_one() -> None:
+    source, target = {"orders": with_id(SECOND)}, {"orders": copy_of(FIRST, 2)}
+    plan = selection(**LINEAGES).plan(source, target)
+    assert plan.mirrored == {"orders": LATER}
+    assert [each.name for each in plan.create] == [LATER]
+    assert plan.create[0].configs[TOPIC_ID] == text_of(SECOND)
+    assert (plan.set_configs, plan.add_partitions, plan.unmarked) == ({}, {}, frozenset())
+    (new,) = plan.new_lineages
+    ids = text_of(FIRST), text_of(SECOND)
+    assert new == NewLineage("orders", "orders", LATER, *ids, partitions=2, is_begun=False)
+    assert LATER in plan.drift["orders"]
+
+
+def test_without_the_policy_it_stays_with_its_copy_and_stops_there() -> None:
+    source, target = {"orders": with_id(SECOND)}, {"orders": copy_of(FIRST)}
+    for policy in ("fail", "skip"):
+        plan = selection(gap_policy=policy).plan(source, target)
+        assert (plan.mirrored, plan.create, plan.new_lineages) == ({"orders": "orders"}, (), ())
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip", "new-lineage"])
+def test_a_lineage_that_was_begun_is_continued_with_every_policy(policy: str) -> None:
+    """The topics decide, not a file of the process: a restart with another policy copies nothing twice."""
+    target = {"orders": copy_of(FIRST), LATER: copy_of(SECOND)}
+    plan = selection(gap_policy=policy).plan({"orders": with_id(SECOND)}, target)
+    assert (plan.mirrored, plan.create) == ({"orders": LATER}, ())
+    assert [each.is_begun for each in plan.new_lineages] == [True]
+    del target["orders"]
+    plan = selection(gap_policy=policy).plan({"orders": with_id(SECOND)}, target)
+    assert (plan.mirrored, plan.new_lineages, plan.drift) == ({"orders": LATER}, (), {})
+
+
+def test_the_topic_under_its_own_name_wins_when_it_is_a_copy_of_the_later_topic() -> None:
+    """kmirror truncate has copied it there."""
+    target = {"orders": copy_of(SECOND), LATER: copy_of(SECOND)}
+    plan = selection(**LINEAGES).plan({"orders": with_id(SECOND)}, target)
+    assert (plan.mirrored, plan.new_lineages) == ({"orders": "orders"}, ())
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        None,
+        copy_of(SECOND),
+        with_id(None),
+        copy_of(FIRST, **{MARK: ""}),
+        copy_of(FIRST, **{MARK: "id-of-north"}),
+    ],
+)
+def test_only_a_mirror_of_an_earlier_topic_of_this_source_begins_a_lineage(
+    there: Topic | None,
+) -> None:
+    target = {} if there is None else {"orders": there}
+    plan = selection(**LINEAGES).plan({"orders": with_id(SECOND)}, target)
+    assert plan.new_lineages == ()
+    assert LATER not in [each.name for each in plan.create]
+
+
+def test_a_lineage_that_waits_for_the_ledger_is_a_conflict_and_nothing_is_created() -> None:
+    source, target = {"orders": with_id(SECOND)}, {"orders": copy_of(FIRST)}
+    plan = selection(**LINEAGES).plan(source, target).without({"orders": "waits"})
+    assert (plan.mirrored, plan.create, plan.conflicts) == ({}, (), {"orders": "waits"})
+
+
+def test_the_source_topic_of_a_lineage_is_found_by_its_name() -> None:
+    prefixed = selection(replication_policy="DefaultReplicationPolicy")
+    assert selection().source_name(LATER) == "orders"
+    assert prefixed.source_name(lineage_topic("east.orders", text_of(SECOND))) == "orders"
