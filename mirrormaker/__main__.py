@@ -315,6 +315,31 @@ def repair(file: Path, plan: Path, flow: str | None, topics: str, **options: Any
 
 
 @main.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--flow", help="The direction of the mirror: 'east->west'.")
+@click.option("--topics", required=True, metavar="REGEXES", help="Topics, as the setting.")
+@_recopy_options("the source", "the target")
+def truncate(file: Path, flow: str | None, topics: str, **options: Any) -> None:
+    """Remove from mirror topics what the source does not have, or has otherwise.
+
+    For a mirror that stopped because the source lost records, or created its topic again. The
+    records are exported, and the gap ledger names them; then the topic is created again and copied
+    whole. Without --execute the command only searches where the logs diverge. Each truncation has
+    its own --export DIR; a command that was killed is continued by the same command.
+
+    Exit codes: 0 truncated and CONSISTENT, or a dry run; 2 invalid options; 3 a cluster is
+    unreachable; 4 copied, but kaudit did not prove it; 5 refused.
+    """
+
+    def show(reactor: Any, chosen: FlowConfig, options: Options, echo: Echo) -> _Shown:
+        from mirrormaker.truncation import show_truncation
+
+        return show_truncation(reactor, chosen, options, topics, echo)
+
+    _recopy(_flow(_load(file), flow), topics, show, **options)
+
+
+@main.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--kind", type=click.Choice(["tail", "differing", "head", "all"]), default="all")
 def exported(directory: Path, kind: str) -> None:

@@ -21,6 +21,8 @@ from mirrormaker.topics import Topic, TopicPair
 class Failback:
     """The purpose of `kmirror failback`. *topics* are regular expressions, as the setting ``topics``."""
 
+    records_removals = False
+
     def __init__(self, config: FlowConfig, topics: str) -> None:
         self._config = config
         self._topics = compiled(topics)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from kclient.admin.topics import delete_topic_id
 from kclient.errors import KafkaError, KafkaTimeoutError
+from kclient.mirror_ledger import REMOVAL
 from kclient.net.cluster import Cluster
 from kclient.net.waiting import all_of, sleep
 from kclient.types import OffsetAndMetadata, TopicPartition
@@ -29,6 +30,7 @@ from mirrormaker.export_manifest import ExportedPartition, Manifest
 from mirrormaker.failback_groups import Committed
 from mirrormaker.failback_stage import Record, Stage, changed, no_longer_equal, summary
 from mirrormaker.lineage import text_of
+from mirrormaker.link_state import Cause, Gap
 from mirrormaker.log_ends import high_watermarks, log_starts, read_cuts
 from mirrormaker.mirror import Mirror
 from mirrormaker.promotion import Refused
@@ -70,6 +72,9 @@ class Options:
 
 class Purpose(Protocol):
     """What the command is for."""
+
+    records_removals: bool
+    """Whether the gap ledger gets an entry of what is removed: the target is a mirror of the source already."""
 
     def selects(self, name: str) -> bool:
         """Return whether the topic *name* is one of the command."""
@@ -283,7 +288,22 @@ class Recopy:
             if manifest.stays:
                 await self._keep(topics, name)
             else:
+                if self._purpose.records_removals:
+                    await self._record_removal(topics, name)
                 await self._delete(topics, name, cuts)
+
+    async def _record_removal(self, topics: _Topics, name: str) -> None:
+        """Write what the topic *name* is about to lose into the gap ledger. Raise KafkaError."""
+        now = text_of(topics.source[name].topic_id)
+        before = topics.target[name].copied_topic_id
+        for each in topics.manifests[name].partitions:
+            if not each.files:
+                continue
+            tp = TopicPartition(name, each.partition)
+            first, until = min(f.first for f in each.files), max(f.until for f in each.files)
+            gap = Gap(first, until, Cause.TRUNCATED, before, now)
+            count = sum(f.records for f in each.files)
+            await self._mirror.ledger.record(tp, tp, gap, now, type=REMOVAL, records_lost=count)
 
     async def _until_committed(self, cuts: Mapping[TopicPartition, int]) -> None:
         """Wait until the high watermarks are at the *cuts*: Fetch returns no record above them."""

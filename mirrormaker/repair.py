@@ -15,12 +15,14 @@ from mirrormaker.patterns import compiled
 from mirrormaker.promotion import Refused
 from mirrormaker.recopy import DONE, NOT_PROVEN, REFUSED, Echo, Options, Recopy
 from mirrormaker.repair_plan import RepairPlan, read_plan, stage_of
-from mirrormaker.tail_export import MANIFEST, BadExport, read_manifest
+from mirrormaker.tail_export import only_manifest
 from mirrormaker.topics import Topic, TopicPair
 
 
 class Repair:
     """The purpose of `kmirror repair`. *topics* are regular expressions, as the setting ``topics``."""
+
+    records_removals = False
 
     def __init__(self, plan: RepairPlan, topics: str) -> None:
         wanted = compiled(topics)
@@ -41,11 +43,7 @@ class Repair:
 
         The directory *out* is of one plan, and a plan has a topic once. So there is one at most.
         """
-        found = [read_manifest(path.parent) for path in out.glob(f"{name}-*/{MANIFEST}")]
-        of_topic = [each for each in found if each is not None and each.topic == name]
-        if len(of_topic) > 1:
-            raise BadExport(f"{out} has several exports of {name}")
-        return of_topic[0] if of_topic else None
+        return only_manifest(out, name)
 
     def stage(self, pair: TopicPair, manifest: Manifest | None) -> Stage | None:
         """Return how far the topic is. Raise `Refused`."""

@@ -74,6 +74,15 @@ def read_manifest(directory: Path) -> Manifest | None:
         raise BadExport(f"{path} cannot be read: {problem}") from None
 
 
+def only_manifest(out: Path, topic: str) -> Manifest | None:
+    """Return the manifest of *topic* below *out*, of any topic id; None if there is none. Raise `BadExport` for two."""
+    found = [read_manifest(path.parent) for path in out.glob(f"{topic}-*/{MANIFEST}")]
+    of_topic = [each for each in found if each is not None and each.topic == topic]
+    if len(of_topic) > 1:
+        raise BadExport(f"{out} has several exports of {topic}")
+    return of_topic[0] if of_topic else None
+
+
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Sync *manifest* to the disk under its name. Raise OSError."""
     beside = directory / f"{MANIFEST}.new"

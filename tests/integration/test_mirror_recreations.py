@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
+from mirrormaker.exported import show_exported
 from tests.kit.brokers import Cluster
 from tests.kit.mirrored_clusters import (
     TOPIC_ID,
@@ -185,3 +187,34 @@ def test_a_diverged_topic_is_copied_again_after_an_operator_deleted_it(
     delete_topic(west, "orders")
     until_same(east, west, "orders", 2)
     assert copier.stop() == 0, copier.output
+
+
+def test_a_stopped_mirror_is_truncated_on_request_after_its_records_were_exported(
+    east: Cluster, west: Cluster, mirror: MakeMirror, tmp_path: Path
+) -> None:
+    make_topic(east, "orders")
+    produce(east, "orders", 100, **SINGLE)
+    assert mirror().run_once() == 0
+    recreate(east, "orders", 150)
+    before, first = stored(west, "orders"), setting_of(west, "orders", TOPIC_ID)
+    one = mirror()
+    assert one.run_once() == 1
+    options = ["--topics", "orders", "--no-audit"]
+    code, output = one.ask("truncate", *options, timeout=60)
+    assert (code, stored(west, "orders")) == (0, before), output
+    assert "orders-0: no equal batch" in output
+
+    options += ["--execute", "--export", str(tmp_path / "export")]
+    for _ in range(2):  # the same command again finds everything done
+        code, output = one.ask("truncate", *options, timeout=120)
+        assert code == 0, output
+        assert stored(west, "orders") == stored(east, "orders")
+    assert "truncated: orders; 100 records that the source does not have were exported" in output
+    lines: list[str] = []
+    show_exported(tmp_path / "export", "all", lines.append)
+    assert [json.loads(line)["offset"] for line in lines] == list(range(100))
+    code, output = one.ask("gaps", "--format", "json")
+    (entry,) = map(json.loads, output.splitlines())
+    names = ("type", "from", "until", "records_lost", "source_topic_id_before")
+    assert [entry[name] for name in names] == ["removal", 0, 100, 100, first]
+    assert one.run_once() == 0

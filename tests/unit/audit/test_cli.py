@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from spark_jobs import cli
+from spark_jobs.accounting import AcceptedGap
 from spark_jobs.cluster import ClusterUnreadable
 from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.options import show
@@ -49,6 +50,15 @@ def test_a_wrong_line_of_accepted_gaps_is_named(tmp_path: Path, line: str) -> No
     result = CliRunner().invoke(cli.kaudit, [*BASE, *options])
     assert result.exit_code == ExitCode.USAGE
     assert "line 2" in result.output
+
+
+def test_a_removal_of_the_ledger_is_no_accepted_gap(tmp_path: Path) -> None:
+    """The file may be the output of `kmirror gaps --format json`, which has all entries."""
+    line = {"topic": "t", "partition": 0, "from": 1, "until": 2, "cause": "truncated"}
+    gaps = tmp_path / "gaps.jsonl"
+    lines = [{**line, "type": kind} for kind in ("removal", "gap", "lineage")]
+    gaps.write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+    assert cli._accepted_gaps(gaps) == (AcceptedGap("t", 0, 1, 2, "truncated"),)
 
 
 @pytest.mark.parametrize(
