@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kclient.wire import batches
 from kclient.wire.batches import LOG_APPEND_TIME, TRANSACTIONAL, parse
 from kclient.wire.fetch import AbortedTransaction
@@ -23,9 +25,7 @@ ZSTD = 4
 def run_of(*data: bytes, aborted: tuple[AbortedTransaction, ...] = ()) -> Run:
     run = read_run(memoryview(b"".join(data)), 0)
     assert run is not None
-    return Run(
-        *(getattr(run, name) for name in Run.__dataclass_fields__ if name != "aborted"), aborted
-    )
+    return replace(run, aborted=aborted)
 
 
 def test_a_batch_keeps_its_records_and_codec_and_gets_the_producer() -> None:
