@@ -201,9 +201,9 @@ class LogSegments(Sequence[LogSegment]):
             quarantine.put_aside(self._disk, segment)
 
     def start_replacement(
-        self, index: int, count: int, *, index_interval_bytes: int
+        self, index: int, count: int, *, index_interval_bytes: int, decided_below: int = 0
     ) -> SegmentReplacement:
-        """Begin to replace *count* sealed segments from *index* on.
+        """Begin to replace *count* sealed segments from *index* on. A truncation below *decided_below* cancels it.
 
         Raise ValueError for the active segment, and while an earlier replacement is not over.
         """
@@ -217,6 +217,7 @@ class LogSegments(Sequence[LogSegment]):
             self._segments[index : index + count],
             self._segments[index + count],
             index_interval_bytes=index_interval_bytes,
+            decided_below=decided_below,
         )
         return self._replacement
 

@@ -46,26 +46,38 @@ def headers(file: SegmentFile, position: int, end: int) -> Iterator[tuple[int, B
 def whole_batches(file: SegmentFile, position: int, end: int) -> Iterator[tuple[int, BatchInfo]]:
     """Yield (position, header) of the batches with a right CRC; stop before a partial one.
 
-    Raise CorruptMessage for the first batch that is not what was written. Reads a megabyte at a
-    time, or one batch where that is larger; never more than the file holds.
+    Raise CorruptMessage for the first batch that is not what was written.
+    """
+    for _, info in checked_batches(file, position, end):
+        yield position, info
+        position += info.size
+
+
+def checked_batches(
+    file: SegmentFile, position: int, end: int, *, chunk_bytes: int = _BATCH_CHUNK
+) -> Iterator[tuple[bytes, BatchInfo]]:
+    """Yield (buffer, header in it) of the batches with a right CRC; stop before a partial one.
+
+    Raise CorruptMessage for the first batch that is not what was written. Reads *chunk_bytes* at a time, or one batch
+    where that is larger; never more than the file holds.
     """
     buf = b""
     buf_start = position
     while end - position >= HEADER_SIZE:
         at = position - buf_start
         if at + HEADER_SIZE > len(buf):
-            buf = file.pread(min(_BATCH_CHUNK, end - position), position)
+            buf = file.pread(min(chunk_bytes, end - position), position)
             buf_start, at = position, 0
         info = _parse(buf, at, file.path, position)
         size = info.size
         if position + size > end:
             return
         if at + size > len(buf):
-            buf = file.pread(max(size, min(_BATCH_CHUNK, end - position)), position)
+            buf = file.pread(max(size, min(chunk_bytes, end - position)), position)
             buf_start, at = position, 0
             info = _parse(buf, at, file.path, position)
         check_crc(buf, info)
-        yield position, info
+        yield buf, info
         position += size
 
 

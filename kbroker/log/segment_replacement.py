@@ -17,7 +17,8 @@ The suffixes are Kafka's (``LocalLog.replaceSegments``, KAFKA-6264): either brok
 left in the midst of a replacement. The syncs 2, 3 and 5 are ours: docs/design/segment-replacement.md shows what a power
 loss could do without each.
 
-A truncation or a deletion that touches the run before step 4 cancels the replacement. The names that exist then are
+A truncation or a deletion that touches the run before step 4 cancels the replacement. So does a truncation of records
+that are the reason why the new segment lacks others. The names that exist then are
 removed before the log is cut, under the lock that the pool holds for its renames: recovery of a killed process would
 otherwise bring back what was cut. A truncation of the new segment after step 4 does steps 5 and 6 first, with a sync on
 the owner's thread: an append to a .swap file that is torn could not be recovered.
@@ -51,7 +52,10 @@ _BESIDE: Final = frozenset({SNAPSHOT_SUFFIX, GAP_SUFFIX})
 
 
 class SegmentReplacement:
-    """A new segment for the place of *old*, sealed segments side by side, the next of which is *following*."""
+    """A new segment for the place of *old*, sealed segments side by side, the next of which is *following*.
+
+    What it leaves out was decided by records below *decided_below*.
+    """
 
     def __init__(
         self,
@@ -61,9 +65,11 @@ class SegmentReplacement:
         following: LogSegment,
         *,
         index_interval_bytes: int,
+        decided_below: int = 0,
     ) -> None:
         self._disk = disk
         self._directory = directory
+        self._decided_below = decided_below
         self._index_interval_bytes = index_interval_bytes
         self._lock = Lock()
         self.old = tuple(old)
@@ -180,8 +186,8 @@ class SegmentReplacement:
     # Owner
 
     def reaches(self, offset: int) -> bool:
-        """Return whether a truncation to *offset* cuts the run."""
-        return offset < self.following.base_offset
+        """Return whether a truncation to *offset* cuts the run, or a record in favour of which one was left out."""
+        return offset < max(self.following.base_offset, self._decided_below)
 
     def cancel(self) -> None:
         """Give the replacement up, and remove its files; nothing after step 4. Raise OSError.

@@ -96,6 +96,7 @@ class UnifiedLog:
         "notes",
         "producers",
         "segments",
+        "truncations",
     )
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, loaded: LoadedLog) -> None:
@@ -119,6 +120,8 @@ class UnifiedLog:
         """What recovery found and did."""
         self.missing_below = loaded.missing_below
         """Set when the log ended before its recovery point: synced records are gone (S8)."""
+        self.truncations = 0
+        """How often the log was cut since it was opened."""
         self.lacks_until_in_sync = ""
         """What it lacks, until it was in sync with a leader after the loss; or ""."""
         self._failure: str | None = None
@@ -562,6 +565,7 @@ class UnifiedLog:
             self._ask_for_flush()
 
     def _ends_at(self, offset: int) -> None:
+        self.truncations += 1
         self.log_end_offset = offset
         self.leader_epochs.truncate_from_end(offset)
         self.flush_state.truncated(offset)
@@ -631,8 +635,12 @@ class UnifiedLog:
 
     # Replacing segments (compaction)
 
-    def start_replacement(self, index: int, count: int) -> SegmentReplacement:
+    def start_replacement(
+        self, index: int, count: int, *, decided_below: int = 0
+    ) -> SegmentReplacement:
         """Begin to replace *count* segments from *index* on by one; `segment_replacement` has the steps.
+
+        A truncation below *decided_below* cancels it: records below decide what the new segment lacks.
 
         Raise ValueError unless they are sealed and synced, and while an earlier replacement is not over;
         KafkaStorageError for a fenced log.
@@ -645,7 +653,10 @@ class UnifiedLog:
                 f"{self.directory}: only what is below {self.recovery_point} is synced"
             )
         return self.segments.start_replacement(
-            index, count, index_interval_bytes=self.config.index_interval_bytes
+            index,
+            count,
+            index_interval_bytes=self.config.index_interval_bytes,
+            decided_below=decided_below,
         )
 
     def replace_segments(self, replacement: SegmentReplacement) -> list[str]:

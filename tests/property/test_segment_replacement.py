@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 from uuid import UUID
 
 from hypothesis import given, settings
@@ -20,32 +19,13 @@ from kbroker.log.partition_metadata_file import PartitionMetadata
 from kbroker.log.segment_replacement import SegmentReplacement
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse
+from tests.kit.dying_disk import Ended, EndingDisk
 from tests.kit.logs import batch_of, held_batches
-from tests.kit.simulated_disk import SimulatedDisk
 
 DIRECTORY = "/data/t-0"
-CHANGES = frozenset({"open", "pwritev", "ftruncate", "fsync", "sync_dir", "rename", "unlink"})
 
 Batch = tuple[int, bytes]
 """Base offset, and the batch behind its stamp."""
-
-
-class Ended(BaseException):
-    """The process ended in place of a call."""
-
-
-class EndingDisk(SimulatedDisk):
-    """A disk that ends the process in place of a call that changes something."""
-
-    calls_left = -1
-    """Negative: for ever."""
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in CHANGES and self.calls_left >= 0:
-            if self.calls_left == 0:
-                raise Ended
-            self.calls_left -= 1
-        return super().__getattribute__(name)
 
 
 class World:

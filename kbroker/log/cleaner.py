@@ -1,0 +1,155 @@
+"""One round of compaction over the files of one log: reads segments, fills the offset map, yields what stays.
+
+The cleaner reads only. The new segment is written and put in place by `segment_replacement`. Each batch is checked
+against its CRC before a record of it is removed: a batch that is written again would otherwise get a right CRC for
+damaged records.
+
+Invariants:
+1. A segment that cannot be read to its end raises CorruptMessage; nothing of its group is replaced then.
+2. The memory of a round is the offset map, one read buffer, one write buffer, and one decompressed batch.
+
+Slow: runs in a pool or in a process of its own. Docs: docs/design/compaction.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from kbroker.log import scan
+from kbroker.log.core.offset_map import OffsetMap
+from kbroker.log.core.record_filter import CleaningRound, LastBatch, RecordFilter
+from kbroker.log.disk import READ, Buffer, Disk
+from kbroker.log.slices import SegmentFile
+from kclient.wire.batches import HEADER_SIZE, BatchInfo
+from kclient.wire.compression import decompress
+from kclient.wire.errors import CorruptMessage
+
+
+class SourceSegment(NamedTuple):
+    """A sealed segment of the log."""
+
+    path: str
+    base_offset: int
+    size: int
+
+
+class RoundLimits(NamedTuple):
+    """What a round may clean, and with which settings of the topic."""
+
+    first_dirty_offset: int
+    end_offset: int
+    """The first uncleanable offset."""
+    now_ms: int
+    delete_retention_ms: int
+    last_batches: Mapping[int, LastBatch]
+
+
+class Cleaner:
+    """One round over *segments*, those of a log up to `RoundLimits.end_offset`.
+
+    *throttle* is called with the bytes of each read and write, and may sleep or raise.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        segments: Sequence[SourceSegment],
+        limits: RoundLimits,
+        *,
+        map_bytes: int,
+        load_factor: float,
+        buffer_bytes: int,
+        throttle: Callable[[int], None] = lambda _bytes: None,
+    ) -> None:
+        self._disk = disk
+        self._segments = segments
+        self._limits = limits
+        self._map = OffsetMap(map_bytes)
+        self._max_keys = min(max(int(self._map.slots * load_factor), 1), self._map.slots - 1)
+        self._buffer_bytes = buffer_bytes
+        self._throttle = throttle
+        self.map_end = limits.first_dirty_offset
+        """The offset behind the last one in the map: the first dirty offset after the round."""
+        self.bytes_read = self.bytes_written = 0
+
+    def build_offset_map(self) -> int:
+        """Read the dirty records; return the first offset that the round does not clean."""
+        first_dirty, end = self._limits.first_dirty_offset, self._limits.end_offset
+        ends = [each.base_offset for each in self._segments[1:]] + [end]
+        for segment, segment_end in zip(self._segments, ends, strict=True):
+            if segment_end <= first_dirty:
+                continue
+            for buf, info in self._batches(segment):
+                if info.next_offset <= first_dirty:
+                    continue
+                if info.is_transactional or info.is_control:
+                    self.map_end = info.base_offset
+                    return self.map_end
+                full_at = self._add(buf, info)
+                if full_at is not None:
+                    self.map_end = full_at
+                    return self.map_end
+            self.map_end = segment_end
+        return self.map_end
+
+    def _add(self, buf: bytes, info: BatchInfo) -> int | None:
+        """Add the keys of a batch; return the offset of the first record for which the map had no room."""
+        if not info.record_count:
+            return None
+        stored = memoryview(buf)[info.position + HEADER_SIZE : info.end]
+        return self._map.put_records(
+            bytes(decompress(info.codec, stored)),
+            info.record_count,
+            info.base_offset,
+            from_offset=self._limits.first_dirty_offset,
+            max_keys=self._max_keys,
+        )
+
+    def cleaned(self, group: Sequence[SourceSegment]) -> Iterator[Buffer]:
+        """Yield what stays of *group*, a part of the segments side by side: buffers of whole batches, in order."""
+        limits = self._limits
+        survivors = RecordFilter(
+            self._map,
+            CleaningRound(
+                self.map_end,
+                limits.end_offset,
+                limits.now_ms,
+                limits.delete_retention_ms,
+                limits.last_batches,
+            ),
+        )
+        pending: list[Buffer] = []
+        size = 0
+        for segment in group:
+            for buf, info in self._batches(segment):
+                kept = survivors.filter(buf, info)
+                if kept is None:
+                    continue
+                pending.append(kept)
+                size += len(kept)
+                if size >= self._buffer_bytes:
+                    yield self._joined(pending)
+                    pending, size = [], 0
+        if pending:
+            yield self._joined(pending)
+
+    def _joined(self, pending: list[Buffer]) -> bytes:
+        joined = b"".join(pending)
+        self.bytes_written += len(joined)
+        self._throttle(len(joined))
+        return joined
+
+    def _batches(self, segment: SourceSegment) -> Iterator[tuple[bytes, BatchInfo]]:
+        file = SegmentFile(self._disk, segment.path, READ)
+        position = 0
+        for buf, info in scan.checked_batches(
+            file, 0, segment.size, chunk_bytes=self._buffer_bytes
+        ):
+            if info.position == 0:  # the first batch of a read
+                self._throttle(len(buf))
+                self.bytes_read += len(buf)
+            yield buf, info
+            position += info.size
+        if position != segment.size:
+            raise CorruptMessage(f"{segment.path}: byte {position}: no whole batch")

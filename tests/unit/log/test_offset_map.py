@@ -1,0 +1,45 @@
+"""The offset map: the last offset of each key, in memory that does not grow."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kbroker.log.core.offset_map import ENTRY_BYTES, NOT_FOUND, OffsetMap
+
+
+def test_the_map_has_the_last_offset_of_each_key_and_of_no_other() -> None:
+    rng = random.Random(7)
+    found = OffsetMap(1_000 * ENTRY_BYTES)
+    expected: dict[bytes, int] = {}
+    for offset in range(3_000):
+        key = rng.choice([b"", b"\0", b"key-%d" % rng.randrange(850)])
+        found.put(key, offset)
+        expected[key] = offset
+    assert {key: found.get(key) for key in expected} == expected
+    assert len(found) == len(expected) == found.size
+    assert [found.get(b"other-%d" % number) for number in range(500)] == [NOT_FOUND] * 500
+
+
+def test_a_full_map_takes_no_new_key_and_still_answers() -> None:
+    found = OffsetMap(8 * ENTRY_BYTES)  # 7 slots, one of which stays empty
+    for number in range(6):
+        found.put(b"%d" % number, number)
+    with pytest.raises(IndexError, match="6 keys"):
+        found.put(b"one more", 9)
+    found.put(b"3", 33)
+    assert [found.get(b"%d" % number) for number in range(7)] == [0, 1, 2, 33, 4, 5, NOT_FOUND]
+
+
+def test_the_memory_of_the_map_is_what_it_was_given_or_less() -> None:
+    found = OffsetMap(100_000)
+    assert 100_000 - 40 * ENTRY_BYTES < found.memory_bytes <= 100_000
+    for number in range(4_000):
+        found.put(b"%d" % number, number)
+    assert found.memory_bytes <= 100_000
+
+
+def test_a_map_without_room_for_a_key_is_refused() -> None:
+    with pytest.raises(ValueError, match="3 entries"):
+        OffsetMap(2 * ENTRY_BYTES)
