@@ -18,8 +18,11 @@ from kclient.net.group_offsets import Generation, commit_offsets, committed_offs
 from kclient.net.waiting import all_of
 from kclient.types import OffsetAndMetadata, TopicPartition
 from mirrormaker.group_offsets import IDLE_STATES
-from mirrormaker.group_sync import CONSUMER_PROTOCOLS, TIMEOUT
+from mirrormaker.group_sync import CONSUMER_PROTOCOLS
 from mirrormaker.promotion import Refused
+
+TIMEOUT = 60.0
+"""Seconds for one request to a coordinator, retries included. A killed one is replaced when its session ends."""
 
 Committed = dict[str, dict[TopicPartition, OffsetAndMetadata]]
 """Committed offsets by group."""

@@ -19,7 +19,7 @@ from mirrormaker.source import last_batches
 
 TIMEOUT = 3.0
 """Seconds to retry one request; the link requests the ends again later."""
-CUT_TIMEOUT = 15.0
+CUT_TIMEOUT = 60.0
 """Seconds to retry the request for a cut, which is read once."""
 
 
@@ -122,17 +122,17 @@ async def _offsets(
 
 
 async def log_starts(
-    cluster: Cluster, tps: Mapping[TopicPartition, object]
+    cluster: Cluster, tps: Mapping[TopicPartition, object], *, timeout: float = TIMEOUT
 ) -> dict[TopicPartition, int | KafkaError]:
     """Return the log start offset of every partition, or its KafkaError."""
-    return await _offsets(cluster, tps, EARLIEST)
+    return await _offsets(cluster, tps, EARLIEST, timeout=timeout)
 
 
 async def high_watermarks(
-    cluster: Cluster, tps: Mapping[TopicPartition, object]
+    cluster: Cluster, tps: Mapping[TopicPartition, object], *, timeout: float = TIMEOUT
 ) -> dict[TopicPartition, int | KafkaError]:
     """Return the high watermark of every partition, or its KafkaError."""
-    return await _offsets(cluster, tps, LATEST, read_committed=False)
+    return await _offsets(cluster, tps, LATEST, read_committed=False, timeout=timeout)
 
 
 async def read_cuts(cluster: Cluster, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

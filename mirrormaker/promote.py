@@ -38,7 +38,8 @@ DONE = 0
 LEFT_BEHIND = 4
 REFUSED = 5
 
-_TIMEOUT = 15.0
+_TIMEOUT = 60.0
+"""Seconds for one step at a cluster: the leaders of a broker that was killed move when its session ends, after 18 s."""
 _POLL = 0.05
 
 

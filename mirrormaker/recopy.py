@@ -45,7 +45,9 @@ DONE = 0
 NOT_PROVEN = 4
 REFUSED = 5
 
-_TIMEOUT = 15.0
+_TIMEOUT = 60.0
+"""Seconds for one step at a cluster. The leaders of a broker that was killed move when its session ends
+(zookeeper.session.timeout.ms, 18 s by default); a follower leaves the ISR after replica.lag.time.max.ms (30 s)."""
 _DELETION = 60.0
 """Seconds for a deletion or a creation, retries included."""
 _POLL = 0.1
@@ -237,8 +239,8 @@ class Recopy:
     async def _range(self, cluster: Cluster, tp: TopicPartition) -> tuple[int, int]:
         """Return the log start and the high watermark of *tp*. Raise KafkaError."""
         starts, ends = (
-            await log_starts(cluster, {tp: None}),
-            await high_watermarks(cluster, {tp: None}),
+            await log_starts(cluster, {tp: None}, timeout=_TIMEOUT),
+            await high_watermarks(cluster, {tp: None}, timeout=_TIMEOUT),
         )
         found = []
         for answer in (starts[tp], ends[tp]):
@@ -468,9 +470,13 @@ class Recopy:
             raise Refused(f"{name}: {problem}: compare again, with another directory")
 
     async def _pair(self, tp: TopicPartition, at: int) -> tuple[Batch | None, Batch | None]:
-        """Return the batch at the offset *at*, or the first one above it, of the target and of the source."""
+        """Return the batch at the offset *at*, or the first one above it, of the target and of the source.
+
+        Both high watermarks were above *at*.
+        """
         ours, theirs = await all_of(
-            batches_at(cluster, tp, at, max_bytes=1) for cluster in (self._target, self._source)
+            batches_at(cluster, tp, at, max_bytes=1, end=at + 1)
+            for cluster in (self._target, self._source)
         )
         return (ours[0] if ours else None), (theirs[0] if theirs else None)
 

@@ -36,19 +36,24 @@ class LogReader:
         """
         if self._offset >= self._end:
             return None
-        found = await batches_at(self._cluster, self._tp, self._offset)
-        if not found:
-            raise OffsetNotAvailable(f"{self._tp} ends at {self._offset}, not at {self._end}")
+        found = await batches_at(self._cluster, self._tp, self._offset, end=self._end)
         self._offset = found[-1].next_offset
         return [each for each in found if each.base_offset < self._end]
 
 
 async def batches_at(
-    cluster: Cluster, tp: TopicPartition, offset: int, *, max_bytes: int = FETCH_BYTES
+    cluster: Cluster,
+    tp: TopicPartition,
+    offset: int,
+    *,
+    max_bytes: int = FETCH_BYTES,
+    end: int = 0,
 ) -> list[Batch]:
     """Return the batch that holds *offset*, or the first one above it, and batches after it.
 
-    Empty if there is none below the high watermark. Raise KafkaError.
+    Empty if there is none below the high watermark. *end* is a high watermark that was read before: up to it, the
+    answer of a leader with a lower one is retried. A new leader begins with that of its last fetch as a follower. Raise
+    KafkaError.
     """
 
     async def attempt() -> list[Batch]:
@@ -69,6 +74,8 @@ async def batches_at(
         found = [each for each in read_batches(answer.record_set) if each.next_offset > offset]
         if not found and answer.high_watermark > offset:
             raise OffsetNotAvailable(f"{tp} has no batch to fetch at offset {offset} yet")
+        if not found and offset < end:
+            raise OffsetNotAvailable(f"{tp} ends at {answer.high_watermark}, not at {end}")
         return found
 
     return await cluster.retrying(attempt, timeout=TIMEOUT, what=f"reading {tp}")
