@@ -14,7 +14,7 @@ IN_MEMORY := $(if $(MEMORY),TMPDIR=$(MEMORY)) $(PYTEST) -o tmp_path_retention_po
 # Parts of a target that run at the same time print one after the other, where make can do that (GNU make 4).
 TOGETHER := --no-print-directory -k -j 4 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: help venv demo test test-processes test-computing soak bench chaos clean
+.PHONY: help venv built demo test test-processes test-computing soak bench chaos clean
 .PHONY: check check-types check-unit check-property check-property-a-m check-property-n-z
 
 help:
@@ -33,9 +33,14 @@ $(VENV)/.demo: setup.cfg tools/setup.sh
 $(VENV)/.test: setup.cfg tools/setup.sh
 	@tools/setup.sh test && touch $@ $(VENV)/.demo
 
-venv: $(VENV)/.test
+venv: built
+
+# Compiles the modules of setup.py that changed; without a C compiler they are interpreted.
+built: $(VENV)/.test
+	@$(BIN)/python tools/compile.py
 
 demo: $(VENV)/.demo
+	@$(BIN)/python tools/compile.py
 	@$(BIN)/python -m kbroker demo $(DEMO_ARGS)
 
 # Tests of processes mostly wait: three at a time leave two cores idle for two fifths of the time. That is where the
@@ -43,7 +48,7 @@ demo: $(VENV)/.demo
 PROCESSES := tests/integration tests/compat
 SPREAD := --dist loadfile --no-loadscope-reorder
 
-test: $(VENV)/.test
+test: built
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check -q . && $(BIN)/mypy && $(BIN)/lint-imports
 ifeq ($(PYTEST_ARGS),)
 	@$(MAKE) --no-print-directory -k -j 2 test-processes test-computing
@@ -58,7 +63,7 @@ test-computing: $(VENV)/.test
 	@log=$$(mktemp); trap 'rm -f $$log' EXIT; \
 		nice -n 7 $(PYTEST) -q -n 2 $(SPREAD) $(PROCESSES:%=--ignore=%) >$$log 2>&1; code=$$?; cat $$log; exit $$code
 
-check: $(VENV)/.test
+check: built
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check -q . && $(BIN)/lint-imports
 	@$(MAKE) $(TOGETHER) check-types check-unit check-property
 
@@ -83,15 +88,16 @@ check-property-n-z: $(VENV)/.test
 SEEDS ?= 1..100000
 JOBS ?= $(shell nproc)
 
-soak: $(VENV)/.test
+soak: built
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --jobs $(JOBS) --keep-going $(SOAK_ARGS)
 
-bench: $(VENV)/.test
+bench: built
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
-chaos: $(VENV)/.test
+chaos: built
 	@$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --minutes $(or $(MINUTES),1) --scenario $(or $(SCENARIO),mixed) \
 		$(if $(OUT),--out $(OUT))
 
 clean:
-	rm -rf $(VENV) chaos-out *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out
+	rm -rf $(VENV) build chaos-out *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out
+	find kbroker kclient -name '*.so' -delete

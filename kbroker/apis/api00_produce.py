@@ -4,20 +4,28 @@ Versions served: 3 to 11. v3 message format 2; v5 log start offset; v7 zstd; v8 
 leader; v11 the same. Versions 0 to 2 are advertised for librdkafka's feature detection (KAFKA-18659), and close the
 connection when used. The conditional append of kclient.wire.produce (v9+, an extension of ours) is served here, too.
 
+Records are checked before the append (`kbroker.log.log_validator`), long batches in a pool, one at a time.
+
 Differs from Kafka: compression.type other than `producer` keeps the producer's codec; a batch is never recompressed.
-acks=0 has no response, so an error closes the connection: the client has no other signal.
+Offset deltas other than 0, 1, 2... are refused: Kafka stores them, or writes the batch again. Header keys that are not
+UTF-8 are refused; Kafka stores them. Records that do not decompress are INVALID_RECORD, in Kafka UNKNOWN_SERVER_ERROR.
+At most 1,000 records have an error in the response. A request with transactional and other batches is refused for the
+transactional ones only. acks=0 has no response, so an error closes the connection: the client has no other signal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
 
 from kbroker.apis.request import RequestContext
 from kbroker.common.internal_topics import INTERNAL_TOPICS
 from kbroker.common.topic_partition import TopicPartition
+from kbroker.common.turns import Slice
+from kbroker.log.log_validator import LongValidationError, RecordValidation
 from kbroker.network.service import Answer, RequestRefusedError
 from kbroker.replica.conditional_append import UnexpectedLogEndError, append_copied
 from kbroker.replica.partition import Partition
@@ -25,7 +33,9 @@ from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire import produce
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import (
+    InvalidRecord,
     InvalidRequiredAcks,
+    InvalidTimestamp,
     InvalidTopicException,
     KafkaError,
     RequestTimedOut,
@@ -36,11 +46,18 @@ from kclient.wire.produce import (
     ProducePartitionResponse,
     ProduceRequest,
     ProduceTopicResponse,
+    RecordError,
 )
 
 log = Logger()
 
 ALL_IN_SYNC = -1
+FIRST_ZSTD = 7
+"""The first version that carries zstd (KIP-110)."""
+
+WAITING_BYTES = 128 << 20
+"""Bytes of the requests that wait for a validation in the pool."""
+TOO_MANY_LONG = "too many long batches wait for the check of their records"
 
 LARGE_BYTES = 16 * 1024
 """A request of fewer bytes is small, whatever its number of partitions."""
@@ -57,6 +74,7 @@ class Produce:
 
     def __init__(self, replica_manager: ReplicaManager) -> None:
         self._replica_manager = replica_manager
+        self._long_validations = _LongValidations(replica_manager)
 
     def __call__(self, context: RequestContext, body: memoryview) -> Answer | Deferred[Answer]:
         """Append every batch of the request; the answer has an outcome for each."""
@@ -66,56 +84,75 @@ class Produce:
                 f"Produce v{version} carries message format 0 or 1; only v3 and later are served"
             )
         request = produce.decode_request(body, version, context.budget.max_elements)
-        if len(body) > LARGE_BYTES and _is_large(request, body):
-            return Deferred.fromCoroutine(self._in_slices(context, request))
-        acks = request.acks
-        pending: list[_Pending] = []
-        topics = []
-        now_ms = self._replica_manager.now_ms()
-        for topic in request.topics:
-            outcomes = [
-                self._append(topic.name, asked, acks, now_ms, pending) for asked in topic.partitions
-            ]
-            topics.append(ProduceTopicResponse(topic.name, outcomes))
-        return self._finish(context, request, topics, pending)
+        appends = _Appends(request, version, self._replica_manager.now_ms(), len(body))
+        is_large = len(body) > LARGE_BYTES and _is_large(request, body)
+        work = self._append_all(context, appends, is_large)
+        wait = next(work, None)
+        if wait is None and not is_large:
+            return self._finish(context, appends)
+        return Deferred.fromCoroutine(self._continue(context, appends, work, wait))
 
-    async def _in_slices(self, context: RequestContext, request: ProduceRequest) -> Answer:
-        """Append the batches of a large request, so many in every turn of the reactor."""
-        share = context.turns.slice(clock_every=1)
-        pending: list[_Pending] = []
-        topics = []
-        now_ms = self._replica_manager.now_ms()
-        for topic in request.topics:
+    def _append_all(
+        self, context: RequestContext, appends: _Appends, is_large: bool
+    ) -> Generator[Awaitable[Any], None, None]:
+        """Append the batches in order; yield what to wait for where this turn of the reactor must end."""
+        topics = appends.request.topics
+        share: Slice | None = None
+        if is_large or len(topics) > 1 or (topics and len(topics[0].partitions) > 1):
+            share = context.turns.slice(clock_every=1)  # few bytes may decompress to many
+        for topic in topics:
             outcomes: list[ProducePartitionResponse] = []
-            topics.append(ProduceTopicResponse(topic.name, outcomes))
+            appends.topics.append(ProduceTopicResponse(topic.name, outcomes))
             for asked in topic.partitions:
-                if share.is_over():
-                    await share.next()
-                outcomes.append(self._append(topic.name, asked, request.acks, now_ms, pending))
-        await context.turns.next()  # the answer is encoded in a turn of its own
-        answer = self._finish(context, request, topics, pending)
-        return await answer if isinstance(answer, Deferred) else answer
+                if share is not None and share.is_over():
+                    yield share.next()
+                try:
+                    outcome = self._append(appends, topic.name, asked)
+                except LongValidationError as long:
+                    done = self._long_validations.run(long.validation, appends.size)
+                    if done is None:
+                        outcome = _failed(asked.index, RequestTimedOut(TOO_MANY_LONG))
+                    else:
+                        yield done
+                        outcome = self._append(appends, topic.name, asked, long.validation)
+                outcomes.append(outcome)
 
-    def _finish(
+    async def _continue(
         self,
         context: RequestContext,
-        request: ProduceRequest,
-        topics: list[ProduceTopicResponse],
-        pending: list[_Pending],
-    ) -> Answer | Deferred[Answer]:
-        """Answer, or wait for what is *pending*."""
+        appends: _Appends,
+        work: Generator[Awaitable[Any], None, None],
+        wait: Awaitable[Any] | None,
+    ) -> Answer:
+        """Append the batches that *work* has left, in later turns of the reactor."""
+        while wait is not None:
+            await wait
+            wait = next(work, None)
+        await context.turns.next()  # the answer is encoded in a turn of its own
+        answer = self._finish(context, appends)
+        return await answer if isinstance(answer, Deferred) else answer
+
+    def _finish(self, context: RequestContext, appends: _Appends) -> Answer | Deferred[Answer]:
+        """Answer, or wait for the appends that are not acknowledged yet."""
+        request, topics = appends.request, appends.topics
         if request.acks == 0:
             _close_on_error(topics)
             return None
-        if not pending:
+        if not appends.pending:
             return (self._encode(context, topics),)
-        wait = _Wait(pending, lambda: self._encode(context, topics))
+        wait = _Wait(appends.pending, lambda: self._encode(context, topics))
         return wait.start(self._replica_manager, request.timeout_ms / 1000)
 
     def _append(
-        self, topic: str, asked: ProducePartition, acks: int, now_ms: int, pending: list[_Pending]
+        self,
+        appends: _Appends,
+        topic: str,
+        asked: ProducePartition,
+        validation: RecordValidation | None = None,
     ) -> ProducePartitionResponse:
-        """Append one batch. Every error leaves base_offset at -1 (S45)."""
+        """Append one batch. Every error leaves base_offset at -1 (S45). LongValidationError appends nothing."""
+        request, now_ms = appends.request, appends.now_ms
+        acks = request.acks
         try:
             if acks not in (-1, 0, 1):
                 raise InvalidRequiredAcks(f"acks={acks}: only -1 (all), 0 and 1 exist")
@@ -124,7 +161,14 @@ class Produce:
             partition = self._replica_manager.partition(topic, asked.index)
             records = asked.records or b""
             if asked.expected_log_end < 0:
-                result = partition.append(records, acks, now_ms)
+                result = partition.append(
+                    records,
+                    acks,
+                    now_ms,
+                    transactional_id=request.transactional_id,
+                    zstd_allowed=appends.zstd_allowed,
+                    validation=validation,
+                )
             else:
                 follows = asked.expected_log_end, asked.previous_crc
                 result = append_copied(
@@ -139,6 +183,7 @@ class Produce:
             result.log_append_time_ms,
             result.log_start_offset,
         )
+        pending = appends.pending
         if acks == ALL_IN_SYNC and partition.high_watermark <= result.last_offset:
             pending.append(
                 _Pending(partition, result.last_offset + 1, outcome, partition.is_committed)
@@ -155,6 +200,45 @@ class Produce:
         return produce.encode_response(
             produce.ProduceResponse(topics), header.api_version, header.correlation_id
         )
+
+
+class _Appends:
+    """The appends of one request: their outcomes so far, and those that are not acknowledged yet."""
+
+    __slots__ = ("now_ms", "pending", "request", "size", "topics", "zstd_allowed")
+
+    def __init__(self, request: ProduceRequest, version: int, now_ms: int, size: int) -> None:
+        self.request = request
+        self.size = size
+        """Bytes of the request."""
+        self.zstd_allowed = version >= FIRST_ZSTD
+        self.now_ms = now_ms
+        self.topics: list[ProduceTopicResponse] = []
+        self.pending: list[_Pending] = []
+
+
+class _LongValidations:
+    """Runs long validations in the pool, one at a time: each may have `MAX_DECOMPRESSED` bytes in memory.
+
+    The requests that wait have `WAITING_BYTES` at most, or are one. A request waits on after its connection is lost, so
+    its place in the request memory is no bound.
+    """
+
+    def __init__(self, replica_manager: ReplicaManager) -> None:
+        self._in_pool = replica_manager.in_pool
+        self._lock = DeferredLock()
+        self._waiting_bytes = 0
+
+    def run(self, validation: RecordValidation, size: int) -> Deferred[None] | None:
+        """Fire when *validation*, of a request of *size* bytes, has run; None if too much waits already."""
+        if self._waiting_bytes and self._waiting_bytes + size > WAITING_BYTES:
+            return None
+        self._waiting_bytes += size
+        return self._lock.run(self._in_pool, validation.run).addBoth(self._ran, size)
+
+    def _ran(self, result: Any, size: int) -> Any:
+        self._waiting_bytes -= size
+        return result
 
 
 class _Pending:
@@ -228,9 +312,11 @@ def _is_large(request: ProduceRequest, body: memoryview) -> bool:
 
 
 def _failed(index: int, error: KafkaError) -> ProducePartitionResponse:
+    found = error.record_errors if isinstance(error, InvalidRecord | InvalidTimestamp) else ()
     return ProducePartitionResponse(
         index,
         int(code_of(error)),
+        record_errors=[RecordError(each, reason) for each, reason in found],
         error_message=str(error) or None,
         log_end_offset=error.log_end_offset if isinstance(error, UnexpectedLogEndError) else -1,
     )

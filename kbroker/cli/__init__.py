@@ -37,7 +37,27 @@ class LazyGroup(click.Group):
         return command
 
 
+def _print_version(ctx: click.Context, _option: click.Parameter, asked: bool) -> None:
+    if not asked or ctx.resilient_parsing:
+        return
+    from importlib.metadata import version
+
+    from kclient.wire.record_cursor import IS_COMPILED
+
+    codec = "compiled" if IS_COMPILED else "interpreted: no C compiler when it was installed"
+    click.echo(f"kbroker, version {version('kbroker')} (check of records: {codec})")
+    ctx.exit()
+
+
 @click.group(cls=LazyGroup, context_settings=SETTINGS)
-@click.version_option(None, "-V", "--version", package_name="kbroker")
+@click.option(
+    "-V",
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version, and whether the record codec is compiled.",
+)
 def kbroker() -> None:
     """Run and look after classic Kafka brokers, coordinated by ZooKeeper."""

@@ -134,7 +134,7 @@ class LogConfig:
     message_timestamp_difference_max_ms: int = define(
         LONG,
         LONG_MAX,
-        "Accepted, no effect yet: deprecated (KIP-937): bound in both directions.",
+        "Deprecated (KIP-937): the default of message.timestamp.before.max.ms and message.timestamp.after.max.ms.",
         at_least(0),
         synonyms=("log.message.timestamp.difference.max.ms",),
     )
@@ -273,6 +273,16 @@ class LogConfig:
     def log_append_time(self) -> bool:
         """Whether the broker's clock stamps the records."""
         return self.message_timestamp_type == "LogAppendTime"
+
+    @cached_property
+    def timestamp_bounds(self) -> tuple[int, int]:
+        """How far (ms) a record's CreateTime may be before and after the broker's clock; LONG_MAX is no bound.
+
+        message.timestamp.difference.max.ms replaces each bound that is not set (KIP-937).
+        """
+        before, after = self.message_timestamp_before_max_ms, self.message_timestamp_after_max_ms
+        either = self.message_timestamp_difference_max_ms
+        return either if before == LONG_MAX else before, either if after == LONG_MAX else after
 
     def overridden(self, overrides: Mapping[str, str]) -> LogConfig:
         """Return this configuration with a topic's own settings; ConfigError lists what is wrong."""

@@ -15,26 +15,23 @@ from uuid import UUID
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.log.leader_epoch_cache import UNKNOWN_EPOCH, UNKNOWN_OFFSET
 from kbroker.log.log_segments import LogSlice
+from kbroker.log.log_validator import RecordValidation
 from kbroker.log.unified_log import AppendResult, UnifiedLog
 from kbroker.replica.core.follower_state import FollowerState
 from kbroker.replica.core.leader_state import Effect, LeaderState, WriteIsr
 from kbroker.replica.core.role import PartitionRole, Role
 from kbroker.replica.partition_dependencies import PartitionDependencies
-from kclient.wire.batches import (
-    NO_TIMESTAMP,
-    BatchInfo,
-    Buffer,
-    check_produced,
-)
+from kclient.wire.batches import BatchInfo, Buffer, check_produced
 from kclient.wire.errors import (
     FencedLeaderEpoch,
-    InvalidTimestamp,
+    InvalidProducerIdMapping,
     KafkaStorageError,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
     OffsetOutOfRange,
     PolicyViolation,
+    TransactionalIdAuthorizationFailed,
     UnknownLeaderEpoch,
 )
 from kclient.wire.interbroker import LeaderAndIsrPartitionState
@@ -241,8 +238,21 @@ class Partition:
 
     # -- produce -------------------------------------------------------------------------------
 
-    def append(self, buf: Buffer, acks: int, now_ms: int) -> AppendResult:
-        """Validate the one batch in *buf* and append it as leader; PolicyViolation if the topic is a mirror."""
+    def append(
+        self,
+        buf: Buffer,
+        acks: int,
+        now_ms: int,
+        *,
+        transactional_id: str | None = None,
+        zstd_allowed: bool = True,
+        validation: RecordValidation | None = None,
+    ) -> AppendResult:
+        """Validate the one batch in *buf* and append it as leader; PolicyViolation if the topic is a mirror.
+
+        Raise LongValidationError if its records are to be checked in a pool. Append it again with that *validation*
+        afterwards.
+        """
         log, leader_state = self.require_leader_for_append(acks)
         config = log.config
         if config.kbroker_mirror_source_cluster_id:
@@ -250,18 +260,15 @@ class Partition:
                 f"{self} is a mirror of cluster {config.kbroker_mirror_source_cluster_id} and read-only;"
                 f" to promote it, stop kmirror and set {MIRROR_SOURCE_CONFIG} to the empty string"
             )
-        info = check_produced(buf, max_batch_bytes=config.max_message_bytes)
-        if (
-            info.max_timestamp - now_ms > config.message_timestamp_after_max_ms
-            or (
-                now_ms - info.base_timestamp > config.message_timestamp_before_max_ms
-                and info.base_timestamp != NO_TIMESTAMP
-            )
-        ) and not config.log_append_time:
-            raise InvalidTimestamp(
-                f"{self}: timestamps {info.base_timestamp}..{info.max_timestamp} are out of the range that"
-                " message.timestamp.before.max.ms and message.timestamp.after.max.ms allow"
-            )
+        info = check_produced(
+            buf, max_batch_bytes=config.max_message_bytes, zstd_allowed=zstd_allowed
+        )
+        if info.is_transactional:
+            _refuse_transaction(transactional_id)
+        if validation is None:
+            validation = RecordValidation(buf, info, config, now_ms)
+            validation.run_briefly()
+        buf, info = validation.result(self)
         if info.producer_id >= 0:
             repeated = self.check_producer(log, info)
             if repeated is not None:
@@ -478,3 +485,18 @@ class Partition:
         self._dependencies.high_watermark_advanced(self.key)
         self._dependencies.log_end_advanced(self.key)
         self._dependencies.fetchers.log_start_advanced(self.key)
+
+
+def _refuse_transaction(transactional_id: str | None) -> None:
+    """Raise the error of Kafka for transactional records of a transaction that no coordinator has.
+
+    Without a transactional id a request is not authorized. With one, the leader asks the coordinator (KIP-890), and
+    there no transactional id has a producer id: brokers have no transactions yet.
+    """
+    if transactional_id is None:
+        raise TransactionalIdAuthorizationFailed(
+            "transactional records need the transactional id of their request"
+        )
+    raise InvalidProducerIdMapping(
+        f"transactional id {transactional_id[:249]!r} has no transaction; this cluster has no transactions yet"
+    )

@@ -210,9 +210,9 @@ def check_crc(buf: Buffer, info: BatchInfo) -> None:
 def check_produced(buf: Buffer, *, max_batch_bytes: int, zstd_allowed: bool = True) -> BatchInfo:
     """Validate a producer's records for one partition: exactly one valid v2 batch.
 
-    Reads the header and computes one CRC; never decodes a record. Pass zstd_allowed=False for Produce requests before
-    v7 (KIP-110). Raise InvalidRecord, CorruptMessage, MessageTooLarge, UnsupportedForMessageFormat,
-    UnsupportedCompressionType or InvalidTimestamp, as Kafka does.
+    Reads the header and computes one CRC; `kclient.wire.record_cursor` checks the records. Pass zstd_allowed=False for
+    Produce requests before v7 (KIP-110). Raise InvalidRecord, CorruptMessage, MessageTooLarge,
+    UnsupportedForMessageFormat, UnsupportedCompressionType or InvalidTimestamp, as Kafka does.
     """
     total = len(buf)
     if not total:
@@ -240,6 +240,10 @@ def check_produced(buf: Buffer, *, max_batch_bytes: int, zstd_allowed: bool = Tr
         raise InvalidRecord(
             f"batch header has {count} records but a last offset delta of {info.last_offset_delta}"
         )
+    if info.base_offset:
+        raise InvalidRecord(
+            f"base offset {info.base_offset}: a producer's batch has base offset 0, the leader assigns offsets"
+        )
     attributes = info.attributes
     if attributes & _FORBIDDEN_TO_CLIENTS:
         _refuse_attributes(info)
@@ -257,11 +261,6 @@ def check_produced(buf: Buffer, *, max_batch_bytes: int, zstd_allowed: bool = Tr
         )
     if info.producer_id != NO_PRODUCER_ID or attributes & TRANSACTIONAL:
         _check_producer(info)
-    if info.max_timestamp < info.base_timestamp and info.max_timestamp != NO_TIMESTAMP:
-        raise InvalidTimestamp(
-            f"max timestamp {info.max_timestamp} is before the first record's {info.base_timestamp}",
-            hint="",
-        )
     return info
 
 
@@ -323,16 +322,23 @@ def stamp(info: BatchInfo, base_offset: int, leader_epoch: int) -> bytes:
 
 
 def with_log_append_time(buf: Buffer, info: BatchInfo, now_ms: int) -> bytes:
-    """Return a copy of the batch with the leader's timestamp.
+    """Return a copy of the batch with the leader's timestamp, for message.timestamp.type=LogAppendTime."""
+    return _with_timestamp(buf, info, info.attributes | LOG_APPEND_TIME, now_ms)
 
-    For message.timestamp.type=LogAppendTime. The CRC covers timestamps, so it is computed again.
-    """
+
+def with_max_timestamp(buf: Buffer, info: BatchInfo, max_timestamp: int) -> bytes:
+    """Return a copy of the batch with another max timestamp: that of its records, where the producer's is wrong."""
+    return _with_timestamp(buf, info, info.attributes, max_timestamp)
+
+
+def _with_timestamp(buf: Buffer, info: BatchInfo, attributes: int, max_timestamp: int) -> bytes:
+    """Copy a batch; its CRC is computed again, because it covers attributes and timestamps."""
     whole = memoryview(buf)[info.position : info.end]
     checked = _CHECKED_HEADER.pack(
-        info.attributes | LOG_APPEND_TIME,
+        attributes,
         info.last_offset_delta,
         info.base_timestamp,
-        now_ms,
+        max_timestamp,
         info.producer_id,
         info.producer_epoch,
         info.base_sequence,

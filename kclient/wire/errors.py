@@ -12,6 +12,7 @@ codes in responses. Four attributes of a class replace the exception hierarchy o
 exception that decoding raises, for any bytes.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from kclient.wire.error_codes import ErrorCode
@@ -263,6 +264,8 @@ class ClusterAuthorizationFailed(
 class InvalidTimestamp(KafkaError, code=ErrorCode.INVALID_TIMESTAMP):
     """A record's timestamp is too far from the broker's clock."""
 
+    record_errors: Sequence[tuple[int, str]] = ()
+    """(index in the batch, reason) of the records that caused it (KIP-467)."""
     hint = "see message.timestamp.before.max.ms and message.timestamp.after.max.ms"
 
 
@@ -508,6 +511,9 @@ class GroupSubscribedToTopic(KafkaError, code=ErrorCode.GROUP_SUBSCRIBED_TO_TOPI
 
 class InvalidRecord(KafkaError, code=ErrorCode.INVALID_RECORD):
     """A record breaks a rule of the topic or of the format."""
+
+    record_errors: Sequence[tuple[int, str]] = ()
+    """(index in the batch, reason) of the records that caused it (KIP-467)."""
 
 
 class UnstableOffsetCommit(KafkaError, code=ErrorCode.UNSTABLE_OFFSET_COMMIT, retriable=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections import defaultdict
@@ -20,7 +21,19 @@ from kclient.consumer.client import Consumer, RebalanceListener
 from kclient.errors import NoCommittedOffset
 from kclient.producer.producer import Producer
 from kclient.types import AnyRecord, TopicPartition
+from kclient.wire.batches import HEADER_SIZE
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.produce import (
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceTopic,
+    decode_response,
+    encode_request,
+)
+from kclient.wire.records import Record, encode_batch
 from tests.kit.brokers import Cluster, MakeCluster
+from tests.kit.record_batches import rebuilt
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 
@@ -53,10 +66,10 @@ async def admin(cluster: Cluster) -> AsyncIterator[AdminClient]:
         yield client
 
 
-async def make_topic(cluster: Cluster, partitions: int = 1) -> str:
+async def make_topic(cluster: Cluster, partitions: int = 1, **settings: Any) -> str:
     name = f"topic-{next(_names)}"
     async with admin(cluster) as client:
-        await client.create_topics({name: {"num_partitions": partitions}})
+        await client.create_topics({name: {"num_partitions": partitions, **settings}})
         await client.wait_for_topics([name])
     return name
 
@@ -103,7 +116,44 @@ def values(records: list[AnyRecord]) -> list[bytes]:
     return [record.value for record in records]
 
 
+def produce_by_hand(cluster: Cluster, topic: str, batch: bytes) -> ProducePartitionResponse:
+    """Send *batch* to partition 0 as it is; return the outcome."""
+    asked = ProduceRequest(1, 5000, [ProduceTopic(topic, [ProducePartition(0, batch)])])
+    frame = b"".join(encode_request(asked, 9, 7, "by hand"))
+    with socket.create_connection(("127.0.0.1", cluster[1].port), timeout=20) as line:
+        line.sendall(len(frame).to_bytes(4, "big") + frame)
+        with line.makefile("rb") as file:
+            answer = file.read(int.from_bytes(file.read(4), "big"))
+    return decode_response(memoryview(answer), 9)[1].topics[0].partitions[0]
+
+
 # --- by assignment
+
+
+@pytest_twisted.ensureDeferred
+async def test_batches_that_no_consumer_could_read_are_refused_and_block_none(cluster):
+    topic = await make_topic(cluster, configs={"cleanup.policy": "compact"})
+    good = encode_batch([Record(0, 1000, b"k", b"good", ())], codec=4)
+    keyless = encode_batch([Record(n, 1000, None if n else b"k", b"v", ()) for n in range(3)])
+    pair = encode_batch([Record(n, 1000, b"k", b"v", ()) for n in range(2)])
+    # The bytes after the header begin a record that is longer than the batch, or no gzip member.
+    bad = {
+        "truncated": rebuilt(pair[:HEADER_SIZE] + b"\x7e" + pair[HEADER_SIZE + 1 :]),
+        "gzip": rebuilt(pair, attributes=1),
+        "count": rebuilt(pair, record_count=1, last_offset_delta=0),
+    }
+    assert produce_by_hand(cluster, topic, good).error_code == 0
+    for name, batch in bad.items():
+        outcome = produce_by_hand(cluster, topic, batch)
+        assert (name, outcome.error_code) == (name, ErrorCode.INVALID_RECORD)
+        assert topic in outcome.error_message
+    refused = produce_by_hand(cluster, topic, keyless)
+    assert refused.error_code == ErrorCode.INVALID_RECORD
+    assert [error.batch_index for error in refused.record_errors] == [1, 2]
+    assert produce_by_hand(cluster, topic, good).base_offset == 1
+    async with consumer_of(cluster, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        assert values(await take(consumer, 2)) == [b"good", b"good"]
 
 
 @pytest_twisted.ensureDeferred

@@ -82,10 +82,13 @@ class ApiBroker(OneBroker):
         acks: int = 1,
         version: int = 9,
         timeout_ms: int = 1000,
+        transactional_id: str | None = None,
     ) -> Any:
         """Produce one batch to each of partitions 0, 1, ...; return the outcomes, or a Deferred."""
         partitions = [ProducePartition(index, batch) for index, batch in enumerate(batches)]
-        request = ProduceRequest(acks, timeout_ms, [ProduceTopic(topic, partitions)])
+        request = ProduceRequest(
+            acks, timeout_ms, [ProduceTopic(topic, partitions)], transactional_id
+        )
         answer = self.ask_raw(b"".join(produce.encode_request(request, version, 7, "c")))
 
         def decode(parts: Any) -> Any:

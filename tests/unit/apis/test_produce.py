@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 
+from kbroker.log.log_validator import BRIEF_BYTES
 from kbroker.network.service import RequestRefusedError
+from kclient.wire import batches
+from kclient.wire.compression import MAX_DECOMPRESSED
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.interbroker import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
 )
+from kclient.wire.records import Record, encode_batch
+from tests.kit.log_managers import Pool
 from tests.kit.logs import batch_of
-from tests.unit.apis.kit import ApiBroker
+from tests.kit.record_batches import NOW_MS, rebuilt, some_records
+from tests.unit.apis.kit import ApiBroker, broker_in
 
 
 def code(outcome: Any) -> ErrorCode:
@@ -194,3 +202,106 @@ def test_the_error_for_the_longest_topic_name_fits_its_response(
     (found,) = broker.produce(batch_of(1), topic="x" * 32_767, version=version)
     assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert len(found.error_message) <= 1024
+
+
+def test_a_bad_record_is_refused_with_its_index_and_the_partition_stays_readable(
+    broker: ApiBroker,
+) -> None:
+    broker.topic_configs["t"] = replace(broker.config.log_defaults, cleanup_policy=("compact",))
+    broker.lead("t", 1)
+    keyed = encode_batch([Record(0, 1000, b"k", b"v", ())])
+    mixed = encode_batch([Record(n, 1000, None if n else b"k", b"v", ()) for n in range(3)])
+    assert code(broker.produce(keyed)[0]) is ErrorCode.NONE
+    refused = broker.produce(mixed)[0]
+    assert code(refused) is ErrorCode.INVALID_RECORD
+    assert [error.batch_index for error in refused.record_errors] == [1, 2]
+    assert "t-0" in refused.error_message
+    assert "no key" in refused.record_errors[0].message
+    assert code(broker.produce(mixed, version=7)[0]) is ErrorCode.INVALID_RECORD  # KIP-467 is v8
+    assert code(broker.produce(keyed)[0]) is ErrorCode.NONE
+    assert broker.replica_manager.partition("t", 0).log.log_end_offset == 2  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_records_that_no_consumer_could_read_are_refused(broker: ApiBroker, codec: int) -> None:
+    broker.lead("t", 1)
+    batch = encode_batch(some_records(3), codec=codec)
+    for broken in (
+        rebuilt(batch, record_count=2, last_offset_delta=1),
+        rebuilt(batch[:-3] + b"\xff\xff\xff", length=len(batch) - 12),
+    ):
+        assert code(broker.produce(broken)[0]) is ErrorCode.INVALID_RECORD
+    assert broker.replica_manager.partition("t", 0).log.log_end_offset == 0  # type: ignore[union-attr]
+
+
+def test_the_max_timestamp_of_a_batch_is_that_of_its_records(broker: ApiBroker) -> None:
+    broker.lead("t", 1)
+    batch = encode_batch(some_records(3))
+    broker.produce(rebuilt(batch, max_timestamp=1 << 50))
+    log = broker.replica_manager.partition("t", 0).log
+    assert log is not None
+    found = log.max_timestamp()
+    assert found is not None
+    assert found.timestamp == NOW_MS + 2
+
+
+def test_zstd_needs_version_7_as_its_clients_know(broker: ApiBroker) -> None:
+    broker.lead("t", 1)
+    batch = encode_batch(some_records(3), codec=4)
+    assert code(broker.produce(batch, version=6)[0]) is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert code(broker.produce(batch, version=7)[0]) is ErrorCode.NONE
+
+
+@pytest.mark.parametrize(
+    ("transactional_id", "error"),
+    [
+        (None, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        ("x", ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+    ],
+)
+def test_transactional_records_without_a_transaction_are_refused(
+    broker: ApiBroker, transactional_id: str | None, error: ErrorCode
+) -> None:
+    broker.lead("t", 1)
+    batch = encode_batch(
+        some_records(1),
+        producer_id=5,
+        producer_epoch=0,
+        base_sequence=0,
+        attributes=batches.TRANSACTIONAL,
+    )
+    assert code(broker.produce(batch, transactional_id=transactional_id)[0]) is error
+    assert broker.replica_manager.partition("t", 0).log.log_end_offset == 0  # type: ignore[union-attr]
+
+
+def test_a_long_batch_is_checked_in_the_pool_and_then_appended(tmp_path: Path) -> None:
+    with broker_in(tmp_path, pool=Pool(holds=True)) as broker:
+        pool = broker.disk_pool
+        assert isinstance(pool, Pool)
+        broker.lead("t", 2)
+        pool.run()
+        records = [Record(n, NOW_MS, b"k", bytes(BRIEF_BYTES // 2), ()) for n in range(3)]
+        bomb = encode_batch([Record(0, NOW_MS, b"k", bytes(MAX_DECOMPRESSED), ())], codec=4)
+        log = broker.replica_manager.partition("t", 0).log
+        assert log is not None
+        first, second = (
+            broker.produce(batch, batch_of(1)) for batch in (encode_batch(records, codec=4), bomb)
+        )
+        assert (log.log_end_offset, len(pool.waiting)) == (0, 1), "one validation at a time"
+        pool.run()
+        assert log.log_end_offset == 3
+        assert [code(each) for each in after_turns(broker, first)] == [ErrorCode.NONE] * 2
+        pool.run()
+        assert [code(each) for each in after_turns(broker, second)] == [
+            ErrorCode.MESSAGE_TOO_LARGE,
+            ErrorCode.NONE,
+        ]
+        assert log.log_end_offset == 3
+
+
+def after_turns(broker: ApiBroker, answer: Any) -> Any:
+    """Return what *answer* fires with once the clock has been turned."""
+    assert isinstance(answer, Deferred)
+    for _ in range(10):
+        broker.clock.advance(0)
+    return answer.result

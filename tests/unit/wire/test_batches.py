@@ -162,17 +162,23 @@ def test_a_very_compressible_batch_passes():
         assert check(encode_batch(records, codec=codec)).record_count == 5000
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"attributes": batches.LOG_APPEND_TIME},
-        {"max_timestamp": NOW_MS - 1},
-    ],
-    ids=str,
-)
-def test_a_timestamp_that_is_not_the_clients_to_give_is_refused(changes):
+def test_a_timestamp_type_that_is_not_the_clients_to_give_is_refused():
     with pytest.raises(InvalidTimestamp):
-        check(rebuilt(BATCH, **changes))
+        check(rebuilt(BATCH, attributes=batches.LOG_APPEND_TIME))
+
+
+def test_a_batch_with_a_base_offset_is_refused():
+    with pytest.raises(InvalidRecord, match="base offset 7"):
+        check(encode_batch(some_records(), base_offset=7, keep_offsets=False))
+
+
+def test_a_max_timestamp_is_replaced_and_nothing_else():
+    padded = b"pad" + BATCH
+    changed = batches.with_max_timestamp(padded, batches.parse(padded, 3), NOW_MS + 99)
+    again = batches.parse(changed)
+    batches.check_crc(changed, again)
+    assert again == batches.parse(BATCH)._replace(crc=again.crc, max_timestamp=NOW_MS + 99)
+    assert changed[61:] == BATCH[61:]
 
 
 def test_clients_that_leave_max_timestamp_or_the_sequence_unset_pass():
