@@ -45,6 +45,17 @@ class RoundLimits(NamedTuple):
     last_batches: Mapping[int, LastBatch]
 
 
+class CleanerSizes(NamedTuple):
+    """The memory of a round."""
+
+    map_bytes: int
+    """log.cleaner.dedupe.buffer.size, divided among the cleaners."""
+    load_factor: float
+    """log.cleaner.io.buffer.load.factor: how full the map may get."""
+    buffer_bytes: int
+    """log.cleaner.io.buffer.size, divided among the cleaners and into a read and a write buffer."""
+
+
 class Cleaner:
     """One round over *segments*, those of a log up to `RoundLimits.end_offset`.
 
@@ -56,18 +67,16 @@ class Cleaner:
         disk: Disk,
         segments: Sequence[SourceSegment],
         limits: RoundLimits,
+        sizes: CleanerSizes,
         *,
-        map_bytes: int,
-        load_factor: float,
-        buffer_bytes: int,
         throttle: Callable[[int], None] = lambda _bytes: None,
     ) -> None:
         self._disk = disk
         self._segments = segments
         self._limits = limits
-        self._map = OffsetMap(map_bytes)
-        self._max_keys = min(max(int(self._map.slots * load_factor), 1), self._map.slots - 1)
-        self._buffer_bytes = buffer_bytes
+        self._map = OffsetMap(sizes.map_bytes)
+        self._max_keys = min(max(int(self._map.slots * sizes.load_factor), 1), self._map.slots - 1)
+        self._buffer_bytes = sizes.buffer_bytes
         self._throttle = throttle
         self.map_end = limits.first_dirty_offset
         """The offset behind the last one in the map: the first dirty offset after the round."""
@@ -106,9 +115,15 @@ class Cleaner:
             max_keys=self._max_keys,
         )
 
-    def cleaned(self, group: Sequence[SourceSegment]) -> Iterator[Buffer]:
-        """Yield what stays of *group*, a part of the segments side by side: buffers of whole batches, in order."""
+    def cleaned(
+        self, group: Sequence[SourceSegment], *, piece_bytes: int | None = None
+    ) -> Iterator[Buffer]:
+        """Yield what stays of *group*, a part of the segments side by side: buffers of whole batches, in order.
+
+        A buffer has *piece_bytes* or more, by default those of the write buffer.
+        """
         limits = self._limits
+        piece_bytes = piece_bytes or self._buffer_bytes
         survivors = RecordFilter(
             self._map,
             CleaningRound(
@@ -128,7 +143,7 @@ class Cleaner:
                     continue
                 pending.append(kept)
                 size += len(kept)
-                if size >= self._buffer_bytes:
+                if size >= piece_bytes:
                     yield self._joined(pending)
                     pending, size = [], 0
         if pending:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.config.log import LogConfig
-from kbroker.log.cleaner import Cleaner, RoundLimits, SourceSegment
+from kbroker.log.cleaner import Cleaner, CleanerSizes, RoundLimits, SourceSegment
 from kbroker.log.cleaning_round import CleaningRound, state_of
 from kbroker.log.core.log_to_clean import log_to_clean
 from kbroker.log.partition_metadata_file import PartitionMetadata
@@ -134,9 +134,7 @@ class World:
             self.disk,
             segments,
             limits,
-            map_bytes=self.map_bytes,
-            load_factor=0.9,
-            buffer_bytes=self.rng.choice([100, 1 << 20]),
+            CleanerSizes(self.map_bytes, 0.9, self.rng.choice([100, 1 << 20])),
         )
 
     map_bytes = 24 * 100

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.cleaner import Cleaner
+from kbroker.log.cleaner import Cleaner, CleanerSizes
 from kbroker.log.cleaning_round import CleaningRound, Steps, state_of
 from kbroker.log.core.log_to_clean import log_to_clean
 from kbroker.log.disk import OS_DISK, Disk
@@ -58,7 +58,7 @@ def round_of(log: UnifiedLog, disk: Disk = OS_DISK) -> CleaningRound:
         log,
         to_clean,
         lambda segments, limits: Cleaner(
-            disk, segments, limits, map_bytes=24 * 100, load_factor=0.9, buffer_bytes=1 << 16
+            disk, segments, limits, CleanerSizes(24 * 100, 0.9, 1 << 16)
         ),
         1,
     )
