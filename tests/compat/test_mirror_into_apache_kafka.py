@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,7 +94,10 @@ def the_group_continues_at_its_records(apache: ApacheKafka, mirror: Mirror) -> N
         assert committed - row["consumed_again"] <= begin <= committed
     assert rows[1]["consumed_again"] == 0, "it has consumed everything"
     topic = TopicPartition("east.checkpoints.internal", 0)
-    assert len(consumed(apache.bootstrap, topic, "read_committed")) == len(COMMITTED)
+    checkpoints = consumed(apache.bootstrap, topic, "read_committed")
+    assert {struct.unpack_from(">hqq", value)[1:] for value in checkpoints} == {
+        (row["source_offset"], row["target_offset"]) for row in rows.values()
+    }
 
 
 def kaudit_reads_what_a_consumer_sees(apache: ApacheKafka) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,6 +134,12 @@ def test_committed_offsets_are_copied_as_they_are_with_their_metadata(
     assert not committed(west, "idle"), "its topic is not mirrored"
     assert "group " not in copier.output, "there is nothing to report"
     assert "groups 1" in copier.output
+    code, output = copier.ask("translate", "--groups", "billing", "--format", "json")
+    assert code == 0, output
+    rows = [json.loads(line) for line in output.splitlines()]
+    assert [(row["partition"], row["source_offset"], row["target_offset"]) for row in rows] == [
+        *((0, 70, 70), (1, 50, 50))
+    ]
 
 
 def test_no_offset_is_copied_unless_it_is_enabled(
