@@ -38,7 +38,7 @@ from pyspark.sql.streaming.datasource import (
 from spark_jobs.cut import OffsetRange
 from spark_jobs.reader import Connection, fetch_ranges
 from spark_jobs.source.offsets import OffsetLookup
-from spark_jobs.source.options import Offsets, OptionError, SourceOptions, includes_headers, parse
+from spark_jobs.source.options import Offsets, OptionError, SourceOptions, optional_columns, parse
 from spark_jobs.source.planning import (
     OffsetsByTopic,
     Plan,
@@ -82,7 +82,7 @@ class KbrokerDataSource(DataSource):
 
     def schema(self) -> StructType | str:
         """Return the columns; raise OptionError for wrong options."""
-        return spark_schema(headers=includes_headers(self.options))
+        return spark_schema(**optional_columns(self.options)._asdict())
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
@@ -94,7 +94,8 @@ class KbrokerDataSource(DataSource):
 
     def _options(self, schema: StructType, *, streaming: bool) -> SourceOptions:
         options = parse(self.options, streaming=streaming)
-        if schema.simpleString() != spark_schema(headers=options.include_headers).simpleString():
+        expected = spark_schema(**options.columns._asdict())
+        if schema.simpleString() != expected.simpleString():
             raise OptionError("the kbroker source has a fixed schema; leave out schema(...)")
         for text in options.warnings:
             log.warning("kbroker source: %s", text)
@@ -256,5 +257,6 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
         fetch_ranges(connection, partition.ranges),
         partition.ranges,
         headers=options.include_headers,
+        batches=options.include_batches,
         fail_on_data_loss=options.fail_on_data_loss,
     )

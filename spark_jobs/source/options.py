@@ -13,7 +13,7 @@ import re
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from kclient.config import NO_EFFECT, AdminConfig, ConsumerConfig, ProducerConfig
 from kclient.errors import ConfigError
@@ -78,6 +78,13 @@ class Assign:
 Selection: TypeAlias = Subscribe | SubscribePattern | Assign
 
 
+class OptionalColumns(NamedTuple):
+    """The columns that a query has on request: `headers` and `batch`."""
+
+    headers: bool = False
+    batches: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """The options of one query."""
@@ -92,6 +99,7 @@ class SourceOptions:
     max_records_per_partition: int | None
     fail_on_data_loss: bool
     include_headers: bool
+    include_batches: bool
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_s: float
@@ -102,6 +110,11 @@ class SourceOptions:
     """Settings of kclient from `kafka.*`, without bootstrap.servers."""
     warnings: tuple[str, ...] = ()
     """One text for each option that has no effect in this query."""
+
+    @property
+    def columns(self) -> OptionalColumns:
+        """The optional columns of the rows."""
+        return OptionalColumns(self.include_headers, self.include_batches)
 
     @property
     def read_committed(self) -> bool:
@@ -131,6 +144,7 @@ NAMES = (
     "maxRecordsPerPartition",
     "failOnDataLoss",
     "includeHeaders",
+    "includeBatches",
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
@@ -171,9 +185,9 @@ _REFUSED_CLIENT = {
 _SELECTIONS = ("subscribe", "subscribePattern", "assign")
 
 
-def includes_headers(options: Mapping[str, str]) -> bool:
-    """Return whether the rows have headers; check all options that do not depend on the kind of query."""
-    return parse(options, streaming=None).include_headers
+def optional_columns(options: Mapping[str, str]) -> OptionalColumns:
+    """Return which optional columns the rows have; check all options that do not depend on the kind of query."""
+    return parse(options, streaming=None).columns
 
 
 def parse(options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
@@ -212,6 +226,7 @@ def parse(options: Mapping[str, str], *, streaming: bool | None) -> SourceOption
         _number(given, "maxRecordsPerPartition", None, 1),
         _boolean(given, "failOnDataLoss", default=True),
         _boolean(given, "includeHeaders", default=False),
+        _boolean(given, "includeBatches", default=False),
         most,
         least,
         _seconds(given, "maxTriggerDelay", "15m"),

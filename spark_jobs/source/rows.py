@@ -17,6 +17,7 @@ from spark_jobs.cut import OffsetRange
 from spark_jobs.engine import FailureKind
 from spark_jobs.reader import Fetched, RangeUnreadable, Unread
 from spark_jobs.record_arrays import Integers, RecordArrays, header_arrays
+from spark_jobs.source.batch_column import FIELDS, BatchHeaders
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,8 +29,8 @@ _MOST_MS = ((1 << 63) - 1) // 1000
 log = logging.getLogger(__name__)
 
 
-def spark_schema(*, headers: bool) -> StructType:
-    """Return the columns of Spark's Kafka connector; all of them may be null."""
+def spark_schema(*, headers: bool, batches: bool = False) -> StructType:
+    """Return the columns of Spark's Kafka connector, and `batch` with *batches*; all of them may be null."""
     from pyspark.sql import types
 
     schema = types.StructType(
@@ -51,10 +52,19 @@ def spark_schema(*, headers: bool) -> StructType:
             ]
         )
         schema = schema.add(types.StructField("headers", types.ArrayType(header)))
+    if batches:
+        kinds = {
+            "long": types.LongType(),
+            "int": types.IntegerType(),
+            "string": types.StringType(),
+            "boolean": types.BooleanType(),
+        }
+        batch = types.StructType([types.StructField(name, kinds[kind]) for name, kind in FIELDS])
+        schema = schema.add(types.StructField("batch", batch))
     return schema
 
 
-def arrow_schema(*, headers: bool) -> pa.Schema:
+def arrow_schema(*, headers: bool, batches: bool = False) -> pa.Schema:
     """Return the schema of the Arrow batches."""
     import pyarrow as pa
 
@@ -70,6 +80,14 @@ def arrow_schema(*, headers: bool) -> pa.Schema:
     if headers:
         header = pa.struct([("key", pa.string()), ("value", pa.binary())])
         fields.append(("headers", pa.list_(pa.field("element", header))))
+    if batches:
+        kinds = {
+            "long": pa.int64(),
+            "int": pa.int32(),
+            "string": pa.string(),
+            "boolean": pa.bool_(),
+        }
+        fields.append(("batch", pa.struct([(name, kinds[kind]) for name, kind in FIELDS])))
     return pa.schema(fields)
 
 
@@ -79,6 +97,7 @@ def row_batches(
     *,
     headers: bool,
     fail_on_data_loss: bool,
+    batches: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records inside their ranges; control records are not among them.
 
@@ -87,10 +106,12 @@ def row_batches(
     """
     import pyarrow as pa
 
-    schema = arrow_schema(headers=headers)
+    schema = arrow_schema(headers=headers, batches=batches)
+    stored = BatchHeaders()
+    data = _data_batches(fetched)
     topics = pa.array([each.topic for each in ranges], pa.string())
     partitions = np.array([each.partition for each in ranges], np.int32)
-    for records in chunks(_data_batches(fetched), ranges):
+    for records in chunks(stored.noted(data) if batches else data, ranges):
         if isinstance(records, Unread):
             if records.kind is not FailureKind.DELETED or fail_on_data_loss:
                 raise RangeUnreadable(_lost(records))
@@ -115,6 +136,8 @@ def row_batches(
         ]
         if headers:
             columns.append(_headers(raw, records, schema.field("headers").type))
+        if batches:
+            columns.append(stored.column(records, schema.field("batch").type))
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -19,6 +19,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from benchmarks import spark_connector
 from spark_jobs import session as session_module
+from spark_jobs.cut import OffsetRange
+from spark_jobs.reader import Fetched, fetch_ranges
 from spark_jobs.source import KbrokerDataSource
 from tests.kit.apache_kafka import running_kafka, with_kafka
 from tests.kit.brokers import MakeCluster
@@ -244,6 +246,32 @@ SAME_ROWS: Mapping[str, tuple[int, Mapping[str, str]]] = {
     ),
     "options of streams": (300, {"subscribe": "mixed", "maxOffsetsPerTrigger": "5"}),
 }
+
+
+def test_each_record_has_the_header_of_its_batch(written: Log) -> None:
+    """The tasks run in this process: their Arrow batches have the schema that Spark expects, or a unit test fails."""
+    servers = {"kafka.bootstrap.servers": written.bootstrap}
+    source = KbrokerDataSource({**servers, "subscribe": "mixed", "includeBatches": "true"})
+    reader = source.reader(source.schema())
+    found = [
+        row
+        for task in reader.partitions()
+        for batch in reader.read(task)
+        for row in batch.drop_columns("timestamp").to_pylist()
+    ]
+    stored = {}
+    for each in fetch_ranges(
+        written.bootstrap, [OffsetRange("mixed", n, 0, 100) for n in range(3)]
+    ):
+        assert isinstance(each, Fetched)
+        stored |= dict.fromkeys(((each.number, at) for at in range(each.low, each.high)), each.info)
+    assert len(found) == len(stored) == 300
+    for row in found:
+        batch, info = row["batch"], stored[row["partition"], row["offset"]]
+        assert (batch["baseOffset"], batch["lastOffset"]) == (info.base_offset, info.last_offset)
+        assert (batch["crc"], batch["size"]) == (info.crc, info.size)
+        assert (batch["leaderEpoch"], batch["records"]) == (info.leader_epoch, info.record_count)
+    assert {row["batch"]["codec"] for row in found} == {"none", "gzip", "snappy", "lz4", "zstd"}
 
 
 @pytest.mark.parametrize("case", SAME_ROWS)

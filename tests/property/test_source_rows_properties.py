@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kclient.wire.batches import CONTROL, TRANSACTIONAL, parse
+from kclient.wire.compression import Codec
 from kclient.wire.record_writer import Record, encode_batch
+from spark_jobs import arrow_batches
 from spark_jobs.cut import OffsetRange
 from spark_jobs.engine import FailureKind
 from spark_jobs.reader import Fetched, RangeUnreadable, Unread
@@ -29,9 +31,13 @@ batches = st.lists(
 
 
 @settings(deadline=None)
-@given(batches, st.booleans(), st.integers(0, 40))
+@given(batches, st.booleans(), st.booleans(), st.integers(0, 40), st.sampled_from(Codec))
 def test_rows_hold_the_records_of_their_range(
-    drawn: list[tuple[list[Record], bool, int]], headers: bool, low: int
+    drawn: list[tuple[list[Record], bool, int]],
+    headers: bool,
+    with_batch: bool,
+    low: int,
+    codec: Codec,
 ) -> None:
     ranges = [OffsetRange("other", 1, 0, 0), OffsetRange("t", 3, low, low + 2000)]
     fetched, expected, base = [], [], 0
@@ -39,9 +45,15 @@ def test_rows_hold_the_records_of_their_range(
         data = encode_batch(
             [record._replace(offset=n) for n, record in enumerate(content)],
             base_offset=base,
-            attributes=(CONTROL | TRANSACTIONAL) if control else 0,
+            attributes=(CONTROL | TRANSACTIONAL) if control else TRANSACTIONAL * (base % 2),
+            codec=Codec.NONE if control else codec,
+            leader_epoch=base % 7,
+            producer_id=1000 + base,
+            producer_epoch=base % 5,
+            base_sequence=base,
         )
-        fetched.append(Fetched(1, low, low + 2000, parse(data), memoryview(data)))
+        info = parse(data)
+        fetched.append(Fetched(1, low, low + 2000, info, memoryview(data)))
         for n, record in enumerate(content):
             if not control and low <= base + n < low + 2000:
                 row = {
@@ -56,11 +68,27 @@ def test_rows_hold_the_records_of_their_range(
                 if headers:
                     named = [{"key": name, "value": value} for name, value in record.headers]
                     row["headers"] = named or None
+                if with_batch:
+                    row["batch"] = {
+                        "baseOffset": base,
+                        "lastOffset": base + len(content) - 1,
+                        "leaderEpoch": base % 7,
+                        "crc": info.crc,
+                        "codec": codec.name.lower(),
+                        "producerId": 1000 + base,
+                        "producerEpoch": base % 5,
+                        "baseSequence": base,
+                        "isTransactional": base % 2 == 1,
+                        "records": len(content),
+                        "size": len(data),
+                    }
                 expected.append(row)
         base += len(content) + gap
     found = []
-    for batch in row_batches(fetched, ranges, headers=headers, fail_on_data_loss=True):
-        assert batch.schema == arrow_schema(headers=headers)
+    for batch in row_batches(
+        fetched, ranges, headers=headers, fail_on_data_loss=True, batches=with_batch
+    ):
+        assert batch.schema == arrow_schema(headers=headers, batches=with_batch)
         batch.validate(full=True)
         times = batch.column("timestamp").cast("int64").to_pylist()
         rows = batch.drop_columns("timestamp").to_pylist()
@@ -69,11 +97,13 @@ def test_rows_hold_the_records_of_their_range(
 
 
 @pytest.mark.parametrize("headers", [False, True])
-def test_spark_expects_these_arrow_batches(headers: bool) -> None:
+@pytest.mark.parametrize("batches", [False, True])
+def test_spark_expects_these_arrow_batches(headers: bool, batches: bool) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    schema = spark_schema(headers=headers)
-    assert to_arrow_schema(schema, timezone="UTC") == arrow_schema(headers=headers)
+    schema = spark_schema(headers=headers, batches=batches)
+    arrow = arrow_schema(headers=headers, batches=batches)
+    assert to_arrow_schema(schema, timezone="UTC") == arrow
     assert all(field.nullable for field in schema.fields)
 
 
@@ -110,3 +140,31 @@ def test_only_deleted_records_are_skipped_and_only_on_request(kind: FailureKind)
     else:
         with pytest.raises(RangeUnreadable):
             list(row_batches(unread, ranges, headers=False, fail_on_data_loss=False))
+
+
+def test_each_record_has_the_header_of_its_batch_across_ranges_and_chunks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(arrow_batches, "CHUNK_RECORDS", 6)
+    ranges = [OffsetRange("t", 0, 1, 10), OffsetRange("t", 0, 10, 20), OffsetRange("u", 0, 0, 20)]
+    fetched = []
+    for base in range(0, 20, 4):
+        for number, of_topic in enumerate([(0, 1), (2,)]):
+            content = [Record(n, 0, None, b"v") for n in range(4)]
+            data = encode_batch(content, base_offset=base, producer_id=100 * number + base)
+            info = parse(data)
+            for each in of_topic:
+                low, high = max(base, ranges[each].low), min(base + 4, ranges[each].high)
+                if low < high:
+                    fetched.append(Fetched(each, low, high, info, memoryview(data)))
+    found = [
+        (row["topic"], row["offset"], row["batch"]["producerId"])
+        for batch in row_batches(
+            fetched, ranges, headers=False, fail_on_data_loss=True, batches=True
+        )
+        for row in batch.drop_columns("timestamp").to_pylist()
+    ]
+    assert sorted(found) == [
+        *(("t", at, at // 4 * 4) for at in range(1, 20)),
+        *(("u", at, 100 + at // 4 * 4) for at in range(20)),
+    ]

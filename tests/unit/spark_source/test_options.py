@@ -13,11 +13,12 @@ from spark_jobs.source.options import (
     AtOffsets,
     AtTimestamp,
     AtTimestamps,
+    OptionalColumns,
     OptionError,
     SourceOptions,
     Subscribe,
     SubscribePattern,
-    includes_headers,
+    optional_columns,
     parse,
 )
 
@@ -46,6 +47,7 @@ def test_defaults_are_those_of_the_connector() -> None:
     assert stream().starting == "latest"
     assert options.fail_on_data_loss
     assert not options.include_headers
+    assert not options.include_batches
     assert not options.latest_without_match
     assert (options.min_partitions, options.max_records_per_partition) == (None, None)
     assert (options.max_offsets_per_trigger, options.min_offsets_per_trigger) == (None, None)
@@ -192,10 +194,13 @@ def test_both_ends_name_the_same_partitions_in_order() -> None:
 
 
 def test_the_schema_needs_no_kind_of_query() -> None:
-    assert includes_headers(given({"includeHeaders": "true", "endingOffsets": "latest"}))
-    assert not includes_headers(given({"startingOffsets": "latest"}))
+    headers = given({"includeHeaders": "true", "endingOffsets": "latest"})
+    assert optional_columns(headers) == OptionalColumns(headers=True)
+    batches = given({"includebatches": "TRUE", "startingOffsets": "latest"})
+    assert optional_columns(batches) == OptionalColumns(batches=True)
+    assert optional_columns(given({})) == OptionalColumns()
     with pytest.raises(OptionError):
-        includes_headers({"subscribe": "t"})
+        optional_columns({"subscribe": "t"})
 
 
 @pytest.mark.parametrize("name", NAMES)
