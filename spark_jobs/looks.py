@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -148,7 +149,7 @@ def held(
             continue
         old = seen[tp]
         spans[tp] = carried(old, cut, differing.get(tp, []), window)
-        lows[tp] = cut.low
+        lows[tp] = max(cut.low, old.cut.low)
         gaps = [
             (f.position, (f.last_offset or f.position) + 1)
             for f in old.findings
@@ -157,11 +158,14 @@ def held(
         only = intersect([old.cut.only_target], *cut.only_target)
         searched[tp] = subtract(only, [*gaps, *old.failed])
 
+    starts = {tp: [low for low, _ in each] for tp, each in spans.items()}
+
     def is_held(row: Mapping[str, int]) -> bool:
+        """Return whether the offsets of the row's window that both logs have are held: all of them, or none."""
         tp = TopicPartition(*_of(row))
-        low = row["window"] * window
-        first = max(low, lows.get(tp, 0))
-        return bool(intersect(spans.get(tp, []), first, low + window))
+        first = max(row["window"] * window, lows.get(tp, 0))
+        at = bisect_right(starts.get(tp, []), first) - 1
+        return at >= 0 and spans[tp][at][1] > first
 
     rows = [[row for row in side if is_held(row)] for side in before.rows]
     holes = [

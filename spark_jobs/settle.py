@@ -218,21 +218,24 @@ def objection(before: Seen, after: Seen, *, renumbered: bool = False) -> str:
         moved = (old.low, old.target_low) != (new.low, new.target_low)
         return "records were deleted since, and offsets do not show which ones" if moved else ""
     gone = _places(before.findings) - _places(after.findings)
-    for each in before.findings:
-        if _place(each) in gone and not _was_read(each, before, after):
-            return f"offset {each.position} ({each.finding_class.value}) is no longer in both logs"
+    for finding_class in FindingClass:
+        of_class = [f for f in before.findings if f.finding_class is finding_class]
+        spans = [_span(f) for f in of_class if _place(f) in gone]
+        unknown = _not_looked_at(finding_class, spans, before, after) if spans else []
+        if unknown:
+            return f"offset {unknown[0][0]} ({finding_class.value}) is no longer in both logs"
     return ""
 
 
-def _was_read(finding: Finding, before: Seen, after: Seen) -> bool:
-    """Return whether the later look read all offsets of *finding* that it does not find any more."""
+def _not_looked_at(finding_class: FindingClass, spans: Ranges, before: Seen, after: Seen) -> Ranges:
+    """Return the offsets of *spans*, which vanished, that the later look did not read."""
     old, new = before.cut, after.cut
     # What the source had deleted before the earlier look, only the target can show.
     read = [(new.low, new.high), (new.only_target[0], min(old.low, new.low))]
-    if finding.finding_class is FindingClass.GAP:
+    if finding_class is FindingClass.GAP:
         read.append(new.lost)
-    still = [_span(f) for f in after.findings if f.finding_class is finding.finding_class]
-    return not subtract([_span(finding)], [*subtract(read, after.failed), *still])
+    still = [_span(f) for f in after.findings if f.finding_class is finding_class]
+    return subtract(spans, [*subtract(read, after.failed), *still])
 
 
 def _span(finding: Finding) -> tuple[int, int]:
