@@ -14,7 +14,8 @@ from spark_jobs.verdict import ExitCode
 
 NO_PROOF = (
     "Equal counts are no proof that the records are equal, or that none is lost: "
-    "`kaudit reconcile` compares the records."
+    "`kaudit reconcile` compares the records. Each side is counted once: counts that differ may come from a change "
+    "between the two reads, and `kaudit reconcile` looks again at what differs."
 )
 WORDS = {
     ExitCode.CONSISTENT: "EQUAL",

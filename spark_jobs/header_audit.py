@@ -8,7 +8,7 @@ from typing import Protocol
 from spark_jobs.cut import OffsetRange, freeze
 from spark_jobs.engine import Failure, WindowRows, by_partition, joined
 from spark_jobs.header_batches import header_sums
-from spark_jobs.headers import HeaderAudit, differing, to_settle
+from spark_jobs.headers import HeaderAudit, differing, to_compare
 from spark_jobs.reconcile import compacted_topics, known_ranges
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.time_counts import scopes
@@ -57,12 +57,14 @@ def audit_headers(
         failures += answer.failures
     both = sums[0], sums[1]
     other = differing(*both)
-    settled = _settled(engine, clusters, to_settle(other, both, known, window), failures, progress)
+    by_content = _by_content(
+        engine, clusters, to_compare(other, both, known, window), failures, progress
+    )
     return HeaderAudit(
         window,
         both,
         other,
-        settled,
+        by_content,
         scopes(cuts, failures),
         compacted_topics(clusters[0]) | compacted_topics(clusters[1]),
         joined(failures),
@@ -70,7 +72,7 @@ def audit_headers(
     )
 
 
-def _settled(
+def _by_content(
     engine: HeaderEngine,
     clusters: tuple[ClusterSnapshot, ClusterSnapshot],
     ranges: tuple[list[OffsetRange], list[OffsetRange]],

@@ -9,7 +9,7 @@ of its last batch. The content is compared up to there.
 
 Invariants (tests cite the numbers):
  1. HEADERS-EQUAL: every offset in scope was read on both sides, every CRC is right, and all windows are equal;
- 2. each offset of a batch with another header is in a range of `to_settle`;
+ 2. each offset of a batch with another header is in a range of `to_compare`;
  3. a window that was not read in full is never the reason for DIVERGED.
 """
 
@@ -85,7 +85,7 @@ def differing(source: Sums, target: Sums) -> list[WindowKey]:
     )
 
 
-def to_settle(
+def to_compare(
     keys: Iterable[WindowKey],
     sums: tuple[Sums, Sums],
     cuts: Iterable[PartitionCut],
@@ -114,7 +114,7 @@ class HeaderAudit:
     window: int
     sums: tuple[Sums, Sums]
     other_headers: Sequence[WindowKey]
-    settled: Sequence[WindowResult]
+    by_content: Sequence[WindowResult]
     """Every window of which the content was compared."""
     scopes: Mapping[str, TopicScope]
     compacted: frozenset[str] = frozenset()
@@ -124,7 +124,7 @@ class HeaderAudit:
     @property
     def other_content(self) -> list[WindowResult]:
         """Windows of which the content differs, in what was read."""
-        return [each for each in self.settled if each.state is not WindowState.EQUAL]
+        return [each for each in self.by_content if each.state is not WindowState.EQUAL]
 
     @property
     def diverged(self) -> list[WindowResult]:
@@ -132,7 +132,7 @@ class HeaderAudit:
         return [each for each in self.other_content if not self._is_open(each)]
 
     @property
-    def unsettled(self) -> list[WindowResult]:
+    def open_windows(self) -> list[WindowResult]:
         """Windows that differ, perhaps because of compaction or because a part was not read."""
         return [each for each in self.other_content if self._is_open(each)]
 
@@ -172,7 +172,7 @@ class HeaderAudit:
         conditions = {
             HeaderVerdict.ERROR: FailureKind.UNREADABLE in kinds,
             HeaderVerdict.DIVERGED: bool(self.damaged or self.diverged),
-            HeaderVerdict.INCOMPLETE: self.scope.counted < self.in_scope or bool(self.unsettled),
+            HeaderVerdict.INCOMPLETE: self.scope.counted < self.in_scope or bool(self.open_windows),
             HeaderVerdict.LAGGING: self._lags,
             HeaderVerdict.CONTENT_EQUAL: bool(self.other_headers),
         }
@@ -197,6 +197,6 @@ class HeaderAudit:
             ExitCode.UNREADABLE: FailureKind.UNREADABLE in kinds,
             ExitCode.DIVERGED: bool(self.damaged or self.diverged),
             ExitCode.AGED_OUT: below and aged,
-            ExitCode.NO_VERDICT_YET: self._lags or bool(self.unsettled) or (below and not aged),
+            ExitCode.NO_VERDICT_YET: self._lags or bool(self.open_windows) or (below and not aged),
         }
         return ordered(code for code, applies in conditions.items() if applies)

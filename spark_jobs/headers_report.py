@@ -17,7 +17,7 @@ _SHOWN = 6
 _MEANING = {
     HeaderVerdict.HEADERS_EQUAL: "batch headers and CRCs are equal; no record was compared",
     HeaderVerdict.CONTENT_EQUAL: "some headers differ; the records of those windows are equal by their hashes",
-    HeaderVerdict.DIVERGED: "records differ, or a CRC is wrong",
+    HeaderVerdict.DIVERGED: "records differed in one look, or a CRC is wrong",
     HeaderVerdict.INCOMPLETE: "something could not be compared, or has to be compared by kaudit reconcile",
     HeaderVerdict.LAGGING: "nothing differs in what was compared; lag is above --max-lag, or nothing was compared",
     HeaderVerdict.ERROR: "a part could not be read",
@@ -32,7 +32,7 @@ def document(
     """Return headers.json; what is not the same for the same logs is under `meta`."""
     scope = found.scope
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "level": "headers",
         "verdict": found.verdict.value,
         "meaning": _MEANING[found.verdict],
@@ -57,9 +57,9 @@ def document(
             "offsets": found.window,
             "with_batches": len(found.sums[0].keys() | found.sums[1].keys()),
             "other_headers": len(found.other_headers),
-            "settled_by_content": len(found.settled),
+            "compared_by_content": len(found.by_content),
             "other_content": len(found.diverged),
-            "unsettled": len(found.unsettled),
+            "open": len(found.open_windows),
         },
         "other_headers": [list(key) for key in found.other_headers[:MOST_WINDOWS]],
         "other_content": [
@@ -88,8 +88,8 @@ def screen(made: Mapping[str, Any], next_command: str) -> str:
         f"offsets  in scope {offsets['in_scope']:,}: compared {offsets['compared']:,}, "
         f"aged out {offsets['aged_out']:,}, not read {offsets['not_read']:,}; lag {offsets['lagging']:,}",
         f"windows  {windows['with_batches']:,} with batches: {windows['other_headers']:,} have other headers; "
-        f"of {windows['settled_by_content']:,} the content was compared, {windows['other_content']:,} differ, "
-        f"{windows['unsettled']:,} unsettled",
+        f"of {windows['compared_by_content']:,} the content was compared, {windows['other_content']:,} differ, "
+        f"{windows['open']:,} open",
         *(
             f"{name:<8} {each['batches']:,} batches, {each['records']:,} records, {each['bytes']:,} bytes as stored"
             for name, each in zip((source, target), read, strict=True)

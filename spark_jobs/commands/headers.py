@@ -46,8 +46,8 @@ def headers(**options: Any) -> None:
     """Compare batch headers and CRCs, for mirrors that keep bytes; windows that differ are compared by content.
 
     Equal headers prove equal records up to what CRC-32C does not notice; `kaudit reconcile` compares records. Exit code
-    0: equal, 1: records differ or a CRC is wrong, 3: lag is above --max-lag or a window is unsettled, 4: a part could
-    not be read, 5: too much has aged out.
+    0: equal, 1: records differ or a CRC is wrong, 3: lag is above --max-lag or a window is open, 4: a part could not be
+    read, 5: too much has aged out. There is one look; `kaudit reconcile` looks again at what differs.
     """
     pair = pair_of(options)
     limits = Limits(options["max_lag"], options["min_coverage"])

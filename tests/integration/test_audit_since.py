@@ -151,7 +151,7 @@ def test_headers_are_compared_and_other_headers_by_content(
 
     code, found = audit()
     assert (code, found["verdict"]) == (0, "HEADERS-EQUAL")
-    assert found["windows"]["settled_by_content"] == 0
+    assert found["windows"]["compared_by_content"] == 0
     assert [each["records"] for each in found["read"]] == [200, 200]
     pair.write(pair.names[0], range(200, 240))
     pair.write(pair.names[1], range(200, 240), codec="gzip")

@@ -248,7 +248,7 @@ def test_a_window_that_was_not_read_in_full_is_no_difference(
     engine.deleted = [Failure("target", *TP, 0, 4, kind, "a cause")]
     found, _ = run(engine)
     assert (found.verdict, found.exit_codes[0]) == expected
-    assert [each.key.window for each in found.unsettled] == [0]
+    assert [each.key.window for each in found.open_windows] == [0]
     assert not found.diverged
 
 
