@@ -33,7 +33,7 @@ MOST_WAITING = 100_000
 """Extents that wait for an unreachable topic: about 20 MB."""
 
 EXTENTS_PER_BATCH = 500
-"""Extents in one record batch: about 200 KB, below every usual max.message.bytes."""
+"""Extents in one record batch: about 150 KB, below every usual max.message.bytes."""
 
 
 class Evidence:

@@ -174,6 +174,7 @@ def test_retention_inside_an_extent_accuses_no_log() -> None:
     assert ("corrupt", 21, "unknown") in where(run)
     assert run.attributed is not None
     assert run.attributed.where[Where.UNKNOWN] == sum(each.records for each in run.findings)
+    assert set(run.attributed.reasons) == {Reason.SHORTENED}
 
 
 def test_compaction_accuses_no_log() -> None:
