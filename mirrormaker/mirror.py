@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -34,7 +35,7 @@ from kclient.config import CommonConfig
 from kclient.consumer.wakeup import Wakeup
 from kclient.errors import ClientError, ConfigError, KafkaError
 from kclient.mirror_evidence import evidence_topic
-from kclient.mirror_ledger import ledger_topic
+from kclient.mirror_ledger import LINEAGE, ledger_topic
 from kclient.net.cluster import Cluster
 from kclient.net.waiting import sleep
 from kclient.types import TopicPartition
@@ -554,7 +555,12 @@ class Mirror:
         is_elected = self._direction.is_elected
         applied = Applied({}, {})
         if is_elected:
-            waiting = await begin_lineages(plan, self._source_topics, self.target, self.ledger)
+            waiting = await begin_lineages(
+                plan.new_lineages,
+                topic_id_of=self._source_topics.topic_id_at_controller,
+                ends_of=partial(high_watermarks, self.target),
+                record=partial(self.ledger.record, type=LINEAGE),
+            )
             plan = plan.without(waiting)
             applied = await self._target_topics.apply(
                 plan, replication_factor=self.config.settings.replication_factor

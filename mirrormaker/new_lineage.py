@@ -19,57 +19,72 @@ In: topic ids of both clusters   Out: entries of the ledger; the mirror creates 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from uuid import UUID
+
 from kclient.errors import ClientError, KafkaError
-from kclient.mirror_ledger import LINEAGE
-from kclient.net.cluster import Cluster
 from kclient.net.waiting import all_settled
 from kclient.types import TopicPartition
-from mirrormaker.catalog import Catalog
-from mirrormaker.ledger import Ledger
 from mirrormaker.lineage import text_of
 from mirrormaker.link_state import Cause, Gap
-from mirrormaker.log_ends import high_watermarks
-from mirrormaker.topics import NewLineage, Plan
+from mirrormaker.topics import NewLineage
+
+_ReadsEnds = Callable[
+    [Mapping[TopicPartition, None]], Awaitable[Mapping[TopicPartition, int | KafkaError]]
+]
 
 
 async def begin_lineages(
-    plan: Plan, source: Catalog, target: Cluster, ledger: Ledger
+    new_lineages: Iterable[NewLineage],
+    *,
+    topic_id_of: Callable[[str], Awaitable[UUID | None]],
+    ends_of: _ReadsEnds,
+    record: Callable[[TopicPartition, TopicPartition, Gap, str], Awaitable[None]],
 ) -> dict[str, str]:
-    """Write the ledger entries of the lineages that *plan* begins; return source topics that have to wait, and why."""
+    """Write the ledger entries of lineages that are not begun; return the source topics that have to wait, and why.
+
+    *topic_id_of* asks the source's controller, *ends_of* reads high watermarks of the target, *record* writes an entry
+    of the type `LINEAGE` and returns when it is durable.
+    """
+
+    async def begin(new: NewLineage) -> None:
+        gaps = await _ends(new, topic_id_of, ends_of)
+        writing = [
+            record(TopicPartition(new.source, tp.partition), tp, gap, new.after)
+            for tp, gap in gaps.items()
+        ]
+        for outcome in await all_settled(writing):
+            if isinstance(outcome, KafkaError):
+                raise outcome
+
     waiting = {}
-    for each in plan.new_lineages:
+    for each in new_lineages:
         if not each.is_begun:
             try:
-                await _begin(each, source, target, ledger)
+                await begin(each)
             except KafkaError as problem:
                 waiting[each.source] = f"{each.copy} waits: {problem}"
     return waiting
 
 
-async def _begin(new: NewLineage, source: Catalog, target: Cluster, ledger: Ledger) -> None:
-    """Write the entries of one lineage. Raise KafkaError."""
-    found = text_of(await source.topic_id_at_controller(new.source))
+async def _ends(
+    new: NewLineage,
+    topic_id_of: Callable[[str], Awaitable[UUID | None]],
+    ends_of: _ReadsEnds,
+) -> dict[TopicPartition, Gap]:
+    """Return where the earlier copy ends, by its partition. Raise KafkaError, also if the controller does not agree."""
+    found = text_of(await topic_id_of(new.source))
     if found != new.after:
         raise NotConfirmed(
             f"the source's controller has {new.source} with topic id {found or 'unknown'}, not {new.after}"
         )
     tps = [TopicPartition(new.earlier, number) for number in range(new.partitions)]
-    ends = await high_watermarks(target, dict.fromkeys(tps))
-    offsets = []
-    for tp in tps:
-        end = ends[tp]
+    gaps = {}
+    for tp, end in (await ends_of(dict.fromkeys(tps))).items():
         if isinstance(end, KafkaError):
             raise end
-        offsets.append((tp, end))
-
-    async def record(tp: TopicPartition, end: int) -> None:
-        gap = Gap(end, end, Cause.RECREATED, new.before, new.after)
-        at_source = TopicPartition(new.source, tp.partition)
-        await ledger.record(at_source, tp, gap, new.after, type=LINEAGE)
-
-    for outcome in await all_settled(record(tp, end) for tp, end in offsets):
-        if isinstance(outcome, KafkaError):
-            raise outcome
+        gaps[tp] = Gap(end, end, Cause.RECREATED, new.before, new.after)
+    return gaps
 
 
 class NotConfirmed(ClientError):

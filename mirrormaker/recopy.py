@@ -306,6 +306,7 @@ class Recopy:
             gap = Gap(first, until, Cause.TRUNCATED, before, now)
             count = sum(f.records for f in each.files)
             await self._mirror.ledger.record(tp, tp, gap, now, type=REMOVAL, records_lost=count)
+        self._echo(f"{name}: what is removed of it is in the ledger {self._mirror.ledger.topic}")
 
     async def _until_committed(self, cuts: Mapping[TopicPartition, int]) -> None:
         """Wait until the high watermarks are at the *cuts*: Fetch returns no record above them."""

@@ -127,23 +127,6 @@ def test_a_returned_cluster_becomes_the_mirror_and_its_tail_is_in_files(
     ]
 
 
-def killed_after(line: str, mirror: Mirror, options: list[str]) -> bool:
-    """Run the command, and kill -9 it when it has written *line*; return whether it wrote it."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mirrormaker", "failback", str(mirror.path), *options],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stderr is not None
-    with process, process.stderr:
-        for written in process.stderr:
-            if line in written:
-                process.kill()
-                return True
-    return False
-
-
 def test_a_failback_that_is_killed_after_each_step_is_continued_by_the_same_command(
     east: Cluster, west: Cluster, returned: Mirror, export: Path
 ) -> None:
@@ -152,7 +135,7 @@ def test_a_failback_that_is_killed_after_each_step_is_continued_by_the_same_comm
     assert code == 1, output
     assert "1 partitions differ in what was compared" in output
     lines = ("is read-only", "diverges at 3", "deleted at east", "created at east")
-    killed = [killed_after(line, returned, options) for line in lines]
+    killed = [returned.killed_after(line, "failback", *options) for line in lines]
     assert killed[:2] == [True, True]  # a late kill may come after the next step
 
     code, output = returned.ask("failback", *options, timeout=120)

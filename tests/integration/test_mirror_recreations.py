@@ -205,7 +205,8 @@ def test_a_stopped_mirror_is_truncated_on_request_after_its_records_were_exporte
     assert "orders-0: no equal batch" in output
 
     options += ["--execute", "--export", str(tmp_path / "export")]
-    for _ in range(2):  # the same command again finds everything done
+    assert one.killed_after("is in the ledger", "truncate", *options)
+    for _ in range(2):  # the command is continued, and again finds everything done
         code, output = one.ask("truncate", *options, timeout=120)
         assert code == 0, output
         assert stored(west, "orders") == stored(east, "orders")

@@ -99,6 +99,22 @@ class Mirror:
         )
         return done.returncode, done.stdout + done.stderr
 
+    def killed_after(self, line: str, command: str, *options: str) -> bool:
+        """Run another command, and kill -9 it when it has written *line*; return whether it wrote it."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mirrormaker", command, str(self.path), *options],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        assert process.stderr is not None
+        with process, process.stderr:
+            for written in process.stderr:
+                if line in written:
+                    process.kill()
+                    return True
+        return False
+
     def kill(self) -> None:
         """kill -9."""
         if self.process is not None:
