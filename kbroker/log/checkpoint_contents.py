@@ -14,6 +14,7 @@ the next start takes the entries for those of a machine that stayed up.
 Invariants:
 1. A recovery point on the disk is never above the end of what was synced of the present log (1 of `log_manager`).
 2. A high watermark on the disk of a log that takes appends is not above the one in memory.
+3. A cleaner offset on the disk is not above the end of a log that was truncated: what is appended then is dirty.
 
 Owner: `LogManager`, on the owner's thread
 """
@@ -68,6 +69,12 @@ class CheckpointContents:
                 },
             },
         }
+        cleaned = {key: log.clean_below for key, log in mine.items() if log.clean_below is not None}
+        if cleaned or directory.all_written(offset_checkpoint_file.CLEANER_OFFSETS):
+            files[offset_checkpoint_file.CLEANER_OFFSETS] = {
+                **_kept(directory, offset_checkpoint_file.CLEANER_OFFSETS, lost),
+                **cleaned,
+            }
         if high_watermarks is not None:
             files[offset_checkpoint_file.HIGH_WATERMARKS] = {
                 **_kept(directory, offset_checkpoint_file.HIGH_WATERMARKS, lost),
@@ -82,10 +89,14 @@ class CheckpointContents:
     def corrected(self, key: TopicPartition, where: LogDir) -> Files | None:
         """Return the checkpoints to write before the next append to *key*'s log in *where*; None: none."""
         log = self._logs.get(key)
-        is_ahead = where.written(offset_checkpoint_file.RECOVERY_POINTS, key) > (
-            log.recovery_point if log else -1
-        ) or where.written(offset_checkpoint_file.LOG_START_OFFSETS, key) > (
-            log.log_start_offset if log else -1
+        memory = {
+            offset_checkpoint_file.RECOVERY_POINTS: log.recovery_point if log else None,
+            offset_checkpoint_file.LOG_START_OFFSETS: log.log_start_offset if log else None,
+            offset_checkpoint_file.CLEANER_OFFSETS: log.clean_below if log else None,
+        }
+        is_ahead = any(
+            where.written(name, key) > (-1 if offset is None else offset)
+            for name, offset in memory.items()
         )
         end = log.log_end_offset if log else -1
         is_beyond = where.written(offset_checkpoint_file.HIGH_WATERMARKS, key) > end

@@ -23,7 +23,7 @@ from kbroker.log.disk import READ, Buffer, Disk
 from kbroker.log.slices import SegmentFile
 from kclient.wire.batches import HEADER_SIZE, BatchInfo
 from kclient.wire.compression import decompress
-from kclient.wire.errors import CorruptMessage
+from kclient.wire.errors import CorruptMessage, KafkaError
 
 
 class SourceSegment(NamedTuple):
@@ -95,7 +95,10 @@ class Cleaner:
                 if info.is_transactional or info.is_control:
                     self.map_end = info.base_offset
                     return self.map_end
-                full_at = self._add(buf, info)
+                try:
+                    full_at = self._add(buf, info)
+                except KafkaError as error:
+                    raise _named(segment, error) from error
                 if full_at is not None:
                     self.map_end = full_at
                     return self.map_end
@@ -138,7 +141,10 @@ class Cleaner:
         size = 0
         for segment in group:
             for buf, info in self._batches(segment):
-                kept = survivors.filter(buf, info)
+                try:
+                    kept = survivors.filter(buf, info)
+                except KafkaError as error:
+                    raise _named(segment, error) from error
                 if kept is None:
                     continue
                 pending.append(kept)
@@ -156,15 +162,29 @@ class Cleaner:
         return joined
 
     def _batches(self, segment: SourceSegment) -> Iterator[tuple[bytes, BatchInfo]]:
-        file = SegmentFile(self._disk, segment.path, READ)
+        try:
+            file = SegmentFile(self._disk, segment.path, READ)
+        except (
+            FileNotFoundError
+        ) as error:  # no fault of the disk: deleted, or it was removed by hand
+            raise CorruptMessage(f"{segment.path} is not there") from error
         position = 0
-        for buf, info in scan.checked_batches(
-            file, 0, segment.size, chunk_bytes=self._buffer_bytes
-        ):
-            if info.position == 0:  # the first batch of a read
-                self._throttle(len(buf))
-                self.bytes_read += len(buf)
-            yield buf, info
-            position += info.size
+        try:
+            for buf, info in scan.checked_batches(
+                file, 0, segment.size, chunk_bytes=self._buffer_bytes
+            ):
+                if info.position == 0:  # the first batch of a read
+                    self._throttle(len(buf))
+                    self.bytes_read += len(buf)
+                yield buf, info
+                position += info.size
+        except KafkaError as error:
+            raise _named(segment, error) from error
         if position != segment.size:
             raise CorruptMessage(f"{segment.path}: byte {position}: no whole batch")
+
+
+def _named(segment: SourceSegment, error: KafkaError) -> KafkaError:
+    """Return *error* with the name of the file."""
+    text = error.message
+    return type(error)(text if segment.path in text else f"{segment.path}: {text}", hint=error.hint)

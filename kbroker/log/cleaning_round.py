@@ -27,6 +27,7 @@ from kbroker.log.core.record_filter import LastBatch
 from kbroker.log.disk import Buffer
 from kbroker.log.log_segment import LogSegment
 from kbroker.log.unified_log import UnifiedLog
+from kclient.wire.errors import UnsupportedForMessageFormat
 
 Steps = Generator[Callable[[], object], None, None]
 
@@ -107,6 +108,12 @@ class CleaningRound:
             if self._is_intact(segments):
                 raise
             return  # the files changed while they were read
+        if cleaner.map_end <= self._to_clean.first_dirty_offset:
+            raise UnsupportedForMessageFormat(
+                f"{log.directory}: offset {cleaner.map_end} begins a transactional or control batch, and such"
+                " batches are not compacted yet",
+                hint="",
+            )
         segments = [each for each in segments if each.base_offset < cleaner.map_end]
         states = [_state_of_segment(each, log.config) for each in segments]
         for group in segment_groups(states, log.config, end):

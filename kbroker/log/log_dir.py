@@ -165,6 +165,7 @@ class LogDir:
         integrity = log_dir_history.assess(history, epoch, boot_id, is_new=self._is_new)
         recovery_points = self._read_checkpoint(offset_checkpoint_file.RECOVERY_POINTS, notes)
         high_watermarks = self._read_checkpoint(offset_checkpoint_file.HIGH_WATERMARKS, notes)
+        cleaner_offsets = self._read_checkpoint(offset_checkpoint_file.CLEANER_OFFSETS, notes)
         log_starts = self.log_starts = self._read_log_starts(high_watermarks, notes)
         found: list[tuple[TopicPartition, str]] = []
         pending_deletes = []
@@ -202,6 +203,9 @@ class LogDir:
         for (partition, _), result in zip(found, opened, strict=True):
             if isinstance(result, UnifiedLog):
                 logs[partition] = result
+                clean_below = cleaner_offsets.get(partition)
+                if clean_below is not None and clean_below <= result.log_end_offset:
+                    result.clean_below = clean_below
                 committed = high_watermarks.get(partition, 0)
                 if result.log_end_offset < committed:
                     result.missing_below = max(result.missing_below or 0, committed)

@@ -32,6 +32,8 @@ from kbroker.log.checkpoint_contents import CheckpointContents, Files
 from kbroker.log.claimed_log_dirs import ClaimedLogDirs
 from kbroker.log.clean_shutdown import close_all
 from kbroker.log.clean_shutdown_file import NO_BROKER_EPOCH
+from kbroker.log.cleaning_round import MakeCleaner
+from kbroker.log.log_cleaner import LogCleaner
 from kbroker.log.log_dir import LoadedLogDir, LogDir, PendingDelete
 from kbroker.log.log_dir_histories import LogDirHistories
 from kbroker.log.log_dir_history import LogDirHistory
@@ -51,6 +53,8 @@ class LogManager:
 
     *config_of* gives a topic's settings, *now_ms* the wall clock, *on_failure* is called with a directory
     that went offline and the partitions in it, *on_flush* with the partition of a synced log (on the owner's thread).
+    Each of *cleaners* makes the slow part of one round of compaction at a time; without any, nothing is compacted.
+    *on_uncleanable* is called with a partition that is set aside, and why.
     """
 
     def __init__(
@@ -65,6 +69,10 @@ class LogManager:
         recovery_threads: int = 2,
         boot_id: str = "",
         on_flush: Callable[[TopicPartition], None] = lambda _partition: None,
+        cleaners: Sequence[MakeCleaner] = (),
+        on_uncleanable: Callable[[TopicPartition, KafkaError], None] = lambda _partition, _why: (
+            None
+        ),
     ) -> None:
         self._log_dirs = log_dirs
         self._disk = log_dirs.disk
@@ -83,6 +91,15 @@ class LogManager:
         """Logs that were taken away, with their new paths, until these are synced. A power loss may bring back the
         former ones: a log that begins meanwhile begins in the same directory, so that the partition is not in two."""
         self._flushing = LogFlusher(self._logs, self._where, self._in_pool, on_flush)
+        self._cleaner = LogCleaner(
+            self._logs,
+            self._where,
+            self._in_pool,
+            cleaners,
+            now_ms=now_ms,
+            remove_later=self._remove_later,
+            set_aside=on_uncleanable,
+        )
         self._checkpointing = CheckpointContents(
             self._logs, self._where, lambda: self.missing_logs.union(self.failed)
         )
@@ -441,12 +458,27 @@ class LogManager:
             if paths:
                 dropped += max(before - len(log.segments), 1)
                 dropped_of(key)
-                due_ms = now_ms + log.config.file_delete_delay_ms
-                self._pending_deletes.append(
-                    PendingDelete(due_ms, self._where[key], tuple(paths), False)
-                )
+                self._remove_later(key, paths)
         self.remove_due()
         return dropped
+
+    def _remove_later(self, key: TopicPartition, paths: Sequence[str]) -> None:
+        """Have files of *key*'s log, renamed already, removed after file.delete.delay.ms."""
+        log = self._logs.get(key)
+        if log is not None:  # else they go with the directory
+            due_ms = self._now_ms() + log.config.file_delete_delay_ms
+            self._pending_deletes.append(
+                PendingDelete(due_ms, self._where[key], tuple(paths), False)
+            )
+
+    def compact(self, high_watermark: Callable[[TopicPartition], int | None]) -> None:
+        """Begin rounds of compaction over the logs that are due, with the cleaners that are free."""
+        self._cleaner.look(high_watermark)
+
+    @property
+    def uncleanable(self) -> dict[TopicPartition, KafkaError]:
+        """Partitions that compaction has set aside, and why."""
+        return self._cleaner.uncleanable
 
     def expire_producers(self, idle_ms: int) -> int:
         """Remove producers that wrote nothing for *idle_ms*; return how many."""
@@ -569,6 +601,7 @@ class LogManager:
         A directory in which a log could not be closed, or was damaged when it was loaded, gets no
         clean-shutdown marker. The others get theirs.
         """
+        self._cleaner.stop()
         clean = True
         for directory in self._directories:
             if directory.failure is not None:

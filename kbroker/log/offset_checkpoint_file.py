@@ -2,7 +2,8 @@
 
 ``recovery-point-offset-checkpoint`` has the offset below which everything was synced,
 ``replication-offset-checkpoint`` the high watermarks, ``log-start-offset-checkpoint`` where logs
-begin that DeleteRecords shortened, in two copies. Version 0: a line with the version, a line with the number of
+begin that DeleteRecords shortened, in two copies, ``cleaner-offset-checkpoint`` where the dirty part of compacted logs
+begins. Version 0: a line with the version, a line with the number of
 entries, then ``topic partition offset`` per line. Pure: bytes in, bytes out.
 """
 
@@ -19,6 +20,8 @@ HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
 LOG_START_OFFSETS_COPY: Final = "log-start-offset-checkpoint-copy"
 """The same, written before it: the lower offset of the two counts. Kafka does not know this file."""
+
+CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 
 
 class LogStarts(NamedTuple):

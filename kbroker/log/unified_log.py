@@ -84,6 +84,7 @@ class UnifiedLog:
         "_on_flush_due",
         "_on_roll",
         "_on_truncate",
+        "clean_below",
         "config",
         "directory",
         "flush_state",
@@ -120,6 +121,8 @@ class UnifiedLog:
         """What recovery found and did."""
         self.missing_below = loaded.missing_below
         """Set when the log ended before its recovery point: synced records are gone (S8)."""
+        self.clean_below: int | None = None
+        """The first dirty offset: below, compaction has been (cleaner-offset-checkpoint); None: it was never here."""
         self.truncations = 0
         """How often the log was cut since it was opened."""
         self.lacks_until_in_sync = ""
@@ -566,6 +569,8 @@ class UnifiedLog:
 
     def _ends_at(self, offset: int) -> None:
         self.truncations += 1
+        if self.clean_below is not None:
+            self.clean_below = min(self.clean_below, offset)
         self.log_end_offset = offset
         self.leader_epochs.truncate_from_end(offset)
         self.flush_state.truncated(offset)

@@ -55,13 +55,20 @@ class Pool(ThreadPoolExecutor):
 class Broker:
     """The parts of a broker that LogManager needs."""
 
-    def __init__(self, *paths: Path, disk: Disk = OS_DISK, holds: bool = False, **settings: Any):
+    def __init__(
+        self,
+        *paths: Path,
+        disk: Disk = OS_DISK,
+        holds: bool = False,
+        new_manager: Callable[..., LogManager] = LogManager,
+        **settings: Any,
+    ):
         self.now_ms = 0
         self.failures: list[tuple[str, list[tuple[str, int]]]] = []
         self.pool = Pool(holds=holds)
         self.config = config(**settings)
         self.log_dirs = ClaimedLogDirs(tuple(map(str, paths)), disk=disk)
-        self.dirs = LogManager(
+        self.dirs = new_manager(
             self.log_dirs,
             config_of=lambda topic: self.config,
             executor=self.pool,

@@ -80,9 +80,13 @@ def test_damage_and_errors_of_the_disk_come_as_what_they_are(
     with pytest.raises(CorruptMessage, match="CRC"):
         list(there.cleaned(segments))
     second.unlink()
-    with pytest.raises(FileNotFoundError) as found:
+    with pytest.raises(CorruptMessage, match="not there"):
         process.round(segments, LIMITS).build_offset_map()
-    assert found.value.errno == errno.ENOENT
+    second.mkdir()
+    with pytest.raises(IsADirectoryError) as found:
+        process.round(segments, LIMITS).build_offset_map()
+    assert found.value.errno == errno.EISDIR
+    second.rmdir()
     second.write_bytes(whole)
     assert process.round(segments, LIMITS).build_offset_map() == 2 * RECORDS
     assert process.pid == pid
