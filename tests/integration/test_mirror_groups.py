@@ -20,7 +20,7 @@ from tests.kit.mirrored_clusters import MakeMirror, making_mirrors
 from tests.kit.mirrors import stored, until_same
 from tests.kit.waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150), pytest.mark.shared_clusters]
 
 SYNC = {"sync.group.offsets.enabled": "true", "sync.group.offsets.interval.seconds": "1"}
 COORDINATOR_LOADS = {KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR}

@@ -18,7 +18,7 @@ from tests.kit.mirrored_clusters import (
 from tests.kit.mirrors import stored, until_same
 from tests.kit.waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150), pytest.mark.shared_clusters]
 
 
 def test_a_limited_direction_takes_its_time_and_copies_everything(

@@ -25,7 +25,7 @@ from tests.kit.mirrored_clusters import (
 from tests.kit.mirrors import Mirror, StoredBatch, stored, until_same
 from tests.kit.waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150), pytest.mark.shared_clusters]
 
 SINGLE = {"batch.num.messages": 1}
 """A batch for each record."""

@@ -16,7 +16,7 @@ from tests.kit.mirrored_clusters import (
 from tests.kit.mirrors import until_same
 from tests.kit.waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150), pytest.mark.shared_clusters]
 
 
 def rows(answer: tuple[int, str]) -> tuple[int, list[str]]:

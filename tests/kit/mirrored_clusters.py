@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,18 +31,70 @@ MARK = "kbroker.mirror.source.cluster.id"
 TOPIC_ID = "kbroker.mirror.source.topic.id"
 """The setting of a target topic that names the topic id at the source."""
 
+OFFSETS_TOPIC = "__consumer_offsets"
+
 MakeMirror = Callable[..., Mirror]
 """Makes a mirror with the settings given, or with the default ones."""
 
 
-@pytest.fixture
-def east(broker_clusters: MakeCluster) -> Cluster:
-    return broker_clusters(1)
+@pytest.fixture(scope="module")
+def shared_clusters(module_clusters: MakeCluster) -> tuple[Cluster, Cluster]:
+    """East and west for the tests of a file with the mark `shared_clusters`."""
+    return module_clusters(1), module_clusters(1)
 
 
 @pytest.fixture
-def west(broker_clusters: MakeCluster) -> Cluster:
-    return broker_clusters(1)
+def east(request: pytest.FixtureRequest) -> Cluster:
+    return _cluster(request, 0)
+
+
+@pytest.fixture
+def west(request: pytest.FixtureRequest) -> Cluster:
+    return _cluster(request, 1)
+
+
+def _cluster(request: pytest.FixtureRequest, number: int) -> Cluster:
+    """Return a cluster for one test: that of its file, empty again, if the test has the mark `shared_clusters`.
+
+    The second attempt of a test gets a cluster of its own: the first one may have left anything.
+    """
+    is_first = getattr(request.node, "execution_count", 1) == 1
+    if is_first and request.node.get_closest_marker("shared_clusters"):
+        shared: tuple[Cluster, Cluster] = request.getfixturevalue("shared_clusters")
+        make_empty(shared[number])
+        return shared[number]
+    made: Cluster = request.getfixturevalue("broker_clusters")(1)
+    return made
+
+
+def make_empty(cluster: Cluster) -> None:
+    """Start the brokers that are down, and delete all topics and groups but for the partitions of their offsets."""
+    if cluster.down:
+        cluster.start(*cluster.down)
+    client = admin(cluster)
+
+    def is_empty() -> bool:
+        listed = client.list_consumer_groups().result(10)
+        groups = [each.group_id for each in listed.valid]
+        topics = [name for name in topic_names(cluster) if name != OFFSETS_TOPIC]
+        for deleted in (
+            *(client.delete_topics(topics).values() if topics else ()),
+            *(client.delete_consumer_groups(groups).values() if groups else ()),
+        ):
+            deleted.result(10)
+        return not (groups or listed.errors or topics or _log_names(cluster))
+
+    eventually("an empty cluster", is_empty)
+
+
+def _log_names(cluster: Cluster) -> list[str]:
+    """Return the directories of logs, but for those of `OFFSETS_TOPIC` and of deleted topics."""
+    return [
+        path.name
+        for broker in cluster.brokers.values()
+        for path in broker.data.glob("*-*")
+        if re.fullmatch(r".+-\d+", path.name) and not path.name.startswith(OFFSETS_TOPIC)
+    ]
 
 
 @pytest.fixture
