@@ -300,6 +300,10 @@ class GroupRules:
                 " which is not in ZooKeeper"
             )
         identity = held.members.get(leader, leader)
+        if leader not in held.members and held.members[member] != member:
+            # Older clients that lead as static members are answered their former id (KIP-345). If it was replaced
+            # before a snapshot had it, it never was in ZooKeeper.
+            identity = held.members[member]
         if held.leader is None:
             held.leader = identity
         if held.leader != identity:

@@ -107,7 +107,10 @@ class ControllerBrokerRequestBatch:
             effects.append(SendUpdateMetadata(others, updates, live))
         newcomers = tuple(sorted(self.full_metadata_to & context.brokers.keys()))
         if newcomers:
-            updates = yield from self._updates(context, sorted(context.partitions()), memo)
+            # Of a deletion they learn, too: a broker may have a replica that was moved away from it before.
+            deleting = [p for topic in context.deleting for p in context.partitions_of(topic)]
+            everything = sorted([*context.partitions(), *deleting])
+            updates = yield from self._updates(context, everything, memo)
             effects.append(SendUpdateMetadata(newcomers, updates, live, full=True))
         return effects
 

@@ -224,6 +224,19 @@ def test_a_deleted_topic_leaves_the_metadata_first_and_zookeeper_last(machine):
     assert not machine.context.replica_states
 
 
+def test_a_new_controller_and_a_new_broker_send_and_receive_the_deletions_that_are_not_complete():
+    """A broker may have a replica that was moved away from it, and no StopReplica is sent to it."""
+    made = ControllerStateMachine()
+    states = {("t", 0): LeaderAndIsr(1, 5, (1,), 1, 10)}
+    became = events.BecameController(
+        2, brokers(1, 2), {"t": topic(p0=[1])}, states, deletions=frozenset({"t"})
+    )
+    joined = events.BrokersChanged(brokers(1, 2, 3))
+    for effects in (handle(made, became), handle(made, joined)):
+        (full,) = [e for e in of_kind(effects, fx.SendUpdateMetadata) if e.full]
+        assert [(p.topic, p.state.leader, p.replicas) for p in full.partitions] == [("t", -2, (1,))]
+
+
 def test_the_end_of_a_deletion_does_not_end_that_of_a_namesake(machine):
     deletion = events.TopicDeletionRequested(frozenset({"t"}))
     handle(machine, deletion)
