@@ -163,9 +163,10 @@ def held(
     def is_held(row: Mapping[str, int]) -> bool:
         """Return whether the offsets of the row's window that both logs have are held: all of them, or none."""
         tp = TopicPartition(*_of(row))
-        first = max(row["window"] * window, lows.get(tp, 0))
+        low = row["window"] * window
+        first = max(low, lows.get(tp, 0))
         at = bisect_right(starts.get(tp, []), first) - 1
-        return at >= 0 and spans[tp][at][1] > first
+        return first < low + window and at >= 0 and spans[tp][at][1] > first
 
     rows = [[row for row in side if is_held(row)] for side in before.rows]
     holes = [

@@ -83,7 +83,7 @@ def check_what_vanished(pair: Live, first: Reconciliation, run: Reconciliation) 
 
 def test_no_verdict_rests_on_an_offset_that_the_last_look_did_not_compare() -> None:
     looks, standing, vanished, verdicts = 0, 0, 0, set()
-    for seed in range(30 * SEEDS):
+    for seed in range(50 * SEEDS):
         changes = random.Random(seed).choice([1, 2, 9])
         pair, twin = (live(seed, kinds=KINDS, looks_with_changes=changes) for _ in range(2))
         run = pair.audit(rounds=random.Random(seed).choice([0, 1, 2, 3]))
@@ -112,7 +112,7 @@ KINDS = ("produce", "mirror", "retention", "repair", "unreadable", "truncate", "
 
 def test_what_differs_after_the_logs_are_quiet_is_found_and_nothing_else() -> None:
     vanished = 0
-    for seed in range(30 * SEEDS):
+    for seed in range(50 * SEEDS):
         pair = live(seed, kinds=KINDS, looks_with_changes=1, chance=0.7)
         first = live(seed, kinds=KINDS, looks_with_changes=1, chance=0.7).audit(rounds=0)
         run = pair.audit(rounds=2)

@@ -155,6 +155,14 @@ def test_a_finding_that_retention_deletes_before_the_second_look_stays() -> None
     assert violations("report", report_of(run).document) == []
 
 
+def test_windows_that_retention_deletes_before_the_second_look_are_no_longer_verified() -> None:
+    source, target = full(40), full(40)
+    target.records[35] = rec(99)
+    run, _ = settled({TP: source}, {TP: target}, lambda: source.delete_below(20))
+    assert (named(run), run.settled.standing) == ([("corrupt", 0, 35, 35, 1)], [])
+    assert classes(run) == {"verified": 19, "corrupt": 1, "aged out": 20}
+
+
 def test_a_log_that_was_written_again_is_read_whole() -> None:
     target = full(40)
     target.records[15] = rec(99)
