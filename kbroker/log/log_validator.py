@@ -41,6 +41,9 @@ BRIEF_BYTES: Final = 4 << 20
 BRIEF_RECORDS: Final = 500_000 if IS_COMPILED else 10_000
 """Records that are checked in the reactor's thread: about 6 ms compiled, 8 ms interpreted."""
 
+PIECE: Final = 64 << 10
+"""Bytes that are copied at once to be walked over."""
+
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
 
@@ -71,29 +74,39 @@ class RecordValidation:
         info = self._info
         if info.record_count > BRIEF_RECORDS:
             raise LongValidationError(self)
-        codec = info.codec
         try:
-            if codec:
-                try:
-                    raw = _decompressed(self._buf, info, BRIEF_BYTES)
-                except MessageTooLarge:
-                    raise LongValidationError(self) from None
-            else:
-                raw = bytes(memoryview(self._buf)[info.position + HEADER_SIZE : info.end])
-            self._check = check = self._begin(raw)
-            check.run(BRIEF_RECORDS)
+            self._walk(self._records(BRIEF_BYTES))
+        except MessageTooLarge:
+            raise LongValidationError(self) from None
         except KafkaError as error:
             self._problem = error
 
     def run(self) -> None:
         """Check the records, however many there are; for a pool. Never raises: `result` does."""
         try:
-            limit = max(MAX_DECOMPRESSED, self._config.max_message_bytes)
-            self._check = check = self._begin(_decompressed(self._buf, self._info, limit))
-            while not check.run(BRIEF_RECORDS):
-                pass
+            self._walk(self._records(max(MAX_DECOMPRESSED, self._config.max_message_bytes)))
         except KafkaError as error:
             self._problem = error
+
+    def _records(self, limit: int) -> memoryview:
+        """Return the decompressed records; MessageTooLarge above *limit* bytes of a compressed batch."""
+        info = self._info
+        records = memoryview(self._buf)[info.position + HEADER_SIZE : info.end]
+        if not info.codec:
+            return records
+        try:
+            return decompress(info.codec, records, limit)
+        except CorruptMessage as error:
+            raise InvalidRecord(error.message, hint=error.hint) from error
+
+    def _walk(self, records: memoryview) -> None:
+        """Check all records, in pieces: a copy of a whole batch costs more than the check, by its page faults."""
+        self._check = check = self._begin(bytes(records[:PIECE]), len(records))
+        position = 0
+        while not check.run(BRIEF_RECORDS):
+            if check.wanted:
+                position += check.position
+                check.feed(bytes(records[position : position + max(PIECE, check.wanted)]))
 
     def result(self, partition: object) -> tuple[Buffer, BatchInfo]:
         """Return the batch to append, after a run; raise InvalidRecord, InvalidTimestamp or MessageTooLarge."""
@@ -109,7 +122,7 @@ class RecordValidation:
         corrected = with_max_timestamp(self._buf, self._info, check.max_timestamp)
         return corrected, parse(corrected)
 
-    def _begin(self, raw: bytes) -> RecordCheck:
+    def _begin(self, raw: bytes, size: int) -> RecordCheck:
         info, config = self._info, self._config
         earliest, latest = _INT64_MIN, _INT64_MAX
         before, after = config.timestamp_bounds
@@ -123,18 +136,8 @@ class RecordValidation:
             earliest=earliest,
             latest=latest,
             needs_key=config.compacted,
+            size=size,
         )
-
-
-def _decompressed(buf: Buffer, info: BatchInfo, limit: int) -> bytes:
-    """Return the records of a batch; MessageTooLarge above *limit* decompressed bytes."""
-    records = memoryview(buf)[info.position + HEADER_SIZE : info.end]
-    if not info.codec:
-        return bytes(records)
-    try:
-        return bytes(decompress(info.codec, records, limit))
-    except CorruptMessage as error:
-        raise InvalidRecord(error.message, hint=error.hint) from error
 
 
 def _record_errors(check: RecordCheck, partition: object) -> KafkaError:

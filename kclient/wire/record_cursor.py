@@ -66,6 +66,20 @@ class RecordCursor:
         """Return whether no bytes are left."""
         return self.end >= self._size
 
+    def bytes_of_next(self) -> i64:
+        """Return the bytes of the next record by its length, or 0 if the length is cut off or invalid."""
+        pos: i64 = self.end
+        number: i64 = 0
+        shift: i64 = 0
+        while pos < self._size and shift < 35:
+            byte: i64 = self.raw[pos]
+            pos += 1
+            number |= (byte & 127) << shift
+            if byte < 128:
+                return 0 if number & 1 else pos - self.end + (number >> 1)
+            shift += 7
+        return 0
+
     def next(self) -> None:
         """Read the next record; raise InvalidRecord where the bytes are none."""
         try:
@@ -166,7 +180,9 @@ class RecordCursor:
 
 
 class RecordCheck:
-    """Checks the *count* records *raw* of a producer's batch, in as many calls of `run` as its caller likes.
+    """Checks the *count* records of a producer's batch, in as many calls of `run` as its caller likes.
+
+    *raw* is all of them, or the first piece of *size* bytes. A piece ends anywhere; `feed` gives the next one.
 
     The records are complete, nothing follows them, and their offset deltas are 0 to count - 1: any other raises
     InvalidRecord. A record without a key where *needs_key*, or with a timestamp outside *earliest* to *latest* (ms), is
@@ -182,10 +198,15 @@ class RecordCheck:
         earliest: int = _INT64_MIN,
         latest: int = _INT64_MAX,
         needs_key: bool = False,
+        size: int = -1,
     ) -> None:
-        if count < 0 or count * SMALLEST_RECORD > len(raw):
-            raise InvalidRecord(f"{count} records cannot fit in {len(raw)} bytes")
-        self._cursor: Final = RecordCursor(raw, is_strict=True)
+        size = len(raw) if size < 0 else size
+        if count < 0 or count * SMALLEST_RECORD > size:
+            raise InvalidRecord(f"{count} records cannot fit in {size} bytes")
+        self._cursor = RecordCursor(raw, is_strict=True)
+        self._left: i64 = size - len(raw)
+        self.wanted = 0
+        """After a run that ended before its limit: the least size of the next piece."""
         self._count: i64 = count
         self._checked: i64 = 0
         self._base_timestamp: i64 = base_timestamp
@@ -204,9 +225,22 @@ class RecordCheck:
         """The greatest timestamp of the records checked so far; -1 is none."""
         return self._max_timestamp
 
-    def run(self, limit: int) -> bool:
-        """Check up to *limit* records more; return whether all are checked."""
+    @property
+    def position(self) -> int:
+        """Where in the piece the next record begins, and so the next piece."""
+        return self._cursor.end
+
+    def feed(self, raw: bytes) -> None:
+        """Go on with the piece *raw*, of `wanted` bytes or more, from `position` of the one before it."""
         cursor = self._cursor
+        self._left += len(cursor.raw) - cursor.end - len(raw)
+        self._cursor = RecordCursor(raw, is_strict=True)
+        self.wanted = 0
+
+    def run(self, limit: int) -> bool:
+        """Check up to *limit* records more; return whether all are checked. See `wanted` if not."""
+        cursor = self._cursor
+        left: i64 = self._left
         index: i64 = self._checked
         stop: i64 = min(self._count, index + limit)
         base: i64 = self._base_timestamp
@@ -215,6 +249,8 @@ class RecordCheck:
         greatest: i64 = self._max_timestamp
         needs_key = self._needs_key
         while index < stop:
+            if left > 0 and self._ends_in_next_piece():
+                break
             cursor.next()
             if cursor.offset_delta != index:
                 raise InvalidRecord(
@@ -240,9 +276,20 @@ class RecordCheck:
         self._max_timestamp = greatest
         if index < self._count:
             return False
-        if not cursor.at_end():
+        if left > 0 or not cursor.at_end():
             raise InvalidRecord(f"bytes follow the last of {index} records, at byte {cursor.end}")
         return True
+
+    def _ends_in_next_piece(self) -> bool:
+        """Return whether the next record is not whole in this piece; `wanted` has its size then."""
+        cursor = self._cursor
+        size: i64 = cursor.bytes_of_next()
+        unread: i64 = len(cursor.raw) - cursor.end
+        # A length beyond the batch is for RecordCursor.next to refuse; one that is cut off is in the next piece.
+        if unread < size <= unread + self._left or (size == 0 and unread < 5):
+            self.wanted = max(5, size)
+            return True
+        return False
 
     def _report(self, index: int, timestamp: int | None) -> None:
         self.error_count += 1

@@ -90,21 +90,19 @@ def test_what_python_clients_cannot_read_is_refused_from_producers_only(
         check(module, record(body))
 
 
-@both
 @given(records=record_lists)
 @settings(max_examples=30, deadline=None)
-def test_the_cursor_finds_the_fields_of_any_record(
-    module: ModuleType, records: list[Record]
-) -> None:
+def test_the_cursor_finds_the_fields_of_any_record(records: list[Record]) -> None:
     whole = encode_batch(records)
-    cursor = module.RecordCursor(whole[HEADER_SIZE:])
-    for expected in records:
-        cursor.next()
-        key = cursor.raw[cursor.key_start : cursor.key_start + cursor.key_size]
-        assert (None if cursor.key_size < 0 else key) == expected.key
-        assert cursor.value_size == (-1 if expected.value is None else len(expected.value))
-        assert parse(whole).base_timestamp + cursor.timestamp_delta == expected.timestamp
-    assert cursor.at_end()
+    for module in BOTH:  # pytest-twisted does not run a test of hypothesis with parameters twice
+        cursor = module.RecordCursor(whole[HEADER_SIZE:])
+        for expected in records:
+            cursor.next()
+            key = cursor.raw[cursor.key_start : cursor.key_start + cursor.key_size]
+            assert (None if cursor.key_size < 0 else key) == expected.key
+            assert cursor.value_size == (-1 if expected.value is None else len(expected.value))
+            assert parse(whole).base_timestamp + cursor.timestamp_delta == expected.timestamp
+        assert cursor.at_end()
 
 
 @both
@@ -196,3 +194,33 @@ def test_at_most_a_thousand_records_are_reported(module: ModuleType) -> None:
     done.run(1500)
     assert (len(done.errors), done.error_count) == (1000, 1500)
     assert not done.has_invalid_timestamp
+
+
+def in_pieces(module: ModuleType, raw: bytes, count: int, piece: int) -> object:
+    done = module.RecordCheck(raw[:piece], count, NOW_MS, needs_key=True, size=len(raw))
+    position = 0
+    while not done.run(2):
+        if done.wanted:
+            position += done.position
+            done.feed(raw[position : position + max(piece, done.wanted)])
+    return done.max_timestamp, done.errors
+
+
+@both
+def test_any_pieces_of_the_records_give_the_same(module: ModuleType) -> None:
+    whole = in_pieces(module, RAW, 4, len(RAW))
+    assert whole == (NOW_MS + 100_000, [(1, None)])
+    for piece in (*range(1, 200), 5000, len(RAW) - 1):
+        assert in_pieces(module, RAW, 4, piece) == whole
+
+
+@both
+@pytest.mark.parametrize("reason", BAD)
+def test_bad_records_are_as_bad_in_pieces(module: ModuleType, reason: str) -> None:
+    behind_another = record(BODY + b"\1\1\0") + BAD[reason].replace(BODY, b"\0\0\2")
+    for raw, count in ((BAD[reason], 1), (behind_another, 2)):
+        if count == 2 and reason.startswith("record 0"):
+            continue  # its offset delta is about its place
+        for piece in range(1, len(raw) + 1):
+            with pytest.raises(InvalidRecord):
+                in_pieces(module, raw, count, piece)
