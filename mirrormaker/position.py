@@ -9,7 +9,8 @@ They also have earlier pairs of offsets, with which committed offsets of consume
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kclient.types import OffsetAndMetadata
@@ -54,6 +55,12 @@ class Position:
         if offset <= self.offset:
             return self.pairs
         return thinned((*self.pairs, OffsetPair(self.offset, self.target_end)), offset)
+
+    def appended(self, target_end: int, batches: Iterable[OffsetPair]) -> Position:
+        """Return the position with its records appended up to *target_end*; *batches* are the base offsets of each."""
+        last = self.pairs[-1].source if self.pairs else -1
+        new = sorted(pair for pair in batches if last < pair.source < self.offset)
+        return replace(self, target_end=target_end, pairs=thinned((*self.pairs, *new), self.offset))
 
     def translate(self, offset: int) -> Translated | None:
         """Return the target's offset for an *offset* of the source; None if it is unknown."""

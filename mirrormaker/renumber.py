@@ -22,7 +22,10 @@ from mirrormaker.transaction import Batch
 
 def batches_of(run: Run) -> list[Batch]:
     """Return the visible batches of *run*. Raise KafkaError for records that cannot be decoded."""
-    return [Batch(_as_produced(run.data, info), info.record_count) for info in _visible(run)]
+    return [
+        Batch(_as_produced(run.data, info), info.record_count, info.base_offset)
+        for info in _visible(run)
+    ]
 
 
 def first_visible(run: Run) -> int | None:

@@ -14,7 +14,7 @@ Owner: the reactor's thread
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from typing import Any
 
 from kclient.net.cluster import Cluster
 from kclient.types import TopicPartition
@@ -86,7 +86,12 @@ class RenumberedOffsets:
         self._target_id = target_id
         self._lineages: dict[TopicPartition, Lineage] = {}
         """The lineage of each copy at the last `read_ends`."""
-        self.flow = partial(RenumberFlow, source_id=source_id)
+        self._flow: RenumberFlow | None = None
+
+    def flow(self, *args: Any, **options: Any) -> RenumberFlow:
+        """Return a new flow."""
+        self._flow = RenumberFlow(*args, source_id=self._source_id, **options)
+        return self._flow
 
     async def check_target(self) -> None:
         """Raise the KafkaError of the first broker of the target without transactions, if they are used."""
@@ -120,9 +125,17 @@ class RenumberedOffsets:
         )
 
     async def translator(self, copies: Mapping[TopicPartition, TopicPartition]) -> Translate:
-        """Return the translation of the stored positions of *copies*, source -> target partitions. Raise KafkaError."""
-        group = position_group(self._source_id())
-        stored = await read_positions(self._target, group, is_transactional=False)
+        """Return the translation of the positions of *copies*, source -> target partitions. Raise KafkaError.
+
+        Those of a flow that copies are the latest. A coordinator returns the position before them until it has applied
+        the end of the transaction.
+        """
+        stored: Mapping[TopicPartition, Position] = {}
+        if self._flow is not None:
+            stored = dict(self._flow.machine.positions)
+        if not stored:
+            group = position_group(self._source_id())
+            stored = await read_positions(self._target, group, is_transactional=False)
         positions: dict[TopicPartition, Position] = {}
         for tp, copy in copies.items():
             position = position_of(stored, self._target, copy)

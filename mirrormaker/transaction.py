@@ -43,8 +43,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from types import MappingProxyType
 
 from kclient.types import TopicPartition
+from mirrormaker.offset_pairs import OffsetPair
 from mirrormaker.position import Position
 
 FIRST_DELAY = 0.1
@@ -73,6 +75,8 @@ class Batch:
 
     data: memoryview
     record_count: int
+    source_offset: int = -1
+    """Its base offset at the source; -1 if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -277,12 +281,21 @@ class TransactionMachine:
             return self.appended(self.generation, {})
         return [Produce(self.generation, self._producer, tuple(sent))]
 
-    def appended(self, generation: int, ends: Mapping[TopicPartition, int]) -> list[Effect]:
-        """Handle that every batch is appended; *ends* has the target offset behind each part with records."""
+    def appended(
+        self,
+        generation: int,
+        ends: Mapping[TopicPartition, int],
+        pairs: Mapping[TopicPartition, Sequence[OffsetPair]] = MappingProxyType({}),
+    ) -> list[Effect]:
+        """Handle that every batch is appended.
+
+        *ends* has the target offset behind each part with records, *pairs* the base offsets of its batches on both
+        sides.
+        """
         if not self._is_current(generation, State.APPENDING):
             return []
         self._parts = tuple(
-            replace(part, position=replace(part.position, target_end=ends[part.tp]))
+            replace(part, position=part.position.appended(ends[part.tp], pairs.get(part.tp, ())))
             if part.tp in ends
             else part
             for part in self._parts

@@ -39,6 +39,7 @@ from kclient.wire.errors import (
 from kclient.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kclient.wire.versions import ApiKey
 from mirrormaker.locator import Timers, kafka_error
+from mirrormaker.offset_pairs import OffsetPair
 from mirrormaker.position import Position, position_group, read_position
 from mirrormaker.renumber import with_producer
 from mirrormaker.settings import LinkSettings
@@ -233,7 +234,7 @@ class TransactionalTarget:
         if isinstance(effect, AddPartitions):
             return lambda _: machine.added(generation), self._add(requests, producer, effect.tps)
         if isinstance(effect, Produce):
-            return lambda ends: machine.appended(generation, ends), self._append(effect)
+            return lambda found: machine.appended(generation, *found), self._append(effect)
         if isinstance(effect, StorePositions):
             return lambda _: machine.stored(generation), self._store(requests, producer, effect)
         return lambda _: machine.ended(generation), requests.end(producer, committed=True)
@@ -264,8 +265,13 @@ class TransactionalTarget:
 
     # --- records
 
-    async def _append(self, effect: Produce) -> dict[TopicPartition, int]:
-        """Append all batches; return the offset behind each partition's last one. Raise KafkaError."""
+    async def _append(
+        self, effect: Produce
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, list[OffsetPair]]]:
+        """Append all batches. Raise KafkaError.
+
+        Return the offset behind each partition's last batch, and the base offsets of each batch on both sides.
+        """
         self._blamed = {}
         by_leader: dict[int, list[tuple[Part, int]]] = defaultdict(list)
         for part, sequence in effect.parts:
@@ -274,11 +280,12 @@ class TransactionalTarget:
                 raise LeaderNotAvailable(f"{part.tp} has no leader")
             by_leader[leader].append((part, sequence))
         ends: dict[TopicPartition, int] = {}
+        pairs: dict[TopicPartition, list[OffsetPair]] = defaultdict(list)
         await all_of(
-            self._append_to(leader, effect.producer, parts, ends)
+            self._append_to(leader, effect.producer, parts, ends, pairs)
             for leader, parts in by_leader.items()
         )
-        return ends
+        return ends, pairs
 
     async def _append_to(
         self,
@@ -286,6 +293,7 @@ class TransactionalTarget:
         producer: tuple[int, int],
         parts: list[tuple[Part, int]],
         ends: dict[TopicPartition, int],
+        pairs: dict[TopicPartition, list[OffsetPair]],
     ) -> None:
         connection = await self._cluster.connection(leader, CHANNEL)
         # Without sequence numbers a later batch could be appended before one that failed.
@@ -295,7 +303,7 @@ class TransactionalTarget:
 
         async def send_in_turn() -> None:
             for batches in requests:
-                await self._send(connection, producer, batches, ends)
+                await self._send(connection, producer, batches, ends, pairs)
 
         await all_of(send_in_turn() for _ in range(most))
 
@@ -328,8 +336,9 @@ class TransactionalTarget:
         producer: tuple[int, int],
         batches: list[tuple[TopicPartition, Batch, int]],
         ends: dict[TopicPartition, int],
+        pairs: dict[TopicPartition, list[OffsetPair]],
     ) -> None:
-        """Send one request; take the ends of its batches, and raise the error of the first partition that has one."""
+        """Send one request; take the places of its batches, and raise the error of the first partition that has one."""
         transactional = self._machine.is_transactional
         topics: dict[str, list[ProducePartition]] = defaultdict(list)
         for tp, batch, sequence in batches:
@@ -352,6 +361,7 @@ class TransactionalTarget:
             ApiKey.PRODUCE, None, request, timeout=timeout_ms / 1000 + 5
         )
         counts = {tp: batch.record_count for tp, batch, _ in batches}
+        sources = {tp: batch.source_offset for tp, batch, _ in batches}
         answered = set()
         for topic in response.topics:
             for each in topic.partitions:
@@ -363,6 +373,7 @@ class TransactionalTarget:
                         self._blamed.setdefault(tp, problem)
                     raise problem
                 ends[tp] = each.base_offset + counts.get(tp, 0)
+                pairs[tp].append(OffsetPair(sources.get(tp, -1), each.base_offset))
         if answered != counts.keys():
             raise for_missing(counts.keys() - answered)
 

@@ -78,14 +78,21 @@ def consumed(bootstrap: str, place: TopicPartition, isolation: str, offset: int 
 
 def the_group_continues_at_its_records(apache: ApacheKafka, mirror: Mirror) -> None:
     """Check that no record is left out, and that no more are consumed again than `kmirror translate` states."""
-    code, output = mirror.ask("translate", "--format", "json")
-    assert code == 0, output
-    rows = {row["partition"]: row for row in map(json.loads, output.splitlines())}
     with OurAdminClient({"bootstrap.servers": apache.bootstrap}) as client:
         found = client.list_group_offsets("billing")
+    expected = [(COMMITTED[n], found[OurTopicPartition("t", n)].offset) for n in COMMITTED]
+
+    def translated() -> dict[int, dict[str, int]]:
+        """Return the rows when the coordinator has applied the last transaction to the position."""
+        code, output = mirror.ask("translate", "--format", "json")
+        assert code == 0, output
+        rows = {row["partition"]: row for row in map(json.loads, output.splitlines())}
+        pairs = [(rows[n]["source_offset"], rows[n]["target_offset"]) for n in COMMITTED]
+        return rows if pairs == expected else {}
+
+    rows = eventually("the offsets of the group", translated, 30)
     for n, committed in COMMITTED.items():
-        row, at = rows[n], found[OurTopicPartition("t", n)].offset
-        assert (row["source_offset"], row["target_offset"]) == (committed, at)
+        row, at = rows[n], rows[n]["target_offset"]
         left = [
             int(value) // 2 for value in consumed(apache.bootstrap, PLACES[n], "read_committed", at)
         ]

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrormaker.offset_pairs import MOST
+from mirrormaker.offset_pairs import MOST, OffsetPair
 from mirrormaker.position import Position, read_position
 
+batches = st.lists(st.booleans(), max_size=4)
+"""The source's offsets of one batch: whether each has a visible record."""
 runs = st.lists(
     st.tuples(
-        st.lists(
-            st.booleans(), max_size=4
-        ),  # the source's offsets: whether each has a visible record
+        st.lists(batches, max_size=3),
         st.integers(0, 3),  # offsets of aborted records at the target before these
         st.integers(0, 2),  # and of markers behind them
     ),
-    max_size=70,
+    max_size=60,
 )
 
 
@@ -34,22 +34,28 @@ class Logs:
     copies: dict[int, int] = field(default_factory=dict)
     """By source offset, the target offset of each visible record."""
     begins: list[int] = field(default_factory=lambda: [0])
-    """The source offset that each transaction begins at."""
+    """The source offsets that transactions, and batches with visible records, begin at."""
     position: Position = FIRST
 
-    def copy(self, offsets: list[bool], aborted: int, markers: int) -> None:
-        """Copy source offsets in one transaction."""
+    def copy(self, batches: list[list[bool]], aborted: int, markers: int) -> None:
+        """Copy source batches in one transaction."""
         self.target_end += aborted
-        end = self.position.target_end
-        for is_visible in offsets:
-            if is_visible:
-                self.copies[self.source_end] = self.target_end
-                self.target_end += 1
-                end = self.target_end
-            self.source_end += 1
+        end, appended = self.position.target_end, []
+        for offsets in batches:
+            if any(offsets):
+                self.begins.append(self.source_end)
+                appended.append(OffsetPair(self.source_end, self.target_end))
+            for is_visible in offsets:
+                if is_visible:
+                    self.copies[self.source_end] = self.target_end
+                    self.target_end += 1
+                    end = self.target_end
+                self.source_end += 1
         self.target_end += markers
         pairs = self.position.pairs_for(self.source_end, "", "id")
-        self.position = Position(self.source_end, target_topic_id="id", target_end=end, pairs=pairs)
+        self.position = Position(self.source_end, target_topic_id="id", pairs=pairs).appended(
+            end, appended[::-1]
+        )
         self.begins.append(self.source_end)
 
     def first_unread(self, offset: int) -> int:
@@ -85,7 +91,7 @@ def test_a_translated_offset_is_never_ahead_and_repeats_no_more_than_it_states(p
 
 
 def _check_distance(logs: Logs, offset: int, again: int) -> None:
-    """What is read again is a part of one transaction, or in proportion to the distance from the position."""
+    """What is read again is a part of one batch, or in proportion to the distance from the position."""
     begin = max(each for each in logs.begins if each <= offset)
     if offset < logs.source_end and again > offset - begin:
         assert again <= 16 * (logs.source_end - offset)

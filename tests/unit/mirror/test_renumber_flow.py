@@ -12,9 +12,11 @@ from kclient.net.cluster import Cluster
 from kclient.types import TopicPartition
 from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import LogEnds
+from mirrormaker.offset_pairs import OffsetPair, Translate, Translated
 from mirrormaker.position import Position
 from mirrormaker.renumber_flow import RenumberFlow
 from mirrormaker.settings import LinkSettings
+from mirrormaker.target_offsets import RenumberedOffsets
 from mirrormaker.transaction import State
 
 TP = TopicPartition("t", 0)
@@ -63,3 +65,32 @@ def test_a_position_that_was_stored_meanwhile_is_not_set_back() -> None:
     flow.machine.positions[COPY] = Position(5)
     flow.send_requests()
     assert [part.position for part in flow.machine._parts] == [Position(5)], "only its refresh"
+
+
+def test_offsets_are_translated_with_the_positions_of_the_flow_that_copies() -> None:
+    """A coordinator may still return those before the last transaction."""
+    config = CommonConfig.load({"bootstrap.servers": "127.0.0.1:1"})
+    clusters = [Cluster(Clock(), config, dial=lambda *_, **__: Deferred()) for _ in range(2)]
+    offsets = RenumberedOffsets(
+        *clusters, is_transactional=True, source_id=lambda: "east-id", target_id=lambda: "west-id"
+    )
+    flow = offsets.flow(
+        *clusters,
+        LinkSettings(target_offsets="renumber"),
+        report=lambda _about, _what: None,
+        done=lambda: None,
+        defect=lambda failure: failure.raiseException(),
+        mark=None,
+        too_large=None,
+        record=None,
+        rejected=None,
+    )
+    flow.machine.positions[COPY] = Position(
+        10, target_topic_id="id", target_end=30, pairs=(OffsetPair(4, 20),)
+    )
+    found: list[Translate] = []
+    Deferred.fromCoroutine(offsets.translator({TP: COPY})).addCallback(found.append)
+    (translate,) = found
+    assert translate(COPY, 10) == Translated(30)
+    assert translate(COPY, 6) == Translated(20, again=2)
+    assert translate(TopicPartition("east.t", 1), 6) is None
