@@ -273,7 +273,7 @@ class World:
     def settle(self) -> None:
         """Have all requests arrive, then one new process copy the rest."""
         while self.wire or self.answers:
-            self.target.apply_marker()  # otherwise a mirror that lives requests the positions for ever
+            self.target.apply_marker()  # else a running mirror requests the positions for ever
             self.deliver(0) if self.wire else self.answer(0)
         last = self.start()
         for _ in range(200):
