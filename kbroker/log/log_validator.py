@@ -71,22 +71,23 @@ class RecordValidation:
 
     def run_briefly(self) -> None:
         """Check the records, or raise LongValidationError."""
-        info = self._info
-        if info.record_count > BRIEF_RECORDS:
+        is_long = self._info.record_count > BRIEF_RECORDS
+        if not is_long:
+            try:
+                self._walk(self._records(BRIEF_BYTES))
+            except MessageTooLarge:
+                is_long = True
+            except KafkaError as error:
+                self._problem = _without_traceback(error)
+        if is_long:
             raise LongValidationError(self)
-        try:
-            self._walk(self._records(BRIEF_BYTES))
-        except MessageTooLarge:
-            raise LongValidationError(self) from None
-        except KafkaError as error:
-            self._problem = error
 
     def run(self) -> None:
         """Check the records, however many there are; for a pool. Never raises: `result` does."""
         try:
             self._walk(self._records(max(MAX_DECOMPRESSED, self._config.max_message_bytes)))
         except KafkaError as error:
-            self._problem = error
+            self._problem = _without_traceback(error)
 
     def _records(self, limit: int) -> memoryview:
         """Return the decompressed records; MessageTooLarge above *limit* bytes of a compressed batch."""
@@ -138,6 +139,11 @@ class RecordValidation:
             needs_key=config.compacted,
             size=size,
         )
+
+
+def _without_traceback(error: KafkaError) -> KafkaError:
+    """Return an equal error. The frames in the traceback of *error* hold what was decompressed, 64 MiB of a bomb."""
+    return type(error)(error.message, hint=error.hint)
 
 
 def _record_errors(check: RecordCheck, partition: object) -> KafkaError:

@@ -25,9 +25,18 @@ from kclient.wire import messages, produce
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.framing import framed
 from kclient.wire.messages import RequestHeader
-from kclient.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from kclient.wire.produce import (
+    MIRROR_SOURCE_CONFIG,
+    ProducePartition,
+    ProduceRequest,
+    ProduceTopic,
+)
 from kclient.wire.schema.api_versions import ApiVersionsRequest
-from kclient.wire.schema.create_topics import CreatableTopic, CreateTopicsRequest
+from kclient.wire.schema.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from kclient.wire.schema.find_coordinator import FindCoordinatorRequest
 from kclient.wire.versions import SERVED, ApiKey
 from tests.kit.brokers import Broker, MakeCluster
@@ -158,12 +167,14 @@ def watched(
     broker.noted_stacks = os.environ.get("KBROKER_TURN_STACKS", "-")
     cluster.start()
     create_replicated(broker.address, WIDE, [[1]] * WIDE_PARTITIONS)
-    create_replicated(broker.address, OLD, [[1]] * 2)
     prefixes = ["few", *(f"deleted-{v}-" for v in versions_that_differ(ApiKey.DELETE_TOPICS))]
     few = [CreatableTopic(f"{prefix}{n}", 1, 1) for prefix in prefixes for n in range(FEW_TOPICS)]
+    # A mirror copies what its source has; a producer's batch of this kind is refused.
+    mark = CreatableTopicConfig(MIRROR_SOURCE_CONFIG, "source")
+    few.append(CreatableTopic(OLD, 2, 1, configs=[mark]))
     header = RequestHeader(ApiKey.CREATE_TOPICS, 7, 1, "x")
     assert ask(broker.port, messages.encode_request(header, CreateTopicsRequest(few, 30_000)))
-    batches = [ProducePartition(index, batch) for index, batch in enumerate(old_batches())]
+    batches = [ProducePartition(index, batch, 0) for index, batch in enumerate(old_batches())]
     frame = produce.encode_request(ProduceRequest(1, 9000, [ProduceTopic(OLD, batches)]), 9, 1, "x")
     answer = ask(broker.port, b"".join(frame))
     assert answer is not None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -290,18 +291,24 @@ def old_batches() -> list[bytes]:
         body = b"\0" + bytes(delta) + bytes(delta) + b"\1\1\0"
         write_uvarint(many, len(body) << 1)
         many += body
-    bomb = bytes(256 << 20)
-    return [
-        build(
-            zlib.compress(records, 6, wbits=31),
-            record_count=count,
-            last_offset_delta=count - 1,
-            base_timestamp=0,
-            max_timestamp=OLDEST_RECORDS,
-            attributes=1,
-        )
-        for records, count in ((many, OLDEST_RECORDS), (bomb, 1))
-    ]
+    return [_compressed(bytes(many), OLDEST_RECORDS), bomb()]
+
+
+@cache
+def bomb() -> bytes:
+    """Return a batch of 0.25 MiB that decompresses to 256 MiB."""
+    return _compressed(bytes(256 << 20), 1)
+
+
+def _compressed(records: bytes, count: int) -> bytes:
+    return build(
+        zlib.compress(records, 6, wbits=31),
+        record_count=count,
+        last_offset_delta=count - 1,
+        base_timestamp=0,
+        max_timestamp=OLDEST_RECORDS,
+        attributes=1,
+    )
 
 
 def _produces() -> Iterator[Large]:
@@ -315,6 +322,7 @@ def _produces() -> Iterator[Large]:
             ("partitions", [_producing(WIDE, most - 1, batch)], False),
             ("too many partitions", [_producing(WIDE, most, batch)], True),
             ("large batches", [_producing(WIDE, 80, batch_of(1, value=bytes(1_000_000)))], False),
+            ("bombs", [_producing(WIDE, 4, bomb())], False),
         ):
             for acks in (1, -1) if what in ("partitions", "large batches") else (1,):
                 request = ProduceRequest(acks, 5000, topics)
