@@ -151,4 +151,7 @@ def test_kafka_python_reassigns_lists_and_cancels(cluster: Cluster, topic: str) 
         assert answers[first].errno == 39
         result = admin.elect_leaders(0, {topic: [0]}, timeout_ms=10_000)
         assert [e.error_code for e in result.replica_election_results[0].partition_result] == [0]
-        assert Observer(cluster).placement(topic, 0).leader == 3
+        observer = Observer(
+            cluster
+        )  # asks any broker; the controller that has answered is the first to know
+        eventually("broker 3 to lead", lambda: observer.placement(topic, 0).leader == 3)

@@ -26,7 +26,13 @@ def test_other_brokers_lead_the_partitions_of_a_failed_directory_and_the_rest_st
     eventually("broker 1 to be back", lambda: 1 in controller.list_topics(timeout=3).brokers)
     observer = Observer(cluster)
     observer.create("t", [[1, 2]] * 4, {"segment.bytes": "1024"})
-    held = {n: [d for d in ("one", "two") if (home / d / f"t-{n}").exists()] for n in range(4)}
+
+    def directories() -> dict[int, list[str]]:
+        return {n: [d for d in ("one", "two") if (home / d / f"t-{n}").exists()] for n in range(4)}
+
+    # A leader is in the metadata before it has its log.
+    eventually("the logs of broker 1", lambda: all(directories().values()))
+    held = directories()
     lost = [n for n in held if held[n] == ["two"]]
     assert len(lost) == 2, held
 

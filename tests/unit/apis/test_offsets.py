@@ -8,6 +8,7 @@ from zlib import compress
 
 import pytest
 
+from kbroker.replica.conditional_append import append_copied
 from kclient.wire.batches import build, parse
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.interbroker import (
@@ -216,6 +217,10 @@ def test_the_end_of_a_leader_epoch_is_in_the_response(
 def test_a_batch_that_decompresses_to_too_much_is_an_error_of_its_partition(
     broker: ApiBroker,
 ) -> None:
+    """A mirror copies such a batch from its source; a producer's is refused."""
+    broker.topic_configs["t"] = replace(
+        broker.config.log_defaults, kbroker_mirror_source_cluster_id="source"
+    )
     broker.lead("t", 2)
     small = parse(batch_of(1000))
     bomb = build(
@@ -226,7 +231,8 @@ def test_a_batch_that_decompresses_to_too_much_is_an_error_of_its_partition(
         max_timestamp=small.max_timestamp,
         attributes=1,
     )
-    assert [each.error_code for each in broker.produce(bomb, batch_of(1000))] == [0, 0]
+    for index, batch in enumerate((bomb, batch_of(1000))):
+        append_copied(broker.replica_manager.partition("t", index), batch, (0, 0), 1, 1000)
     answers = ask(broker, (0, 500), (1, 500))
     assert [each.error_code for each in answers] == [ErrorCode.MESSAGE_TOO_LARGE, 0]
     assert answers[1].offset == 0
