@@ -42,7 +42,8 @@ def main():
         return
     for path in (path for source in found for path in built(source)):
         path.unlink()
-    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    # Forced: after a change that leaves the C source equal, the build would copy its earlier file, which is older.
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace", "--force"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode or not all(map(is_current, found)):
         for path in (path for source in found for path in built(source)):
