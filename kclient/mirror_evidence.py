@@ -14,14 +14,14 @@ In: batches; keys and values of records   Out: hashes; extents, and records to w
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from struct import Struct
 from typing import Any, NamedTuple
 
+from kclient.mirror_json import NOT_READABLE, decoded, encoded, number, text
 from kclient.types import TopicPartition
 from kclient.wire.batches import HEADER_SIZE, LENGTH_END, Buffer
 
@@ -117,11 +117,7 @@ def encode(tp: TopicPartition, topic: CopiedTopic, extent: Extent) -> tuple[byte
         "source_topic_id": topic.source_topic_id,
         "target_topic_id": topic.target_topic_id,
     }
-    return _bytes(key), _bytes(value)
-
-
-def _bytes(fields: Mapping[str, Any]) -> bytes:
-    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+    return encoded(key), encoded(value)
 
 
 class Copied:
@@ -139,7 +135,7 @@ class Copied:
                 continue
             try:
                 tp, topic, extent = _decoded(key, value)
-            except (ValueError, KeyError, TypeError, RecursionError):
+            except NOT_READABLE:
                 self.unreadable += 1
                 continue
             known = self._of.setdefault((tp, topic), [])
@@ -154,40 +150,26 @@ class Copied:
 
 def _decoded(key: bytes | None, value: bytes) -> tuple[TopicPartition, CopiedTopic, Extent]:
     """Return what a record states. Raise ValueError, KeyError or TypeError if it is no extent."""
-    names, fields = json.loads(key or b""), json.loads(value)
-    if names["type"] != _TYPE or fields["schema_version"] != SCHEMA_VERSION:
-        raise ValueError("another type of record, or another version")
+    names, fields = decoded(key, value, (_TYPE,), SCHEMA_VERSION)
     extent = Extent(
-        _number(names["from"]),
-        _number(fields["until"]),
-        _number(fields["batches"]),
+        number(names["from"]),
+        number(fields["until"]),
+        number(fields["batches"]),
         _sum(fields["read"]),
         _sum(fields["written"]),
     )
     if extent.until <= extent.first:
         raise ValueError("an extent without offsets")
     topic = CopiedTopic(
-        _text(names["source_cluster_id"]),
-        _text(fields["source_topic_id"]),
-        _text(fields["target_topic_id"]),
+        text(names["source_cluster_id"]),
+        text(fields["source_topic_id"]),
+        text(fields["target_topic_id"]),
     )
-    return TopicPartition(_text(names["topic"]), _number(names["partition"])), topic, extent
-
-
-def _text(found: Any) -> str:
-    if not isinstance(found, str):
-        raise TypeError(f"{found!r} is no text")
-    return found
-
-
-def _number(found: Any) -> int:
-    if type(found) is not int or not 0 <= found < 1 << 63:
-        raise ValueError(f"{found!r} is no offset or count")
-    return found
+    return TopicPartition(text(names["topic"]), number(names["partition"])), topic, extent
 
 
 def _sum(found: Any) -> int:
-    number = int(_text(found), 16)
-    if not 0 <= number <= MASK:
+    total = int(text(found), 16)
+    if not 0 <= total <= MASK:
         raise ValueError(f"{found!r} is no sum of 64 bits")
-    return number
+    return total

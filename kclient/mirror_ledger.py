@@ -11,11 +11,12 @@ In: keys and values of records   Out: a `GapView`, and records to write   Owner:
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
+
+from kclient.mirror_json import NOT_READABLE, decoded, encoded, number, text
 
 SCHEMA_VERSION = 1
 SUFFIX = ".gaps.internal"
@@ -123,11 +124,7 @@ def encode(entry: GapEntry) -> tuple[bytes, bytes]:
     """Return key and value of the record of *entry*: the same bytes for the same entry."""
     key = entry.key._asdict()
     key["from"] = key.pop("first")
-    return _bytes(key), _bytes(entry.as_json())
-
-
-def _bytes(fields: Mapping[str, Any]) -> bytes:
-    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+    return encoded(key), encoded(entry.as_json())
 
 
 def view(records: Iterable[tuple[bytes | None, bytes | None]]) -> GapView:
@@ -140,7 +137,7 @@ def view(records: Iterable[tuple[bytes | None, bytes | None]]) -> GapView:
             continue
         try:
             entry = _decoded(key, value)
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except NOT_READABLE:
             unreadable += 1
         else:
             entries[entry.key] = entry
@@ -149,40 +146,26 @@ def view(records: Iterable[tuple[bytes | None, bytes | None]]) -> GapView:
 
 def _decoded(key: bytes | None, value: bytes) -> GapEntry:
     """Return the entry of one record. Raise ValueError, KeyError or TypeError if it is none."""
-    names, fields = json.loads(key or b""), json.loads(value)
-    if names["type"] not in TYPES or fields["schema_version"] != SCHEMA_VERSION:
-        raise ValueError("another type of record, or another version")
+    names, fields = decoded(key, value, TYPES, SCHEMA_VERSION)
     lost = fields.get("records_lost")
     entry = GapEntry(
-        _text(names["source_cluster_id"]),
-        _text(names["topic"]),
-        _number(names["partition"]),
-        _number(names["from"]),
-        _number(fields["until"]),
-        _text(fields["cause"]),
-        _text(fields.get("source_topic", "")),
-        _text(fields.get("source_topic_id_before", "")),
-        _text(fields.get("source_topic_id_after", "")),
-        _text(fields.get("target_topic_id", "")),
-        None if lost is None else _number(lost),
-        _number(fields.get("first_seen_ms", 0)),
+        text(names["source_cluster_id"]),
+        text(names["topic"]),
+        number(names["partition"]),
+        number(names["from"]),
+        number(fields["until"]),
+        text(fields["cause"]),
+        text(fields.get("source_topic", "")),
+        text(fields.get("source_topic_id_before", "")),
+        text(fields.get("source_topic_id_after", "")),
+        text(fields.get("target_topic_id", "")),
+        None if lost is None else number(lost),
+        number(fields.get("first_seen_ms", 0)),
         names["type"],
     )
     if entry.until < entry.first:
         raise ValueError("a gap that ends before it begins")
     return entry
-
-
-def _text(found: Any) -> str:
-    if not isinstance(found, str):
-        raise TypeError(f"{found!r} is no text")
-    return found
-
-
-def _number(found: Any) -> int:
-    if type(found) is not int or not 0 <= found < 1 << 63:
-        raise ValueError(f"{found!r} is no offset or count")
-    return found
 
 
 def merged(known: GapEntry | None, found: GapEntry) -> GapEntry:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from tests.kit.simulated_disk import SimulatedDisk
 
@@ -18,6 +18,17 @@ class EndingDisk(SimulatedDisk):
 
     calls_left = -1
     """Negative: for ever."""
+
+    @classmethod
+    def with_log(cls, directory: str) -> Self:
+        """Return a disk with an empty *directory* for a log, in a log directory that a power loss leaves."""
+        disk = cls()
+        parent = directory.rpartition("/")[0]
+        disk.mkdir(parent)
+        disk.mkdir(directory)
+        for path in ("/", parent):
+            disk.sync_dir(path)
+        return disk
 
     def __getattribute__(self, name: str) -> Any:
         if name in CHANGES and self.calls_left >= 0:

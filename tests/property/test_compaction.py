@@ -33,11 +33,7 @@ class World:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.disk = EndingDisk()
-        self.disk.mkdir("/data")
-        self.disk.mkdir(DIRECTORY)
-        for path in ("/", "/data"):
-            self.disk.sync_dir(path)
+        self.disk = EndingDisk.with_log(DIRECTORY)
         self.config = LogConfig(
             cleanup_policy=("compact",),
             segment_bytes=rng.choice([700, 1500]),
