@@ -300,7 +300,10 @@ class _Settling:
             run.cost,
             run.progress,
         )
-        reasons = {tp: _moment_objection(run, moment, cuts, look.cuts[tp]) for tp in todo}
+        found = {
+            cut.topic_partition: cut for cut in cuts.cuts if cut.topic_partition not in cuts.unknown
+        }
+        reasons = {tp: _moment_objection(run, moment, found.get(tp), look.cuts[tp]) for tp in todo}
         possible = frozenset(tp for tp, reason in reasons.items() if not reason)
         refused = {tp: reason for tp, reason in reasons.items() if reason}
         if not possible:
@@ -320,11 +323,12 @@ class _Settling:
         return refused, later.look(kept, held(look, later.cuts, run.options.window, whole), {})
 
 
-def _moment_objection(run: _Run, moment: Moment, later: _Run, old: PartitionCut) -> str:
-    """Return why a partition cannot be looked at again; "" if it can."""
+def _moment_objection(
+    run: _Run, moment: Moment, cut: PartitionCut | None, old: PartitionCut
+) -> str:
+    """Return why a partition, with its later *cut* if that is known, cannot be looked at again; "" if it can."""
     tp = old.topic_partition
-    cut = next((each for each in later.cuts if each.topic_partition == tp), None)
-    if cut is None or tp in later.unknown:
+    if cut is None:
         return "a cluster did not report its log range"
     for before, now in ((run.source, moment.source), (run.target, moment.target)):
         then, found = before.topic_ids.get(tp.topic, ""), now.topic_ids.get(tp.topic, "")
