@@ -14,8 +14,8 @@ from tests.simulation.mutants import planted
 from tests.simulation.run import Result, run
 from tests.simulation.script import Script, draw
 
-CHUNK = 25
-"""Seeds that one process takes at a time: 3 MB of memory for each."""
+CHUNK = 100
+"""Seeds that one process takes at a time: 3 MB of memory for each. The first of them also compiles the codecs."""
 
 
 Draw = Callable[[int], Script]
