@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -65,6 +66,24 @@ def test_ctrl_c_is_130_and_leaves_the_verdict_error(tmp_path: Path, silent_broke
     assert process.returncode == ExitCode.INTERRUPTED
     document = json.loads((tmp_path / "report.json").read_text())
     assert (document["verdict"], document["exit_code"]) == ("ERROR", 130)
+
+
+def test_a_ctrl_c_in_generated_code_is_130_too(tmp_path: Path) -> None:
+    """Imports run generated code, such as that of dataclasses. CPython notes an interrupt there although it is caught."""
+    (tmp_path / "interrupted.py").write_text(
+        "from spark_jobs.__main__ import main\n"
+        "def interrupted():\n"
+        "    try:\n"
+        "        exec('raise KeyboardInterrupt')\n"
+        "    except KeyboardInterrupt:\n"
+        "        return 130\n"
+        "main(interrupted)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted"], env={**os.environ, "PYTHONPATH": path}
+    )
+    assert done.returncode == ExitCode.INTERRUPTED
 
 
 def test_a_closed_stderr_is_no_verdict_and_the_report_has_the_cause(tmp_path: Path) -> None:
