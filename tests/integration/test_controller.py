@@ -48,7 +48,8 @@ async def join(zookeeper_connect: str) -> AsyncIterator[Join]:
     async def join_one(
         cluster: FakeBrokers, broker_id: int, *, stand: bool = True, **options: bool
     ) -> ControlPlane:
-        session = ZooKeeperClient(reactor, zookeeper_connect, session_timeout=4.0)
+        # No test waits for a session to time out; on a busy machine one of 4 s does, and the controller changes.
+        session = ZooKeeperClient(reactor, zookeeper_connect, session_timeout=20.0)
         sessions.append(session)
         await session.start(10)
         await ensure_paths(session)
