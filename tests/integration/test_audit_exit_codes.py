@@ -69,7 +69,7 @@ def test_ctrl_c_is_130_and_leaves_the_verdict_error(tmp_path: Path, silent_broke
 
 
 def test_a_ctrl_c_in_generated_code_is_130_too(tmp_path: Path) -> None:
-    """Imports run generated code, such as that of dataclasses. CPython notes an interrupt there although it is caught."""
+    """An import runs generated code, as of dataclasses. CPython notes an interrupt there although it is caught."""
     (tmp_path / "interrupted.py").write_text(
         "from spark_jobs.__main__ import main\n"
         "def interrupted():\n"
