@@ -84,6 +84,11 @@ class Comparison(NamedTuple):
     left: set[str]
 
 
+def identity_of(cluster: Cluster, alias: str) -> str:
+    """Return what identifies *cluster* in marks, ledgers and records: its id, or *alias* if its brokers send none."""
+    return cluster.metadata.cluster_id or alias
+
+
 class Mirror:
     """Mirrors one direction. *report* gets (subject, event) for the operator.
 
@@ -215,7 +220,7 @@ class Mirror:
             self.target,
             is_transactional=settings.is_transactional,
             source_id=lambda: self.source_id,
-            target_id=lambda: self._target_id,
+            target_id=lambda: self.target_id,
         )
 
     # --- start and stop
@@ -436,7 +441,7 @@ class Mirror:
             },
             target,
             self.source_id,
-            self._target_id,
+            self.target_id,
         )
         plan = replace(
             plan,
@@ -535,19 +540,19 @@ class Mirror:
         The source topic is read again first: another mirror may have marked it as a mirror of the target meanwhile.
         """
         upstream = await self._source_topics.upstream_of(source)
-        if self._target_id in upstream:
+        if self.target_id in upstream:
             raise PolicyViolation(f"{source} at the source is a mirror of the target")
         await self._target_topics.mark(copy, self.source_id, topic_id, upstream)
 
     @property
-    def _target_id(self) -> str:
-        """The cluster id of the target, or its alias if the brokers send none."""
-        return self.target.metadata.cluster_id or self.config.target
+    def target_id(self) -> str:
+        """What identifies the target."""
+        return identity_of(self.target, self.config.target)
 
     @property
     def source_id(self) -> str:
-        """The cluster id of the source, or its alias if the brokers send none."""
-        return self.source.metadata.cluster_id or self.config.source
+        """What identifies the source."""
+        return identity_of(self.source, self.config.source)
 
     async def _refresh(self) -> None:
         """Compare the topics, change the target's, and add links for new partitions."""

@@ -25,7 +25,7 @@ from mirrormaker.drain import drain
 from mirrormaker.lineage import Lineage, text_of
 from mirrormaker.link_state import GapPolicy, LogEnds
 from mirrormaker.log_ends import high_watermarks, read_log_ends
-from mirrormaker.mirror import Mirror
+from mirrormaker.mirror import Mirror, identity_of
 from mirrormaker.patterns import compiled
 from mirrormaker.prefix import judgement
 from mirrormaker.promotion import Opened, PromotedPartition, Record, Refused, Stage
@@ -335,7 +335,7 @@ class Promotion:
             record = Record(
                 self._config.name,
                 lost.source_id,
-                target.metadata.cluster_id or self._config.target,
+                identity_of(target, self._config.target),
                 mode,
                 tuple(PromotedPartition(tp, ends[tp], None, timestamps.get(tp)) for tp in tps),
                 began_ms=self._began_ms,
@@ -388,8 +388,7 @@ class Promotion:
         for catalog in (source_topics, target_topics):
             for problem in catalog.unreadable.values():
                 raise problem
-        source_id = mirror.source.metadata.cluster_id or self._config.source
-        target_id = mirror.target.metadata.cluster_id or self._config.target
+        source_id, target_id = mirror.source_id, mirror.target_id
         stages = promotion.stages(
             TopicPair(
                 name=name,

@@ -141,8 +141,8 @@ class Recopy:
         source = await self._read_catalog(self._source_topics)
         target = await self._read_catalog(self._target_topics)
         found = _Topics(
-            self._source.metadata.cluster_id or self._config.source,
-            self._target.metadata.cluster_id or self._config.target,
+            self._mirror.source_id,
+            self._mirror.target_id,
             source,
             target,
             {},

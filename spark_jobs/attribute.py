@@ -9,9 +9,10 @@ from typing import Protocol
 
 from kclient.types import TopicPartition
 from spark_jobs.attribution import Attributed, Attribution, Batch, EvidenceRead
+from spark_jobs.comparison import compacted_topics
 from spark_jobs.cut import OffsetRange
 from spark_jobs.engine import Failure, FailureKind, WindowRows
-from spark_jobs.reconcile import Reconciliation, compacted_topics
+from spark_jobs.reconcile import Reconciliation
 from spark_jobs.snapshot import ClusterSnapshot
 
 ONE_OFFSET = 1

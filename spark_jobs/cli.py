@@ -45,11 +45,13 @@ if TYPE_CHECKING:
     from kclient.types import TopicPartition
     from spark_jobs.accounting import AcceptedGap
     from spark_jobs.attribution import EvidenceRead
+    from spark_jobs.comparison import Options
     from spark_jobs.cut import PartitionCut
     from spark_jobs.gap_ledger import LedgerRead
     from spark_jobs.hash_key import HashKey
     from spark_jobs.kept import Kept, Lineage
-    from spark_jobs.reconcile import Moment, Options, Reconciliation
+    from spark_jobs.later_looks import Moment
+    from spark_jobs.reconcile import Reconciliation
     from spark_jobs.snapshot import ClusterSnapshot
     from spark_jobs.spark_settings import SparkSettings
 
@@ -199,7 +201,7 @@ def reconcile(**options: Any) -> None:
         raise click.UsageError(f"--topics {options['topics']!r}: {problem}") from None
     except ValueError as problem:
         raise click.UsageError(str(problem)) from None
-    from spark_jobs.reconcile import Options
+    from spark_jobs.comparison import Options
 
     run = _Run(
         options,
@@ -251,7 +253,7 @@ def _accepted_gaps(path: Path | None) -> tuple[AcceptedGap, ...]:
 
 def _kept(options: dict[str, Any], key: HashKey) -> tuple[Kept | None, int]:
     """Return what the run of `--since` kept, and the size of a window; raise ValueError if they do not fit."""
-    from spark_jobs.reconcile import DEFAULT_WINDOW_OFFSETS
+    from spark_jobs.comparison import DEFAULT_WINDOW_OFFSETS
     from spark_jobs.report.kept_files import KeptUnusable, load_kept
 
     window = options["window"]
@@ -394,7 +396,7 @@ class _Run:
     def _later(self, cuts: Sequence[PartitionCut]) -> Moment | str:
         """Wait for the settle time; return both clusters as they are then, or why they could not be read."""
         from spark_jobs.cluster import ClusterUnreadable, read_cluster
-        from spark_jobs.reconcile import Moment
+        from spark_jobs.later_looks import Moment
 
         time.sleep(self._options.patience.settle_s)
         flags = self._flags

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from spark_jobs.comparison import compacted_topics, known_ranges
 from spark_jobs.cut import OffsetRange, freeze
 from spark_jobs.engine import Failure, WindowRows, by_partition, joined
 from spark_jobs.header_batches import header_sums
 from spark_jobs.headers import HeaderAudit, differing, to_compare
-from spark_jobs.reconcile import compacted_topics, known_ranges
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.time_counts import scopes
 from spark_jobs.verdict import Limits

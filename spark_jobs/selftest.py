@@ -18,11 +18,12 @@ from kclient.wire.batches import parse
 from kclient.wire.compression import Codec
 from kclient.wire.record_writer import Headers, Record, encode_batch
 from spark_jobs.arrow_batches import HASH_COLUMNS, digest_batches, hash_batches, spark_schema
+from spark_jobs.comparison import Options
 from spark_jobs.cut import LogRange, OffsetRange
 from spark_jobs.digest import DIGEST_COLUMNS, WindowShape, merged
 from spark_jobs.findings import FindingClass
 from spark_jobs.reader import Fetched
-from spark_jobs.reconcile import Options, TimeBuckets, reconcile
+from spark_jobs.reconcile import TimeBuckets, reconcile
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.spark_engine import SparkEngine
 

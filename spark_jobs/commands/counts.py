@@ -77,10 +77,10 @@ def _count(
     progress: Callable[[str], None],
 ) -> TimeCounts:
     from spark_jobs.bucket_sums import bucket_sums
+    from spark_jobs.comparison import known_ranges
     from spark_jobs.cut import OffsetRange, freeze
     from spark_jobs.data_source import KafkaReader
     from spark_jobs.engine import by_partition
-    from spark_jobs.reconcile import known_ranges
     from spark_jobs.scope import snapshots
     from spark_jobs.session import spark_session
     from spark_jobs.time_counts import TimeCounts, compare, scopes

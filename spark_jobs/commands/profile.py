@@ -44,10 +44,10 @@ def profile(**options: Any) -> None:
 
     def work() -> int:
         from spark_jobs.cluster import ClusterUnreadable, matching_topics, read_cluster
+        from spark_jobs.comparison import known_ranges
         from spark_jobs.cut import OffsetRange
         from spark_jobs.profile_job import profile_topics
         from spark_jobs.profile_report import Profile, csv_text, json_text, picture, screen
-        from spark_jobs.reconcile import known_ranges
         from spark_jobs.session import spark_session
         from spark_jobs.snapshot import ClusterSnapshot
         from spark_jobs.topic_profile import TopicProfile

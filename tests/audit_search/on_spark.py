@@ -21,12 +21,13 @@ from spark_jobs.arrow_batches import (
     hash_batches,
     spark_schema,
 )
+from spark_jobs.comparison import Options
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import DIGEST_COLUMNS, WindowShape, merged
 from spark_jobs.engine import FailureKind
 from spark_jobs.gap_ledger import LedgerRead
 from spark_jobs.reader import Fetched, Unread
-from spark_jobs.reconcile import Options, Reconciliation, TimeBuckets, reconcile
+from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.spark_engine import SparkEngine
 from spark_jobs.verdict import decide

@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from kclient.types import TopicPartition
+from spark_jobs.comparison import Options
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import Engine
 from spark_jobs.gap_ledger import LedgerRead
-from spark_jobs.reconcile import Options, Reconciliation, TimeBuckets, reconcile
+from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import ExitCode
 from tests.audit_search.judge import Judgement, judge, problems

@@ -22,11 +22,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_jobs.arrow_batches import unread_part
 from spark_jobs.cluster import matching_topics, read_cluster, time_span
+from spark_jobs.comparison import Options
 from spark_jobs.cut import OffsetRange
 from spark_jobs.data_source import KafkaReader
 from spark_jobs.engine import FailureKind
 from spark_jobs.findings import FindingClass
-from spark_jobs.reconcile import Options, Reconciliation, TimeBuckets, reconcile
+from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.report.document import config_drift
 from spark_jobs.session import spark_session
 from spark_jobs.spark_engine import SparkEngine

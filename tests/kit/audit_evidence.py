@@ -9,8 +9,9 @@ from kclient.types import TopicPartition
 from mirrormaker.copied_extents import CopiedExtents, Place
 from spark_jobs.attribute import attributed
 from spark_jobs.attribution import EvidenceRead
+from spark_jobs.comparison import Options
 from spark_jobs.digest import WindowShape
-from spark_jobs.reconcile import Options, Reconciliation
+from spark_jobs.reconcile import Reconciliation
 from tests.kit.audit_batches import BatchEngine, Layout, encoded
 from tests.kit.audit_logs import Log, Logs, audit
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from kclient.types import TopicPartition
+from spark_jobs.comparison import Options
 from spark_jobs.cut import freeze
 from spark_jobs.kept import Kept, Lineage
-from spark_jobs.reconcile import Options, Reconciliation, TimeBuckets, reconcile
+from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.report.contents import Report, build_report, json_text, lines_text
 from spark_jobs.report.digests import DIGESTS
 from spark_jobs.report.files import DIGESTS_REPORT, remove_report

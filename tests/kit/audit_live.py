@@ -12,12 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from kclient.types import TopicPartition
+from spark_jobs.comparison import Options
 from spark_jobs.cut import LogRange, OffsetRange, PartitionCut, freeze
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import Copies, FailureKind, Place
 from spark_jobs.kept import Lineage
+from spark_jobs.later_looks import Moment
 from spark_jobs.reader import Fetched, Unread
-from spark_jobs.reconcile import Moment, Options, Reconciliation, TimeBuckets, reconcile
+from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.settle import Patience
 from spark_jobs.snapshot import ClusterSnapshot
 from tests.kit.audit_batches import BatchEngine

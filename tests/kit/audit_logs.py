@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from kclient.types import TopicPartition
 from spark_jobs.align import Alignment, align
+from spark_jobs.comparison import Options
 from spark_jobs.cut import LogRange, OffsetRange
 from spark_jobs.engine import (
     Copies,
@@ -24,7 +25,7 @@ from spark_jobs.engine import (
 )
 from spark_jobs.findings import CONTROL, KEYLESS, TOMBSTONE, RecordDigest
 from spark_jobs.ranges import Ranges, subtract
-from spark_jobs.reconcile import Options, Reconciliation, TimeBuckets, reconcile
+from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.snapshot import ClusterSnapshot
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from spark_jobs.reconcile import Options, Reconciliation
+from spark_jobs.comparison import Options
+from spark_jobs.reconcile import Reconciliation
 from spark_jobs.report.contents import Report, build_report
 from tests.kit.audit_faults import case_with
 from tests.kit.audit_logs import audit

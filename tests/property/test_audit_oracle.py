@@ -12,8 +12,9 @@ from collections import Counter
 
 import pytest
 
+from spark_jobs.comparison import Options
 from spark_jobs.engine import FailureKind
-from spark_jobs.reconcile import Options, Reconciliation
+from spark_jobs.reconcile import Reconciliation
 from spark_jobs.verdict import ExitCode, Verdict
 from tests.kit.audit_faults import (
     END,

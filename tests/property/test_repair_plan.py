@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from kclient.types import TopicPartition
+from spark_jobs.comparison import Options
 from spark_jobs.engine import FailureKind
 from spark_jobs.findings import FindingClass
 from spark_jobs.ranges import subtract
-from spark_jobs.reconcile import Options, Reconciliation
+from spark_jobs.reconcile import Reconciliation
 from spark_jobs.report.repair import RENUMBERED, SOURCE_DAMAGED, repair_plan
 from tests.kit.audit_faults import END, EVERY, START, Case, case_with
 from tests.kit.audit_logs import Fault, Log, Logs, Rec, audit, log_of

@@ -17,8 +17,8 @@ from spark_jobs.attribution import (
     Where,
     judge,
 )
+from spark_jobs.comparison import Options
 from spark_jobs.engine import FailureKind
-from spark_jobs.reconcile import Options
 from tests.kit.audit_batches import Layout, encoded
 from tests.kit.audit_evidence import TOPIC, audited, evidence_of, where
 from tests.kit.audit_logs import Fault, Log, Rec, audit, log_of

@@ -11,9 +11,10 @@ import pytest
 from kclient.mirror_ledger import LINEAGE, REMOVAL, GapEntry
 from kclient.types import TopicPartition
 from spark_jobs.accounting import AcceptedGap
+from spark_jobs.comparison import Options
 from spark_jobs.findings import FindingClass
 from spark_jobs.gap_ledger import LedgerRead, believed
-from spark_jobs.reconcile import Options, Reconciliation
+from spark_jobs.reconcile import Reconciliation
 from spark_jobs.report.document import build_document
 from spark_jobs.report.screen import first_screen
 from spark_jobs.verdict import ExitCode, Verdict

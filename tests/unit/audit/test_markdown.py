@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from kclient.types import TopicPartition
+from spark_jobs.comparison import Options
 from spark_jobs.engine import FailureKind
-from spark_jobs.reconcile import Options, Reconciliation
+from spark_jobs.reconcile import Reconciliation
 from spark_jobs.report.document import error_document
 from spark_jobs.report.markdown import error_markdown, markdown
 from spark_jobs.report.screen import first_screen

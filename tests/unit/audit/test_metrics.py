@@ -8,8 +8,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kclient.types import TopicPartition
+from spark_jobs.comparison import Options
 from spark_jobs.engine import FailureKind
-from spark_jobs.reconcile import Options, Reconciliation
+from spark_jobs.reconcile import Reconciliation
 from spark_jobs.report.document import Document, error_document
 from spark_jobs.report.metrics import metrics
 from tests.kit.audit_faults import EVERY

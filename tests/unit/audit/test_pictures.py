@@ -9,8 +9,9 @@ from collections import Counter
 import pytest
 
 from kclient.types import TopicPartition
+from spark_jobs.comparison import Options
 from spark_jobs.engine import FailureKind
-from spark_jobs.reconcile import Options, Reconciliation, TimeBuckets
+from spark_jobs.reconcile import Reconciliation, TimeBuckets
 from spark_jobs.report.document import Document, build_document
 from spark_jobs.report.pictures import cumulative, heatmap, timeline
 from spark_jobs.report.timeline import timeline_csv, timeline_png

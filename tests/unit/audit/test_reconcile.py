@@ -8,9 +8,10 @@ import pytest
 
 from kclient.types import TopicPartition
 from spark_jobs.accounting import AcceptedGap
+from spark_jobs.comparison import Options
 from spark_jobs.engine import FailureKind
 from spark_jobs.findings import FindingClass
-from spark_jobs.reconcile import Options, Reconciliation, TimeBuckets, reconcile
+from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.verdict import ExitCode, Limits, Verdict
 from tests.kit.audit_logs import (
     Fault,

@@ -8,8 +8,9 @@ from collections import Counter
 import pytest
 
 from kclient.types import TopicPartition
+from spark_jobs.comparison import Options
 from spark_jobs.engine import FailureKind
-from spark_jobs.reconcile import Options, Reconciliation
+from spark_jobs.reconcile import Reconciliation
 from spark_jobs.report.document import build_document
 from spark_jobs.verdict import Verdict
 from tests.kit.audit_logs import Fault, Log, Rec, audit, classes, log_of, named

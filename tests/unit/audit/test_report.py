@@ -11,8 +11,9 @@ import pytest
 
 from kclient.types import TopicPartition
 from kclient.wire.produce import MIRROR_SOURCE_CONFIG
+from spark_jobs.comparison import Options
 from spark_jobs.findings import FindingClass
-from spark_jobs.reconcile import Options, Reconciliation, TimeBuckets
+from spark_jobs.reconcile import Reconciliation, TimeBuckets
 from spark_jobs.report.document import build_document, config_drift, error_document
 from spark_jobs.report.files import remove_report, write_error, write_report
 from spark_jobs.report.screen import first_screen

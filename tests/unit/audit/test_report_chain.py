@@ -13,9 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from spark_jobs import cli
+from spark_jobs.comparison import Options
 from spark_jobs.cut import OffsetRange
 from spark_jobs.engine import Differences, Engine, Modes, WindowRows
-from spark_jobs.reconcile import Options, Reconciliation, TimeBuckets, reconcile
+from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.report.contents import build_report, json_text
 from spark_jobs.report.files import PREVIOUS, remove_report, write_report
 from spark_jobs.report.hashes import file_hash

@@ -10,9 +10,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from kclient.types import TopicPartition
+from spark_jobs.comparison import Options
 from spark_jobs.engine import FailureKind
 from spark_jobs.findings import FindingClass
-from spark_jobs.reconcile import Options, Reconciliation
+from spark_jobs.reconcile import Reconciliation
 from spark_jobs.report.document import error_document
 from spark_jobs.verdict import ExitCode, Limits, Verdict
 from tests.kit.audit_faults import EVERY, case_with, clean_case, compact

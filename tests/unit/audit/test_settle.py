@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 
 from kclient.types import TopicPartition
+from spark_jobs.comparison import Options
 from spark_jobs.cut import LogRange, PartitionCut, freeze
 from spark_jobs.engine import FailureKind
 from spark_jobs.findings import FindingClass
 from spark_jobs.kept import Lineage
-from spark_jobs.reconcile import Moment, Options, Reconciliation, TimeBuckets, reconcile
+from spark_jobs.later_looks import Moment
+from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.report.screen import first_screen
 from spark_jobs.settle import Patience, Seen, carried
 from spark_jobs.verdict import Verdict

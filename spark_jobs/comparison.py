@@ -1,0 +1,459 @@
+"""The comparison of two clusters at one cut: which offsets are read, and what the results mean.
+
+A `Comparison` has the cut and makes one `Look`: it reads digests, compares windows, drills into those that differ, and
+puts each offset into one class. It decides what is read; pure modules decide what the results mean; an `Engine` only
+reads and hashes. `spark_jobs.reconcile` has the steps of a run, `spark_jobs.later_looks` compares again at a later cut.
+
+In: both clusters at the cut, options   Out: a `Look`   Owner: the caller
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from kclient.types import TopicPartition
+from spark_jobs.accounting import AcceptedGap, Account, Evidence, KeySpans, Ledger
+from spark_jobs.align import Alignment
+from spark_jobs.cut import LogRange, OffsetRange, PartitionCut, freeze
+from spark_jobs.engine import (
+    Copies,
+    Engine,
+    Failure,
+    FailureKind,
+    KeySpan,
+    Modes,
+    Place,
+    by_partition,
+    joined,
+    offsets_of,
+)
+from spark_jobs.findings import Finding
+from spark_jobs.gap_ledger import Believed, LedgerRead, believed
+from spark_jobs.hash_key import PUBLIC, HashKey
+from spark_jobs.kept import DEFAULT_RECHECK, Kept, KeptWindow, Lineage, Plan, changed
+from spark_jobs.kept import plan as plan_kept
+from spark_jobs.looks import Held, Look
+from spark_jobs.ranges import Ranges, merged, subtract
+from spark_jobs.settle import Patience
+from spark_jobs.snapshot import ClusterSnapshot
+from spark_jobs.verdict import Limits
+from spark_jobs.windows import (
+    WindowResult,
+    WindowState,
+    by_window,
+    compare_windows,
+    offset_ranges,
+)
+
+DEFAULT_WINDOW_OFFSETS = 10_000
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the caller."""
+
+    window: int = DEFAULT_WINDOW_OFFSETS
+    complete: bool = False
+    """The mirror has caught up and stopped: records that the target lacks at its end are TRUNCATED, not lag."""
+    limits: Limits = field(default_factory=Limits)
+    renumbered: bool = False
+    """The target's offsets are its own: a shift is no finding, and holes in its offsets are no gaps."""
+    accepted: tuple[AcceptedGap, ...] = ()
+    """Gaps that the operator accepted."""
+    ledger: LedgerRead | None = None
+    """The mirror's gap ledger; None to ignore it."""
+    kept: Kept | None = None
+    """What an earlier run has proven; None to compare everything."""
+    recheck: float = DEFAULT_RECHECK
+    """The share of the kept windows that is read again."""
+    lineage: Lineage = field(default_factory=Lineage)
+    hash_key: HashKey = PUBLIC
+    patience: Patience = field(default_factory=Patience)
+
+
+@dataclass(slots=True)
+class Cost:
+    """Time and data volume of one run."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    records_read: int = 0
+    bytes_read: int = 0
+    windows: int = 0
+    windows_drilled: int = 0
+
+    @contextmanager
+    def timed(self, step: str) -> Iterator[None]:
+        """Record the duration of *step*."""
+        started = time.monotonic()
+        yield
+        spent = self.seconds.get(step, 0.0) + time.monotonic() - started
+        self.seconds[step] = round(spent, 3)
+
+
+def believed_of(options: Options, source: ClusterSnapshot, target: ClusterSnapshot) -> Believed:
+    """Return the entries of the ledger in *options* that concern these clusters."""
+    return (
+        Believed() if options.ledger is None else believed(options.ledger.entries, source, target)
+    )
+
+
+_Logs = Mapping[TopicPartition, LogRange]
+
+
+def known_ranges(
+    source: ClusterSnapshot, target: ClusterSnapshot
+) -> tuple[tuple[_Logs, _Logs], list[Failure]]:
+    """Return the log ranges of source and target, and failures for partitions without a known range on a side.
+
+    Such a partition gets the range of the other side: all its offsets were not read.
+    """
+    ranges = dict(source.ranges), dict(target.ranges)
+    failures = []
+    for side, cluster in enumerate((source, target)):
+        for topic, number in cluster.unreadable:
+            cause = cluster.unreadable[TopicPartition(topic, number)]
+            known = [tp for tp in (*ranges[0], *ranges[1]) if tp.topic == topic]
+            one = TopicPartition(topic, max(number, 0))
+            for tp in sorted(set(known)) if number < 0 and known else [one]:
+                span = ranges[1 - side].get(tp, LogRange(0, 0))
+                ranges[side][tp] = span
+                ranges[1 - side][tp] = span
+                failures.append(
+                    Failure(cluster.name, *tp, span.start, span.end, FailureKind.UNREADABLE, cause)
+                )
+    return ranges, failures
+
+
+@dataclass(frozen=True, slots=True)
+class DrillPlan:
+    """The offsets to compare record by record, per cluster."""
+
+    source: list[OffsetRange]
+    target: list[OffsetRange]
+    tails: frozenset[TopicPartition]
+    """Partitions in which the source is read to its end: only there can lag and loss be distinguished."""
+
+
+def plan_drill(
+    cuts: Sequence[PartitionCut],
+    windows: Sequence[WindowResult],
+    options: Options,
+    failed: Mapping[TopicPartition, Ranges] | None = None,
+) -> DrillPlan:
+    """Return the offsets to compare record by record, without those that a cluster *failed* to return.
+
+    The offsets of a renumbered target show nothing about those of the source: if a window differs, both logs are
+    compared whole. In a target with other offsets a difference shifts all records after it. So if the last window below
+    the cut differs, the source's records above the cut are compared too.
+    """
+    bad = offset_ranges(windows, options.window)
+    source: list[OffsetRange] = []
+    target: list[OffsetRange] = []
+    tails = set()
+    for cut in cuts:
+        tp = cut.topic_partition
+        ranges = bad.get(tp, [])
+        last_differs = bool(ranges) and ranges[-1][1] >= cut.high
+        without = (failed or {}).get(tp, [])
+        if options.renumbered and ranges:
+            tails.add(tp)
+            source.append(OffsetRange(*tp, cut.low, cut.source_end))
+            target.append(OffsetRange(*tp, cut.target_low, cut.target_end))
+            continue
+        of_source = [(max(low, cut.low), min(high, cut.high)) for low, high in ranges]
+        of_target = [(max(low, cut.target_low), min(high, cut.target_end)) for low, high in ranges]
+        if cut.lagging > 0 and (last_differs or options.complete):
+            tails.add(tp)
+            of_source.append((cut.high, cut.source_end))
+        source += [OffsetRange(*tp, *each) for each in subtract(of_source, without)]
+        target += [OffsetRange(*tp, *each) for each in subtract(of_target, without)]
+    return DrillPlan(source, target, frozenset(tails))
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Two clusters at one cut, and what could not be read of them so far."""
+
+    engine: Engine
+    source: ClusterSnapshot
+    target: ClusterSnapshot
+    options: Options
+    cuts: Sequence[PartitionCut]
+    cost: Cost
+    progress: Progress
+    failures: list[Failure]
+    unknown: frozenset[TopicPartition]
+    """Partitions of which one side has no known range."""
+
+    @classmethod
+    def at_cut(
+        cls,
+        engine: Engine,
+        source: ClusterSnapshot,
+        target: ClusterSnapshot,
+        options: Options,
+        cost: Cost,
+        progress: Progress,
+    ) -> Comparison:
+        """Freeze the cut of both clusters."""
+        ranges, failures = known_ranges(source, target)
+        cuts = freeze(ranges[1], ranges[0], renumbered=options.renumbered)
+        unknown = frozenset(by_partition(failures))
+        return cls(engine, source, target, options, cuts, cost, progress, failures, unknown)
+
+    def only(self, partitions: frozenset[TopicPartition]) -> Comparison:
+        """Return the run of *partitions*, of which nothing was read."""
+        cuts = [each for each in self.cuts if each.topic_partition in partitions]
+        return replace(self, cuts=cuts, failures=[], unknown=frozenset())
+
+    def look(
+        self, kept: Plan, held: Held, rechecked: Mapping[TopicPartition, Sequence[KeptWindow]]
+    ) -> Look:
+        """Read what is neither carried nor *held* nor *rechecked* already, and classify everything."""
+        rows: list[list[Mapping[str, int]]] = []
+        for side, cluster in enumerate((self.source, self.target)):
+            wanted = [
+                OffsetRange(*cut.topic_partition, *span)
+                for cut in self.cuts
+                for span in subtract(
+                    [(cut.target_low, cut.target_end) if side else (cut.low, cut.high)],
+                    [
+                        *kept.spans(cut.topic_partition),
+                        *(each.span[2:] for each in rechecked.get(cut.topic_partition, ())),
+                        *held.spans.get(cut.topic_partition, ()),
+                    ],
+                )
+            ]
+            rows.append([*held.rows[side], *self.window_rows(cluster, wanted)])
+        sums = (kept.add_to(by_window(each), self.options.window) for each in rows)
+        windows = compare_windows(*sums)
+        self.cost.windows_drilled += sum(each.state is not WindowState.EQUAL for each in windows)
+        holes = self._holes(kept, held)
+        return Look(
+            {cut.topic_partition: cut for cut in self.cuts},
+            (rows[0], rows[1]),
+            windows,
+            self._account(windows, holes),
+            kept,
+            holes,
+        )
+
+    def window_rows(
+        self, cluster: ClusterSnapshot, ranges: list[OffsetRange]
+    ) -> Sequence[Mapping[str, int]]:
+        """Return the window digests of *ranges*; record what could not be read."""
+        ranges = self._not_failed(ranges)
+        self.progress(
+            f"reading {cluster.name}: {sum(r.high - r.low for r in ranges):,} offsets of {len(ranges):,} partitions"
+        )
+        if not ranges:
+            return []
+        with self.cost.timed(f"read {cluster.name}"):
+            answer = self.engine.window_rows(cluster, ranges)
+        self.failures += answer.failures
+        self.cost.records_read += sum(row["records"] for row in answer.rows)
+        self.cost.bytes_read += sum(row["bytes"] for row in answer.rows)
+        return answer.rows
+
+    def recheck(self) -> tuple[Plan, list[list[Mapping[str, int]]]]:
+        """Return what is carried, and per side the rows of the kept windows that were read again."""
+        kept, rows = self._plan(), []
+        spans = [
+            OffsetRange(*tp, *span) for tp in kept.recheck for span in merged(kept.rechecked(tp))
+        ]
+        if spans:
+            self.progress(f"reading {sum(map(len, kept.recheck.values())):,} kept windows again")
+        for cluster in (self.source, self.target):
+            rows.append(list(self.window_rows(cluster, spans)) if spans else [])
+        refused = changed(
+            kept.recheck,
+            (by_window(rows[0]), by_window(rows[1])),
+            (self.source.name, self.target.name),
+            self.failures,
+            self.options.window,
+        )
+        return kept.without(refused), rows
+
+    def _plan(self) -> Plan:
+        options = self.options
+        if options.kept is None:
+            return Plan()
+        return plan_kept(
+            options.kept,
+            self.cuts,
+            (self.source, self.target),
+            options.lineage,
+            compacted=compacted_topics(self.source) | compacted_topics(self.target),
+            unknown=self.unknown,
+            share=options.recheck,
+        )
+
+    def _account(self, windows: Sequence[WindowResult], holes: Sequence[OffsetRange]) -> Account:
+        """Drill into *windows* that differ, and classify everything."""
+        alignments, tails = self._drill(windows)
+        source_compacted, target_compacted = (
+            compacted_topics(self.source),
+            compacted_topics(self.target),
+        )
+        ledger = Ledger(
+            Evidence(
+                self.source.name,
+                self.options.window,
+                self.cuts,
+                windows,
+                alignments,
+                tails,
+                # The order in which Spark's tasks end is not the order of the report.
+                joined(self.failures),
+                holes,
+                self.options.complete,
+                self.options.renumbered,
+                source_compacted,
+                target_compacted,
+                (
+                    *believed_of(self.options, self.source, self.target).gaps,
+                    *self.options.accepted,
+                ),
+            )
+        )
+        ledger.classify()
+        question = ledger.key_question()
+        if question.findings:
+            with self.cost.timed("explain compaction"):
+                spans = self._spans_of_keys(question.keys, question.partitions)
+            ledger.explain_compaction(question, spans)
+        ledger.fold_tails()
+        ledger.settle_duplicates(self._copies(ledger.extras()))
+        return ledger.account()
+
+    def _not_failed(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """Return *ranges* without empty ones and without partitions that have no known range."""
+        return [
+            each
+            for each in ranges
+            if each.high > each.low and each.topic_partition not in self.unknown
+        ]
+
+    def _holes(self, kept: Plan, held: Held) -> Sequence[OffsetRange]:
+        """Return the offsets without a record where only the target still has the log.
+
+        Offsets that an earlier run compared are left out: when both logs had them, they were equal.
+        """
+        ranges = [
+            OffsetRange(*c.topic_partition, *span)
+            for c in self.cuts
+            for span in subtract(
+                [c.only_target],
+                [*kept.known_equal(c.topic_partition), *held.searched.get(c.topic_partition, ())],
+            )
+        ]
+        ranges = self._not_failed(ranges)
+        if self.options.renumbered or not ranges:
+            return held.holes
+        self.progress(f"looking for gaps where the source is deleted: {len(ranges):,} partitions")
+        with self.cost.timed("gaps"):
+            answer = self.engine.holes(self.target, ranges)
+        self.failures += answer.failures
+        return [*held.holes, *answer.ranges]
+
+    def _drill(
+        self, windows: Sequence[WindowResult]
+    ) -> tuple[Mapping[TopicPartition, Alignment], frozenset[TopicPartition]]:
+        failed = {tp: offsets_of(each) for tp, each in by_partition(self.failures).items()}
+        plan = plan_drill(self.cuts, windows, self.options, failed)
+        source = self._readable(self.source, plan.source)
+        target = self._readable(self.target, plan.target)
+        if not source and not target:
+            return {}, plan.tails
+        differing = sum(each.state is not WindowState.EQUAL for each in windows)
+        self.progress(
+            f"comparing record by record: {differing:,} of {len(windows):,} windows differ"
+        )
+        modes = Modes(
+            compacted_topics(self.source) | compacted_topics(self.target),
+            self.options.renumbered,
+            self._unread_of_renumbered(),
+        )
+        with self.cost.timed("compare records"):
+            answer = self.engine.differences((self.source, source), (self.target, target), modes)
+        self.failures += answer.failures
+        return answer.alignments, plan.tails
+
+    def _unread_of_renumbered(self) -> Mapping[TopicPartition, tuple[Ranges, Ranges]]:
+        """Return what source and target have deleted or did not return, by partition; none unless renumbered."""
+        if not self.options.renumbered:
+            return {}
+        failures = by_partition(self.failures)
+        unread: dict[TopicPartition, tuple[Ranges, Ranges]] = {}
+        for cut in self.cuts:
+            sides: list[Ranges] = []
+            for cluster, start in ((self.source, cut.low), (self.target, cut.target_low)):
+                own = [f for f in failures[cut.topic_partition] if f.cluster == cluster.name]
+                sides.append([*([(-1, start)] if start > 0 else []), *offsets_of(own)])
+            unread[cut.topic_partition] = sides[0], sides[1]
+        return unread
+
+    def _readable(
+        self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]
+    ) -> list[OffsetRange]:
+        """Return *ranges* without what the cluster failed to return before."""
+        failures = by_partition(f for f in self.failures if f.cluster == cluster.name)
+        return [
+            each._replace(low=low, high=high)
+            for each in self._not_failed(ranges)
+            for low, high in subtract([each[2:]], offsets_of(failures[each.topic_partition]))
+        ]
+
+    def _copies(self, extras: Sequence[Finding]) -> dict[Place, Copies]:
+        if not extras:
+            return {}
+        partitions = {f.topic_partition for f in extras}
+        ranges = [
+            OffsetRange(*c.topic_partition, c.only_target[0], c.target_end)
+            for c in self.cuts
+            if c.topic_partition in partitions
+        ]
+        contents = frozenset(f.target_hash for f in extras if f.target_hash is not None)
+        with self.cost.timed("copies"):
+            return self.engine.copies(self.target, ranges, contents)
+
+    def _spans_of_keys(self, keys: frozenset[int], partitions: set[TopicPartition]) -> KeySpans:
+        cuts = [c for c in self.cuts if c.topic_partition in partitions]
+
+        def spans(
+            cluster: ClusterSnapshot, ranges: Iterable[OffsetRange]
+        ) -> Mapping[Place, KeySpan]:
+            known = self._not_failed(list(ranges))
+            return self.engine.spans_of_keys(cluster, known, keys) if known else {}
+
+        def below(cut: PartitionCut) -> OffsetRange:
+            return OffsetRange(*cut.topic_partition, cut.low, cut.high)
+
+        def below_at_target(cut: PartitionCut) -> OffsetRange:
+            end = cut.target_end if self.options.renumbered else cut.high
+            return OffsetRange(*cut.topic_partition, cut.target_low, end)
+
+        def beyond(cut: PartitionCut, end: int) -> OffsetRange:
+            return OffsetRange(*cut.topic_partition, cut.high, end)
+
+        return KeySpans(
+            spans(self.source, map(below, cuts)),
+            spans(self.target, map(below_at_target, cuts)),
+            spans(self.source, (beyond(cut, cut.source_end) for cut in cuts)),
+            {}
+            if self.options.renumbered
+            else spans(self.target, (beyond(cut, cut.target_end) for cut in cuts)),
+        )
+
+
+def compacted_topics(cluster: ClusterSnapshot) -> frozenset[str]:
+    """Return the topics that *cluster* compacts."""
+    return frozenset(
+        topic
+        for topic, configs in cluster.configs.items()
+        if "compact" in configs.get("cleanup.policy", "")
+    )
