@@ -24,6 +24,7 @@ from kbroker.coordinator.group.core.limits import GroupLimits
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group.offset_expiry import OffsetExpiry
 from kbroker.coordinator.transaction.producer_id_manager import ProducerIdManager, first_producer_id
+from kbroker.log.log_cleaner import Compaction
 from kbroker.log.log_manager import LogManager
 from kbroker.metadata.admin_manager import AdminManager, random_topic_id
 from kbroker.metadata.config_admin_manager import ConfigAdminManager
@@ -34,6 +35,7 @@ from kbroker.metadata.registered_addresses import RegisteredAddresses
 from kbroker.network.broker_connections import BrokerConnections
 from kbroker.network.broker_dial import BrokerDial
 from kbroker.replica.alter_partition_manager import AlterPartitionManager
+from kbroker.replica.compaction_log_lines import CompactionLogLines
 from kbroker.replica.core.replication_quota import ReplicationQuotas
 from kbroker.replica.log_dir_failure_channel import LogDirFailureChannel
 from kbroker.replica.preferred_read_replica import replica_selector
@@ -46,6 +48,9 @@ from kclient.errors import Address
 from kclient.net.dial import resolve
 
 log = Logger(namespace="kbroker.broker")
+
+MAX_CLEANER_THREADS = 64
+"""Threads that wait for cleaner processes and write what they send. A thread starts when a round needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +223,9 @@ def _make_replicas_and_groups(
             now_ms=world.now_ms,
             boot_id=world.boot_id(),
             recovery_threads=config.num_recovery_threads_per_data_dir,
+            compaction=Compaction(
+                world.new_cleaner_worker, world.disk_pool(MAX_CLEANER_THREADS), CompactionLogLines()
+            ),
         ),
         disk_pool=disk_pool,
         quotas=quotas,

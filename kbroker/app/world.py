@@ -17,7 +17,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from kbroker.config import BrokerConfig
+from kbroker.log.cleaner_process import CleanerProcess
 from kbroker.log.disk import OS_DISK, Disk
+from kbroker.log.log_cleaner import NewWorker
 from kbroker.log.log_dir_history import boot_id
 from kbroker.network.service import Service
 from kbroker.network.socket_server import SocketServer
@@ -43,6 +45,8 @@ class World:
     disk: Disk = OS_DISK
     disk_pool: Callable[[int], Executor] = disk_pool
     """From a number of threads."""
+    new_cleaner_worker: NewWorker = CleanerProcess
+    """Makes what reads and filters logs that are compacted."""
     wall_clock: Callable[[], float] = time.time
     """Seconds since 1970, for timestamps that others read. All else goes by the reactor's clock."""
     new_uuid: Callable[[], UUID] = uuid4

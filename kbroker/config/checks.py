@@ -16,6 +16,9 @@ from kbroker.config.listeners import (
 _ZK_SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:/\[\]\s,]+)(:[0-9]{1,5})?")
 _CHROOT = re.compile(r"(/[^/\s\x00-\x1f]+)*/?")
 
+MIN_OFFSET_MAP_BYTES = 1024 * 1024
+"""The smallest offset map of a round of compaction, as in Kafka."""
+
 
 def check_together(config: BrokerSettings) -> list[str]:
     """Return every problem of *config* that no single setting shows."""
@@ -143,6 +146,14 @@ def check_numbers(config: BrokerSettings) -> list[str]:
         problems.append(
             "zookeeper.set.acl: not supported yet: the znodes would be open to all; remove the key"
         )
+    per_thread = config.log_cleaner_dedupe_buffer_size // max(config.log_cleaner_threads, 1)
+    if per_thread < MIN_OFFSET_MAP_BYTES:
+        problems.append(
+            f"log.cleaner.dedupe.buffer.size: {per_thread} bytes for each of log.cleaner.threads are below"
+            f" {MIN_OFFSET_MAP_BYTES}"
+        )
+    if config.log_cleaner_io_max_bytes_per_second <= 0:
+        problems.append("log.cleaner.io.max.bytes.per.second: must be above 0")
     if not config.log_cleanup_policy:
         problems.append("log.cleanup.policy: must name delete, compact or both")
     return problems

@@ -291,38 +291,41 @@ class CleanerSettings:
     """Log compaction."""
 
     log_cleaner_enable: bool = define(
-        BOOLEAN, True, "Accepted, no effect yet: whether compacted topics are compacted."
+        BOOLEAN, True, "Whether topics with cleanup.policy=compact are compacted."
     )
     log_cleaner_threads: int = define(
-        INT, 1, "Accepted, no effect yet: compactions at a time.", at_least(0), dynamic=True
+        INT, 1, "Logs compacted at a time, each by a process.", at_least(0), dynamic=True
     )
     log_cleaner_io_max_bytes_per_second: float = define(
         DOUBLE,
         1.7976931348623157e308,
-        "Accepted, no effect yet: bound on the cleaner's disk traffic.",
+        "Bytes a second that all rounds of compaction read and write; each has an equal share.",
         dynamic=True,
     )
     log_cleaner_dedupe_buffer_size: int = define(
-        LONG, 128 * MIB, "Accepted, no effect yet: memory for the map of keys.", dynamic=True
+        LONG,
+        128 * MIB,
+        "Memory for the offset maps of log.cleaner.threads rounds; 24 bytes a key.",
+        dynamic=True,
     )
     log_cleaner_io_buffer_size: int = define(
         INT,
         524_288,
-        "Accepted, no effect yet: read and write buffer of the cleaner.",
+        "Read and write buffers of log.cleaner.threads rounds.",
         at_least(0),
         dynamic=True,
     )
     log_cleaner_io_buffer_load_factor: float = define(
         DOUBLE,
         0.9,
-        "Accepted, no effect yet: how full the map of keys may get.",
+        "How full the offset map of a round may get.",
         between(0, 1),
         dynamic=True,
     )
     log_cleaner_backoff_ms: int = define(
         LONG,
         15_000,
-        "Accepted, no effect yet: pause when there is nothing to compact.",
+        "Wait between two looks for logs to compact, at least 100 ms.",
         at_least(0),
         dynamic=True,
     )

@@ -59,7 +59,7 @@ class LogConfig:
     delete_retention_ms: int = define(
         LONG,
         DAY_MS,
-        "Accepted, no effect yet: how long a compacted topic keeps tombstones.",
+        "How long a compacted topic keeps a tombstone after the first round that meets it (KIP-534).",
         at_least(0),
         synonyms=("log.cleaner.delete.retention.ms",),
     )
@@ -94,7 +94,7 @@ class LogConfig:
     max_compaction_lag_ms: int = define(
         LONG,
         LONG_MAX,
-        "Accepted, no effect yet: longest time a record may stay out of compaction.",
+        "Age of a record from which its log is compacted whatever its dirty ratio is (KIP-354).",
         at_least(1),
         synonyms=("log.cleaner.max.compaction.lag.ms",),
     )
@@ -148,14 +148,14 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = define(
         DOUBLE,
         0.5,
-        "Accepted, no effect yet: share of a log that must be uncompacted before the cleaner takes it.",
+        "Share of dirty bytes above which a log is compacted.",
         between(0, 1),
         synonyms=("log.cleaner.min.cleanable.ratio",),
     )
     min_compaction_lag_ms: int = define(
         LONG,
         0,
-        "Accepted, no effect yet: time a record stays uncompacted at least.",
+        "Age below which a record is not compacted.",
         at_least(0),
         synonyms=("log.cleaner.min.compaction.lag.ms",),
     )
@@ -263,6 +263,13 @@ class LogConfig:
     def deletes(self) -> bool:
         """Whether old segments are deleted by retention."""
         return "delete" in self.cleanup_policy
+
+    @cached_property
+    def max_segment_ms(self) -> int:
+        """How long a segment is active: a record in the active segment is not compacted."""
+        if self.compacted:
+            return min(self.segment_ms, self.max_compaction_lag_ms)
+        return self.segment_ms
 
     @cached_property
     def flushes_appends(self) -> bool:

@@ -13,9 +13,10 @@ closed, which it looks at before each read of a segment.
                          of length -1, and a line, the error
 
 An error of the disk is raised as OSError in the broker, too, damage as KafkaError. A process that ends by itself or by
-`kill` raises UnknownServerError: the round is over, and the next one starts another process.
+`kill` raises UnknownServerError: the round is over, and the next one starts another process. So does a process that
+cannot be started: that is no fault of the disk.
 
-Owner: a thread of the pool, one call at a time; `kill` may be called on any thread.
+Owner: a thread of the pool, one call at a time; `kill`, `end` and `close` may be called on any thread.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ _PIECE_BYTES: Final = 1 << 16
 class CleanerProcess:
     """A process that cleans, with memory of *sizes*, at up to *max_bytes_per_second*; started when it is needed."""
 
-    def __init__(self, sizes: CleanerSizes, *, max_bytes_per_second: float = float("inf")) -> None:
+    def __init__(self, sizes: CleanerSizes, max_bytes_per_second: float = float("inf")) -> None:
         self._sizes = sizes
         self._max_bytes_per_second = max_bytes_per_second
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_ended = False
 
     @property
     def pid(self) -> int | None:
@@ -63,6 +65,11 @@ class CleanerProcess:
         process = self._process
         if process is not None:
             process.kill()
+
+    def end(self) -> None:
+        """End the process at once, for good: every round fails from now on."""
+        self._is_ended = True
+        self.kill()
 
     def close(self) -> None:
         """End the process and wait for its end. Slow."""
@@ -82,12 +89,20 @@ class CleanerProcess:
 
     def begin(self, segments: Sequence[SourceSegment], limits: RoundLimits) -> int:
         """Have the process read the dirty part of a log; return the end of the map."""
-        if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
+        if self._process is None and not self._is_ended:
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", __name__],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    process_group=0,  # Ctrl-C at a terminal is for the broker, which ends this one
+                )
+            except OSError as error:
+                raise UnknownServerError(
+                    f"the process of the log cleaner cannot be started: {error}"
+                ) from error
+        if self._is_ended:  # after the start: `end` kills the process that it finds
+            self._ended()
         self._send(
             {
                 "segments": segments,

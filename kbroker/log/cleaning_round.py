@@ -87,6 +87,13 @@ class CleaningRound:
         """The checkpoint after the round; None while it goes on, and after a round that ended early."""
         self.files: list[str] = []
         """Files of the segments that were replaced, renamed, for a later task to remove."""
+        self.bytes_before = self.bytes_after = 0
+        """Sizes of the segments that were replaced, and of those in their place."""
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the round ends at its next step, because the log was cut or fenced."""
+        return self._log.failure is not None or self._log.truncations != self._truncations
 
     def steps(self) -> Steps:
         """Yield what the pool has to do. Raise what the cleaner and the log raise."""
@@ -128,10 +135,8 @@ class CleaningRound:
         """Return whether the log still has *segments*, and everything by which the round decides."""
         log = self._log
         index = log.segments.index_of(segments[0].base_offset)
-        return (
-            log.failure is None
-            and log.truncations == self._truncations
-            and list(log.segments[index : index + len(segments)]) == list(segments)
+        return not self.is_outdated and (
+            list(log.segments[index : index + len(segments)]) == list(segments)
         )
 
     def _replace(
@@ -157,6 +162,9 @@ class CleaningRound:
             yield replacement.sync
             return False
         self.files += log.replace_segments(replacement)
+        if replacement.is_replaced:
+            self.bytes_before += sum(each.size for each in old)
+            self.bytes_after += replacement.segment.size
         yield replacement.sync
         log.complete_replacement(replacement)
         yield replacement.sync

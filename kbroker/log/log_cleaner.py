@@ -3,16 +3,18 @@
 Theory of operation
 ===================
 `look` is called every log.cleaner.backoff.ms, and after each round. It takes the log with the highest cleanable ratio
-of those that are due, if a cleaner is free: there are log.cleaner.threads. The work of a round goes to the pool, the
-steps in between run on the owner's thread.
+of those that are due, if a worker is free: there are log.cleaner.threads. The work of a round goes to an executor, the
+steps in between run on the owner's thread. Other settings replace the workers: the rounds under way end, and the next
+look begins them again.
 
 A round that fails by damage, or that meets a transactional batch at once, sets its partition aside until the broker
 restarts, and reports it with the reason: the log is served, and not compacted. An error of the disk takes the directory
-offline, as any does. A cleaner process that ends is no fault of the log, nor is a truncation: the next look begins
-another round.
+offline, as any does. A worker that fails is no fault of the log, nor is a truncation: the next look begins another
+round. A round that a truncation or the removal of its log made useless is not waited for: a throttled one may take
+hours.
 
 Invariants:
-1. One round of a log runs at a time, and one round of a cleaner.
+1. One round of a log runs at a time, and one round of a worker.
 2. The first dirty offset of a log moves when its round has reached the end, and not otherwise.
 3. A log without a high watermark here, of which nothing is known to be committed, is not cleaned.
 
@@ -22,11 +24,14 @@ Owner: `LogManager`, on the owner's thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from concurrent.futures import Executor
+from typing import Final, NamedTuple, Protocol
 
 from kbroker.common.topic_partition import TopicPartition
+from kbroker.config import BrokerConfig
 from kbroker.config.log import LogConfig
-from kbroker.log.cleaning_round import CleaningRound, MakeCleaner, state_of
+from kbroker.log.cleaner import CleanerSizes, RoundLimits, SourceSegment
+from kbroker.log.cleaning_round import CleaningRound, RoundCleaner, Steps, state_of
 from kbroker.log.core.log_to_clean import LogToClean, log_to_clean, next_to_clean
 from kbroker.log.log_dir import LogDir
 from kbroker.log.log_flusher import InPool
@@ -50,29 +55,114 @@ UNCLEANABLE: Final = (
 """Errors of the records themselves: another round would meet them again."""
 
 
+MIN_BUFFER_BYTES: Final = 4096
+"""The smallest read buffer; log.cleaner.io.buffer.size may be 0."""
+
+
+class CleanerConfig(NamedTuple):
+    """The settings of a broker's cleaner."""
+
+    threads: int
+    """Rounds at a time; 0: nothing is compacted."""
+    sizes: CleanerSizes
+    """Of one round."""
+    max_bytes_per_second: float
+    """Of one round: all of them together keep to log.cleaner.io.max.bytes.per.second."""
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> CleanerConfig:
+        """Return the log.cleaner settings of *config*, for one round each."""
+        each = max(config.log_cleaner_threads, 1)
+        return cls(
+            config.log_cleaner_threads if config.log_cleaner_enable else 0,
+            CleanerSizes(
+                config.log_cleaner_dedupe_buffer_size // each,
+                config.log_cleaner_io_buffer_load_factor,
+                max(config.log_cleaner_io_buffer_size // each // 2, MIN_BUFFER_BYTES),
+            ),
+            config.log_cleaner_io_max_bytes_per_second / each,
+        )
+
+
+class CleanerWorker(Protocol):
+    """Does the slow part of rounds, one after the other: a `CleanerProcess`."""
+
+    def round(self, segments: Sequence[SourceSegment], limits: RoundLimits, /) -> RoundCleaner:
+        """Return the cleaner of a new round."""
+
+    def kill(self) -> None:
+        """Have the round under way fail, if there is one."""
+
+    def end(self) -> None:
+        """Have every round fail from now on."""
+
+    def close(self) -> None:
+        """Free what it holds, between two rounds. Slow."""
+
+
+NewWorker = Callable[[CleanerSizes, float], CleanerWorker]
+"""Makes a worker, of that size, for up to so many bytes in a second."""
+
+
+class RoundListener(Protocol):
+    """Learns how rounds end."""
+
+    def cleaned(self, key: TopicPartition, cleaning: CleaningRound, seconds: float) -> None:
+        """Handle a round that reached its end."""
+
+    def round_failed(self, key: TopicPartition, why: KafkaError) -> None:
+        """Handle a round that is to be repeated."""
+
+    def set_aside(self, key: TopicPartition, why: KafkaError) -> None:
+        """Handle a partition that is not compacted any more, until the broker restarts."""
+
+
+class Compaction(NamedTuple):
+    """What compaction needs of the broker."""
+
+    new_worker: NewWorker
+    executor: Executor
+    """For the slow work of rounds alone: a throttled one may take hours. `LogCleaner.close` shuts it down."""
+    listener: RoundListener
+
+
+class _Running(NamedTuple):
+    """A round that has begun."""
+
+    key: TopicPartition
+    log: UnifiedLog
+    cleaning: CleaningRound
+    steps: Steps
+    worker: CleanerWorker
+    begun_ms: int
+    high_watermark: Callable[[TopicPartition], int | None]
+
+
 class LogCleaner:
-    """Compacts *logs*, each in the directory that *where* names, with as many rounds at a time as *cleaners*."""
+    """Compacts *logs*, each in the directory that *where* names; nothing before the first `configure`."""
 
     def __init__(
         self,
         logs: Mapping[TopicPartition, UnifiedLog],
         where: Mapping[TopicPartition, LogDir],
-        in_pool: InPool,
-        cleaners: Sequence[MakeCleaner],
+        in_executor: InPool,
+        compaction: Compaction,
         *,
         now_ms: Callable[[], int],
         remove_later: Callable[[TopicPartition, Sequence[str]], None],
-        set_aside: Callable[[TopicPartition, KafkaError], None],
     ) -> None:
-        """*remove_later* receives the files of replaced segments; *set_aside* a partition that cannot be cleaned."""
+        """*remove_later* receives the files of replaced segments."""
         self._logs = logs
         self._where = where
-        self._in_pool = in_pool
-        self._idle = list(cleaners)
+        self._in_executor = in_executor
+        self._new_worker, self._executor, self._listener = compaction
         self._now_ms = now_ms
         self._remove_later = remove_later
-        self._set_aside = set_aside
-        self._running: dict[UnifiedLog, None] = {}
+        self._config: CleanerConfig | None = None
+        self._workers: list[CleanerWorker] = []
+        """Those with the present settings."""
+        self._idle: list[CleanerWorker] = []
+        self._running: dict[UnifiedLog, _Running] = {}
         self._uncleanable: dict[UnifiedLog, KafkaError] = {}
         self._is_stopped = False
 
@@ -85,12 +175,39 @@ class LogCleaner:
             if log in self._uncleanable
         }
 
+    def configure(self, config: CleanerConfig) -> None:
+        """Go by *config*. Rounds under way end, unless nothing has changed."""
+        if config == self._config or self._is_stopped:
+            return
+        self._config = config
+        former, idle = self._workers, self._idle
+        self._workers = [
+            self._new_worker(config.sizes, config.max_bytes_per_second)
+            for _ in range(config.threads)
+        ]
+        self._idle = list(self._workers)
+        for worker in former:
+            worker.end()
+        for worker in idle:
+            self._executor.submit(worker.close)  # one within a round is closed at its end
+
     def stop(self) -> None:
-        """Begin no round, and no further step of one."""
+        """Begin no round, and no further step of one; have those under way fail."""
         self._is_stopped = True
+        for worker in (*self._workers, *(each.worker for each in self._running.values())):
+            worker.end()
+
+    def close(self) -> None:
+        """Wait for the work of the rounds, after `stop`. Slow."""
+        self._executor.shutdown(wait=True)
+        for worker in (*self._workers, *(each.worker for each in self._running.values())):
+            worker.close()
 
     def look(self, high_watermark: Callable[[TopicPartition], int | None]) -> None:
-        """Begin rounds while a log is due and a cleaner is free; one round of a log."""
+        """Begin rounds while a log is due and a worker is free; one round of a log."""
+        for running in self._running.values():
+            if running.cleaning.is_outdated or self._logs.get(running.key) is not running.log:
+                running.worker.kill()
         begun: set[TopicPartition] = set()
         while self._idle and not self._is_stopped:
             due = self._candidates(high_watermark)
@@ -113,6 +230,7 @@ class LogCleaner:
                 or log in self._running
                 or log in self._uncleanable
                 or log.failure is not None
+                or _is_clean(log)
             ):
                 continue
             mark = high_watermark(key)
@@ -135,50 +253,56 @@ class LogCleaner:
         high_watermark: Callable[[TopicPartition], int | None],
     ) -> None:
         log = self._logs[key]
-        make_cleaner = self._idle.pop()
-        self._running[log] = None
-        cleaning = CleaningRound(log, to_clean, make_cleaner, self._now_ms())
-        steps = cleaning.steps()
+        worker = self._idle.pop()
+        cleaning = CleaningRound(log, to_clean, worker.round, self._now_ms())
+        running = _Running(
+            key, log, cleaning, cleaning.steps(), worker, self._now_ms(), high_watermark
+        )
+        self._running[log] = running
+        self._go_on(running, None)
 
-        def ended() -> None:
-            del self._running[log]
-            self._idle.append(make_cleaner)
-            if cleaning.files:
-                self._remove_later(key, cleaning.files)
-            if self._logs.get(key) is log and cleaning.clean_below is not None:
-                log.clean_below = cleaning.clean_below
+    def _go_on(self, running: _Running, error: Exception | None) -> None:
+        """Have the next step of a round done, after one that ended with *error* if any."""
+        key, cleaning, steps = running.key, running.cleaning, running.steps
+        if self._is_stopped or self._logs.get(key) is not running.log:
+            self._ended(running)  # closing the log has cancelled the replacement
+            return
+        try:
+            work = next(steps) if error is None else steps.throw(error)
+        except StopIteration:
+            self._ended(running)
+            if cleaning.clean_below is not None:
+                seconds = (self._now_ms() - running.begun_ms) / 1000
+                self._listener.cleaned(key, cleaning, seconds)
+                self.look(running.high_watermark)
+        except UNCLEANABLE as problem:
+            self._ended(running)
+            self._set_uncleanable(key, running.log, problem)
+            self.look(running.high_watermark)
+        except KafkaError as problem:
+            self._ended(running)
+            if not cleaning.is_outdated and running.worker in self._workers:
+                self._listener.round_failed(key, problem)
+        except Exception:
+            self._ended(running)
+            raise
+        else:
+            self._work(running, work)
 
-        def go_on(error: Exception | None = None) -> None:
-            if self._is_stopped or self._logs.get(key) is not log:
-                ended()  # closing the log has cancelled the replacement
-                return
-            try:
-                work = next(steps) if error is None else steps.throw(error)
-            except StopIteration:
-                ended()
-                if cleaning.clean_below is not None:
-                    self.look(high_watermark)
-            except UNCLEANABLE as problem:
-                ended()
-                self._set_uncleanable(key, log, problem)
-                self.look(high_watermark)
-            except KafkaError:
-                ended()  # the log is fenced, or the process ended
-            except Exception:
-                ended()
-                raise
-            else:
-                self._work(key, work, go_on)
+    def _ended(self, running: _Running) -> None:
+        key, log, cleaning, worker = running.key, running.log, running.cleaning, running.worker
+        del self._running[log]
+        if worker in self._workers:
+            self._idle.append(worker)
+        elif not self._is_stopped:
+            self._executor.submit(worker.close)
+        if cleaning.files:
+            self._remove_later(key, cleaning.files)
+        if self._logs.get(key) is log and cleaning.clean_below is not None:
+            log.clean_below = cleaning.clean_below
 
-        go_on()
-
-    def _work(
-        self,
-        key: TopicPartition,
-        work: Callable[[], object],
-        go_on: Callable[[Exception | None], None],
-    ) -> None:
-        """Have the pool do *work*; errors of Kafka's kind go to the round, those of the disk to the directory."""
+    def _work(self, running: _Running, work: Callable[[], object]) -> None:
+        """Have *work* done; errors of Kafka's kind go to the round, those of the disk to the directory."""
         problems: list[KafkaError] = []
 
         def run() -> None:
@@ -189,12 +313,20 @@ class LogCleaner:
 
         def finished(error: BaseException | None) -> None:
             if error is None:
-                go_on(problems[0] if problems else None)
+                self._go_on(running, problems[0] if problems else None)
             elif isinstance(error, Exception):
-                go_on(error)
+                self._go_on(running, error)
 
-        self._in_pool(self._where[key], run, finished)
+        self._in_executor(self._where[running.key], run, finished)
 
     def _set_uncleanable(self, key: TopicPartition, log: UnifiedLog, error: KafkaError) -> None:
         self._uncleanable[log] = error
-        self._set_aside(key, error)
+        self._listener.set_aside(key, error)
+
+
+def _is_clean(log: UnifiedLog) -> bool:
+    """Return whether no sealed segment has anything dirty. Cheap: a broker may have thousands of such logs."""
+    active = log.segments[-1].base_offset
+    return log.log_start_offset >= active or (
+        log.clean_below is not None and log.clean_below >= active
+    )

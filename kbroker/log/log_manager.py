@@ -32,8 +32,7 @@ from kbroker.log.checkpoint_contents import CheckpointContents, Files
 from kbroker.log.claimed_log_dirs import ClaimedLogDirs
 from kbroker.log.clean_shutdown import close_all
 from kbroker.log.clean_shutdown_file import NO_BROKER_EPOCH
-from kbroker.log.cleaning_round import MakeCleaner
-from kbroker.log.log_cleaner import LogCleaner
+from kbroker.log.log_cleaner import CleanerConfig, Compaction, LogCleaner
 from kbroker.log.log_dir import LoadedLogDir, LogDir, PendingDelete
 from kbroker.log.log_dir_histories import LogDirHistories
 from kbroker.log.log_dir_history import LogDirHistory
@@ -53,8 +52,7 @@ class LogManager:
 
     *config_of* gives a topic's settings, *now_ms* the wall clock, *on_failure* is called with a directory
     that went offline and the partitions in it, *on_flush* with the partition of a synced log (on the owner's thread).
-    Each of *cleaners* makes the slow part of one round of compaction at a time; without any, nothing is compacted.
-    *on_uncleanable* is called with a partition that is set aside, and why.
+    Without *compaction* no log is compacted.
     """
 
     def __init__(
@@ -69,10 +67,7 @@ class LogManager:
         recovery_threads: int = 2,
         boot_id: str = "",
         on_flush: Callable[[TopicPartition], None] = lambda _partition: None,
-        cleaners: Sequence[MakeCleaner] = (),
-        on_uncleanable: Callable[[TopicPartition, KafkaError], None] = lambda _partition, _why: (
-            None
-        ),
+        compaction: Compaction | None = None,
     ) -> None:
         self._log_dirs = log_dirs
         self._disk = log_dirs.disk
@@ -91,14 +86,13 @@ class LogManager:
         """Logs that were taken away, with their new paths, until these are synced. A power loss may bring back the
         former ones: a log that begins meanwhile begins in the same directory, so that the partition is not in two."""
         self._flushing = LogFlusher(self._logs, self._where, self._in_pool, on_flush)
-        self._cleaner = LogCleaner(
+        self._cleaner = compaction and LogCleaner(
             self._logs,
             self._where,
-            self._in_pool,
-            cleaners,
+            partial(self._in_executor, compaction.executor),
+            compaction,
             now_ms=now_ms,
             remove_later=self._remove_later,
-            set_aside=on_uncleanable,
         )
         self._checkpointing = CheckpointContents(
             self._logs, self._where, lambda: self.missing_logs.union(self.failed)
@@ -471,14 +465,25 @@ class LogManager:
                 PendingDelete(due_ms, self._where[key], tuple(paths), False)
             )
 
+    def configure_cleaner(self, config: CleanerConfig) -> None:
+        """Compact with other settings; nothing is compacted before the first ones."""
+        if self._cleaner is not None:
+            self._cleaner.configure(config)
+
     def compact(self, high_watermark: Callable[[TopicPartition], int | None]) -> None:
-        """Begin rounds of compaction over the logs that are due, with the cleaners that are free."""
-        self._cleaner.look(high_watermark)
+        """Begin rounds of compaction over the logs that are due, as many at a time as log.cleaner.threads."""
+        if self._cleaner is not None:
+            self._cleaner.look(high_watermark)
+
+    def stop_compaction(self) -> None:
+        """End the rounds of compaction, before `close`."""
+        if self._cleaner is not None:
+            self._cleaner.stop()
 
     @property
     def uncleanable(self) -> dict[TopicPartition, KafkaError]:
         """Partitions that compaction has set aside, and why."""
-        return self._cleaner.uncleanable
+        return self._cleaner.uncleanable if self._cleaner is not None else {}
 
     def expire_producers(self, idle_ms: int) -> int:
         """Remove producers that wrote nothing for *idle_ms*; return how many."""
@@ -563,7 +568,17 @@ class LogManager:
         work: Callable[[], None],
         finished: Callable[[BaseException | None], None] | None = None,
     ) -> None:
-        """Run *work* in the pool; an OSError of it takes the directory offline. Call *finished* at every end.
+        """Run *work* in the pool, as `_in_executor`."""
+        self._in_executor(self._executor, directory, work, finished)
+
+    def _in_executor(
+        self,
+        executor: Executor,
+        directory: LogDir,
+        work: Callable[[], None],
+        finished: Callable[[BaseException | None], None] | None = None,
+    ) -> None:
+        """Run *work*; an OSError of it takes the directory offline. Call *finished* at every end.
 
         Any other error is raised on the owner's thread, after *finished* was called.
         """
@@ -577,7 +592,7 @@ class LogManager:
             if error is not None and not isinstance(error, OSError):
                 raise error
 
-        future = self._executor.submit(work)
+        future = executor.submit(work)
         future.add_done_callback(lambda done: self._call_owner(lambda: came_back(done)))
 
     def _directory_failed(self, directory: LogDir, error: OSError) -> None:
@@ -601,7 +616,9 @@ class LogManager:
         A directory in which a log could not be closed, or was damaged when it was loaded, gets no
         clean-shutdown marker. The others get theirs.
         """
-        self._cleaner.stop()
+        if self._cleaner is not None:
+            self._cleaner.stop()
+            self._cleaner.close()
         clean = True
         for directory in self._directories:
             if directory.failure is not None:

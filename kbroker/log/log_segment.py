@@ -203,7 +203,7 @@ class LogSegment:
         if first == _UNREAD:
             first = self.first_timestamp()
         waited = max_timestamp - first if first >= 0 else now_ms - self.created_ms
-        return waited > config.segment_ms or self.index_is_full(config.segment_index_bytes)
+        return waited > config.max_segment_ms or self.index_is_full(config.segment_index_bytes)
 
     def holds(self, info: BatchInfo) -> bool:
         """Return whether a batch with these offsets can be in this segment."""

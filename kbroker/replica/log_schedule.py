@@ -1,4 +1,4 @@
-"""The schedule of the log manager: retention, flushes, checkpoints, removal of deleted logs.
+"""The schedule of the log manager: retention, compaction, flushes, checkpoints, removal of deleted logs.
 
 `LogManager` does the work; this file decides when. A task that raises is logged and runs again at its next time.
 Owner: the reactor's thread.
@@ -13,6 +13,7 @@ from twisted.logger import Logger
 
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig
+from kbroker.log.log_cleaner import CleanerConfig
 from kbroker.log.log_manager import LogManager
 
 log = Logger()
@@ -22,6 +23,9 @@ LOOK_SECONDS = 1.0
 
 SOON_SECONDS = 0.1
 """The delay before a log start offset that a client moved is checkpointed."""
+
+SHORTEST_BACKOFF_SECONDS = 0.1
+"""Between two looks for logs to compact; log.cleaner.backoff.ms may be 0."""
 
 
 class LogSchedule:
@@ -46,6 +50,7 @@ class LogSchedule:
         self._log_start_advanced = log_start_advanced
         self._timers: set[Any] = set()
         self._checkpoint_due = False
+        self._compaction_timer: Any = None
 
     def start(self) -> None:
         """Start the timers."""
@@ -55,10 +60,18 @@ class LogSchedule:
         self._every(LOOK_SECONDS, self._log_manager.remove_due)
         self._every(config.replica_high_watermark_checkpoint_interval_ms / 1000, self._checkpoint)
         self._every(config.producer_id_expiration_check_interval_ms / 1000, self._expire_producers)
+        self._compact_later()
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Use *config* from now on; timers keep the interval that they started with."""
+        """Use *config* from now on; timers keep the interval that they started with, except that of compaction."""
+        backoff_ms = self._config.log_cleaner_backoff_ms
         self._config = config
+        self._log_manager.configure_cleaner(CleanerConfig.of(config))
+        timer = self._compaction_timer
+        if timer is not None and timer.active() and config.log_cleaner_backoff_ms != backoff_ms:
+            timer.cancel()
+            self._timers.discard(timer)
+            self._compact_later()
 
     def stop(self) -> None:
         """Stop the timers."""
@@ -96,6 +109,13 @@ class LogSchedule:
         if expired:
             log.info("expired {count} idle producer ids", count=expired)
 
+    def _compact_later(self) -> None:
+        seconds = max(self._config.log_cleaner_backoff_ms / 1000, SHORTEST_BACKOFF_SECONDS)
+        self._compaction_timer = self._after(seconds, self._compact, self._compact_later)
+
+    def _compact(self) -> None:
+        self._log_manager.compact(self._high_watermark)
+
     def _retention_bound(self, key: TopicPartition) -> int:
         """Bound retention by the high watermark; a log that is not hosted yet keeps everything.
 
@@ -116,7 +136,7 @@ class LogSchedule:
         seconds: float,
         work: Callable[[], object],
         then: Callable[[], None] = lambda: None,
-    ) -> None:
+    ) -> Any:
         def run() -> None:
             self._timers.discard(timer)
             try:
@@ -127,3 +147,4 @@ class LogSchedule:
 
         timer = self._reactor.callLater(seconds, run)
         self._timers.add(timer)
+        return timer

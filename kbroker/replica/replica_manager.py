@@ -10,7 +10,7 @@ The composition root gives every dependency, and none is replaced later. The rep
 | `state_changes` | applies LeaderAndIsr and StopReplica of the controller to roles and logs |
 | `purgatory` | delays requests until a high watermark, a log end or a fetch session changes |
 | `fetch_sessions` | the incremental fetch sessions (KIP-227) |
-| `log_schedule`, `isr_expiration` | timers: retention, flushes, checkpoints; followers that lag |
+| `log_schedule`, `isr_expiration` | timers: retention, compaction, flushes, checkpoints; followers that lag |
 | `followers` | which followers' brokers are alive |
 
 Events that concern every partition enter here: a registration, the end of a session, new settings, a failed log
@@ -219,6 +219,7 @@ class ReplicaManager:
         """Close every log cleanly, in the disk pool; fires with whether all was clean."""
         self.state_changes.close()
         self.log_schedule.stop()
+        self.log_manager.stop_compaction()
         high_watermarks = self.log_schedule.high_watermarks()
         self.registry.clear()
 

@@ -6,7 +6,7 @@ The broker is `kbroker.app.broker.Broker` itself, composed by its own code; only
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,6 +27,7 @@ from kbroker.log.disk import read_file
 from kbroker.log.partition_metadata_file import PARTITION_METADATA, decode_partition_metadata
 from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.previous_session import PreviousSession
+from tests.kit.inline_cleaner import InlineCleaner
 from tests.kit.simulated_disk import SimulatedDisk
 from tests.simulation.clock import DiskPool, Process, Scheduler
 from tests.simulation.disk_checks import wrong_at_the_end
@@ -186,6 +187,7 @@ class Node:
         world = World(
             disk=self.disk,
             disk_pool=lambda _threads: DiskPool(process, rng),
+            new_cleaner_worker=partial(InlineCleaner, disk=self.disk),
             wall_clock=lambda: EPOCH + self._scheduler.now,
             new_uuid=lambda: UUID(int=rng.getrandbits(128), version=4),
             random_below=rng.randrange,

@@ -135,6 +135,17 @@ def test_every_synonym_of_a_topic_setting_is_a_broker_setting() -> None:
     assert missing == set()
 
 
+def test_each_round_of_compaction_has_memory_and_may_read() -> None:
+    given = {"zookeeper.connect": "zk:2181", "log.cleaner.threads": "4"}
+    BrokerConfig.of({**given, "log.cleaner.dedupe.buffer.size": str(4 << 20)})
+    for wrong in (
+        {"log.cleaner.dedupe.buffer.size": str((4 << 20) - 4)},
+        {"log.cleaner.io.max.bytes.per.second": "0"},
+    ):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            BrokerConfig.of({**given, **wrong})
+
+
 def test_every_default_satisfies_its_own_bounds() -> None:
     for setting in [*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values()]:
         if setting.default is not None and setting.validator is not None:

@@ -106,6 +106,31 @@ def test_a_process_that_is_killed_fails_its_round_and_the_next_round_has_another
     assert process.pid not in (None, killed)
 
 
+def test_a_process_that_was_ended_begins_no_other_round(
+    process: CleanerProcess, tmp_path: Path
+) -> None:
+    segments = segments_in(tmp_path)
+    there = process.round(segments, LIMITS)
+    there.build_offset_map()
+    process.end()
+    with pytest.raises(UnknownServerError):
+        list(there.cleaned(segments))
+    with pytest.raises(UnknownServerError):
+        process.round(segments, LIMITS).build_offset_map()
+    assert process.pid is None
+
+
+def test_a_process_that_cannot_be_started_is_no_error_of_the_disk(
+    process: CleanerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments = segments_in(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
+    with pytest.raises(UnknownServerError, match="cannot be started"):
+        process.round(segments, LIMITS).build_offset_map()
+    monkeypatch.undo()
+    assert process.round(segments, LIMITS).build_offset_map() == 2 * RECORDS
+
+
 def test_a_group_that_is_not_read_to_its_end_does_not_disturb_the_next_round(
     process: CleanerProcess, tmp_path: Path
 ) -> None:

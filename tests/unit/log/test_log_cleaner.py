@@ -2,71 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.log.cleaner import Cleaner, CleanerSizes
-from kbroker.log.disk import OS_DISK
-from kbroker.log.log_manager import LogManager
+from kbroker.config import BrokerConfig
+from kbroker.log.cleaner import CleanerSizes
+from kbroker.log.log_cleaner import CleanerConfig
 from kbroker.log.unified_log import UnifiedLog
-from kclient.wire.batches import TRANSACTIONAL, parse
-from kclient.wire.errors import KafkaError, UnknownServerError
-from kclient.wire.records import Record, encode_batch
-from tests.kit.log_managers import ID, Broker
+from kclient.wire.batches import TRANSACTIONAL
+from kclient.wire.errors import UnknownServerError
+from tests.kit.inline_cleaner import CONFIG, CompactingBroker, filled, put
+from tests.kit.log_managers import ID
 from tests.kit.logs import records
 
-SETTINGS = {"segment_bytes": 160, "index_interval_bytes": 1, "cleanup_policy": ("compact",)}
 T0: TopicPartition = ("t", 0)
-
-
-class CompactingBroker(Broker):
-    """A broker with *count* cleaners that run in its pool, and the partitions that were set aside."""
-
-    def __init__(self, *paths: Path, count: int = 1, **settings: Any) -> None:
-        self.set_aside: dict[TopicPartition, KafkaError] = {}
-        self.failing: list[KafkaError] = []
-        cleaners = [self._make_cleaner] * count
-        super().__init__(*paths, **{**SETTINGS, **settings}, new_manager=self._with(cleaners))
-
-    def _with(self, cleaners: list[Any]) -> Callable[..., LogManager]:
-        def new_manager(*args: Any, **fields: Any) -> LogManager:
-            return LogManager(
-                *args,
-                **fields,
-                cleaners=cleaners,
-                on_uncleanable=self.set_aside.__setitem__,
-            )
-
-        return new_manager
-
-    def _make_cleaner(self, segments: Any, limits: Any) -> Cleaner:
-        cleaner = Cleaner(OS_DISK, segments, limits, CleanerSizes(24 * 100, 0.9, 1 << 16))
-        if self.failing:
-            error = self.failing.pop()
-
-            def build_offset_map() -> int:
-                raise error
-
-            cleaner.build_offset_map = build_offset_map  # type: ignore[method-assign]
-        return cleaner
-
-
-def put(log: UnifiedLog, *keys: bytes, **fields: int) -> None:
-    for key in keys:
-        batch = encode_batch([Record(0, 1, key, b"v")], **fields)
-        log.append_as_leader(batch, parse(batch), 0, 1)
-
-
-def filled(broker: Broker, number: int = 0) -> UnifiedLog:
-    """A log of four segments in which most of the first two is superseded."""
-    log = broker.dirs.create("t", number, ID)
-    put(log, b"a", b"b", b"c", b"d", b"a", b"b", b"e", b"f")
-    log.flush()
-    return log
 
 
 def offsets(log: UnifiedLog) -> list[int]:
@@ -119,6 +70,8 @@ def test_what_is_not_committed_or_not_compacted_stays(broker: CompactingBroker) 
 
 def test_every_log_that_is_due_gets_its_round_with_one_cleaner(broker: CompactingBroker) -> None:
     logs = [filled(broker, number) for number in range(3)]
+    for worker in broker.workers:
+        worker.failing.append(UnknownServerError("ended"))
     broker.dirs.compact(lambda _key: 8)
     assert [log.clean_below for log in logs] == [6, 6, 6]
 
@@ -168,8 +121,8 @@ def test_a_damaged_log_is_set_aside_with_the_reason_and_others_are_compacted(
     broker.dirs.compact(lambda _key: 8)
     assert log.clean_below == 6
     assert damaged.clean_below is None
-    assert list(broker.set_aside) == list(broker.dirs.uncleanable) == [T0]
-    assert path.name in str(broker.set_aside[T0])
+    assert list(broker.rounds.aside) == list(broker.dirs.uncleanable) == [T0]
+    assert path.name in str(broker.rounds.aside[T0])
     assert not broker.failures
     put(damaged, b"x")  # it is served as before
     broker.dirs.delete("t", 0)
@@ -186,7 +139,7 @@ def test_a_log_that_begins_with_transactions_is_set_aside_and_not_tried_again(
     log.flush()
     for _ in range(2):
         broker.dirs.compact(lambda _key: 5)
-    assert "transactional" in str(broker.set_aside[T0])
+    assert "transactional" in str(broker.rounds.aside[T0])
     assert offsets(log) == list(range(5))
 
 
@@ -194,23 +147,125 @@ def test_a_cleaner_that_ends_within_a_round_is_no_fault_of_the_log(
     broker: CompactingBroker,
 ) -> None:
     log = filled(broker)
-    broker.failing.append(UnknownServerError("the process ended"))
+    broker.workers[0].failing.append(UnknownServerError("the process ended"))
     broker.dirs.compact(lambda _key: 8)
     assert log.clean_below is None
-    assert not broker.set_aside
+    assert not broker.rounds.aside
+    assert ["ended" in str(each) for each in broker.rounds.failed] == [True]
     broker.dirs.compact(lambda _key: 8)
     assert log.clean_below == 6
 
 
-def test_a_log_that_is_deleted_during_its_round_frees_the_cleaner(tmp_path: Path) -> None:
-    broker = CompactingBroker(tmp_path / "a", holds=True)
+def test_a_log_that_is_deleted_during_its_round_frees_the_worker_at_once(tmp_path: Path) -> None:
+    broker = CompactingBroker(tmp_path / "a", holds_rounds=True)
     broker.start()
     filled(broker, 0)
     broker.dirs.compact(lambda _key: 8)
+    broker.dirs.compact(lambda _key: 8)
+    assert not broker.workers[0].kills
     broker.dirs.delete("t", 0)
-    broker.pool.run()
+    broker.dirs.compact(lambda _key: 8)
+    assert broker.workers[0].kills
+    broker.executor.run()
     assert not broker.failures
+    assert not broker.rounds.failed
     log = filled(broker, 1)
     broker.dirs.compact(lambda _key: 8)
-    broker.pool.run()
+    broker.executor.run()
     assert log.clean_below == 6
+
+
+def test_a_round_over_a_log_that_was_cut_is_not_waited_for(tmp_path: Path) -> None:
+    broker = CompactingBroker(tmp_path / "a", holds_rounds=True)
+    broker.start()
+    log = filled(broker)
+    broker.workers[0].failing_groups.append(UnknownServerError("killed"))
+    broker.dirs.compact(lambda _key: 8)
+    broker.executor.waiting.pop(0)()  # the map; the next step filters a group
+    log.truncate_to(7)
+    broker.dirs.compact(lambda _key: 8)
+    assert broker.workers[0].kills == 1
+    broker.executor.run()
+    assert not broker.rounds.failed
+    assert log.clean_below is None
+
+
+def test_rounds_do_not_wait_for_the_pool_of_the_disks_nor_that_for_them(tmp_path: Path) -> None:
+    broker = CompactingBroker(tmp_path / "a", holds_rounds=True)
+    broker.start()
+    log = filled(broker)
+    broker.dirs.compact(lambda _key: 8)
+    assert broker.executor.waiting
+    put(log, b"g", b"h")
+    broker.dirs.checkpoint({})
+    assert (tmp_path / "a" / "recovery-point-offset-checkpoint").read_text().startswith("0\n1\n")
+
+
+def test_without_threads_nothing_is_compacted(tmp_path: Path) -> None:
+    broker = CompactingBroker(tmp_path / "a", config=CONFIG._replace(threads=0))
+    broker.start()
+    log = filled(broker)
+    broker.dirs.compact(lambda _key: 8)
+    assert log.clean_below is None
+    broker.dirs.configure_cleaner(CONFIG)
+    broker.dirs.compact(lambda _key: 8)
+    assert log.clean_below == 6
+
+
+def test_other_settings_end_the_rounds_under_way_and_the_next_look_begins_them_again(
+    tmp_path: Path,
+) -> None:
+    broker = CompactingBroker(tmp_path / "a", config=CONFIG._replace(threads=2), holds_rounds=True)
+    broker.start()
+    logs = [filled(broker, number) for number in range(3)]
+    for worker in broker.workers:
+        worker.failing.append(UnknownServerError("ended"))
+    broker.dirs.compact(lambda _key: 8)
+    assert len(broker.executor.waiting) == 2
+    broker.dirs.configure_cleaner(CONFIG._replace(threads=2))  # nothing has changed
+    assert len(broker.workers) == 2
+    broker.dirs.configure_cleaner(CONFIG._replace(max_bytes_per_second=5))
+    *former, new = broker.workers
+    assert all(each.is_ended for each in former)
+    assert new.max_bytes_per_second == 5
+    broker.executor.run()
+    assert all(each.is_closed for each in former)
+    assert not broker.rounds.failed
+    while not all(log.clean_below == 6 for log in logs):
+        broker.dirs.compact(lambda _key: 8)
+        assert broker.executor.waiting
+        broker.executor.run()
+    assert not new.is_closed
+
+
+def test_the_end_of_the_broker_ends_the_rounds_and_is_clean(tmp_path: Path) -> None:
+    broker = CompactingBroker(tmp_path / "a", holds_rounds=True)
+    broker.start()
+    log = filled(broker)
+    broker.dirs.compact(lambda _key: 8)
+    broker.dirs.stop_compaction()
+    assert broker.workers[0].is_ended
+    broker.executor.run()
+    broker.dirs.compact(lambda _key: 8)
+    assert not broker.executor.waiting
+    assert log.clean_below is None
+    assert broker.dirs.close()
+    assert broker.workers[0].is_closed
+    assert not broker.rounds.failed
+
+
+def test_the_settings_are_divided_among_the_rounds() -> None:
+    given = {
+        "zookeeper.connect": "zk:2181",
+        "log.cleaner.threads": "4",
+        "log.cleaner.dedupe.buffer.size": "8000000",
+        "log.cleaner.io.buffer.size": "800000",
+        "log.cleaner.io.buffer.load.factor": "0.5",
+        "log.cleaner.io.max.bytes.per.second": "1000",
+    }
+    config = CleanerConfig.of(BrokerConfig.of(given))
+    assert config == CleanerConfig(4, CleanerSizes(2_000_000, 0.5, 100_000), 250)
+    off = CleanerConfig.of(BrokerConfig.of({**given, "log.cleaner.enable": "false"}))
+    assert off.threads == 0
+    small = CleanerConfig.of(BrokerConfig.of({**given, "log.cleaner.io.buffer.size": "0"}))
+    assert small.sizes.buffer_bytes == 4096

@@ -156,6 +156,16 @@ def test_a_segment_is_rolled_when_its_records_span_segment_ms(tmp_path: Path) ->
     assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
+def test_a_segment_of_a_compacted_log_is_rolled_by_the_max_compaction_lag(tmp_path: Path) -> None:
+    settings = {"segment_ms": 1000, "max_compaction_lag_ms": 100}
+    for policy, count in ((("compact",), 2), (("compact", "delete"), 2), (("delete",), 1)):
+        log = open_log(tmp_path / f"{'-'.join(policy)}-0", cleanup_policy=policy, **settings)
+        for timestamp in (1000, 1101):
+            append(log, timestamp)
+        assert len(log.segments) == count
+        log.close()
+
+
 def test_segment_ms_counts_from_the_first_batch_after_a_restart_too(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", segment_ms=100)
     append(log, 1000)

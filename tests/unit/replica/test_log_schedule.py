@@ -1,0 +1,55 @@
+"""When the log manager's work is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twisted.internet.task import Clock
+
+from kbroker.config import BrokerConfig
+from kbroker.replica.log_schedule import LogSchedule
+from tests.kit.inline_cleaner import CompactingBroker, filled
+
+
+def config(**settings: str) -> BrokerConfig:
+    given = {name.replace("_", "."): value for name, value in settings.items()}
+    return BrokerConfig.of({"zookeeper.connect": "zk:2181", **given})
+
+
+def test_logs_are_compacted_after_the_backoff_which_may_change(tmp_path: Path) -> None:
+    clock = Clock()
+    broker = CompactingBroker(tmp_path / "a")
+    broker.start()
+    first = config(log_cleaner_backoff_ms="15000")
+    schedule = LogSchedule(clock, first, broker.dirs, lambda _key: 8, lambda _key: None)
+    schedule.reconfigure(first)
+    schedule.start()
+    log = filled(broker, 0)
+    clock.pump([1] * 14)
+    assert log.clean_below is None
+    clock.pump([1])
+    assert log.clean_below == 6
+    other = filled(broker, 1)
+    schedule.reconfigure(config(log_cleaner_backoff_ms="2000"))
+    clock.pump([1] * 2)
+    assert other.clean_below == 6
+    # Not without a pause, whatever is asked for.
+    schedule.reconfigure(config(log_cleaner_backoff_ms="0"))
+    clock.pump([1] * 2)
+    assert min(each.getTime() for each in clock.getDelayedCalls()) > clock.seconds()
+    schedule.stop()
+    assert not clock.getDelayedCalls()
+
+
+def test_no_log_is_compacted_where_the_cleaner_is_off(tmp_path: Path) -> None:
+    clock = Clock()
+    broker = CompactingBroker(tmp_path / "a")
+    broker.start()
+    off = config(log_cleaner_enable="false")
+    schedule = LogSchedule(clock, off, broker.dirs, lambda _key: 8, lambda _key: None)
+    schedule.reconfigure(off)
+    schedule.start()
+    log = filled(broker)
+    clock.pump([20] * 3)
+    assert log.clean_below is None
+    schedule.stop()
