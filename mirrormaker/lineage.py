@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from kclient.mirror_ledger import lineage_topic
+from kclient.wire.produce import MIRROR_SOURCE_TOPIC_CONFIG
 from kclient.wire.uuids import encode_uuid
 from mirrormaker.link_state import Cause, Gap, LogEnds, Problem
 
-SOURCE_TOPIC_ID = "kbroker.mirror.source.topic.id"
-"""Topic setting of a mirror: the topic id at the source of the records that the target holds."""
+SOURCE_TOPIC_ID = MIRROR_SOURCE_TOPIC_CONFIG
 
 
 def text_of(topic_id: UUID | None) -> str:

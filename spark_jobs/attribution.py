@@ -253,7 +253,7 @@ class Attribution:
             source, target = self._clusters
             if tp in source.ranges and tp in target.ranges and source.cluster_id:
                 ids = (each.topic_ids.get(tp.topic, "") for each in self._clusters)
-                copy = TopicPartition(target.prefix + tp.topic, tp.partition)
+                copy = TopicPartition(target.topic_of(tp.topic), tp.partition)
                 found = self._copied.extents(copy, CopiedTopic(source.cluster_id, *ids))
             self._known[tp] = found
         return found

@@ -365,7 +365,8 @@ class _Run:
 
     def _snapshots(self) -> tuple[ClusterSnapshot, ClusterSnapshot]:
         """Return source and target as they are at the cut, and read the ledger of the target."""
-        from spark_jobs.cluster import read_evidence
+        from spark_jobs.cluster import lineage_topics, matching_topics, read_evidence
+        from spark_jobs.recreated_topics import named_by_source, recreated_topics, with_deleted
         from spark_jobs.scope import Pair, snapshots
 
         flags = self._flags
@@ -378,13 +379,24 @@ class _Run:
             # Before any log end: both logs then reach behind all that the mirror states here.
             self._evidence = read_evidence(flags["names"][1], flags["target"])
         pair = Pair(*clusters, flags["topics"], flags["target_prefix"])
+        lineages: list[str] = []
+        if not flags["no_ledger"]:
+            at_target = flags["names"][1], flags["target"], flags["topics"], flags["target_prefix"]
+            named = set(matching_topics(*at_target))
+            lineages = [topic for topic in lineage_topics(*at_target) if topic not in named]
         # A mirror that renumbers does not copy aborted records, and leaves such records of its own.
-        return snapshots(
+        source, target = snapshots(
             pair,
             self._progress,
             between=read_ledger,
             read_committed=self._options.renumbered,
+            lineages=lineages,
         )
+        ledger = self._options.ledger
+        found = recreated_topics(() if ledger is None else ledger.entries, source, target)
+        self._options = replace(self._options, recreated=found)
+        target = named_by_source(found, target, lineages)
+        return with_deleted(found, source, target), target
 
     def _ledger(self) -> LedgerRead | None:
         """Return the gap ledger of the target; None with --no-ledger."""
@@ -397,7 +409,9 @@ class _Run:
         """Wait for the settle time; return both clusters as they are then, or why they could not be read."""
         from spark_jobs.cluster import ClusterUnreadable, read_cluster
         from spark_jobs.later_looks import Moment
+        from spark_jobs.recreated_topics import names_at_target, with_deleted
 
+        found = self._options.recreated
         time.sleep(self._options.patience.settle_s)
         flags = self._flags
         topics = sorted({cut.topic for cut in cuts})
@@ -410,6 +424,7 @@ class _Run:
                 topics,
                 flags["target_prefix"],
                 read_committed=self._options.renumbered,
+                renamed=names_at_target(found),
             )
             ledger = self._ledger()
             source = read_cluster(
@@ -417,6 +432,7 @@ class _Run:
             )
         except ClusterUnreadable as problem:
             return str(problem)
+        source = with_deleted(found, source, target)
         before = {cut.topic_partition: cut.high for cut in cuts}
         return Moment(source, target, self._lineage(source, target, before), ledger)
 

@@ -10,7 +10,7 @@ from kclient import AdminClient, Consumer, TopicPartition
 from kclient.admin.configs import ConfigEntry, ConfigResource, ConfigSource, ResourceType
 from kclient.errors import KafkaTimeoutError
 from kclient.mirror_evidence import Copied, is_evidence
-from kclient.mirror_ledger import is_ledger, view
+from kclient.mirror_ledger import is_ledger, view, without_lineage
 from kclient.wire.errors import KafkaError
 from kclient.wire.uuids import encode_uuid
 from spark_jobs.attribution import EvidenceRead
@@ -60,6 +60,23 @@ def matching_topics(
         raise ClusterUnreadable(f"{name} ({bootstrap}): {problem}") from problem
 
 
+def lineage_topics(
+    name: str, bootstrap: str, pattern: re.Pattern[str], prefix: str = ""
+) -> list[str]:
+    """Return the topics ``lineage.<topic id>.<name>`` of names that `matching_topics` returns; ClusterUnreadable."""
+    try:
+        with AdminClient({"bootstrap.servers": bootstrap}) as admin:
+            return [
+                topic
+                for topic in admin.list_topics()
+                if (plain := without_lineage(topic)) != topic
+                and plain.startswith(prefix)
+                and pattern.fullmatch(plain.removeprefix(prefix))
+            ]
+    except KafkaError as problem:
+        raise ClusterUnreadable(f"{name} ({bootstrap}): {problem}") from problem
+
+
 def read_cluster(
     name: str,
     bootstrap: str,
@@ -67,20 +84,23 @@ def read_cluster(
     prefix: str = "",
     *,
     read_committed: bool = False,
+    renamed: Mapping[str, str] | None = None,
 ) -> ClusterSnapshot:
     """Return the log ranges of all partitions of *topics* in the cluster, and the topics' settings.
 
-    In the cluster the topics' names begin with *prefix*. A topic that the cluster lacks is missing from the ranges.
+    In the cluster the topics' names begin with *prefix*, or are those of *renamed*. A topic that the cluster lacks is
+    missing from the ranges.
     Partitions with an error are `ClusterSnapshot.unreadable`. *read_committed* is that of the snapshot.
     Raise ClusterUnreadable when no broker answers.
     """
     unreadable: dict[TopicPartition, str] = {}
     topic_ids: dict[str, str] = {}
+    names = {(renamed or {}).get(topic, prefix + topic): topic for topic in topics}
     try:
         with AdminClient({"bootstrap.servers": bootstrap}) as admin:
             cluster_id = admin.describe_cluster().cluster_id or ""
             present = set(admin.list_topics())
-            wanted = [prefix + topic for topic in topics if prefix + topic in present]
+            wanted = [topic for topic in names if topic in present]
             described = admin.describe_topics(wanted) if wanted else {}
             partitions = []
             for topic, metadata in described.items():
@@ -89,7 +109,7 @@ def read_cluster(
                 else:
                     partitions += [TopicPartition(topic, number) for number in metadata.partitions]
                     if metadata.topic_id is not None:
-                        topic_ids[topic.removeprefix(prefix)] = encode_uuid(metadata.topic_id)
+                        topic_ids[names[topic]] = encode_uuid(metadata.topic_id)
             ends = _offsets(admin, partitions, "latest", unreadable, read_committed=read_committed)
             starts = _offsets(admin, partitions, "earliest", unreadable)
             configs = _topic_configs(admin, wanted)
@@ -97,7 +117,7 @@ def read_cluster(
         raise ClusterUnreadable(f"{name} ({bootstrap}): {problem}") from problem
 
     def named(tp: TopicPartition) -> TopicPartition:
-        return TopicPartition(tp.topic.removeprefix(prefix), tp.partition)
+        return TopicPartition(names[tp.topic], tp.partition)
 
     return ClusterSnapshot(
         name,
@@ -109,12 +129,12 @@ def read_cluster(
             if tp not in unreadable
         },
         {
-            topic.removeprefix(prefix): {each.name: each.value or "" for each in entries}
+            names[topic]: {each.name: each.value or "" for each in entries}
             for topic, entries in configs.items()
         },
         {named(tp): cause for tp, cause in unreadable.items()},
         {
-            topic.removeprefix(prefix): frozenset(
+            names[topic]: frozenset(
                 each.name for each in entries if each.source is ConfigSource.TOPIC
             )
             for topic, entries in configs.items()
@@ -122,6 +142,7 @@ def read_cluster(
         prefix,
         topic_ids,
         read_committed,
+        renamed or {},
     )
 
 

@@ -37,6 +37,7 @@ from spark_jobs.kept import DEFAULT_RECHECK, Kept, KeptWindow, Lineage, Plan, ch
 from spark_jobs.kept import plan as plan_kept
 from spark_jobs.looks import Held, Look
 from spark_jobs.ranges import Ranges, merged, subtract
+from spark_jobs.recreated_topics import RecreatedTopic
 from spark_jobs.settle import Patience
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import Limits
@@ -71,6 +72,8 @@ class Options:
     recheck: float = DEFAULT_RECHECK
     """The share of the kept windows that is read again."""
     lineage: Lineage = field(default_factory=Lineage)
+    recreated: tuple[RecreatedTopic, ...] = ()
+    """Topics that are copied to another topic of the target since they were created again."""
     hash_key: HashKey = PUBLIC
     patience: Patience = field(default_factory=Patience)
 

@@ -54,10 +54,12 @@ def believed(
     """Return which of *entries* may explain gaps of *target*, a mirror of *source*."""
     gaps, refused, changes = [], [], []
     for entry in entries:
-        topic = entry.topic.removeprefix(target.prefix)
-        tp = TopicPartition(topic, entry.partition)
+        name = target.name_of(entry.topic)
         here = source.cluster_id and entry.source_cluster_id == source.cluster_id
-        if not here or not entry.topic.startswith(target.prefix) or tp not in target.ranges:
+        if not here or name is None:
+            continue
+        tp = TopicPartition(name, entry.partition)
+        if tp not in target.ranges:
             continue
         if entry.type != GAP:
             changes.append(entry)

@@ -23,11 +23,12 @@ def epochs_before(
 
     Partitions with an error have none, and so has a cluster that does not answer.
     """
-    named = {
-        TopicPartition(cluster.prefix + tp.topic, tp.partition): end
+    wanted = {
+        TopicPartition(cluster.topic_of(tp.topic), tp.partition): tp
         for tp, end in offsets.items()
         if end > 0
     }
+    named = {there: offsets[tp] for there, tp in wanted.items()}
     if not named:
         return {}
     try:
@@ -43,10 +44,7 @@ def epochs_before(
             )
     except KafkaError:
         return {}
-    return {
-        TopicPartition(tp.topic.removeprefix(cluster.prefix), tp.partition): epoch
-        for tp, epoch in found.items()
-    }
+    return {wanted[there]: epoch for there, epoch in found.items()}
 
 
 def search(

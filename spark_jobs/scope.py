@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from spark_jobs.cluster import ClusterUnreadable, matching_topics, read_cluster
@@ -27,12 +27,13 @@ def snapshots(
     *,
     between: Callable[[], None] = lambda: None,
     read_committed: bool = False,
+    lineages: Sequence[str] = (),
 ) -> tuple[ClusterSnapshot, ClusterSnapshot]:
     """Return source and target as they are at the cut; raise ClusterUnreadable if no topic matches.
 
     *between* is called behind the read of the target's log ends, and before that of the source's log starts. A mirror
     records a gap before it passes it, so its ledger then has every gap below those ends. Log starts only rise.
-    *read_committed*: see `ClusterSnapshot`.
+    *read_committed*: see `ClusterSnapshot`. The target is also read for *lineages*, under their names there.
     """
     source, target = pair.names
     topics = sorted(
@@ -50,7 +51,12 @@ def snapshots(
     progress(f"{len(topics)} topics in scope: {', '.join(topics[:5])}{more}")
     # The target's log ends first: see spark_jobs.cut.
     at_target = read_cluster(
-        target, pair.target, topics, pair.target_prefix, read_committed=read_committed
+        target,
+        pair.target,
+        [*topics, *lineages],
+        pair.target_prefix,
+        read_committed=read_committed,
+        renamed={topic: topic for topic in lineages},
     )
     between()
     return read_cluster(source, pair.source, topics, read_committed=read_committed), at_target

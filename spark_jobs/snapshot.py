@@ -37,6 +37,20 @@ class ClusterSnapshot:
     read_committed: bool = False
     """Whether it is read as by consumers with isolation.level=read_committed: the logs end at their last stable offset,
     and records of aborted transactions are left out."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Per topic of the audit that is not `prefix` and its name here: its name here (`spark_jobs.recreated_topics`)."""
+
+    def topic_of(self, name: str) -> str:
+        """Return the topic here that has the audit's *name*."""
+        return self.renamed.get(name, self.prefix + name)
+
+    def name_of(self, topic: str) -> str | None:
+        """Return the audit's name of *topic*; None if it has none."""
+        for name, renamed in self.renamed.items():
+            if renamed == topic:
+                return name
+        name = topic.removeprefix(self.prefix)
+        return name if topic.startswith(self.prefix) and name not in self.renamed else None
 
 
 class RecordReader(Protocol):

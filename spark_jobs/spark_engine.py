@@ -294,16 +294,19 @@ def _collected(cluster: ClusterSnapshot, read: DataFrame) -> WindowRows:
 
 def at_cluster(cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
     """Return *ranges* with the topic names of the cluster."""
-    return [each._replace(topic=cluster.prefix + each.topic) for each in ranges]
+    return [each._replace(topic=cluster.topic_of(each.topic)) for each in ranges]
 
 
 def renamed(cluster: ClusterSnapshot, rows: DataFrame) -> DataFrame:
-    """Return *rows* with topics without the cluster's prefix."""
-    if not cluster.prefix:
+    """Return *rows* with the audit's names of the topics."""
+    if not (cluster.prefix or cluster.renamed):
         return rows
     from pyspark.sql import functions as f_
 
-    return rows.withColumn("topic", f_.expr(f"substring(topic, {len(cluster.prefix) + 1})"))
+    named = f_.expr(f"substring(topic, {len(cluster.prefix) + 1})")
+    for name, topic in cluster.renamed.items():
+        named = f_.when(f_.col("topic") == topic, f_.lit(name)).otherwise(named)
+    return rows.withColumn("topic", named)
 
 
 def _holes(

@@ -66,6 +66,8 @@ CONDITIONAL_APPEND: Final = "kbroker.conditional.append"
 CONDITIONAL_APPEND_VERSION: Final = 1
 MIRROR_SOURCE_CONFIG: Final = "kbroker.mirror.source.cluster.id"
 """Topic setting of a mirror: the source's cluster id. Only such topics accept conditional appends."""
+MIRROR_SOURCE_TOPIC_CONFIG: Final = "kbroker.mirror.source.topic.id"
+"""Topic setting of a mirror: the topic id at the source of the records that it holds."""
 
 LOG_END_TAG: Final = 10_000
 """Far above Kafka's own tags, which count from 0."""

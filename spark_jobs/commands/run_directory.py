@@ -79,6 +79,11 @@ def places(finding: Mapping[str, Any], report: Mapping[str, Any]) -> tuple[Side,
 
     at_source, at_target = finding["src_offset"], finding["dst_offset"]
 
+    copies = {
+        copy["topic"]: copy["target_topic"]
+        for each in report.get("recreated", ())  # of an earlier version: none
+        for copy in (each, *each["earlier"])
+    }
     hashes = {"source": finding["src_hash"], "target": finding["dst_hash"]}
 
     def side(which: str, offset: int, partition: int, *, named: bool, note: str = "") -> Side:
@@ -87,7 +92,9 @@ def places(finding: Mapping[str, Any], report: Mapping[str, Any]) -> tuple[Side,
             cluster["name"],
             cluster["bootstrap"],
             cluster["cluster_id"],
-            cluster["prefix"] + finding["topic"],
+            copies.get(finding["topic"], cluster["prefix"] + finding["topic"])
+            if which == "target"
+            else finding["topic"],
             partition,
             offset,
         )

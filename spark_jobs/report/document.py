@@ -24,7 +24,7 @@ from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import Counts
 from spark_jobs.windows import Digest, WindowResult, WindowState, root
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """Of report.json; `schemas/report.json` describes it."""
 _MARKS = "kbroker.mirror."
 """Settings with which the mirror marks its topics at the target."""
@@ -65,6 +65,7 @@ def build_document(
         "totals": _totals(run.counts),
         "explained": _by_cause(run.account.explained.values()),
         "ledger": _ledger(run),
+        "recreated": _recreated(run),
         "evidence": _evidence(run),
         "settle": _settle(run),
         "since": _since(run),
@@ -143,6 +144,31 @@ def _ledger(run: Reconciliation) -> dict[str, object] | None:
         "unreadable": ledger.unreadable,
         "problem": ledger.problem,
     }
+
+
+def _recreated(run: Reconciliation) -> list[dict[str, object]]:
+    """Return the topics that were created again at the source, and which topics of the target have their records."""
+    return [
+        {
+            "topic": each.topic,
+            "topic_id": each.topic_id,
+            "target_topic": each.copy,
+            "earlier": [
+                {
+                    "topic": old.name,
+                    "topic_id": old.topic_id,
+                    "target_topic": old.topic,
+                    "offsets": sum(
+                        log.end - log.start
+                        for tp, log in run.target.ranges.items()
+                        if tp.topic == old.name
+                    ),
+                }
+                for old in each.earlier
+            ],
+        }
+        for each in run.options.recreated
+    ]
 
 
 def _evidence(run: Reconciliation) -> dict[str, object] | None:

@@ -72,7 +72,7 @@ def repair_plan(run: Reconciliation, max_ranges: int = MAX_RANGES) -> Document:
         plan.settle(run.account.failed.get(tp, []))
         place = {
             "topic": cut.topic,
-            "target_topic": run.target.prefix + cut.topic,
+            "target_topic": run.target.topic_of(cut.topic),
             "partition": cut.partition,
         }
         ranges = plan.ranges()

@@ -10,6 +10,7 @@ import pytest
 
 from mirrormaker.exported import show_exported
 from tests.kit.brokers import Cluster
+from tests.kit.kaudit import kaudit
 from tests.kit.mirrored_clusters import (
     TOPIC_ID,
     MakeMirror,
@@ -102,7 +103,7 @@ def test_a_recreated_topic_is_continued_behind_a_gap_with_the_policy_skip(
 
 
 def test_a_recreated_topic_is_copied_to_another_topic_with_the_policy_new_lineage(
-    east: Cluster, west: Cluster, mirror: MakeMirror
+    east: Cluster, west: Cluster, mirror: MakeMirror, tmp_path: Path
 ) -> None:
     """While kmirror runs: the earlier copy stays as it is, and its end is in the ledger before the later one begins."""
     copier, before = copying(east, west, mirror, {"gap.policy": "new-lineage"})
@@ -131,6 +132,17 @@ def test_a_recreated_topic_is_copied_to_another_topic_with_the_policy_new_lineag
     code, output = again.ask("status")
     assert code == 0, output
     assert f"drift orders: has the records of topic id {first}, and gets no more" in output
+
+    out = tmp_path / "audit"
+    clusters = ("--source", east.bootstrap, "--target", west.bootstrap, "--topics", "orders")
+    spark = ("--master", "local[2]", "-q", "--no-self-test", "--settle-rounds", "0")
+    done = kaudit("reconcile", *clusters, "--out", str(out), *spark)
+    report = json.loads((out / "report.json").read_text())
+    assert (report["verdict"], done.exit_code) == ("INCOMPLETE", 5), done.output
+    counted = {each["topic"]: (each["verified"], each["aged_out"]) for each in report["topics"]}
+    assert counted == {"orders": (150, 0), f"lineage.{first}.orders": (0, 100)}
+    (recreated,) = report["recreated"]
+    assert (recreated["topic_id"], recreated["target_topic"]) == (second, later)
 
 
 def test_a_running_mirror_does_not_splice_a_recreated_topic(

@@ -196,7 +196,7 @@ def test_a_run_with_a_failed_self_test_or_renumbered_offsets_is_refused(history:
 
 def test_a_run_that_fails_costs_the_next_one_nothing(history: History) -> None:
     error = {
-        "schema_version": 6,
+        "schema_version": 7,
         "verdict": "ERROR",
         "exit_code": 4,
         "exit_codes": [4],
