@@ -187,6 +187,8 @@ class FlushState:
             for segment in segments
             for index in (segment.offset_index, segment.time_index)
         ]
+        transactions = [segment.transaction_index for segment in segments]
+        paths += [index.path for index in transactions if len(index) or index.has_file]
         paths += self._producers.take_unsynced()
         if self._metadata_dirty:
             paths.append(f"{self._directory}/{PARTITION_METADATA}")

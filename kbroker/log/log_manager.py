@@ -488,7 +488,7 @@ class LogManager:
     def expire_producers(self, idle_ms: int) -> int:
         """Remove producers that wrote nothing for *idle_ms*; return how many."""
         idle_since_ms = self._now_ms() - idle_ms
-        return sum(log.producers.states.expire(idle_since_ms) for log in self._logs.values())
+        return sum(log.producers.expire(idle_since_ms) for log in self._logs.values())
 
     def remove_due(self) -> None:
         """Have the pool remove the files and directories that are due."""

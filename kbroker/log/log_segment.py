@@ -1,4 +1,4 @@
-"""One segment of a log: a file of batches, its two sparse indexes, and what is known of them.
+"""One segment of a log: a file of batches, its indexes, and what is known of them.
 
 A segment is named by its base offset in twenty digits. Bytes beyond `size` do not exist for any
 reader, whatever the file holds: an append counts only after it was written whole.
@@ -18,8 +18,10 @@ from kbroker.config.log import LogConfig
 from kbroker.log import open_files, scan
 from kbroker.log.disk import READ_WRITE, Disk, read_file, replace_file, unlink_if_there
 from kbroker.log.indexes import SPILL_BYTES, OffsetIndex, TimeIndex
-from kbroker.log.slices import SegmentFile
-from kclient.wire.batches import HEADER_SIZE, NO_TIMESTAMP, BatchInfo
+from kbroker.log.slices import FileSlice, SegmentFile
+from kbroker.log.transaction_index import SUFFIX as TRANSACTIONS_SUFFIX
+from kbroker.log.transaction_index import TransactionIndex
+from kclient.wire.batches import HEADER_SIZE, LARGEST_OFFSET, NO_TIMESTAMP, BatchInfo
 from kclient.wire.errors import CorruptMessage
 
 LOG_SUFFIX: Final = ".log"
@@ -84,6 +86,7 @@ class LogSegment:
         "stem",
         "suffix",
         "time_index",
+        "transaction_index",
     )
 
     def __init__(
@@ -108,6 +111,8 @@ class LogSegment:
         new = size == 0
         self.offset_index = OffsetIndex(disk, self.stem, new=new, suffix=suffix)
         self.time_index = TimeIndex(disk, self.stem, new=new, suffix=suffix)
+        self.transaction_index = TransactionIndex(disk, self.stem, new=new, suffix=suffix)
+        """The aborted transactions with their marker in this segment; `ProducerStateManager` adds them."""
         self.bytes_since_index = 0
         self._first_timestamp = _UNREAD
         self._max_timestamp = NO_TIMESTAMP if new else _UNREAD
@@ -124,6 +129,7 @@ class LogSegment:
         segment = cls(disk, directory, base_offset, size=0, created_ms=now_ms)
         segment.offset_index.reset()
         segment.time_index.reset()
+        segment.transaction_index.reset()
         disk.ftruncate(segment.file.fd, 0)
         return segment
 
@@ -134,6 +140,11 @@ class LogSegment:
     def path(self) -> str:
         """The file of batches."""
         return self.stem + LOG_SUFFIX + self.suffix
+
+    @property
+    def indexes(self) -> tuple[OffsetIndex, TimeIndex, TransactionIndex]:
+        """Its indexes, which have the suffix of the segment."""
+        return self.offset_index, self.time_index, self.transaction_index
 
     @property
     def file(self) -> SegmentFile:
@@ -216,6 +227,8 @@ class LogSegment:
         if self.offset_index.pending_bytes >= SPILL_BYTES:
             self.offset_index.write_out()
             self.time_index.write_out()
+        if self.transaction_index.pending_bytes >= SPILL_BYTES:
+            self.transaction_index.write_out()
 
     def appended(
         self, size: int, base_offset: int, last_offset: int, max_timestamp: int, interval: int
@@ -259,9 +272,10 @@ class LogSegment:
         self._recent = self._older = None
 
     def write_indexes(self) -> None:
-        """Write both indexes to their files, and create these where they are missing."""
+        """Write the indexes to their files, and create those of offsets and times where they are missing."""
         self.offset_index.write_out()
         self.time_index.write_out()
+        self.transaction_index.write_out()
 
     # Finding
 
@@ -300,6 +314,24 @@ class LogSegment:
             position = self._checked_lookup(offset)
         return position or 0
 
+    def offset_above(self, position: int) -> int:
+        """Return the base offset of a batch at or behind *position*: the first that is indexed, else LARGEST_OFFSET."""
+        index = self.offset_index
+        number = index.count_below(position, column=1)
+        if number == len(index):
+            return LARGEST_OFFSET
+        at = index.entry(number)[1]
+        if not position <= at <= self.size - HEADER_SIZE:
+            return LARGEST_OFFSET
+        try:
+            return scan.header_at(self.file, at).base_offset
+        except CorruptMessage:
+            return LARGEST_OFFSET
+
+    def has(self, part: FileSlice) -> bool:
+        """Return whether *part* is a slice of the open file of this segment."""
+        return part.is_of(self._file)
+
     def _checked_lookup(self, offset: int) -> int | None:
         """Look *offset* up; None when no batch header lies where the index points."""
         entry = self.offset_index.at_most(offset - self.base_offset)
@@ -333,7 +365,7 @@ class LogSegment:
         self.seal()
 
     def clear(self) -> None:
-        """Drop everything but the file of batches: what recovery and a rebuild begin with."""
+        """Drop all but the batches and the aborted transactions: what recovery and a rebuild begin with."""
         self.size = 0
         self.offset_index.reset()
         self.time_index.reset()
@@ -423,6 +455,7 @@ class LogSegment:
         relative = next_offset - self.base_offset
         self.offset_index.keep(self.offset_index.count_below(relative, column=0))
         self.time_index.keep(self.time_index.count_below(relative, column=1))
+        self.transaction_index.truncate(next_offset)
         self._disk.ftruncate(self.file.fd, size)
         self.size = size
         self.bytes_since_index = 0
@@ -439,17 +472,20 @@ class LogSegment:
     def moved_to(self, directory: str) -> None:
         """Follow the rename of the partition's directory."""
         self.stem = f"{directory}/{self.base_offset:020d}"
-        self.offset_index.stem = self.time_index.stem = self.stem
+        for index in self.indexes:
+            index.stem = self.stem
 
     def renamed(self, suffix: str) -> None:
         """Handle the rename of the files; the next access opens the batches by their new name."""
         self.close()
-        self.suffix = self.offset_index.suffix = self.time_index.suffix = suffix
+        self.suffix = suffix
+        for index in self.indexes:
+            index.suffix = suffix
 
     def replace_file(self) -> None:
         """Put an empty file in the place of the segment's, in one step; slices keep the old one open. Raise OSError."""
         self.close()
-        for suffix in (SNAPSHOT_SUFFIX, GAP_SUFFIX):
+        for suffix in (SNAPSHOT_SUFFIX, GAP_SUFFIX, TRANSACTIONS_SUFFIX):
             unlink_if_there(self._disk, self.stem + suffix)
         replace_file(self._disk, self.path, b"", durable=False)
 
@@ -461,7 +497,7 @@ class LogSegment:
         self.close()
         paths = []
         others = (self.stem + SNAPSHOT_SUFFIX, self.stem + GAP_SUFFIX) if beside else ()
-        for path in (self.path, self.offset_index.path, self.time_index.path, *others):
+        for path in (self.path, *(index.path for index in self.indexes), *others):
             try:
                 self._disk.rename(path, path + DELETED_SUFFIX)
             except FileNotFoundError:

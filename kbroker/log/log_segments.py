@@ -29,10 +29,12 @@ from contextlib import suppress
 from typing import Final, NamedTuple, overload
 
 from kbroker.log import quarantine, scan
+from kbroker.log.core.cleaned_transactions import AbortedTransaction
 from kbroker.log.disk import Disk
 from kbroker.log.log_segment import BASE_OFFSET, MAX_RELATIVE, LogSegment, write_gap
 from kbroker.log.segment_replacement import SegmentReplacement
 from kbroker.log.slices import FileSlice
+from kclient.wire.batches import LARGEST_OFFSET
 
 
 class LogSlice(NamedTuple):
@@ -144,6 +146,36 @@ class LogSegments(Sequence[LogSegment]):
         if size <= 0:
             return EMPTY
         return LogSlice((FileSlice(segment.file, position, size),), size)
+
+    def aborted_transactions(
+        self, offset: int, found: LogSlice, up_to_offset: int
+    ) -> list[AbortedTransaction]:
+        """Return the aborted transactions that overlap *found*; see `UnifiedLog.aborted_transactions`."""
+        number = self.index_of(offset)
+        aborted: list[AbortedTransaction] = []
+        bound: int | None = None
+        for segment in self._segments[number:]:
+            if not len(segment.transaction_index):
+                continue
+            if bound is None:
+                bound = min(self._upper_bound(number, found), up_to_offset)
+            if segment.transaction_index.collect(offset, bound, aborted):
+                break
+        return aborted
+
+    def _upper_bound(self, number: int, found: LogSlice) -> int:
+        """Return an offset that is not below the end of *found*.
+
+        *found* is in segment *number* or, behind a gap, in a later one.
+        """
+        last = found.slices[-1]
+        for index in range(number, len(self._segments)):
+            segment = self._segments[index]
+            if segment.has(last):
+                following = self._segments[index + 1 : index + 2]
+                end = following[0].base_offset if following else LARGEST_OFFSET
+                return min(segment.offset_above(last.position + last.size), end)
+        return LARGEST_OFFSET
 
     # Adding
 

@@ -11,7 +11,9 @@ The format is Kafka's, version 1: version i16, CRC-32C of the rest u32, then an 
 producer id i64, epoch i16, last sequence i32, last offset i64, last offset delta i32, timestamp i64,
 coordinator epoch i32, first offset of the open transaction i64. Kafka writes one entry per producer
 and knows one batch after a restart. We write one per batch, oldest first: Kafka's reader keeps the
-last one, ours keeps them all, and so duplicates are recognised after a restart as before.
+last one, ours keeps them all, and so duplicates are recognised after a restart as before. The open transaction is in
+the last row of its producer. A producer that only a mirror copied has a row without a batch (last offset -1): ours
+reads the transaction from it, and no state of the producer.
 
 The newest entry's timestamp is when the producer wrote, by the broker's clock: expiry goes by it.
 
@@ -22,11 +24,12 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from kbroker.log.core.log_transactions import OngoingTransaction
 from kbroker.log.disk import Disk, read_file, replace_file, unlink_if_there
 from kbroker.log.producer_state import (
     LAST_SEQUENCE,
@@ -43,35 +46,50 @@ _VERSION: Final = 1
 _HEAD: Final = struct.Struct(">hI")
 _COUNT: Final = struct.Struct(">i")
 _ENTRY: Final = struct.Struct(">qhiqiqiq")
-_NO_COORDINATOR: Final = -1
 _NO_TRANSACTION: Final = -1
+_NONE: Final[Mapping[int, OngoingTransaction]] = {}
 
 
-def encode(states: ProducerStates) -> bytes:
+class Snapshot(NamedTuple):
+    """The content of a snapshot file."""
+
+    states: ProducerStates
+    ongoing: Mapping[int, OngoingTransaction]
+    """The open transactions by producer id."""
+
+
+def encode(states: ProducerStates, ongoing: Mapping[int, OngoingTransaction] = _NONE) -> bytes:
     """Return the content of a snapshot file."""
     pack = _ENTRY.pack
     rows: list[bytes] = []
+    alone = dict(ongoing)
     for producer_id, entry in states.entries.items():
         batches = entry.batches[-RECOGNISED:]
         for batch in batches[:-1]:
             rows.append(
                 pack(
                     producer_id, entry.epoch, batch.last_sequence, batch.last_offset,
-                    batch.offset_delta, batch.timestamp, _NO_COORDINATOR, _NO_TRANSACTION,
+                    batch.offset_delta, batch.timestamp, entry.coordinator_epoch, _NO_TRANSACTION,
                 )
             )  # fmt: skip
         newest = batches[-1] if batches else BatchMetadata(-1, -1, 0, -1)
+        first_offset = _NO_TRANSACTION
+        transaction = ongoing.get(producer_id)
+        if batches and transaction is not None and transaction.producer_epoch == entry.epoch:
+            first_offset = alone.pop(producer_id).first_offset
         rows.append(
             pack(
                 producer_id, entry.epoch, newest.last_sequence, newest.last_offset,
-                newest.offset_delta, entry.touched_ms, _NO_COORDINATOR, _NO_TRANSACTION,
+                newest.offset_delta, entry.touched_ms, entry.coordinator_epoch, first_offset,
             )
         )  # fmt: skip
+    for producer_id, (first_offset, epoch) in alone.items():
+        rows.append(pack(producer_id, epoch, -1, -1, 0, -1, -1, first_offset))
     content = _COUNT.pack(len(rows)) + b"".join(rows)
     return _HEAD.pack(_VERSION, crc32c(content)) + content
 
 
-def decode(content: bytes) -> ProducerStates:
+def decode(content: bytes) -> Snapshot:
     """Read the content of a snapshot file; raise CorruptMessage when it makes no sense."""
     head = _HEAD.size + _COUNT.size
     if len(content) < head:
@@ -86,7 +104,15 @@ def decode(content: bytes) -> ProducerStates:
     if count * _ENTRY.size != len(rows):
         raise CorruptMessage(f"{count} entries announced, {len(rows)} bytes of them found")
     states = ProducerStates()
-    for producer_id, epoch, sequence, offset, delta, timestamp, _, _ in _ENTRY.iter_unpack(rows):
+    ongoing: dict[int, OngoingTransaction] = {}
+    for row in _ENTRY.iter_unpack(rows):
+        producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, first_offset = (
+            row
+        )
+        if first_offset >= 0:
+            ongoing[producer_id] = OngoingTransaction(first_offset, epoch)
+            if offset < 0 <= producer_id:
+                continue
         if producer_id < 0 or epoch < 0 or delta < 0 or sequence < -1 or offset < -1:
             raise CorruptMessage(f"producer {producer_id}: a number is negative")
         entry = states.entries.get(producer_id)
@@ -95,10 +121,11 @@ def decode(content: bytes) -> ProducerStates:
             entry.complete = False
             states.remember(producer_id, entry)
         entry.touched_ms = timestamp
+        entry.coordinator_epoch = coordinator_epoch
         if sequence >= 0 and offset >= 0:
             entry.batches.append(BatchMetadata(sequence & LAST_SEQUENCE, offset, delta, timestamp))
             entry.last_offset = offset
-    return states
+    return Snapshot(states, ongoing)
 
 
 class ProducerSnapshots:
@@ -121,17 +148,23 @@ class ProducerSnapshots:
         """Return the file of the snapshot at *offset*."""
         return f"{self.directory}/{offset:020d}{SNAPSHOT_SUFFIX}"
 
-    def write(self, offset: int, states: ProducerStates, segments: Iterable[int]) -> None:
+    def write(
+        self,
+        offset: int,
+        states: ProducerStates,
+        segments: Iterable[int],
+        ongoing: Mapping[int, OngoingTransaction] = _NONE,
+    ) -> None:
         """Put down what is known at *offset*; not synced. Raise OSError.
 
         The one it follows goes, unless it is at the base offset of a segment (*segments*).
         """
-        replace_file(self._disk, self.path(offset), encode(states), durable=False)
+        replace_file(self._disk, self.path(offset), encode(states, ongoing), durable=False)
         if self.newest != offset:
             self.drop(self.newest, keep=segments)
             self.offsets.append(offset)
 
-    def load(self, end_offset: int, notes: list[str]) -> tuple[int, ProducerStates] | None:
+    def load(self, end_offset: int, notes: list[str]) -> tuple[int, Snapshot] | None:
         """Return the newest good snapshot up to *end_offset* and its offset; None without any.
 
         Snapshots behind, and those that cannot be read, are removed.
@@ -140,10 +173,12 @@ class ProducerSnapshots:
         for offset in self.offsets[::-1]:
             path = self.path(offset)
             try:
-                states = decode(read_file(self._disk, path))
-                if any(entry.last_offset >= offset for entry in states.entries.values()):
+                found = decode(read_file(self._disk, path))
+                if any(entry.last_offset >= offset for entry in found.states.entries.values()):
                     raise CorruptMessage("it knows of batches behind its own offset")
-                return offset, states
+                if any(each.first_offset >= offset for each in found.ongoing.values()):
+                    raise CorruptMessage("it knows of transactions behind its own offset")
+                return offset, found
             except FileNotFoundError:
                 pass
             except CorruptMessage as error:

@@ -30,7 +30,7 @@ In: headers of batches. Out: the duplicate, or a refusal. Owner: the thread that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from kclient.wire.batches import NO_SEQUENCE, BatchInfo
@@ -71,7 +71,7 @@ class BatchMetadata(NamedTuple):
 class ProducerStateEntry:
     """What is known of one producer."""
 
-    __slots__ = ("batches", "complete", "epoch", "last_offset", "touched_ms")
+    __slots__ = ("batches", "complete", "coordinator_epoch", "epoch", "last_offset", "touched_ms")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -83,6 +83,8 @@ class ProducerStateEntry:
         (`reload`) the timestamp counts, as in Kafka, but neither later than now nor before what is known."""
         self.last_offset = -1
         """The end of its last batch of whatever kind."""
+        self.coordinator_epoch = -1
+        """Of the transaction coordinator that wrote its last marker; -1 if none is known."""
         self.complete = True
         """Whether nothing that was known of it before `batches` was forgotten since."""
 
@@ -189,6 +191,12 @@ class ProducerStates:
             del batches[0]
             entry.complete = False
 
+    def transaction_ended(self, producer_id: int, coordinator_epoch: int) -> None:
+        """Record the marker that was appended last for a producer."""
+        entry = self._entries.get(producer_id)
+        if entry is not None:
+            entry.coordinator_epoch = coordinator_epoch
+
     def remember(self, producer_id: int, entry: ProducerStateEntry) -> None:
         """Take over the entry of a producer from a snapshot."""
         self._entries[producer_id] = entry
@@ -213,14 +221,14 @@ class ProducerStates:
                     lost[producer_id] = entry.touched_ms
         return lost
 
-    def expire(self, idle_since_ms: int) -> int:
-        """Remove producers that wrote nothing after *idle_since_ms*; return how many."""
+    def expire(self, idle_since_ms: int, keep: Container[int] = ()) -> int:
+        """Remove producers that wrote nothing after *idle_since_ms*, but those to *keep*; return how many."""
         if not self._entries:
             return 0
         expired = [
             producer_id
             for producer_id, entry in self._entries.items()
-            if entry.touched_ms <= idle_since_ms
+            if entry.touched_ms <= idle_since_ms and producer_id not in keep
         ]
         for producer_id in expired:
             del self._entries[producer_id]

@@ -1,6 +1,9 @@
-"""The producers of one log: what is known of them, kept over restarts and truncations.
+"""The producers of one log and their transactions: what is known of them, kept over restarts and truncations.
 
-Joins the machine (`producer_state`) with its snapshots, and with what of the log a mirror copied.
+Joins the machines (`producer_state`, `core.log_transactions`) with the snapshots of both, with the transaction indexes
+of the segments, and with what of the log a mirror copied. Copied batches do not change the state of producers. They
+begin and end transactions as others do (docs/design/transactions.md).
+
 What is known at any offset is the newest snapshot before it and the headers of the batches from
 there on: so it is found again after a crash, and after a truncation that took away more than is
 remembered.
@@ -10,18 +13,22 @@ Owner: the thread that owns the log. `open_producers` reads batch headers: it ru
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
 from kbroker.log import copied_offsets, scan
 from kbroker.log.copied_offsets import CopiedOffsets
-from kbroker.log.disk import Disk, read_file, replace_file
-from kbroker.log.log_segment import LogSegment
+from kbroker.log.core.cleaned_transactions import AbortedTransaction
+from kbroker.log.core.log_transactions import LogTransactions, OngoingTransaction
+from kbroker.log.disk import Buffer, Disk, read_file, replace_file
+from kbroker.log.log_segment import BASE_OFFSET, LogSegment
 from kbroker.log.producer_snapshots import ProducerSnapshots
 from kbroker.log.producer_state import ProducerStates
-from kclient.wire.batches import BatchInfo
+from kclient.wire.batches import IN_TRANSACTION, BatchInfo
 from kclient.wire.errors import CorruptMessage
+from kclient.wire.records import LARGEST_MARKER, transaction_marker
 
 _FIRST_LOOK: Final = 1024
 _WIDER: Final = 8
@@ -31,7 +38,16 @@ _WIDER: Final = 8
 class ProducerStateManager:
     """What the log in *directory* remembers of producers. Every method may raise OSError."""
 
-    __slots__ = ("_disk", "_unsynced", "copied", "directory", "snapshots", "states")
+    __slots__ = (
+        "_cuts_marker",
+        "_disk",
+        "_unsynced",
+        "copied",
+        "directory",
+        "snapshots",
+        "states",
+        "transactions",
+    )
 
     def __init__(
         self,
@@ -46,13 +62,61 @@ class ProducerStateManager:
         self.copied = copied or CopiedOffsets()
         """Which offsets a mirror copied: nothing in there is remembered."""
         self.states = ProducerStates()
+        self.transactions = LogTransactions()
         self._unsynced: list[str] = []
+        self._cuts_marker = False
+        """Whether the truncation under way cuts a marker that `transactions` does not remember."""
 
     # Appends
 
     def replicated(self, infos: Sequence[BatchInfo], now_ms: int) -> None:
         """Record batches as the leader of the partition wrote them."""
         self.states.replay(infos, now_ms)
+
+    def in_transaction(
+        self, buf: Buffer, info: BatchInfo, base_offset: int, segment: LogSegment, *, is_own: bool
+    ) -> None:
+        """Record a transactional or control batch that is at *base_offset* in *segment* now.
+
+        After the states of producers: *is_own* is False for a batch that a mirror copied.
+        """
+        if info.producer_id < 0:
+            return
+        aborted = self._passed(buf, info, base_offset, self.transactions, is_own=is_own)
+        if aborted is not None:
+            segment.transaction_index.append(aborted)
+
+    def _passed(
+        self,
+        buf: Buffer,
+        info: BatchInfo,
+        base_offset: int,
+        transactions: LogTransactions,
+        *,
+        is_own: bool,
+    ) -> AbortedTransaction | None:
+        """Pass a batch to *transactions*; return the transaction that it aborts."""
+        if not info.is_control:
+            transactions.transactional_batch(info.producer_id, info.producer_epoch, base_offset)
+            return None
+        marker = transaction_marker(buf, info)
+        if marker is None:
+            return None
+        if is_own:
+            self.states.transaction_ended(info.producer_id, marker.coordinator_epoch)
+        completed = transactions.marker(info.producer_id, base_offset, is_aborted=marker.is_aborted)
+        if completed is None or not completed.is_aborted:
+            return None
+        return AbortedTransaction(
+            completed.producer_id,
+            completed.first_offset,
+            completed.last_offset,
+            transactions.last_stable_offset_behind(completed),
+        )
+
+    def expire(self, idle_since_ms: int) -> int:
+        """Remove producers that wrote nothing after *idle_since_ms* and have no open transaction; return how many."""
+        return self.states.expire(idle_since_ms, self.transactions.ongoing)
 
     def before_copy(self, base_offset: int) -> None:
         """Handle an append of a mirror at *base_offset*, before it."""
@@ -74,13 +138,14 @@ class ProducerStateManager:
 
     def write_snapshot(self, offset: int, segments: Sequence[LogSegment]) -> None:
         """Put down what is known at *offset*, the log end: a roll."""
-        self.snapshots.write(offset, self.states, [one.base_offset for one in segments])
+        bases = [one.base_offset for one in segments]
+        self.snapshots.write(offset, self.states, bases, self.transactions.ongoing)
         self._unsynced.append(self.snapshots.path(offset))
 
     def write_last_snapshot(self, offset: int, segments: Sequence[LogSegment]) -> None:
         """Put down what is known at *offset*, the log end, unless it is there: a clean shutdown."""
         newest = self.snapshots.newest
-        if newest < offset and (self.states or newest >= 0):
+        if newest < offset and (self.states or self.transactions.ongoing or newest >= 0):
             self.write_snapshot(offset, segments)
 
     @property
@@ -95,6 +160,22 @@ class ProducerStateManager:
 
     # Cutting
 
+    def before_truncation(self, offset: int, segments: Sequence[LogSegment]) -> None:
+        """Handle a truncation to *offset*, before the log is cut."""
+        self._cuts_marker = False
+        if offset >= self.transactions.known_from:
+            return
+        first = bisect_right(segments, offset, key=BASE_OFFSET) - 1
+        try:
+            for segment in segments[max(first, 0) :]:
+                start = segment.indexed_position(offset) if offset > segment.base_offset else 0
+                for _, info in scan.headers(segment.file, start, segment.size):
+                    if info.is_control and info.last_offset >= offset:
+                        self._cuts_marker = True
+                        return
+        except CorruptMessage:
+            self._cuts_marker = True
+
     def truncated(self, end_offset: int, segments: Sequence[LogSegment]) -> None:
         """Remove what the log, cut off at *end_offset*, does not have any more."""
         if self.copied.truncate_from_end(end_offset):
@@ -103,6 +184,29 @@ class ProducerStateManager:
         lost = self.states.truncate_from_end(end_offset)
         if lost:
             self._look_back(lost, end_offset, segments)
+        if self._cuts_marker:
+            self._restore_transactions(end_offset, segments)
+            self._cuts_marker = False
+        else:
+            self.transactions.truncate_from_end(end_offset)
+
+    def _restore_transactions(self, end_offset: int, segments: Sequence[LogSegment]) -> None:
+        """Find the open transactions at *end_offset*, the log end, from the newest snapshot on."""
+        loaded = self.snapshots.load(end_offset, [])
+        start = segments[0].base_offset
+        ongoing: Mapping[int, OngoingTransaction] = {}
+        if loaded is not None and loaded[0] >= start:
+            start, ongoing = loaded[0], loaded[1].ongoing
+        self.transactions = transactions = LogTransactions(ongoing, start)
+        for segment, position, info in _headers(segments, start, []):
+            if info.attributes & IN_TRANSACTION and info.producer_id >= 0:
+                self._passed(
+                    _whole(segment, position, info),
+                    info._replace(position=0),
+                    info.base_offset,
+                    transactions,
+                    is_own=False,
+                )
 
     def _look_back(
         self, lost: Mapping[int, int], end_offset: int, segments: Sequence[LogSegment]
@@ -123,7 +227,7 @@ class ProducerStateManager:
             )
         if len(found) < len(lost):
             loaded = self.snapshots.load(end_offset, [])
-            earlier = loaded[1].entries if loaded is not None else {}
+            earlier = loaded[1].states.entries if loaded is not None else {}
         else:
             earlier = {}
         for producer_id, touched_ms in lost.items():
@@ -139,6 +243,8 @@ class ProducerStateManager:
             self._write_copied()
         self.snapshots.drop_behind(-1)
         self.states.clear()
+        self.transactions = LogTransactions()
+        self._cuts_marker = False
 
     def segments_deleted(self, base_offsets: Sequence[int], log_start_offset: int) -> None:
         """Remove the snapshots of segments that are gone; producers are remembered (KIP-360)."""
@@ -155,38 +261,88 @@ class ProducerStateManager:
     def restore(
         self, end_offset: int, segments: Sequence[LogSegment], now_ms: int, notes: list[str]
     ) -> None:
-        """Find what is known at *end_offset*, the log end. Slow."""
+        """Find what is known at *end_offset*, the log end, and make the transaction indexes right. Slow."""
         start = segments[0].base_offset
         loaded = self.snapshots.load(end_offset, notes)
         self.states = ProducerStates()
+        ongoing: Mapping[int, OngoingTransaction] = {}
         if loaded is not None:
+            self.states, ongoing = loaded[1]
+            if loaded[0] < start:  # all their records are gone, and maybe their markers
+                ongoing = {}
             start = max(start, loaded[0])
-            self.states = loaded[1]
-        if start >= end_offset:
-            return
-        self.states.reload(self._own_headers(segments, start, notes), now_ms)
+        self.transactions = LogTransactions(ongoing, start)
+        damaged: set[LogSegment] = set()
+        aborted: dict[LogSegment, list[AbortedTransaction]] = {}
+        self.states.reload(self._replayed(segments, start, notes, damaged, aborted), now_ms)
+        for segment in segments[max(bisect_right(segments, start, key=BASE_OFFSET) - 1, 0) :]:
+            if segment not in damaged and segment.transaction_index.replace_behind(
+                start, aborted.get(segment, ())
+            ):
+                notes.append(f"{segment.transaction_index.path}: rebuilt from the batches")
+
+    def _replayed(
+        self,
+        segments: Sequence[LogSegment],
+        start: int,
+        notes: list[str],
+        damaged: set[LogSegment],
+        aborted: dict[LogSegment, list[AbortedTransaction]],
+    ) -> Iterator[BatchInfo]:
+        """Yield the headers from offset *start* on, but of what a mirror copied, and add to *aborted*."""
+        copied = self.copied
+        for segment, position, info in _headers(segments, start, notes, damaged):
+            is_own = not copied or info.base_offset not in copied
+            if is_own:
+                yield info  # its state is recorded before the next one is asked for
+            if info.attributes & IN_TRANSACTION and info.producer_id >= 0:
+                whole = _whole(segment, position, info)
+                found = self._passed(
+                    whole,
+                    info._replace(position=0),
+                    info.base_offset,
+                    self.transactions,
+                    is_own=is_own,
+                )
+                if found is not None:
+                    aborted.setdefault(segment, []).append(found)
 
     def _own_headers(
         self, segments: Sequence[LogSegment], start: int, notes: list[str]
     ) -> Iterator[BatchInfo]:
         """Yield the headers from offset *start* on, but of what a mirror copied."""
-        found = _headers(segments, start, notes)
         copied = self.copied
-        return (info for info in found if info.base_offset not in copied) if copied else found
+        for _, _, info in _headers(segments, start, notes):
+            if not copied or info.base_offset not in copied:
+                yield info
 
 
-def _headers(segments: Sequence[LogSegment], start: int, notes: list[str]) -> Iterator[BatchInfo]:
-    """Yield the batch headers from offset *start* on; what lies behind damage in a segment not."""
+def _whole(segment: LogSegment, position: int, info: BatchInfo) -> bytes:
+    """Return the bytes of a control batch; nothing of others is needed."""
+    if not info.is_control or info.size > LARGEST_MARKER:
+        return b""
+    return segment.file.pread(info.size, position)
+
+
+def _headers(
+    segments: Sequence[LogSegment],
+    start: int,
+    notes: list[str],
+    damaged: set[LogSegment] | None = None,
+) -> Iterator[tuple[LogSegment, int, BatchInfo]]:
+    """Yield the batches from offset *start* on, each with its place; what lies behind damage in a segment not."""
     ends = [later.base_offset for _, later in pairwise(segments)] + [start + 1]
     for segment, end in zip(segments, ends, strict=True):
         if end <= start:
             continue
         try:
             position = segment.indexed_position(start) if start > segment.base_offset else 0
-            for _, info in scan.headers(segment.file, position, segment.size):
+            for at, info in scan.headers(segment.file, position, segment.size):
                 if info.base_offset >= start:
-                    yield info
+                    yield segment, at, info
         except CorruptMessage as error:
+            if damaged is not None:
+                damaged.add(segment)
             notes.append(f"{segment.path}: producers behind the damage are not known: {error}")
 
 
@@ -219,6 +375,7 @@ def open_producers(
     producers = ProducerStateManager(
         disk, directory, ProducerSnapshots(disk, directory, names), copied
     )
+    producers.transactions.known_from = end_offset
     producers.snapshots.drop_behind(synced_below)
     if clean and not producers.snapshots.offsets:
         return producers

@@ -21,6 +21,7 @@ def put_aside(disk: Disk, segment: LogSegment) -> str:
     segment.close()
     segment.offset_index.reset()
     segment.time_index.reset()
+    segment.transaction_index.reset()
     unlink_if_there(disk, segment.stem + GAP_SUFFIX)
     if not segment.size:
         disk.unlink(segment.path)

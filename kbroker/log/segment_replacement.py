@@ -5,7 +5,7 @@ Theory of operation
 The new segment has the base offset of the run's first segment, and holds batches with offsets of the run, not
 necessarily all. The owner and the pool take turns:
 
-    1  pool   `write`: the new segment as .cleaned, synced
+    1  pool   `write`: the new segment as .cleaned, with the aborted transactions of the old ones, synced
     2  pool   `publish`: the .gap file becomes .swap, synced
     3  pool   `publish`: the segment becomes .swap, synced; from here on recovery completes the replacement
     4  owner  `LogSegments.replace`: the new segment is in the list; the files of the old ones become .deleted
@@ -40,6 +40,7 @@ from typing import Final, NamedTuple
 
 from kbroker.log.disk import CREATE, Buffer, Disk, read_file, sync_file, unlink_if_there, write_all
 from kbroker.log.log_segment import GAP_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, LogSegment, write_gap
+from kbroker.log.transaction_index import SUFFIX as TRANSACTIONS_SUFFIX
 from kclient.wire.batches import iterate
 from kclient.wire.errors import CorruptMessage, KafkaStorageError
 
@@ -47,7 +48,7 @@ CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 
 _NAME: Final = re.compile(r"^(\d{20})(\.[a-z]+)(?:(\.cleaned|\.swap))?$")
-_OF_SEGMENT: Final = frozenset({LOG_SUFFIX, ".index", ".timeindex", ".txnindex"})
+_OF_SEGMENT: Final = frozenset({LOG_SUFFIX, ".index", ".timeindex", TRANSACTIONS_SUFFIX})
 _BESIDE: Final = frozenset({SNAPSHOT_SUFFIX, GAP_SUFFIX})
 
 
@@ -110,6 +111,7 @@ class SegmentReplacement:
         end = segment.base_offset
         segment.offset_index.reset()
         segment.time_index.reset()
+        segment.transaction_index.reset()
         with self._lock:
             if self.is_cancelled:
                 return
@@ -135,12 +137,19 @@ class SegmentReplacement:
                     raise CorruptMessage(f"{segment.path}: a buffer ends within a batch")
                 write_all(self._disk, fd, [buffer], position)
                 segment.spill_indexes()
+            for (
+                old
+            ) in self.old:  # the markers may be gone, but readers of what is left need the entries
+                for entry in old.transaction_index.entries():
+                    segment.transaction_index.append(entry)
             segment.seal()
             self._disk.fsync(fd)
         finally:
             self._disk.close(fd)
         for index in (segment.offset_index, segment.time_index):
             sync_file(self._disk, index.path)
+        if segment.transaction_index.has_file:
+            sync_file(self._disk, segment.transaction_index.path)
         if end != limit:
             write_gap(self._disk, self._directory, limit, end, suffix=CLEANED_SUFFIX)
             sync_file(self._disk, self._gap_path(CLEANED_SUFFIX))
@@ -241,7 +250,7 @@ class SegmentReplacement:
 
     def _paths(self, suffix: str) -> list[str]:
         segment = self.segment
-        indexes = (segment.offset_index.SUFFIX, segment.time_index.SUFFIX)
+        indexes = (segment.offset_index.SUFFIX, segment.time_index.SUFFIX, TRANSACTIONS_SUFFIX)
         return [f"{segment.stem}{kind}{suffix}" for kind in (*indexes, LOG_SUFFIX)]
 
     def _gap_path(self, suffix: str) -> str:

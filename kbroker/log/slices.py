@@ -79,6 +79,10 @@ class FileSlice:
             got += len(data)
         return b"".join(chunks)
 
+    def is_of(self, file: SegmentFile | None) -> bool:
+        """Return whether this is a slice of *file*."""
+        return file is not None and self._file is file
+
     def release(self) -> None:
         """Release the file; a second call does nothing."""
         self._file = None

@@ -27,6 +27,7 @@ from uuid import UUID
 
 from kbroker.config.log import LogConfig
 from kbroker.log import retention, timestamps
+from kbroker.log.core.cleaned_transactions import AbortedTransaction
 from kbroker.log.disk import OS_DISK, Buffer, Disk, replace_file, write_all
 from kbroker.log.flush_state import FlushState
 from kbroker.log.flush_work import FlushWork
@@ -43,6 +44,7 @@ from kbroker.log.producer_state_manager import ProducerStateManager
 from kbroker.log.segment_replacement import SegmentReplacement
 from kbroker.log.timestamps import TimestampOffset
 from kclient.wire.batches import (
+    IN_TRANSACTION,
     LARGEST_OFFSET,
     BatchInfo,
     check_crc,
@@ -293,14 +295,21 @@ class UnifiedLog:
         if leader_epoch != self.leader_epochs.latest:
             self.leader_epochs.assign(leader_epoch, base_offset)
         if info.producer_id >= 0:
-            producers = self.producers
-            if log_append_time < 0:
-                producers.states.appended(info, base_offset, now_ms)
-            else:
-                producers.states.appended(info, base_offset, now_ms, log_append_time)
+            self._record_producer(buf, info, base_offset, now_ms, log_append_time)
         if config.flushes_appends:
             self._flush_if_due(base_offset, now_ms)
         return AppendResult(base_offset, last_offset, log_append_time, self.log_start_offset)
+
+    def _record_producer(
+        self, buf: Buffer, info: BatchInfo, base_offset: int, now_ms: int, log_append_time: int
+    ) -> None:
+        producers = self.producers
+        if log_append_time < 0:
+            producers.states.appended(info, base_offset, now_ms)
+        else:
+            producers.states.appended(info, base_offset, now_ms, log_append_time)
+        if info.attributes & IN_TRANSACTION:
+            producers.in_transaction(buf, info, base_offset, self.segments.active, is_own=True)
 
     def append_as_follower(self, buf: Buffer, now_ms: int) -> int:
         """Append the whole batches of *buf* as the leader stamped them; return their bytes.
@@ -429,8 +438,12 @@ class UnifiedLog:
             if leader_epoch is None and info.leader_epoch != self.leader_epochs.latest:
                 self.leader_epochs.assign(info.leader_epoch, info.base_offset)
         self.log_end_offset = run[-1].next_offset
-        if leader_epoch is None:
+        is_own = leader_epoch is None
+        if is_own:
             self.producers.replicated(run, now_ms)
+        for info in run:
+            if info.attributes & IN_TRANSACTION:
+                self.producers.in_transaction(view, info, info.base_offset, segment, is_own=is_own)
 
     def _roll_is_due(self, info: BatchInfo, now_ms: int, *, pending: int = 0) -> bool:
         """Return whether the follower's batch *info*, behind *pending* bytes, begins a segment."""
@@ -495,6 +508,31 @@ class UnifiedLog:
             path = self.segments[self.segments.index_of(offset)].path
             raise KafkaStorageError(f"{path}: {error}") from error
 
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Return the end of the records with a known outcome, for readers with read_committed (KIP-98).
+
+        At most *high_watermark*; below it lie the log start offset, and each transaction with a replicated marker.
+        """
+        first = self.producers.transactions.first_unstable_offset(high_watermark)
+        if first is None or first >= high_watermark:
+            return high_watermark
+        return max(first, self.log_start_offset)
+
+    def aborted_transactions(
+        self, offset: int, found: LogSlice, up_to_offset: int
+    ) -> list[AbortedTransaction]:
+        """Return the aborted transactions that overlap what `read` *found* from *offset* on, below *up_to_offset*.
+
+        There may be more, as in Kafka: *found* ends somewhere between two entries of the offset index. Raise
+        KafkaStorageError, CorruptMessage.
+        """
+        if not found.size:
+            return []
+        try:
+            return self.segments.aborted_transactions(offset, found, up_to_offset)
+        except OSError as error:
+            raise KafkaStorageError(f"{self.directory}: a transaction index: {error}") from error
+
     def search_for_timestamp(
         self, timestamp: int, from_offset: int
     ) -> timestamps.Search | int | None:
@@ -542,6 +580,7 @@ class UnifiedLog:
             raise self._fenced()
         self.flush_state.cut(offset)
         try:
+            self.producers.before_truncation(offset, self.segments)
             offset = self.segments.truncate_to(offset)
         except OSError as error:
             raise self._fence(error) from error

@@ -50,6 +50,8 @@ LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 DELETE_HORIZON: Final = 0x40
+IN_TRANSACTION: Final = TRANSACTIONAL | CONTROL
+"""The attributes of batches that may begin or end a transaction."""
 
 MAX_CODEC: Final = 4
 ZSTD: Final = 4

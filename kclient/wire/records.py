@@ -8,10 +8,10 @@ with order and repeated names (KIP-82), control records.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, NamedTuple
 
-from kclient.wire.batches import CONTROL, TRANSACTIONAL
-from kclient.wire.errors import InvalidRecord
+from kclient.wire.batches import CONTROL, TRANSACTIONAL, BatchInfo, Buffer
+from kclient.wire.errors import InvalidRecord, KafkaError
 from kclient.wire.record_reader import Columns, decode_batch, decode_columns
 from kclient.wire.record_writer import (
     BatchBuilder,
@@ -26,11 +26,13 @@ from kclient.wire.record_writer import (
 __all__ = [
     "ABORT",
     "COMMIT",
+    "LARGEST_MARKER",
     "BatchBuilder",
     "Columns",
     "EncodedRecords",
     "Headers",
     "Record",
+    "TransactionMarker",
     "control_type",
     "decode_batch",
     "decode_columns",
@@ -38,6 +40,7 @@ __all__ = [
     "encode_record",
     "encode_records",
     "encode_transaction_marker",
+    "transaction_marker",
 ]
 
 ABORT: Final = 0
@@ -48,6 +51,16 @@ COMMIT: Final = 1
 
 _CONTROL_KEY = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
+LARGEST_MARKER: Final = 1024
+"""Bytes of a control batch that is read as a marker: one has 78."""
+
+
+class TransactionMarker(NamedTuple):
+    """The end of a transaction, as a control batch has it."""
+
+    is_aborted: bool
+    coordinator_epoch: int
+    """The epoch of the coordinator that wrote it; -1 if the record does not have it."""
 
 
 def control_type(key: bytes | None) -> int:
@@ -82,3 +95,24 @@ def encode_transaction_marker(
         producer_epoch=producer_epoch,
         attributes=CONTROL | TRANSACTIONAL,
     )
+
+
+def transaction_marker(buf: Buffer, info: BatchInfo) -> TransactionMarker | None:
+    """Return the marker in the control batch *info* of *buf*.
+
+    None for another type, for a batch without records (compaction), and for one that cannot be read.
+    """
+    if not info.record_count or info.codec or info.size > LARGEST_MARKER:
+        return None
+    try:
+        columns = decode_columns(buf, info)
+        kind = control_type(columns.keys[0])
+    except KafkaError:
+        return None
+    if kind not in (ABORT, COMMIT):
+        return None
+    value = columns.values[0]
+    coordinator_epoch = -1
+    if value is not None and len(value) >= _MARKER_VALUE.size:
+        _, coordinator_epoch = _MARKER_VALUE.unpack_from(value)
+    return TransactionMarker(kind == ABORT, coordinator_epoch)

@@ -196,7 +196,7 @@ def _check_producers(replica: Replica) -> None:
         return
     newest = paths[-1]
     try:
-        known = producer_snapshots.decode(newest.read_bytes())
+        known = producer_snapshots.decode(newest.read_bytes()).states
     except KafkaError as error:
         replica.problem("producers", newest.name, str(error))
         return

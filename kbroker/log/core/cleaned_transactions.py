@@ -22,6 +22,9 @@ class AbortedTransaction(NamedTuple):
     producer_id: int
     first_offset: int
     last_offset: int
+    """That of the marker."""
+    last_stable_offset: int = -1
+    """That of the log, up to the marker."""
 
 
 class CleanedTransactions:

@@ -392,6 +392,19 @@ def test_batches_of_aborted_transactions_and_markers_are_hidden(paper):
     assert fetching.state().fetch_offset == 7
 
 
+def test_a_control_batch_that_compaction_emptied_ends_no_transaction(paper):
+    fetching = Fetching(paper, isolation_level="read_committed")
+    fetching.start(p0=0)
+    empty = batches.build(
+        b"", record_count=0, last_offset_delta=0, base_timestamp=-1, max_timestamp=-1,
+        attributes=batches.CONTROL | batches.TRANSACTIONAL, base_offset=1, producer_id=7, producer_epoch=0,
+    )  # fmt: skip
+    data = transactional(0, 7, b"aborted") + empty + marker(2, 7) + transactional(3, 7, b"next")
+    fetching.answer(part(0, data, aborted_transactions=[AbortedTransaction(7, 0)]))
+    shown = [b.info.base_offset for b in fetching.state().buffered if not b.hidden]
+    assert shown == [3]
+
+
 def test_under_read_uncommitted_only_markers_are_hidden(paper):
     fetching = Fetching(paper)
     fetching.start(p0=0)

@@ -10,6 +10,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbroker.log.core.log_transactions import OngoingTransaction
 from kbroker.log.disk import OS_DISK
 from kbroker.log.producer_snapshots import ProducerSnapshots, decode, encode
 from kbroker.log.producer_state import ProducerStates
@@ -42,7 +43,8 @@ def test_what_kafka_writes_is_read() -> None:
         KAFKAS, 8, 2, -1, -1, 0, 456, 4, -1
     )
     content = struct.pack(">i", 2) + rows
-    states = decode(struct.pack(">hI", 1, crc32c(content)) + content)
+    states, ongoing = decode(struct.pack(">hI", 1, crc32c(content)) + content)
+    assert ongoing == {}
     assert states.check(header(7, 42, epoch=3)) is None
     duplicate = states.check(header(7, 32, 10, epoch=3))
     assert duplicate is not None
@@ -52,7 +54,7 @@ def test_what_kafka_writes_is_read() -> None:
 
 
 def test_five_batches_of_each_producer_come_back() -> None:
-    states = decode(encode(states_of(*((7, 0, n) for n in range(9)))))
+    states = decode(encode(states_of(*((7, 0, n) for n in range(9))))).states
     for sequence in range(4, 9):
         duplicate = states.check(header(7, sequence))
         assert duplicate is not None
@@ -66,7 +68,7 @@ def test_five_batches_of_each_producer_come_back() -> None:
 )
 def test_encoding_again_gives_the_same(batches: list[tuple[int, int, int]]) -> None:
     content = encode(states_of(*batches))
-    assert encode(decode(content)) == content
+    assert encode(*decode(content)) == content
 
 
 @given(data=st.data())
@@ -92,7 +94,7 @@ def test_the_newest_good_snapshot_at_or_below_the_end_counts(tmp_path: Path) -> 
     notes: list[str] = []
     loaded = found.load(39, notes)
     assert loaded is not None
-    assert (loaded[0], set(loaded[1])) == (20, {7})
+    assert (loaded[0], set(loaded[1].states)) == (20, {7})
     assert len(notes) == 1
     assert "00030.snapshot: a snapshot has 10 bytes at least, this has 0" in notes[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -114,3 +116,31 @@ def test_a_snapshot_of_no_segment_goes_when_the_next_is_written(tmp_path: Path) 
         snapshots.write(offset, ProducerStates(), [0, 10, 20])
     assert snapshots.offsets == [10, 20]
     assert not (tmp_path / f"{13:020d}.snapshot").exists()
+
+
+def test_an_open_transaction_is_in_the_last_row_of_its_producer_and_alone_for_a_copied_one() -> (
+    None
+):
+    ongoing = {7: OngoingTransaction(3, 1), 8: OngoingTransaction(5, 2)}
+    content = encode(states_of((7, 1, 0), (7, 1, 1)), ongoing)
+    rows = list(struct.iter_unpack(KAFKAS, content[10:]))
+    assert [row[-1] for row in rows] == [-1, 3, 5]
+    assert rows[2] == (8, 2, -1, -1, 0, -1, -1, 5)
+    states, found = decode(content)
+    assert found == ongoing
+    assert list(states) == [7]
+
+
+def test_a_copied_transaction_of_a_producer_with_an_own_epoch_has_its_own_row() -> None:
+    ongoing = {7: OngoingTransaction(3, 9)}
+    states, found = decode(encode(states_of((7, 1, 0)), ongoing))
+    assert found == ongoing
+    assert states.entries[7].epoch == 1
+
+
+def test_a_snapshot_with_a_transaction_of_the_future_is_not_believed(tmp_path: Path) -> None:
+    snapshots = ProducerSnapshots(OS_DISK, str(tmp_path))
+    snapshots.write(5, ProducerStates(), [], {7: OngoingTransaction(5, 0)})
+    notes: list[str] = []
+    assert snapshots.load(9, notes) is None
+    assert "transactions behind its own offset" in notes[0]

@@ -259,3 +259,27 @@ def test_transaction_markers_are_control_batches():
 def test_a_control_record_without_a_type_is_refused(key):
     with pytest.raises(InvalidRecord, match="control record"):
         records.control_type(key)
+
+
+@pytest.mark.parametrize("kind", [records.ABORT, records.COMMIT])
+def test_a_marker_is_read_wherever_it_lies(kind):
+    batch = records.encode_transaction_marker(
+        kind, producer_id=7, producer_epoch=1, coordinator_epoch=3, timestamp=NOW_MS
+    )
+    data = b"xyz" + batch
+    found = records.transaction_marker(data, batches.parse(data, 3))
+    assert found == (kind == records.ABORT, 3)
+
+
+@pytest.mark.parametrize("key", [None, b"", b"\xff\xff\0\0", b"\0\0\0\2"])
+def test_a_control_batch_of_another_kind_is_no_marker(key):
+    batch = encode_batch([Record(0, NOW_MS, key, b"", ())], attributes=batches.CONTROL)
+    assert records.transaction_marker(batch, info_of(batch)) is None
+
+
+def test_a_control_batch_without_records_is_no_marker():
+    batch = batches.build(
+        b"", record_count=0, last_offset_delta=0, base_timestamp=-1, max_timestamp=-1,
+        attributes=batches.CONTROL,
+    )  # fmt: skip
+    assert records.transaction_marker(batch, info_of(batch)) is None
