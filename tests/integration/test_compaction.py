@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 
+from kclient.wire.batches import iterate
+from kclient.wire.records import decode_batch
 from tests.kit.brokers import Broker, Cluster, MakeCluster
+from tests.kit.kaudit import kaudit
+from tests.kit.logs import open_log, read_bytes
+from tests.kit.mirrored_clusters import making_mirrors
 from tests.kit.replicated import Observer, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
@@ -72,10 +89,11 @@ class Writes:
         self._producer.poll(0)
 
     def put_rounds(self, rounds: int, keys: int) -> None:
-        """Send *rounds* records for each of *keys* keys."""
+        """Send *rounds* records for each of *keys* keys, and one of a new key after each round."""
         for _ in range(rounds):
             for key in range(keys):
                 self.put(f"key-{key}")
+            self.put(f"once-{self._number}")
         self.flush()
 
     def flush(self) -> None:
@@ -87,8 +105,8 @@ class Writes:
         return {each.key: each for each in sorted(self.acknowledged)}
 
 
-def read_all(bootstrap: str, topic: str, partition: int = 0) -> list[Written]:
-    """Consume a partition from its start to its end."""
+def read_all(bootstrap: str, topic: str, *, begin: int = OFFSET_BEGINNING) -> list[Written]:
+    """Consume partition 0 from offset *begin* to its end."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -100,7 +118,7 @@ def read_all(bootstrap: str, topic: str, partition: int = 0) -> list[Written]:
             "log_level": 0,
         }
     )
-    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+    consumer.assign([TopicPartition(topic, 0, begin)])
     found = []
     deadline = time.monotonic() + 30
     try:
@@ -115,7 +133,7 @@ def read_all(bootstrap: str, topic: str, partition: int = 0) -> list[Written]:
                 return found
     finally:
         consumer.close()
-    raise AssertionError(f"{topic}-{partition} was not read to its end")
+    raise AssertionError(f"{topic}-0 was not read to its end")
 
 
 def check(found: list[Written], writes: Writes) -> None:
@@ -177,8 +195,8 @@ def test_a_broker_compacts_and_its_cleaner_ends_with_it(broker_clusters: MakeClu
     wait_until_compacted(cluster[1], "t-0", 1010)
     found = read_all(cluster.bootstrap, "t")
     check(found, writes)
-    assert len(found) < 500, "1410 were written, of 90 keys"
-    assert len(read_all(cluster.bootstrap, "plain")) == 500
+    assert len(found) < 500, "1430 were written, of 110 keys"
+    assert len(read_all(cluster.bootstrap, "plain")) == 510
     pids = cleaners_of(cluster[1])
     assert len(pids) == 1
 
@@ -202,3 +220,244 @@ def test_a_broker_compacts_and_its_cleaner_ends_with_it(broker_clusters: MakeClu
     assert not set(pids) & {pid for pid, _ in cleaners()}
     checkpoint = (cluster[1].data / "cleaner-offset-checkpoint").read_text()
     assert f"t 0 {compacted_to(cluster[1], 't-0')}" in checkpoint
+
+
+def on_disk(broker: Broker, name: str) -> list[Written]:
+    """Return the records of a partition in the log directory of a broker that does not run."""
+    log = open_log(broker.data / name, segment_bytes=int(COMPACTED["segment.bytes"]))
+    found = []
+    offset = log.log_start_offset
+    while data := read_bytes(log, offset):
+        for info in iterate(data):
+            found += [Written(r.offset, r.key or b"", r.value) for r in decode_batch(data, info)]
+            offset = info.next_offset
+    log.close(clean=False)
+    return found
+
+
+def holes(found: list[Written]) -> int:
+    """Return how many offsets between the first and the last record have none."""
+    return found[-1].offset - found[0].offset + 1 - len(found)
+
+
+def test_a_follower_that_was_away_catches_up_over_holes(broker_clusters: MakeCluster) -> None:
+    cluster = broker_clusters(3, BROKER)
+    observer = Observer(cluster)
+    observer.create("t", [[1, 2, 3]], COMPACTED)
+    writes = Writes(cluster, "t")
+    writes.put_rounds(8, 50)
+    for was_emptied in (False, True):
+        cluster.kill(3)
+        before = len(writes.acknowledged)
+        writes.put_rounds(16, 50)
+        for leader_or_follower in (1, 2):
+            wait_until_compacted(cluster[leader_or_follower], "t-0", before + 600)
+        if was_emptied:
+            shutil.rmtree(cluster[3].data)
+        cluster.start(3)
+        observer.in_sync("t", 0, [1, 2, 3])
+    cluster.terminate(1, 2)
+    eventually("broker 3 to lead", lambda: observer.placement("t").leader == 3)
+    found = read_all(cluster[3].address, "t")
+    check(found, writes)
+    assert holes(found) > 1000
+    # A client may be at an offset that is gone.
+    hole = next(n.offset + 1 for n, m in pairwise(found) if m.offset > n.offset + 1)
+    assert read_all(cluster[3].address, "t", begin=hole) == [n for n in found if n.offset >= hole]
+    cluster.terminate(3)
+    for broker_id in (1, 2, 3):
+        check(on_disk(cluster[broker_id], "t-0"), writes)
+
+
+def test_s34_brokers_that_are_killed_while_they_compact_lose_and_invent_nothing(
+    broker_clusters: MakeCluster,
+) -> None:
+    cluster = broker_clusters(
+        3,
+        {
+            **BROKER,
+            "log.cleaner.backoff.ms": "100",
+            "log.cleaner.io.max.bytes.per.second": "150000",
+            "min.insync.replicas": "2",
+            "replica.high.watermark.checkpoint.interval.ms": "500",
+        },
+    )
+    observer = Observer(cluster)
+    observer.create("t", [[1, 2, 3]], COMPACTED)
+    writes = Writes(cluster, "t")
+    is_over = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not is_over.wait(0.005):
+            for _ in range(5):
+                number += 1
+                key = f"once-{number}" if number % 37 == 0 else f"key-{number % 150}"
+                writes.put(key, is_tombstone=number % 31 == 0)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    kills: Counter[str] = Counter()
+    deadline = time.monotonic() + 60
+    try:
+        while sum(kills.values()) < 8 and time.monotonic() < deadline:
+            broker_id = sum(kills.values()) % 3 + 1
+            name = being_replaced(cluster[broker_id], "t-0")
+            if not name:
+                continue
+            cluster.kill(broker_id)
+            kills[name.split(".", 1)[1]] += 1
+            cluster.start(broker_id)
+            observer.in_sync("t", 0, [1, 2, 3], 30)
+    finally:
+        is_over.set()
+        writer.join()
+    assert sum(kills.values()) == 8, kills
+    recovered = re.compile("removed an unfinished compaction|completed the compaction")
+    assert any(recovered.search(each.log) for each in cluster.brokers.values())
+    writes.flush()
+    observer.in_sync("t", 0, [1, 2, 3])
+    found = read_all(cluster.bootstrap, "t")
+    check(found, writes)
+    assert holes(found) > 500, "nothing was compacted"
+    cluster.terminate()
+    for broker_id in (1, 2, 3):
+        check(on_disk(cluster[broker_id], "t-0"), writes)
+
+
+def being_replaced(broker: Broker, name: str) -> str:
+    """Return the name of a file of a replacement that goes on in a partition's directory; or ""."""
+    for path in (broker.data / name).iterdir():
+        if path.name.endswith((".log.cleaned", ".log.swap")):
+            return path.name
+    return ""
+
+
+def test_compact_and_delete_do_both(broker_clusters: MakeCluster) -> None:
+    cluster = broker_clusters(1, BROKER)
+    configs = {**COMPACTED, "cleanup.policy": "compact,delete", "retention.ms": "3600000"}
+    Observer(cluster).create("t", [[1]], configs)
+    writes = Writes(cluster, "t")
+    now_ms = int(time.time() * 1000)
+    for number in range(1000):
+        writes.put(f"old-{number}", timestamp=now_ms - 2 * 3600_000)
+    writes.flush()
+    writes.put_rounds(20, 50)
+    wait_until_compacted(cluster[1], "t-0", 1800)
+
+    def is_done() -> list[Written]:
+        found = read_all(cluster.bootstrap, "t")
+        old = sum(each.key.startswith(b"old") for each in found)
+        return found if old < 200 and len(found) < 600 else []
+
+    found = eventually("retention", is_done)
+    recent = {key: each for key, each in writes.last().items() if key.startswith(b"key")}
+    assert set(recent.values()) <= set(found) <= set(writes.acknowledged)
+    cluster.terminate()
+    start_offsets = (cluster[1].data / "log-start-offset-checkpoint").read_text()
+    assert int(start_offsets.split("t 0 ")[1].split()[0]) > 500
+
+
+def test_a_damaged_partition_is_set_aside_and_named_and_others_are_compacted(
+    broker_clusters: MakeCluster,
+) -> None:
+    cluster = broker_clusters(1, BROKER)
+    observer = Observer(cluster)
+    never = {**COMPACTED, "min.cleanable.dirty.ratio": "1"}
+    observer.create("damaged", [[1]], never)
+    observer.create("healthy", [[1]], never)
+    damaged, healthy = Writes(cluster, "damaged"), Writes(cluster, "healthy")
+    for writes in (damaged, healthy):
+        writes.put_rounds(20, 50)
+    segments = sorted((cluster[1].data / "damaged-0").glob("*.log"))
+    with segments[2].open("r+b") as file:
+        file.seek(100)  # within the records of the first batch
+        file.write(b"?")
+    for topic in ("damaged", "healthy"):
+        observer.configure(topic, {"min.cleanable.dirty.ratio": "0.01"})
+    wait_until_compacted(cluster[1], "healthy-0")
+    aside = "damaged-0 is served, but not compacted until this broker restarts: "
+    eventually("the line about it", lambda: aside in cluster[1].log)
+    (line,) = [each for each in cluster[1].log.splitlines() if aside in each]
+    assert str(segments[2]) in line
+    damaged.put_rounds(1, 50)  # it is served
+    healthy.put_rounds(20, 50)
+    wait_until_compacted(cluster[1], "healthy-0", 1500)
+    check(read_all(cluster.bootstrap, "healthy"), healthy)
+    assert cluster[1].log.count(aside) == 1
+    assert compacted_to(cluster[1], "damaged-0") == -1
+    assert [each.stat().st_size for each in segments[:2]] != [0, 0]
+
+
+def test_settings_of_the_cleaner_change_while_the_broker_runs(broker_clusters: MakeCluster) -> None:
+    cluster = broker_clusters(1, {**BROKER, "log.cleaner.backoff.ms": "3600000"})
+    observer = Observer(cluster)
+    observer.create("t", [[1]], COMPACTED)
+    writes = Writes(cluster, "t")
+    writes.put_rounds(20, 50)
+    # Throttled to less than the log in a minute: the round is under way until the rate changes.
+    observer.configure_broker(1, {"log.cleaner.io.max.bytes.per.second": "1000.0"})
+    assert compacted_to(cluster[1], "t-0") == -1
+    observer.configure_broker(1, {"log.cleaner.backoff.ms": "200"})
+    (throttled,) = eventually("the cleaner", lambda: cleaners_of(cluster[1]))
+    observer.configure_broker(1, {"log.cleaner.io.max.bytes.per.second": "1000000000.0"})
+    wait_until_compacted(cluster[1], "t-0")
+    assert throttled not in cleaners_of(cluster[1])
+    assert "ended early" not in cluster[1].log
+    check(read_all(cluster.bootstrap, "t"), writes)
+    refused = {"log.cleaner.enable": "false"}
+    with pytest.raises(KafkaException, match="dynamically"):
+        observer.configure_broker(1, refused)
+
+
+@pytest.mark.timeout(300)
+def test_a_mirror_copies_the_holes_and_the_audit_finds_no_violation(
+    broker_clusters: MakeCluster, tmp_path: Path
+) -> None:
+    east = broker_clusters(1, BROKER)
+    west = broker_clusters(1, {**BROKER, "log.cleaner.enable": "false"})
+    Observer(east).create("t", [[1]], COMPACTED)
+    writes = Writes(east, "t")
+    writes.put_rounds(30, 50)
+    wait_until_compacted(east[1], "t-0", 1300)
+    with making_mirrors(tmp_path, east, west) as make:
+        mirror = make()
+        mirror.start()
+        for _ in range(2):
+            writes.put_rounds(15, 50)
+            eventually("the copy", lambda: covers(west, writes))
+            mirror.kill()
+            writes.put_rounds(15, 50)
+            wait_until_compacted(east[1], "t-0", len(writes.acknowledged) - 200)
+            mirror.start()
+        eventually("the copy", lambda: covers(west, writes))
+        assert mirror.stop() == 0, mirror.output
+        copied = read_all(west.bootstrap, "t")
+        check(copied, writes)
+        assert 1000 < holes(copied) < holes(read_all(east.bootstrap, "t"))
+        audited(east, west, tmp_path / "one")
+        # Both sides compact from now on, each on its own.
+        west.terminate()
+        west.start(log_cleaner_enable="true")
+        wait_until_compacted(west[1], "t-0", len(writes.acknowledged) - 200)
+        check(read_all(west.bootstrap, "t"), writes)
+        assert len(read_all(west.bootstrap, "t")) < len(copied)
+        writes.put_rounds(5, 50)
+        assert mirror.run_once() == 0, mirror.output
+        check(read_all(west.bootstrap, "t"), writes)
+        audited(east, west, tmp_path / "two")
+
+
+def covers(cluster: Cluster, writes: Writes) -> bool:
+    """Return whether the end of a copy is that of the source."""
+    return read_all(cluster.bootstrap, "t")[-1:] == sorted(writes.acknowledged)[-1:]
+
+
+def audited(source: Cluster, target: Cluster, out: Path) -> None:
+    """Compare the clusters; what only one of them has was compacted in the other."""
+    result = kaudit(
+        "reconcile",
+        *("--source", source.bootstrap, "--target", target.bootstrap),
+        *("--topics", "t", "--out", str(out)),
+    )
+    assert result.exit_code == 0, result.output
