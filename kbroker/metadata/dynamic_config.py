@@ -31,7 +31,7 @@ from twisted.python.failure import Failure
 
 from kbroker.common.gather import all_of
 from kbroker.common.turns import Turns, WithoutTurns, for_each
-from kbroker.config import TOPIC_SETTINGS, BrokerConfig, LogConfig
+from kbroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, LogConfig
 from kbroker.metadata.config_admin_manager import BROKERS, TOPICS
 from kbroker.metadata.core.config_entries import (
     BrokerLayers,
@@ -279,7 +279,16 @@ class DynamicConfig:
         own, default = self._brokers[str(self._broker_id)], self._brokers[znodes.DEFAULT_ENTITY]
         self._effective, problems = effective_broker_config(self._static, {**default, **own})
         self._report(f"{znodes.CONFIG}/{BROKERS}", problems)
-        log.info("dynamic broker settings changed: {own} {default}", own=own, default=default)
+        log.info(
+            "dynamic broker settings changed: {own} {default}",
+            own=_shown(own),
+            default=_shown(default),
+        )
+        unknown = sorted(name for name in {**default, **own} if name not in BROKER_SETTINGS)
+        if unknown:
+            log.warn(
+                "unknown dynamic broker settings have no effect: {unknown}", unknown=unknown[:100]
+            )
         for callback in list(self._broker_callbacks):
             callback(self._effective)
         self._announce(list(self._topics))
@@ -348,3 +357,12 @@ class DynamicConfig:
         if not isinstance(failure.value, ConnectionLoss | SessionExpired | RequestTimedOut):
             log.failure("reading dynamic settings failed", failure)
         # else: all is read again once connected
+
+
+def _shown(values: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that may be logged: no secrets, and none that may be one."""
+    return {
+        name: value
+        for name, value in values.items()
+        if name in BROKER_SETTINGS and not BROKER_SETTINGS[name].sensitive
+    }

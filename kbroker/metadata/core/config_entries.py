@@ -26,6 +26,9 @@ from kclient.wire.errors import InvalidConfig, InvalidRequest
 MAX_VALUE = 0x7FFF
 """Bytes of a value that a response can carry."""
 
+MAX_UNKNOWN = 64 * 1024
+"""Characters of all settings of a broker resource that brokers do not know: every broker reads them."""
+
 
 class ResourceType(IntEnum):
     """Kinds of resources that have configuration, numbered as on the wire."""
@@ -143,7 +146,7 @@ def _topic_entry(
 def broker_entries(
     effective: BrokerConfig, layers: BrokerLayers, names: Iterable[str] | None = None
 ) -> list[Entry]:
-    """Describe this broker."""
+    """Describe this broker. The values of settings that it does not know are null: they may be secrets."""
     wanted = None if names is None else frozenset(names)
     entries = []
     for name, setting in BROKER_SETTINGS.items():
@@ -158,19 +161,42 @@ def broker_entries(
                     synonyms,
                 )
             )
+    for values, source in (
+        (layers.dynamic, ConfigSource.DYNAMIC_BROKER),
+        (layers.dynamic_default, ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        (layers.static.given, ConfigSource.STATIC_BROKER),
+    ):
+        described = {entry.setting.name for entry in entries}
+        entries += [
+            _unknown_entry(name, source)
+            for name in values
+            if name not in BROKER_SETTINGS
+            and name not in described
+            and (wanted is None or name in wanted)
+        ]
     return entries
+
+
+def _unknown_entry(name: str, source: ConfigSource) -> Entry:
+    setting = Setting(name, ConfigType.PASSWORD, None, "Unknown to this broker: no effect.")
+    synonyms = (Synonym(name, None, source),)
+    return Entry(setting, None, source, read_only=False, synonyms=synonyms)
 
 
 def default_broker_entries(layers: BrokerLayers, names: Iterable[str] | None = None) -> list[Entry]:
     """Describe the cluster-wide dynamic defaults: only what is set."""
     wanted = None if names is None else frozenset(names)
     entries = []
+    source = ConfigSource.DYNAMIC_DEFAULT_BROKER
     for name, value in layers.dynamic_default.items():
+        if wanted is not None and name not in wanted:
+            continue
         setting = BROKER_SETTINGS.get(name)
-        if setting is not None and (wanted is None or name in wanted):
-            shown = None if setting.sensitive else value
-            source = ConfigSource.DYNAMIC_DEFAULT_BROKER
-            entries.append(Entry(setting, shown, source, False, (Synonym(name, shown, source),)))
+        if setting is None:
+            entries.append(_unknown_entry(name, source))
+            continue
+        shown = None if setting.sensitive else value
+        entries.append(Entry(setting, shown, source, False, (Synonym(name, shown, source),)))
     return entries
 
 
@@ -252,16 +278,20 @@ def effective_broker_config(
 
 
 def usable_broker_config(values: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Leave out dynamic broker settings that cannot be used: (usable, problems)."""
+    """Leave out dynamic broker settings that cannot be used: (usable, problems).
+
+    Settings that brokers do not know stay, without effect, as in Kafka: other software may read them.
+    """
     usable: dict[str, str] = {}
     problems: list[str] = []
     for name, value in values.items():
         setting = BROKER_SETTINGS.get(name)
-        if setting is None or not setting.dynamic:
+        if setting is not None and not setting.dynamic:
             problems.append(f"{name}: not a dynamic broker setting")
             continue
         try:
-            setting.parse(value)
+            if setting is not None:
+                setting.parse(value)
         except ValueError as error:
             problems.append(f"{name}: {error}")
         else:
@@ -272,7 +302,10 @@ def usable_broker_config(values: Mapping[str, str]) -> tuple[dict[str, str], lis
 def changed_broker(
     overrides: Mapping[str, str], changes: Iterable[Change], effective: BrokerConfig
 ) -> dict[str, str]:
-    """Apply *changes* to a broker's dynamic settings. InvalidConfig, InvalidRequest."""
+    """Apply *changes* to a broker's dynamic settings. InvalidConfig, InvalidRequest.
+
+    As in Kafka, settings that brokers do not know are stored, without effect.
+    """
     asked = list(changes)
     fixed = sorted(
         c.name for c in asked if c.name in BROKER_SETTINGS and not BROKER_SETTINGS[c.name].dynamic
@@ -289,11 +322,17 @@ def changed_broker(
     result = _changed(overrides, asked, BROKER_SETTINGS, current, "broker")
     problems = []
     for change in asked:
-        if change.name in result:
+        setting = BROKER_SETTINGS.get(change.name)
+        if setting is not None and change.name in result:
             try:
-                BROKER_SETTINGS[change.name].parse(result[change.name])
+                setting.parse(result[change.name])
             except ValueError as error:
                 problems.append(f"{change.name}: {error}")
+    unknown = sum(len(k) + len(v) for k, v in result.items() if k not in BROKER_SETTINGS)
+    if unknown > MAX_UNKNOWN:
+        problems.append(
+            f"{unknown} characters of settings that brokers do not know, the limit is {MAX_UNKNOWN}"
+        )
     if not problems:
         asked_values = {
             change.name: result[change.name] for change in asked if change.name in result
@@ -319,13 +358,7 @@ def _changed(
         raise InvalidRequest(f"a setting is changed twice: {sorted(names)[:20]}")
     result = dict(overrides)
     for change in changes:
-        setting = settings.get(change.name)
-        if setting is None:
-            if change.operation == ConfigOperation.DELETE and change.name in result:
-                del result[change.name]  # the way to get rid of an entry that never had a meaning
-                continue
-            raise InvalidConfig(f"{change.name[:200]!r}: unknown {kind} setting")
-        _apply(result, setting, change, current)
+        _apply(result, settings.get(change.name), change, current, kind)
         check_value_size(change.name, result.get(change.name))
     return result
 
@@ -340,12 +373,20 @@ def check_value_size(name: str, value: str | None) -> None:
 
 
 def _apply(
-    result: dict[str, str], setting: Setting, change: Change, current: Callable[[str], str]
+    result: dict[str, str],
+    setting: Setting | None,
+    change: Change,
+    current: Callable[[str], str],
+    kind: str,
 ) -> None:
     name = change.name
     if change.operation == ConfigOperation.DELETE:
-        result.pop(name, None)
+        result.pop(
+            name, None
+        )  # an unknown name is no error: MirrorMaker 2 deletes settings of its source
         return
+    if setting is None and (kind == "topic" or change.operation != ConfigOperation.SET):
+        raise InvalidConfig(f"{name[:200]!r}: unknown {kind} setting")
     if change.value is None:
         raise InvalidRequest(f"{name}: null is no value; delete the setting instead")
     if change.operation == ConfigOperation.SET:
@@ -353,7 +394,7 @@ def _apply(
         return
     if change.operation not in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
         raise InvalidRequest(f"{name}: there is no operation {change.operation}")
-    if setting.type is not ConfigType.LIST:
+    if setting is None or setting.type is not ConfigType.LIST:
         raise InvalidConfig(f"{name}: is not a list, nothing can be appended or subtracted")
     items = [item for item in current(name).split(",") if item]
     named = [item.strip() for item in change.value.split(",") if item.strip()]

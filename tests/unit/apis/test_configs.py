@@ -183,8 +183,39 @@ def test_fixed_broker_settings_cannot_be_changed_while_it_runs():
     }
     with pytest.raises(InvalidConfig):
         changed_broker({}, [Change("min.insync.replicas", SET, "0")], config())
-    with pytest.raises(InvalidConfig):
-        changed_broker({}, [Change("nonsense", SET, "0")], config())
+
+
+def test_deleting_a_setting_that_is_unknown_and_not_there_is_no_error():
+    """MirrorMaker 2 deletes settings at its target that only its source knows."""
+    assert change({}, ("nonsense", DELETE, None)) == {}
+    assert changed_broker({}, [Change("nonsense", DELETE, None)], config()) == {}
+
+
+def test_a_broker_stores_settings_that_it_does_not_know_and_shows_no_value():
+    stored = changed_broker({}, [Change("my.reporter.key", SET, "secret")], config())
+    assert stored == {"my.reporter.key": "secret"}
+    assert usable_broker_config(stored) == (stored, [])
+    assert effective_broker_config(config(), stored)[1] == []
+    for layers, source in (
+        (BrokerLayers(config(), stored, stored), ConfigSource.DYNAMIC_BROKER),
+        (BrokerLayers(config(), {}, stored), ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        (BrokerLayers(config(my_reporter_key="secret"), {}, {}), ConfigSource.STATIC_BROKER),
+    ):
+        (found,) = broker_entries(config(), layers, ["my.reporter.key"])
+        assert (found.value, found.source, found.setting.sensitive) == (None, source, True)
+        assert found.synonyms[0].value is None
+    (found,) = default_broker_entries(BrokerLayers(config(), {}, stored))
+    assert found.value is None
+    for operation in (APPEND, SUBTRACT):
+        with pytest.raises(InvalidConfig, match="unknown"):
+            changed_broker(stored, [Change("my.reporter.key", operation, "x")], config())
+
+
+def test_unknown_settings_of_a_broker_do_not_fill_the_znode():
+    many = [Change(f"name.{n}", SET, "x" * 90) for n in range(1000)]
+    with pytest.raises(InvalidConfig, match="the limit is 65536"):
+        changed_broker({}, many, config())
+    assert len(changed_broker({}, many[:600], config())) == 600
 
 
 def test_a_broker_setting_that_does_not_go_with_the_others_is_refused():
