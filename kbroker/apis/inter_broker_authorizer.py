@@ -37,14 +37,17 @@ class InterBrokerAuthorizer:
     def __init__(
         self,
         proofs: BrokerProofs,
-        listener: str | None,
+        listeners: Collection[str] | None,
         seconds: Callable[[], float],
         brokers_at: Callable[[str], Collection[int]] | None = None,
     ) -> None:
-        """*brokers_at* returns the brokers registered at an address; None: only a proof counts."""
+        """Accept brokers on *listeners*; None: on all of them.
+
+        *brokers_at* returns the brokers registered at an address; None: only a proof counts.
+        """
         self._proofs = proofs
         self._brokers_at = brokers_at
-        self._listener = listener
+        self._listeners = listeners
         self._seconds = seconds
         self._last_line = float("-inf")
         self._unlogged = 0
@@ -79,7 +82,7 @@ class InterBrokerAuthorizer:
         return self._brokers_at(peer.host)
 
     def _is_inter_broker(self, peer: Peer) -> bool:
-        return self._listener in (None, peer.listener)
+        return self._listeners is None or peer.listener in self._listeners
 
     def _refused(self, peer: Peer, what: str) -> bool:
         """Log that *what* was refused, if the last line is old enough; return False.

@@ -162,7 +162,7 @@ async def _authenticate_brokers(
     undo.add(secret.stop)
     authorizer = InterBrokerAuthorizer(
         proofs,
-        config.inter_broker_listener,
+        config.broker_listeners,
         reactor.seconds,
         None
         if config.kbroker_inter_broker_proof_required
@@ -303,6 +303,7 @@ def _controller_settings(
         broker_id,
         config.inter_broker_listener,
         config.delete_topic_enable,
+        control_plane_listener=config.control_plane_listener,
         rebalance_seconds=(
             config.leader_imbalance_check_interval_seconds
             if config.auto_leader_rebalance_enable

@@ -78,6 +78,9 @@ class BrokerConfig(BrokerSettings):
         return LogConfig(
             cleanup_policy=self.log_cleanup_policy,
             compression_type=self.compression_type,
+            compression_gzip_level=self.compression_gzip_level,
+            compression_lz4_level=self.compression_lz4_level,
+            compression_zstd_level=self.compression_zstd_level,
             delete_retention_ms=self.log_cleaner_delete_retention_ms,
             file_delete_delay_ms=self.log_segment_delete_delay_ms,
             flush_messages=self.log_flush_interval_messages,

@@ -74,6 +74,16 @@ class BrokerSettings(
         return ""
 
     @cached_property
+    def control_plane_listener(self) -> str:
+        """Name of the listener that controllers send LeaderAndIsr, StopReplica and UpdateMetadata to (KIP-291)."""
+        return self.control_plane_listener_name.upper() or self.inter_broker_listener
+
+    @cached_property
+    def broker_listeners(self) -> frozenset[str]:
+        """Names of the listeners on which a connection may be another broker's."""
+        return frozenset((self.inter_broker_listener, self.control_plane_listener))
+
+    @cached_property
     def extends_inter_broker_protocol(self) -> bool:
         """Whether this broker sends our extensions of the inter-broker protocol (inter.broker.protocol.version)."""
         return is_extended(self.inter_broker_protocol_version)

@@ -75,6 +75,10 @@ def _inter_broker(config: BrokerSettings, names: set[str]) -> list[str]:
     control = config.control_plane_listener_name.upper()
     if control and control not in names:
         problems.append(f"control.plane.listener.name: {control} is not in listeners")
+    if control and control == config.inter_broker_listener:
+        problems.append(
+            f"control.plane.listener.name: {control} is the inter-broker listener; name another one, or remove the key"
+        )
     return problems
 
 

@@ -175,6 +175,14 @@ class ReplicationSettings:
     )
 
 
+def _no_policy(value: str) -> str | None:
+    if not value:
+        return None
+    return (
+        "is a Java class, which cannot run here: what it forbids would be allowed; remove the key"
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class TopicSettings:
     """Creation and deletion of topics."""
@@ -187,10 +195,10 @@ class TopicSettings:
     )
     delete_topic_enable: bool = define(BOOLEAN, True, "Whether topics can be deleted.")
     create_topic_policy_class_name: str = define(
-        STRING, "", "Accepted, no effect: policies are Java classes."
+        STRING, "", "Refused: policies are Java classes, which cannot run here.", _no_policy
     )
     alter_config_policy_class_name: str = define(
-        STRING, "", "Accepted, no effect: policies are Java classes."
+        STRING, "", "Refused: policies are Java classes, which cannot run here.", _no_policy
     )
 
 
@@ -221,7 +229,10 @@ class GroupSettings:
         at_least(1),
     )
     offsets_topic_segment_bytes: int = define(
-        INT, 100 * MIB, "Accepted, no effect: offsets live in ZooKeeper.", at_least(1)
+        INT,
+        100 * MIB,
+        "segment.bytes of __consumer_offsets, which stays empty: offsets live in ZooKeeper.",
+        at_least(1),
     )
     offsets_topic_compression_codec: int = define(
         INT, 0, "Accepted, no effect: offsets live in ZooKeeper."

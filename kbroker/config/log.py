@@ -23,6 +23,7 @@ from kbroker.config.setting import (
     define,
     each_of,
     one_of,
+    one_or_between,
     parse_all,
     settings_of,
     throttled_replicas,
@@ -33,6 +34,8 @@ LONG, DOUBLE, LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 DAY_MS = 24 * 3600 * 1000
+LZ4_FAST = 9
+"""compression.lz4.level, the default: the fast compressor, as in Kafka. All others are levels of LZ4 HC."""
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 POLICIES = ("compact", "delete")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
@@ -52,9 +55,30 @@ class LogConfig:
     compression_type: str = define(
         STRING,
         "producer",
-        "Codec of the log. Batches are always kept as the producer sent them.",
+        "Codec of the log: batches with another one are compressed again; producer: kept as they are.",
         one_of(*CODECS),
         synonyms=("compression.type",),
+    )
+    compression_gzip_level: int = define(
+        INT,
+        -1,
+        "Level of compression.type=gzip: 1 (fastest) to 9; -1: 6.",
+        one_or_between(-1, 1, 9),
+        synonyms=("compression.gzip.level",),
+    )
+    compression_lz4_level: int = define(
+        INT,
+        LZ4_FAST,
+        "Level of compression.type=lz4: 1 to 17; 9 is the fast compressor, as in Kafka.",
+        between(1, 17),
+        synonyms=("compression.lz4.level",),
+    )
+    compression_zstd_level: int = define(
+        INT,
+        3,
+        "Level of compression.type=zstd: -131072 (fastest) to 22.",
+        between(-131_072, 22),
+        synonyms=("compression.zstd.level",),
     )
     delete_retention_ms: int = define(
         LONG,
@@ -169,8 +193,26 @@ class LogConfig:
     preallocate: bool = define(
         BOOLEAN,
         False,
-        "Accepted, no effect yet: allocate a new segment's whole file at once.",
+        "Reserve the disk space of a whole segment at its first append (Linux).",
         synonyms=("log.preallocate",),
+    )
+    remote_storage_enable: bool = define(
+        BOOLEAN,
+        False,
+        "Refused if true: tiered storage is not supported.",
+        lambda value: "asks for tiered storage, which is not supported" if value else None,
+    )
+    remote_log_copy_disable: bool = define(
+        BOOLEAN, False, "Accepted, no effect: tiered storage is not supported."
+    )
+    remote_log_delete_on_disable: bool = define(
+        BOOLEAN, False, "Accepted, no effect: tiered storage is not supported."
+    )
+    local_retention_bytes: int = define(
+        LONG, -2, "Accepted, no effect: tiered storage is not supported.", at_least(-2)
+    )
+    local_retention_ms: int = define(
+        LONG, -2, "Accepted, no effect: tiered storage is not supported.", at_least(-2)
     )
     retention_bytes: int = define(
         LONG,
@@ -202,7 +244,7 @@ class LogConfig:
     segment_jitter_ms: int = define(
         LONG,
         0,
-        "Accepted, no effect yet: largest random amount taken off segment.ms, to spread rolls.",
+        "Largest amount taken off segment.ms, another one for each segment: it spreads rolls.",
         at_least(0),
         synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
     )

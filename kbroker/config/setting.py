@@ -72,6 +72,11 @@ class Setting:
         """Whether the value must never be shown."""
         return self.type is ConfigType.PASSWORD
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the setting is accepted without effect; its documentation has the reason."""
+        return self.doc.startswith("Accepted, no effect")
+
     def parse(self, text: str) -> Value:
         """Return the value of *text*; the message of a ValueError never contains a secret."""
         value = _PARSERS.get(self.type, _integer)(text.strip(), self.type)
@@ -145,6 +150,15 @@ def at_least(low: float) -> Validator:
 def between(low: float, high: float) -> Validator:
     """Accept numbers from *low* to *high*, both included."""
     return lambda value: None if low <= value <= high else f"is not between {low} and {high}"
+
+
+def one_or_between(one: int, low: int, high: int) -> Validator:
+    """Accept *one*, and numbers from *low* to *high*, both included."""
+    return lambda value: (
+        None
+        if value == one or low <= value <= high
+        else f"is neither {one} nor between {low} and {high}"
+    )
 
 
 def one_of(*allowed: str) -> Validator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kbroker.config.log import CODECS, DAY_MS, POLICIES, TIMESTAMP_TYPES
+from kbroker.config.log import CODECS, DAY_MS, LZ4_FAST, POLICIES, TIMESTAMP_TYPES
 from kbroker.config.setting import (
     LONG_MAX,
     ConfigType,
@@ -13,6 +13,7 @@ from kbroker.config.setting import (
     define,
     each_of,
     one_of,
+    one_or_between,
 )
 
 BOOLEAN, STRING, INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
@@ -42,12 +43,12 @@ class StorageSettings:
         LONG, LONG_MAX, "How often logs are looked at for flush.ms."
     )
     log_flush_offset_checkpoint_interval_ms: int = define(
-        INT, 60_000, "How often recovery points are written to disk.", at_least(0)
+        INT, 60_000, "Longest time between two writes of the recovery points.", at_least(0)
     )
     log_flush_start_offset_checkpoint_interval_ms: int = define(
         INT,
         60_000,
-        "Accepted, no effect yet: how often log start offsets are written to disk.",
+        "Longest time between two writes of the log start offsets.",
         at_least(0),
     )
     log_segment_bytes: int = define(
@@ -122,9 +123,18 @@ class StorageSettings:
     compression_type: str = define(
         STRING,
         "producer",
-        "Default of compression.type; batches stay as the producer sent them.",
+        "Default of compression.type.",
         one_of(*CODECS),
         dynamic=True,
+    )
+    compression_gzip_level: int = define(
+        INT, -1, "Default of compression.gzip.level.", one_or_between(-1, 1, 9), dynamic=True
+    )
+    compression_lz4_level: int = define(
+        INT, LZ4_FAST, "Default of compression.lz4.level.", between(1, 17), dynamic=True
+    )
+    compression_zstd_level: int = define(
+        INT, 3, "Default of compression.zstd.level.", between(-131_072, 22), dynamic=True
     )
     log_cleaner_delete_retention_ms: int = define(
         LONG, DAY_MS, "Default of delete.retention.ms.", at_least(0), dynamic=True

@@ -1,113 +1,163 @@
-"""Keys that are not settings of this broker: without effect, not supported, refused, or unknown."""
+"""Kafka's settings that this broker does not have: refused, without effect, or not supported; and unknown names.
+
+A value that asks for something the broker cannot give, and that the operator would rely on, is refused. All other
+settings are accepted, so that a server.properties of Kafka's starts this broker, and each is named in a warning.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from kbroker.config.setting import Setting
 
-NO_EFFECT = frozenset(
-    {
-        "alter.log.dirs.replication.quota.window.num",
-        "alter.log.dirs.replication.quota.window.size.seconds",
-        "auto.include.jmx.reporter",
-        "client.quota.callback.class",
-        "config.providers",
+_KRAFT: Final = "KRaft is not supported: brokers are coordinated by ZooKeeper"
+_TIERED: Final = "tiered storage is not supported"
+_JAVA: Final = "it names a Java class, which cannot run here"
+
+
+def _is_set(value: str) -> bool:
+    return bool(value)
+
+
+def _is_true(value: str) -> bool:
+    return value.lower() != "false"
+
+
+def _is_id(value: str) -> bool:
+    return value != "-1"
+
+
+REFUSED: Final[Mapping[str, tuple[Callable[[str], bool], str]]] = {
+    "process.roles": (_is_set, f"{_KRAFT}; remove the key"),
+    "controller.quorum.voters": (_is_set, f"{_KRAFT}; set zookeeper.connect"),
+    "controller.quorum.bootstrap.servers": (_is_set, f"{_KRAFT}; set zookeeper.connect"),
+    "controller.listener.names": (_is_set, f"{_KRAFT}; remove the key"),
+    "node.id": (_is_id, f"{_KRAFT}; set broker.id"),
+    "zookeeper.metadata.migration.enable": (_is_true, f"{_KRAFT}: there is nothing to migrate to"),
+    "authorizer.class.name": (
+        _is_set,
+        "no authorizer yet: the broker would serve every client; remove the key",
+    ),
+    "super.users": (
+        _is_set,
+        "no authorizer yet: the broker would serve every client; remove the key",
+    ),
+    "sasl.enabled.mechanisms": (
+        _is_set,
+        "SASL is not supported yet: no client would be authenticated; remove the key",
+    ),
+    "zookeeper.ssl.client.enable": (
+        _is_true,
+        "TLS to ZooKeeper is not supported yet: the connection would not be encrypted; remove the key",
+    ),
+    "client.quota.callback.class": (_is_set, f"{_JAVA}: no quota would apply; remove the key"),
+    "remote.log.storage.system.enable": (
+        _is_true,
+        f"{_TIERED}: old segments would stay on local disks; remove the key",
+    ),
+}
+"""Settings that some values of are refused: the operator would rely on what does not exist. Which values, and why."""
+
+NO_EFFECT: Final[Mapping[str, tuple[str, ...]]] = {
+    "it tunes threads, buffers or windows that do not exist here": (
+        "alter.log.dirs.replication.quota.window.",
         "connection.failed.authentication.delay.ms",
-        "delegation.token.expiry.check.interval.ms",
-        "delegation.token.expiry.time.ms",
-        "delegation.token.max.lifetime.ms",
+        "controller.quota.window.",
         "eligible.leader.replicas.enable",
-        "group.coordinator.append.linger.ms",
-        "group.coordinator.new.enable",
-        "group.coordinator.rebalance.protocols",
-        "group.coordinator.threads",
-        "kafka.metrics.polling.interval.secs",
-        "kafka.metrics.reporters",
-        "log.dir.failure.timeout.ms",
+        "group.coordinator.",
         "log.initial.task.delay.ms",
-        "metric.reporters",
-        "metrics.num.samples",
-        "metrics.recording.level",
-        "metrics.sample.window.ms",
         "num.replica.alter.log.dirs.threads",
-        "password.encoder.cipher.algorithm",
-        "password.encoder.iterations",
-        "password.encoder.key.length",
-        "password.encoder.keyfactory.algorithm",
-        "quota.window.num",
-        "quota.window.size.seconds",
-        "remote.log.storage.system.enable",
-        "replica.selector.class",
-        "replication.quota.window.num",
-        "replication.quota.window.size.seconds",
-        "controller.quota.window.num",
-        "controller.quota.window.size.seconds",
-        "socket.connection.setup.timeout.max.ms",
-        "socket.connection.setup.timeout.ms",
+        "quota.window.",
+        "replication.quota.window.",
+        "socket.connection.setup.timeout.",
         "telemetry.max.bytes",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         "transaction.partition.verification.enable",
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         "transaction.state.log.load.buffer.size",
-        "unstable.api.versions.enable",
-        "unstable.feature.versions.enable",
+        "unstable.",
         "zookeeper.clientCnxnSocket",
-    }
-)
-"""Keys of Kafka's that are accepted without effect: they tune threads and windows that do not exist here."""
-
-REFUSED: Mapping[str, str] = {
-    "process.roles": "KRaft is not supported: brokers are coordinated by ZooKeeper; remove the key",
-    "controller.quorum.voters": "KRaft is not supported; set zookeeper.connect",
-    "controller.quorum.bootstrap.servers": "KRaft is not supported; set zookeeper.connect",
-    "controller.listener.names": "KRaft is not supported; set control.plane.listener.name or remove it",
-    "node.id": "KRaft is not supported; set broker.id",
-    "authorizer.class.name": "no authorizer yet: the broker would serve every client; remove the key",
-    "super.users": "no authorizer yet: the broker would serve every client; remove the key",
-    "sasl.enabled.mechanisms": "SASL is not supported yet: no client would be authenticated; remove the key",
+    ),
+    _JAVA: (
+        "auto.include.jmx.reporter",
+        "config.providers",
+        "kafka.metrics.",
+        "metric.reporters",
+        "metrics.",
+        "principal.builder.",
+        "security.providers",
+    ),
+    _KRAFT: (
+        "broker.heartbeat.interval.ms",
+        "broker.session.timeout.ms",
+        "controller.listener.names",
+        "controller.quorum.",
+        "early.start.listeners",
+        "initial.broker.registration.timeout.ms",
+        "kafka.config.",
+        "metadata.log.",
+        "metadata.max.",
+        "node.id",
+        "process.roles",
+        "server.max.startup.time.ms",
+        "unclean.leader.election.interval.ms",
+        "zookeeper.metadata.migration.",
+    ),
+    _TIERED: ("log.local.retention.", "remote."),
+    "the group protocol of KIP-848 is not supported": ("group.consumer.",),
+    "share groups are not supported": ("group.share.",),
 }
-"""Keys that are never ignored in silence: the operator would rely on a feature that does not exist."""
+"""Reason -> names, or prefixes that end with a dot."""
 
-_NOT_YET = (
-    "ssl.",
-    "sasl.",
-    "zookeeper.ssl.",
+NOT_YET: Final = (
+    "authorizer.class.name",
+    "client.quota.callback.class",
+    "connections.max.reauth.ms",
+    "delegation.token.",
     "listener.name.",
-    "principal.builder.",
-    "security.",
-    "remote.log.",
+    "password.encoder.",
+    "sasl.",
+    "ssl.",
+    "super.users",
+    "zookeeper.ssl.",
 )
-_OURS = (
-    "kafka.",
-    "metadata.log.",
-    "metadata.max.",
-    "initial.broker.",
-    "broker.heartbeat.",
-    "broker.session.",
-)
+"""Names and prefixes of what may be supported later: TLS, SASL, delegation tokens, quotas."""
 
 
-def classify(given: Iterable[str], settings: Mapping[str, Setting]) -> tuple[list[str], list[str]]:
-    """Sort the keys in *given* that are no *settings*: (warnings, problems)."""
+def classify(
+    given: Mapping[str, str], settings: Mapping[str, Setting]
+) -> tuple[list[str], list[str]]:
+    """Sort *given*, name -> value, into warnings and problems, apart from the values of *settings*."""
     warnings: list[str] = []
     problems: list[str] = []
-    idle = []
-    for key in given:
-        if key in REFUSED:
-            problems.append(f"{key}: {REFUSED[key]}")
-        elif key in settings:
-            if settings[key].doc.startswith("Accepted, no effect"):
-                idle.append(key)
-        elif key in NO_EFFECT or key.startswith(_OURS):
-            idle.append(key)
-        elif key.startswith(_NOT_YET):
-            warnings.append(f"{key}: not supported yet, ignored")
+    idle: dict[str, list[str]] = {}
+    for name, value in given.items():
+        is_refused, reason = REFUSED.get(name, (None, ""))
+        if is_refused is not None and is_refused(value.strip()):
+            problems.append(f"{name}: {reason}")
+        elif name in settings:
+            if settings[name].is_idle:
+                idle.setdefault("", []).append(name)
+        elif (why := reason_without_effect(name)) is not None:
+            idle.setdefault(f" ({why})", []).append(name)
+        elif _matches(name, NOT_YET):
+            warnings.append(f"{name}: not supported yet, ignored")
         else:
-            near = difflib.get_close_matches(key, [*settings, *NO_EFFECT], 1, 0.6)
+            near = difflib.get_close_matches(name, list(settings), 1, 0.6)
             hint = f"; did you mean {near[0]}?" if near else ""
-            warnings.append(f"{key[:100]!r}: unknown setting, ignored{hint}")
-    if idle:
-        warnings.append("accepted, no effect: " + ", ".join(sorted(idle)))
+            warnings.append(f"{name[:100]!r}: unknown setting, ignored{hint}")
+    warnings += [
+        f"accepted, no effect{why}: {', '.join(sorted(names))}" for why, names in idle.items()
+    ]
     return warnings, problems
+
+
+def reason_without_effect(name: str) -> str | None:
+    """Return why setting *name* of Kafka's has no effect; None if it is none of `NO_EFFECT`."""
+    return next((why for why, names in NO_EFFECT.items() if _matches(name, names)), None)
+
+
+def _matches(name: str, names: tuple[str, ...]) -> bool:
+    return any(name.startswith(one) if one.endswith(".") else name == one for one in names)

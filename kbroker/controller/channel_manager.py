@@ -247,9 +247,13 @@ class ControllerChannel:
         out.addErrback(self._owner.channel_failed)
 
     def _request(self, api: ApiKey, version: int, request: Any) -> Deferred[Any]:
-        name = self._dependencies.settings.inter_broker_listener
-        endpoint = next((e for e in self._broker.endpoints if e.listener == name), None)
+        settings = self._dependencies.settings
+        registered = {each.listener: each for each in self._broker.endpoints}
+        # During a rolling restart that adds a control plane listener, some brokers have none yet.
+        endpoint = registered.get(settings.control_plane_listener)
+        endpoint = endpoint or registered.get(settings.inter_broker_listener)
         if endpoint is None:
+            name = settings.inter_broker_listener
             return fail(BrokerNotAvailable(f"it registered no listener {name}"))
         return self._dependencies.send(
             self._broker.broker_id, endpoint.host, endpoint.port, api, version, request

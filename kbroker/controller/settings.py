@@ -13,6 +13,8 @@ class ControllerSettings:
     broker_id: int
     inter_broker_listener: str
     delete_topic_enable: bool = True
+    control_plane_listener: str = ""
+    """The listener of brokers that the controller sends to; inter_broker_listener for a broker without it."""
     rebalance_seconds: float | None = None
     """leader.imbalance.check.interval.seconds; None: no preferred leader election by itself."""
     imbalance_percentage: int = 10

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import re
+import sys
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -38,6 +39,11 @@ DISK_FAILURES: Final = frozenset(
 )
 """Errors of a disk, not of the configuration: a broker starts without the log directories on it, as Kafka does."""
 
+NOT_PREALLOCATED: Final = frozenset(
+    (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINTR, errno.EFBIG, errno.ENOSPC, errno.EDQUOT)
+)
+"""Errors of a reservation that is not possible: the file works without. A full disk fails the appends themselves."""
+
 SYNCED_AS_ONE: Final = frozenset({"ext4", "xfs"})
 """File systems that one call brings to the disk as surely as an fsync of every file."""
 
@@ -63,6 +69,10 @@ class Disk(Protocol):
 
     def ftruncate(self, fd: int, size: int, /) -> None:
         """Cut the file off after *size* bytes."""
+        ...
+
+    def preallocate(self, fd: int, size: int, /) -> None:
+        """Reserve disk space for *size* bytes; the file does not grow. Does nothing where that is not possible."""
         ...
 
     def fsync(self, fd: int, /) -> None:
@@ -168,6 +178,19 @@ def _syncs_as_one(device: int) -> bool:
     return bool(kinds) and kinds <= SYNCED_AS_ONE
 
 
+def _preallocate(fd: int, size: int, /) -> None:
+    """Call fallocate(2) with FALLOC_FL_KEEP_SIZE: else recovery would find a tail of zeros."""
+    if sys.platform != "linux":
+        return
+    import ctypes  # only a topic with preallocate needs it
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.fallocate(fd, 1, ctypes.c_int64(0), ctypes.c_int64(size)):
+        error = ctypes.get_errno()
+        if error not in NOT_PREALLOCATED:
+            raise OSError(error, os.strerror(error))
+
+
 def _size(path: str, /) -> int:
     return os.stat(path).st_size
 
@@ -199,6 +222,7 @@ class OsDisk:
     pread = staticmethod(os.pread)
     pwritev = staticmethod(os.pwritev)
     ftruncate = staticmethod(os.ftruncate)
+    preallocate = staticmethod(_preallocate)
     fsync = staticmethod(os.fdatasync)
     sync_dir = staticmethod(_sync_dir)
     sync_all = staticmethod(_sync_all)

@@ -8,6 +8,7 @@ Owner: the thread that owns the log.
 
 from __future__ import annotations
 
+import zlib
 from collections import deque
 from contextlib import suppress
 from operator import attrgetter
@@ -214,7 +215,14 @@ class LogSegment:
         if first == _UNREAD:
             first = self.first_timestamp()
         waited = max_timestamp - first if first >= 0 else now_ms - self.created_ms
-        return waited > config.max_segment_ms or self.index_is_full(config.segment_index_bytes)
+        limit = config.max_segment_ms
+        if config.segment_jitter_ms:
+            limit -= self._jitter(min(config.segment_jitter_ms, limit))
+        return waited > limit or self.index_is_full(config.segment_index_bytes)
+
+    def _jitter(self, bound: int) -> int:
+        """Return a number below *bound* that depends on the segment's path: the same after a restart."""
+        return zlib.crc32(self.stem.encode()) % bound
 
     def holds(self, info: BatchInfo) -> bool:
         """Return whether a batch with these offsets can be in this segment."""

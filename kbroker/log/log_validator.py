@@ -10,6 +10,9 @@
   LogAppendTime: INVALID_TIMESTAMP, with an error for each of these records
 - records that decompress to more than `MAX_DECOMPRESSED` bytes: MESSAGE_TOO_LARGE; producers then split the batch.
 
+A batch with another codec than compression.type is compressed again, if that names one (*target codec*). The records
+stay the same bytes. MESSAGE_TOO_LARGE if the new batch exceeds max.message.bytes.
+
 A max timestamp in the header that is not that of the records is replaced, as in Kafka: look-ups by time rely on it.
 
 Only a leader validates, and only what a producer sent. Followers and conditional appends of a mirror copy batches that
@@ -23,9 +26,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.config.log import LONG_MAX, LogConfig
-from kclient.wire.batches import HEADER_SIZE, BatchInfo, Buffer, parse, with_max_timestamp
-from kclient.wire.compression import MAX_DECOMPRESSED, decompress
+from kbroker.config.log import LONG_MAX, LZ4_FAST, LogConfig
+from kclient.wire.batches import (
+    CODEC_MASK,
+    HEADER_SIZE,
+    BatchInfo,
+    Buffer,
+    build,
+    parse,
+    with_max_timestamp,
+)
+from kclient.wire.compression import MAX_DECOMPRESSED, Codec, compress, decompress
 from kclient.wire.errors import (
     CorruptMessage,
     InvalidRecord,
@@ -38,11 +49,17 @@ from kclient.wire.record_cursor import IS_COMPILED, RecordCheck
 BRIEF_BYTES: Final = 4 << 20
 """Decompressed bytes that are checked in the reactor's thread: about 10 ms with the slowest codec, gzip."""
 
+BRIEF_BYTES_TO_COMPRESS: Final = 256 << 10
+"""Decompressed bytes that are compressed again in the reactor's thread: about 10 ms with gzip."""
+
 BRIEF_RECORDS: Final = 500_000 if IS_COMPILED else 10_000
 """Records that are checked in the reactor's thread: about 6 ms compiled, 8 ms interpreted."""
 
 PIECE: Final = 64 << 10
 """Bytes that are copied at once to be walked over."""
+
+MAX_LZ4_LEVEL: Final = 12
+"""The highest level of the LZ4 library; Kafka's levels 13 to 17 mean the same as 12."""
 
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
@@ -59,7 +76,7 @@ class LongValidationError(Exception):
 class RecordValidation:
     """The check of the records of one batch *info* of *buf*, for a topic with *config*."""
 
-    __slots__ = ("_buf", "_check", "_config", "_info", "_now_ms", "_problem")
+    __slots__ = ("_buf", "_check", "_config", "_info", "_now_ms", "_problem", "_rebuilt", "_target")
 
     def __init__(self, buf: Buffer, info: BatchInfo, config: LogConfig, now_ms: int) -> None:
         self._buf = buf
@@ -68,13 +85,18 @@ class RecordValidation:
         self._now_ms = now_ms
         self._check: RecordCheck | None = None
         self._problem: KafkaError | None = None
+        self._target = target_codec(config.compression_type, info.codec)
+        self._rebuilt: bytes | None = None
 
     def run_briefly(self) -> None:
         """Check the records, or raise LongValidationError."""
         is_long = self._info.record_count > BRIEF_RECORDS
         if not is_long:
             try:
-                self._walk(self._records(BRIEF_BYTES))
+                if self._target == self._info.codec:
+                    self._walk(self._records(BRIEF_BYTES))
+                else:
+                    self._check_and_compress(BRIEF_BYTES_TO_COMPRESS)
             except MessageTooLarge:
                 is_long = True
             except KafkaError as error:
@@ -85,9 +107,38 @@ class RecordValidation:
     def run(self) -> None:
         """Check the records, however many there are; for a pool. Never raises: `result` does."""
         try:
-            self._walk(self._records(max(MAX_DECOMPRESSED, self._config.max_message_bytes)))
+            self._check_and_compress(max(MAX_DECOMPRESSED, self._config.max_message_bytes))
         except KafkaError as error:
             self._problem = _without_traceback(error)
+
+    def _check_and_compress(self, limit: int) -> None:
+        """Check the records, and compress them with the target codec; MessageTooLarge above *limit* bytes."""
+        records = self._records(limit)
+        if len(records) > limit:
+            raise MessageTooLarge(f"{len(records)} bytes of records, the limit is {limit}")
+        self._walk(records)
+        info, check, target = self._info, self._check, self._target
+        if target == info.codec or check is None or check.error_count:
+            return
+        has_append_time = self._config.log_append_time
+        self._rebuilt = build(
+            compress(target, records, _level(target, self._config)),
+            record_count=info.record_count,
+            last_offset_delta=info.last_offset_delta,
+            base_timestamp=info.base_timestamp,
+            max_timestamp=info.max_timestamp if has_append_time else check.max_timestamp,
+            attributes=info.attributes & ~CODEC_MASK | target,
+            base_offset=info.base_offset,
+            leader_epoch=info.leader_epoch,
+            producer_id=info.producer_id,
+            producer_epoch=info.producer_epoch,
+            base_sequence=info.base_sequence,
+        )
+        if len(self._rebuilt) > self._config.max_message_bytes:
+            raise MessageTooLarge(
+                f"compressed again with compression.type={self._config.compression_type}, a batch of {info.size} bytes"
+                f" takes {len(self._rebuilt)}, the limit is {self._config.max_message_bytes}"
+            )
 
     def _records(self, limit: int) -> memoryview:
         """Return the decompressed records; MessageTooLarge above *limit* bytes of a compressed batch."""
@@ -118,6 +169,8 @@ class RecordValidation:
             raise InvalidRecord(f"{partition}: the records were not checked")
         if check.error_count:
             raise _record_errors(check, partition)
+        if self._rebuilt is not None:
+            return self._rebuilt, parse(self._rebuilt)
         if check.max_timestamp == self._info.max_timestamp or self._config.log_append_time:
             return self._buf, self._info
         corrected = with_max_timestamp(self._buf, self._info, check.max_timestamp)
@@ -139,6 +192,22 @@ class RecordValidation:
             needs_key=config.compacted,
             size=size,
         )
+
+
+def target_codec(compression_type: str, codec: int) -> int:
+    """Return the codec with which a batch of *codec* is stored in a topic of *compression_type*."""
+    if compression_type == "producer":
+        return codec
+    return Codec.NONE if compression_type == "uncompressed" else Codec.named(compression_type)
+
+
+def _level(codec: int, config: LogConfig) -> int | None:
+    """Return the level to compress with; None is the default of `compress`."""
+    if codec == Codec.GZIP and config.compression_gzip_level > 0:
+        return config.compression_gzip_level
+    if codec == Codec.LZ4 and config.compression_lz4_level != LZ4_FAST:
+        return min(config.compression_lz4_level, MAX_LZ4_LEVEL)
+    return config.compression_zstd_level if codec == Codec.ZSTD else None
 
 
 def _without_traceback(error: KafkaError) -> KafkaError:

@@ -410,6 +410,8 @@ class UnifiedLog:
         try:
             sealed = self.segments.roll(self.log_end_offset, now_ms, last_offset=last_offset)
             self.producers.write_snapshot(self.segments.active.base_offset, self.segments)
+            if self.config.preallocate and sealed.size:
+                self._disk.ftruncate(sealed.file.fd, sealed.size)  # gives back what was reserved
         except OSError as error:
             raise self._fence(error) from error
         if self._on_roll is not None and sealed.size:
@@ -454,6 +456,8 @@ class UnifiedLog:
     def _write(self, segment: LogSegment, buffers: tuple[Buffer, ...]) -> None:
         """Write *buffers* behind the segment's last batch, all or (for every reader) nothing."""
         try:
+            if self.config.preallocate and not segment.size:
+                self._disk.preallocate(segment.file.fd, self.config.segment_bytes)
             segment.spill_indexes()
             write_all(self._disk, segment.file.fd, buffers, segment.size)
         except OSError as error:
@@ -809,6 +813,9 @@ class UnifiedLog:
             raise self._fenced()
         self.segments.active.index_time()
         self.segments.active.write_indexes()
+        if self.config.preallocate:
+            active = self.segments.active
+            self._disk.ftruncate(active.file.fd, active.size)
         self.producers.write_last_snapshot(self.log_end_offset, self.segments)
         return self.start_flush()
 

@@ -48,6 +48,10 @@ from kclient.wire.errors import RequestTimedOut
 log = Logger()
 
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
+IDLE_TOPIC_SETTINGS: Final = frozenset(
+    name for name, setting in TOPIC_SETTINGS.items() if setting.is_idle
+)
+"""Settings that a broker accepts and does not use."""
 READS_AT_ONCE: Final = 500
 """Topics with settings being read at a time."""
 _AT_ONCE: Final = WithoutTurns()
@@ -203,6 +207,7 @@ class DynamicConfig:
                 self._unannounced[name] = None  # with the notification of that change
             self._topics[name] = (topic_id, overrides)
             self._unread.pop(name, None)
+            _warn_of_idle_settings(name, overrides)
         else:
             # Read with all others after the reconnect. The settings of an earlier topic of that name do not apply.
             known = self._topics.get(name)
@@ -270,6 +275,7 @@ class DynamicConfig:
             self._unread.pop(name, None)
             self._topics[name] = (known[0], overrides)
             self._unannounced[name] = None
+            _warn_of_idle_settings(name, overrides)
 
     async def _reload_brokers(self) -> None:
         await all_of(map(self._reload_broker, list(self._brokers)))
@@ -357,6 +363,12 @@ class DynamicConfig:
         if not isinstance(failure.value, ConnectionLoss | SessionExpired | RequestTimedOut):
             log.failure("reading dynamic settings failed", failure)
         # else: all is read again once connected
+
+
+def _warn_of_idle_settings(topic: str, overrides: Mapping[str, str]) -> None:
+    idle = sorted(IDLE_TOPIC_SETTINGS.intersection(overrides))
+    if idle:
+        log.warn("topic {topic}: accepted, no effect: {idle}", topic=topic, idle=", ".join(idle))
 
 
 def _shown(values: Mapping[str, str]) -> dict[str, str]:

@@ -85,8 +85,7 @@ class Listener(ServerFactory):
         self.close_timeout = server.config.kbroker_close_timeout_ms / 1000
         # No reserve on a listener of clients and brokers: nothing distinguishes their connections.
         self._between_brokers = (
-            len(server.config.endpoints) > 1
-            and endpoint.listener == server.config.inter_broker_listener
+            len(server.config.endpoints) > 1 and endpoint.listener in server.config.broker_listeners
         )
         self.memory = server.broker_memory if self._between_brokers else server.memory
         self.unsent = server.unsent

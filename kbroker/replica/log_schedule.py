@@ -58,7 +58,7 @@ class LogSchedule:
         self._every(config.log_retention_check_interval_ms / 1000, self._retain)
         self._every(LOOK_SECONDS, self._log_manager.flush_due)
         self._every(LOOK_SECONDS, self._log_manager.remove_due)
-        self._every(config.replica_high_watermark_checkpoint_interval_ms / 1000, self._checkpoint)
+        self._every(checkpoint_interval_ms(config) / 1000, self._checkpoint)
         self._every(config.producer_id_expiration_check_interval_ms / 1000, self._expire_producers)
         self._compact_later()
 
@@ -148,3 +148,16 @@ class LogSchedule:
         timer = self._reactor.callLater(seconds, run)
         self._timers.add(timer)
         return timer
+
+
+def checkpoint_interval_ms(config: BrokerConfig) -> int:
+    """Return how often all checkpoints are written: together, so at the shortest of Kafka's intervals; 0 is none."""
+    return min(
+        interval
+        for interval in (
+            config.replica_high_watermark_checkpoint_interval_ms,
+            config.log_flush_offset_checkpoint_interval_ms,
+            config.log_flush_start_offset_checkpoint_interval_ms,
+        )
+        if interval > 0
+    )

@@ -27,7 +27,8 @@ def proofs_of(broker_id: int, secret: bytes = SECRET, cluster_id: str = "cluster
 
 def authorizer_of(broker_id: int, listener: str | None = "PLAINTEXT") -> InterBrokerAuthorizer:
     """Return the authorizer of broker *broker_id*; its clock stands still."""
-    return InterBrokerAuthorizer(proofs_of(broker_id), listener, lambda: 0.0)
+    listeners = None if listener is None else (listener,)
+    return InterBrokerAuthorizer(proofs_of(broker_id), listeners, lambda: 0.0)
 
 
 def introduction(proof: bytes) -> ApiVersionsRequest:

@@ -264,6 +264,9 @@ class SimulatedDisk:
             self._may_change(file.mount)
         file.truncate(size)
 
+    def preallocate(self, fd: int, size: int, /) -> None:
+        pass
+
     def fsync(self, fd: int, /) -> None:
         file = self._open[fd]
         if self.faults and file.mount in self.faults:

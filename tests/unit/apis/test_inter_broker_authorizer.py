@@ -121,7 +121,7 @@ def test_a_body_of_a_stranger_is_not_decoded(receiver: Receiver) -> None:
 def test_while_proofs_are_not_required_the_address_of_a_registered_broker_will_do() -> None:
     registered = {"10.0.0.9": {2, 3}}
     authorizer = InterBrokerAuthorizer(
-        proofs_of(1), "INTERNAL", lambda: 0.0, lambda ip: registered.get(ip, ())
+        proofs_of(1), ("INTERNAL",), lambda: 0.0, lambda ip: registered.get(ip, ())
     )
     inside = peer()
     assert authorizer.authorize(inside, ApiKey.STOP_REPLICA)

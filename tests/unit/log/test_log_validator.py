@@ -197,3 +197,95 @@ def _attributes(raw: bytes) -> list[int]:
         cursor.next()
         found.append(cursor.start + (2 if raw[cursor.start] > 127 else 1))
     return found
+
+
+# -- compression.type ------------------------------------------------------------------------------
+
+NAMES = {0: "uncompressed", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
+
+
+@pytest.mark.parametrize("source", CODECS)
+@pytest.mark.parametrize("target", CODECS)
+def test_a_batch_is_stored_with_the_codec_of_the_topic(source: int, target: int) -> None:
+    batch = encode_batch(
+        some_records(50), codec=source, producer_id=7, producer_epoch=2, base_sequence=11
+    )
+    stored = validated(batch, compression_type=NAMES[target])
+    assert validated(batch, compression_type="producer") == batch
+    if source == target:
+        assert stored == batch
+        return
+    before, after = info_of(batch), info_of(stored)
+    batches.check_crc(stored, after)
+    assert after.codec == target
+    assert decode_batch(stored, after) == decode_batch(batch, before)
+    kept = ("base_timestamp", "max_timestamp", "last_offset_delta", "record_count")
+    kept += ("producer_id", "producer_epoch", "base_sequence", "base_offset", "leader_epoch")
+    assert [getattr(after, each) for each in kept] == [getattr(before, each) for each in kept]
+
+
+@pytest.mark.parametrize(
+    ("codec", "setting", "low", "high"),
+    [
+        (1, "compression_gzip_level", 1, 9),
+        (3, "compression_lz4_level", 9, 17),
+        (4, "compression_zstd_level", -50, 19),
+    ],
+)
+def test_the_level_of_the_codec_is_the_topics(
+    codec: int, setting: str, low: int, high: int
+) -> None:
+    text = b" ".join(b"%d" % (n * n * 7919 % 100_003) for n in range(20_000))
+    batch = encode_batch([Record(0, NOW_MS, None, text, ())])
+    sizes = {
+        level: len(validated(batch, compression_type=NAMES[codec], **{setting: level}))
+        for level in (low, high)
+    }
+    assert sizes[high] < sizes[low]
+
+
+def test_a_max_timestamp_that_is_wrong_is_corrected_in_a_batch_that_is_compressed_again() -> None:
+    batch = encode_batch(some_records(5))
+    right = info_of(batch).max_timestamp
+    wrong = rebuilt(batch, max_timestamp=right + 5)
+    stored = validated(wrong, compression_type="zstd")
+    assert info_of(stored).max_timestamp == right
+    stored = validated(wrong, compression_type="zstd", message_timestamp_type="LogAppendTime")
+    assert info_of(stored).max_timestamp == right + 5  # the log stamps it
+
+
+def test_invalid_records_are_not_compressed_again() -> None:
+    batch = encode_batch([Record(0, NOW_MS, None, b"v", ())])
+    error = refused(batch, compression_type="gzip", cleanup_policy=("compact",))
+    assert [index for index, _ in error.record_errors] == [0]
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+def test_much_is_compressed_again_in_a_pool(codec: int) -> None:
+    size = log_validator.BRIEF_BYTES_TO_COMPRESS
+    batch = encode_batch([Record(0, NOW_MS, None, bytes(size), ())], codec=codec)
+    config = LogConfig(compression_type="zstd", max_message_bytes=1 << 20)
+    validation = RecordValidation(batch, info_of(batch), config, NOW_MS)
+    with pytest.raises(LongValidationError):
+        validation.run_briefly()
+    validation.run()
+    stored, info = validation.result("t-0")
+    assert info.codec == 4
+    assert decode_batch(stored, info)[0].value == bytes(size)
+
+
+def test_a_batch_that_exceeds_the_limit_when_it_is_compressed_again_is_too_large() -> None:
+    batch = encode_batch([Record(0, NOW_MS, None, bytes(5000), ())], codec=4)
+    validation = RecordValidation(
+        batch,
+        info_of(batch),
+        LogConfig(compression_type="uncompressed", max_message_bytes=5000),
+        NOW_MS,
+    )
+    with pytest.raises(LongValidationError):
+        validation.run_briefly()
+    validation.run()
+    with pytest.raises(
+        MessageTooLarge, match=r"compression\.type=uncompressed.* the limit is 5000"
+    ):
+        validation.result("t-0")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.log.disk import OS_DISK
 from kbroker.log.log_segments import EMPTY
 from kclient.wire.batches import HEADER_SIZE, iterate, parse
 from kclient.wire.errors import CorruptMessage, OffsetOutOfRange, RecordListTooLarge
@@ -164,6 +165,65 @@ def test_a_segment_of_a_compacted_log_is_rolled_by_the_max_compaction_lag(tmp_pa
             append(log, timestamp)
         assert len(log.segments) == count
         log.close()
+
+
+def test_segment_jitter_shortens_segment_ms_by_another_amount_for_each_segment(
+    tmp_path: Path,
+) -> None:
+    spans = set()
+    for partition in range(6):
+        directory = tmp_path / f"t-{partition}"
+        log = open_log(directory, segment_ms=1000, segment_jitter_ms=400)
+        timestamp = 0
+        while len(log.segments) == 1:
+            append(log, timestamp)
+            timestamp += 1
+        spans.add(timestamp - 1)
+        assert 600 < timestamp - 1 <= 1001
+        log.close()
+        log = open_log(directory, segment_ms=1000, segment_jitter_ms=400, clean=True)
+        append(log, 599 + timestamp)
+        assert len(log.segments) == 2, "a restart does not change it"
+    assert len(spans) > 3
+
+
+def test_a_jitter_above_segment_ms_counts_as_segment_ms(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", segment_ms=100, segment_jitter_ms=10**9)
+    for timestamp in range(102):
+        append(log, timestamp)
+    assert len(log.segments) > 1
+
+
+def reserved(directory: Path, segment: int = 0) -> int:
+    """Return the bytes on the disk of a segment's file."""
+    return (directory / f"{segment:020d}.log").stat().st_blocks * 512
+
+
+def can_reserve(directory: Path) -> bool:
+    with (directory / "probe").open("wb") as file:
+        OS_DISK.preallocate(file.fileno(), 1 << 20)
+        return os.fstat(file.fileno()).st_blocks * 512 >= 1 << 20
+
+
+def test_preallocate_reserves_a_segment_and_gives_back_the_rest(tmp_path: Path) -> None:
+    if not can_reserve(tmp_path):
+        pytest.skip("this file system cannot reserve space")
+    directory = tmp_path / "t-0"
+    log = open_log(directory, segment_bytes=1 << 20, preallocate=True)
+    assert reserved(directory) == 0, "a log without records takes no space"
+    append(log, 1)
+    assert reserved(directory) >= 1 << 20
+    assert (directory / f"{0:020d}.log").stat().st_size == SIZE, "the file does not grow"
+    append(log, 2, value=bytes((1 << 20) - 2 * SIZE + 20))
+    assert [segment.base_offset for segment in log.segments] == [0, 1]
+    assert reserved(directory) < 1 << 16
+    assert reserved(directory, 1) >= 1 << 20
+    log.truncate_to(1)
+    append(log, 2)
+    log.close()
+    assert reserved(directory, 1) < 1 << 16
+    log = open_log(directory, clean=False, preallocate=True)
+    assert [offset for offset, _ in records(log)] == [0, 1]
 
 
 def test_segment_ms_counts_from_the_first_batch_after_a_restart_too(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
+from twisted.logger import formatEvent, globalLogPublisher
 
 from kbroker.config import BrokerConfig
 from kbroker.metadata.config_admin_manager import ConfigAdminManager
@@ -221,6 +222,38 @@ def test_a_change_with_a_lost_answer_is_not_made_to_a_topic_that_was_created_aga
     world.zookeeper.answer(T, retention_ms="1")
     assert len(world.zookeeper.writes) == 1
     assert results[0].check(UnknownTopicOrPartition)
+
+
+def test_settings_of_a_topic_without_effect_are_named_in_the_log(
+    world: World,
+) -> None:
+    events: list[dict[str, Any]] = []
+    globalLogPublisher.addObserver(events.append)
+    try:
+        world.zookeeper.answer(T, retention_ms="1", local_retention_ms="5")
+        world.zookeeper.answer(U, retention_ms="1")
+    finally:
+        globalLogPublisher.removeObserver(events.append)
+    lines = [formatEvent(event) for event in events]
+    assert lines == ["topic t: accepted, no effect: local.retention.ms"]
+
+
+def test_values_of_unknown_broker_settings_are_not_logged(world: World) -> None:
+    events: list[dict[str, Any]] = []
+    world.loaded()
+    world.zookeeper.brokers[DEFAULT] = znodes.encode_config(
+        {"my.password": "secret", "min.insync.replicas": "2"}
+    )
+    globalLogPublisher.addObserver(events.append)
+    try:
+        Deferred.fromCoroutine(world.dynamic._reload_brokers())
+    finally:
+        globalLogPublisher.removeObserver(events.append)
+    text = "\n".join(formatEvent(event) or "" for event in events)
+    assert "min.insync.replicas" in text
+    assert "my.password" in text
+    assert "secret" not in text
+    assert world.dynamic.broker_config.min_insync_replicas == 2
 
 
 def test_topics_that_go_by_other_defaults_are_announced_together(world: World) -> None:

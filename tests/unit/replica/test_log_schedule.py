@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from twisted.internet.task import Clock
 
 from kbroker.config import BrokerConfig
-from kbroker.replica.log_schedule import LogSchedule
+from kbroker.replica.log_schedule import LogSchedule, checkpoint_interval_ms
 from tests.kit.inline_cleaner import CompactingBroker, filled
+
+MARK = "replica.high.watermark.checkpoint.interval.ms"
+POINT = "log.flush.offset.checkpoint.interval.ms"
+START = "log.flush.start.offset.checkpoint.interval.ms"
 
 
 def config(**settings: str) -> BrokerConfig:
@@ -53,3 +58,20 @@ def test_no_log_is_compacted_where_the_cleaner_is_off(tmp_path: Path) -> None:
     clock.pump([20] * 3)
     assert log.clean_below is None
     schedule.stop()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, 5_000),
+        ({POINT: "700"}, 700),
+        ({START: "800"}, 800),
+        ({MARK: "90000"}, 60_000),
+        ({MARK: "90000", POINT: "0", START: "0"}, 90_000),
+    ],
+)
+def test_all_checkpoints_are_written_at_the_shortest_of_their_intervals(
+    given: dict[str, str], expected: int
+) -> None:
+    config = BrokerConfig.of({"zookeeper.connect": "zk:2181", **given})
+    assert checkpoint_interval_ms(config) == expected
