@@ -4,7 +4,9 @@ Theory of operation
 ===================
 `look` is called every log.cleaner.backoff.ms, and after each round. It takes the log with the highest cleanable ratio
 of those that are due, if a worker is free: there are log.cleaner.threads. The work of a round goes to an executor, the
-steps in between run on the owner's thread. Other settings replace the workers: the rounds under way end, and the next
+steps in between run on the owner's thread. A look goes through all dirty logs, in several turns if they are many.
+
+Other settings replace the workers: the rounds under way end, and the next
 look begins them again.
 
 A round that fails by damage, or that meets a transactional batch at once, sets its partition aside until the broker
@@ -23,10 +25,12 @@ Owner: `LogManager`, on the owner's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
+from kbroker.common.steps import at_once
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.config.log import LogConfig
@@ -57,6 +61,13 @@ UNCLEANABLE: Final = (
 
 MIN_BUFFER_BYTES: Final = 4096
 """The smallest read buffer; log.cleaner.io.buffer.size may be 0."""
+
+
+HighWatermark = Callable[[TopicPartition], int | None]
+"""Gives a partition's; None where it is not hosted."""
+
+LookSteps = Generator[None, None, None]
+RunSteps = Callable[[LookSteps], object]
 
 
 class CleanerConfig(NamedTuple):
@@ -135,7 +146,8 @@ class _Running(NamedTuple):
     steps: Steps
     worker: CleanerWorker
     begun_ms: int
-    high_watermark: Callable[[TopicPartition], int | None]
+    look: Callable[[], None]
+    """Looks for the next log."""
 
 
 class LogCleaner:
@@ -165,6 +177,7 @@ class LogCleaner:
         self._running: dict[UnifiedLog, _Running] = {}
         self._uncleanable: dict[UnifiedLog, KafkaError] = {}
         self._is_stopped = False
+        self._is_looking = False
 
     @property
     def uncleanable(self) -> dict[TopicPartition, KafkaError]:
@@ -203,61 +216,85 @@ class LogCleaner:
         for worker in (*self._workers, *(each.worker for each in self._running.values())):
             worker.close()
 
-    def look(self, high_watermark: Callable[[TopicPartition], int | None]) -> None:
-        """Begin rounds while a log is due and a worker is free; one round of a log."""
+    def look(self, high_watermark: HighWatermark, run: RunSteps = at_once) -> None:
+        """Begin rounds while a log is due and a worker is free; one round of a log.
+
+        *run* may do the steps of the look in several turns. A look within another one does nothing.
+        """
         for running in self._running.values():
             if running.cleaning.is_outdated or self._logs.get(running.key) is not running.log:
                 running.worker.kill()
-        begun: set[TopicPartition] = set()
-        while self._idle and not self._is_stopped:
-            due = self._candidates(high_watermark)
-            key = next_to_clean({each: found for each, found in due.items() if each not in begun})
-            if key is None:
-                return
-            begun.add(key)
-            self._begin(key, due[key][0], high_watermark)
+        if not self._is_looking and self._idle and not self._is_stopped:
+            self._is_looking = True
+            run(self._looking(high_watermark, run))
+
+    def _looking(self, high_watermark: HighWatermark, run: RunSteps) -> LookSteps:
+        """Begin rounds; yield after each log that has something dirty."""
+        begun: set[UnifiedLog] = set()
+        try:
+            while self._idle and not self._is_stopped:
+                due = yield from self._candidates(high_watermark, begun)
+                key = next_to_clean(due)
+                if key is None:
+                    return
+                log = self._logs.get(key)
+                if log is None:
+                    continue  # it was removed since it was looked at
+                begun.add(log)
+                to_clean = self._to_clean(key, log, high_watermark)
+                if to_clean is None or not to_clean.is_due(log.config):
+                    continue  # it has changed since
+                self._begin(key, log, to_clean, partial(self.look, high_watermark, run))
+        finally:
+            self._is_looking = False
 
     def _candidates(
-        self, high_watermark: Callable[[TopicPartition], int | None]
-    ) -> dict[TopicPartition, tuple[LogToClean, LogConfig]]:
+        self, high_watermark: HighWatermark, begun: Collection[UnifiedLog]
+    ) -> Generator[None, None, dict[TopicPartition, tuple[LogToClean, LogConfig]]]:
         found = {}
         here = set(self._logs.values())
         self._uncleanable = {log: why for log, why in self._uncleanable.items() if log in here}
-        now_ms = self._now_ms()
         for key, log in list(self._logs.items()):
-            if (
-                not log.config.compacted
-                or log in self._running
-                or log in self._uncleanable
-                or log.failure is not None
-                or _is_clean(log)
-            ):
-                continue
-            mark = high_watermark(key)
-            if mark is None:
-                continue
-            try:
-                state = state_of(log, mark, log.clean_below)
-            except CorruptMessage as error:
-                self._set_uncleanable(key, log, error)
-                continue
-            except OSError:
-                continue  # the next append or fetch meets it, too
-            found[key] = log_to_clean(state, log.config, now_ms), log.config
+            if log.config.compacted and log not in begun and not _is_clean(log):
+                to_clean = self._to_clean(key, log, high_watermark)
+                if to_clean is not None:
+                    found[key] = to_clean, log.config
+                yield
         return found
+
+    def _to_clean(
+        self, key: TopicPartition, log: UnifiedLog, high_watermark: HighWatermark
+    ) -> LogToClean | None:
+        """Return how dirty a log is; None for one that cannot be compacted now."""
+        if (
+            not log.config.compacted
+            or log in self._running
+            or log in self._uncleanable
+            or log.failure is not None
+        ):
+            return None
+        mark = high_watermark(key)
+        if mark is None:
+            return None
+        try:
+            state = state_of(log, mark, log.clean_below)
+        except CorruptMessage as error:
+            self._set_uncleanable(key, log, error)
+            return None
+        except OSError:
+            return None  # the next append or fetch meets it, too
+        return log_to_clean(state, log.config, self._now_ms())
 
     def _begin(
         self,
         key: TopicPartition,
+        log: UnifiedLog,
         to_clean: LogToClean,
-        high_watermark: Callable[[TopicPartition], int | None],
+        look: Callable[[], None],
     ) -> None:
-        log = self._logs[key]
         worker = self._idle.pop()
         cleaning = CleaningRound(log, to_clean, worker.round, self._now_ms())
-        running = _Running(
-            key, log, cleaning, cleaning.steps(), worker, self._now_ms(), high_watermark
-        )
+        running = _Running(key, log, cleaning, cleaning.steps(), worker, self._now_ms(), look)
         self._running[log] = running
         self._go_on(running, None)
 
@@ -274,11 +311,11 @@ class LogCleaner:
             if cleaning.clean_below is not None:
                 seconds = (self._now_ms() - running.begun_ms) / 1000
                 self._listener.cleaned(key, cleaning, seconds)
-                self.look(running.high_watermark)
+                running.look()
         except UNCLEANABLE as problem:
             self._ended(running)
             self._set_uncleanable(key, running.log, problem)
-            self.look(running.high_watermark)
+            running.look()
         except KafkaError as problem:
             self._ended(running)
             if not cleaning.is_outdated and running.worker in self._workers:

@@ -25,6 +25,7 @@ from functools import partial
 from uuid import UUID
 
 from kbroker.common.log_dir_integrity import BrokerEpochs, LogDirCondition, LogDirIntegrity
+from kbroker.common.steps import at_once
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config.log import LogConfig
 from kbroker.log import directory_names
@@ -32,7 +33,13 @@ from kbroker.log.checkpoint_contents import CheckpointContents, Files
 from kbroker.log.claimed_log_dirs import ClaimedLogDirs
 from kbroker.log.clean_shutdown import close_all
 from kbroker.log.clean_shutdown_file import NO_BROKER_EPOCH
-from kbroker.log.log_cleaner import CleanerConfig, Compaction, LogCleaner
+from kbroker.log.log_cleaner import (
+    CleanerConfig,
+    Compaction,
+    HighWatermark,
+    LogCleaner,
+    RunSteps,
+)
 from kbroker.log.log_dir import LoadedLogDir, LogDir, PendingDelete
 from kbroker.log.log_dir_histories import LogDirHistories
 from kbroker.log.log_dir_history import LogDirHistory
@@ -470,10 +477,13 @@ class LogManager:
         if self._cleaner is not None:
             self._cleaner.configure(config)
 
-    def compact(self, high_watermark: Callable[[TopicPartition], int | None]) -> None:
-        """Begin rounds of compaction over the logs that are due, as many at a time as log.cleaner.threads."""
+    def compact(self, high_watermark: HighWatermark, run: RunSteps = at_once) -> None:
+        """Begin rounds of compaction over the logs that are due, as many at a time as log.cleaner.threads.
+
+        *run* may do the steps of the look for these logs in several turns.
+        """
         if self._cleaner is not None:
-            self._cleaner.look(high_watermark)
+            self._cleaner.look(high_watermark, run)
 
     def stop_compaction(self) -> None:
         """End the rounds of compaction, before `close`."""

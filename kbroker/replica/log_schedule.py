@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from kbroker.common.topic_partition import TopicPartition
+from kbroker.common.turns import THINGS_PER_TURN, WorkerTurns
 from kbroker.config import BrokerConfig
-from kbroker.log.log_cleaner import CleanerConfig
+from kbroker.log.log_cleaner import CleanerConfig, LookSteps
 from kbroker.log.log_manager import LogManager
 
 log = Logger()
@@ -114,7 +117,14 @@ class LogSchedule:
         self._compaction_timer = self._after(seconds, self._compact, self._compact_later)
 
     def _compact(self) -> None:
-        self._log_manager.compact(self._high_watermark)
+        self._log_manager.compact(self._high_watermark, self._in_turns)
+
+    def _in_turns(self, look: LookSteps) -> None:
+        turns = WorkerTurns(self._reactor, THINGS_PER_TURN)
+        Deferred.fromCoroutine(turns.through(look)).addErrback(self._failed)
+
+    def _failed(self, failure: Failure) -> None:
+        log.failure("the look for logs to compact failed", failure)
 
     def _retention_bound(self, key: TopicPartition) -> int:
         """Bound retention by the high watermark; a log that is not hosted yet keeps everything.

@@ -9,7 +9,7 @@ import pytest
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.log.cleaner import CleanerSizes
-from kbroker.log.log_cleaner import CleanerConfig
+from kbroker.log.log_cleaner import CleanerConfig, LookSteps
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import TRANSACTIONAL
 from kclient.wire.errors import UnknownServerError
@@ -70,10 +70,34 @@ def test_what_is_not_committed_or_not_compacted_stays(broker: CompactingBroker) 
 
 def test_every_log_that_is_due_gets_its_round_with_one_cleaner(broker: CompactingBroker) -> None:
     logs = [filled(broker, number) for number in range(3)]
-    for worker in broker.workers:
-        worker.failing.append(UnknownServerError("ended"))
     broker.dirs.compact(lambda _key: 8)
     assert [log.clean_below for log in logs] == [6, 6, 6]
+
+
+@pytest.mark.parametrize("change", ["deleted", "cut", "not compacted"])
+def test_a_log_that_changes_between_two_turns_of_a_look_is_passed_over(
+    broker: CompactingBroker, change: str
+) -> None:
+    changed, other = filled(broker, 0), filled(broker, 1)
+    other.clean_below = 2  # the first one is dirtier
+    looks: list[LookSteps] = []
+    broker.dirs.compact(lambda _key: 8, looks.append)
+    broker.dirs.compact(lambda _key: 8, looks.append)
+    (steps,) = looks  # not two at a time
+    next(steps)
+    next(steps)
+    if change == "deleted":
+        broker.dirs.delete("t", 0)
+    elif change == "cut":
+        changed.truncate_to(0)
+    else:
+        changed.config = changed.config.overridden({"cleanup.policy": "delete"})
+    assert len(list(steps)) == 1
+    assert other.clean_below == 6
+    assert changed.clean_below is None
+    assert not broker.rounds.aside
+    broker.dirs.compact(lambda _key: 8, looks.append)
+    assert len(looks) == 2
 
 
 def test_a_truncation_lowers_the_checkpoint_before_the_next_append(

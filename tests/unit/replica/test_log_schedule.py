@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from twisted.internet.task import Clock
 
+from kbroker.common.turns import THINGS_PER_TURN
 from kbroker.config import BrokerConfig
 from kbroker.replica.log_schedule import LogSchedule, checkpoint_interval_ms
 from tests.kit.inline_cleaner import CompactingBroker, filled
@@ -44,6 +46,33 @@ def test_logs_are_compacted_after_the_backoff_which_may_change(tmp_path: Path) -
     assert min(each.getTime() for each in clock.getDelayedCalls()) > clock.seconds()
     schedule.stop()
     assert not clock.getDelayedCalls()
+
+
+def test_many_dirty_logs_are_looked_at_in_several_turns(tmp_path: Path) -> None:
+    clock = Turns()
+    broker = CompactingBroker(tmp_path / "a")
+    broker.start()
+    given = config(log_cleaner_backoff_ms="1000")
+    schedule = LogSchedule(clock, given, broker.dirs, lambda _key: 8, lambda _key: None)
+    schedule.reconfigure(given)
+    schedule.start()
+    logs = [filled(broker, number) for number in range(THINGS_PER_TURN)]
+    for each in logs[:-1]:
+        each.config = each.config.overridden({"min.cleanable.dirty.ratio": "1"})
+    clock.advance(1)
+    assert logs[-1].clean_below == 6
+    assert clock.zero_delays == 1, "a look, and the next one"
+    schedule.stop()
+
+
+class Turns(Clock):
+    """A clock that counts the calls for the next turn."""
+
+    zero_delays = 0
+
+    def callLater(self, delay: float, *rest: Any, **named: Any) -> Any:  # noqa: N802
+        self.zero_delays += delay == 0
+        return super().callLater(delay, *rest, **named)
 
 
 def test_no_log_is_compacted_where_the_cleaner_is_off(tmp_path: Path) -> None:
