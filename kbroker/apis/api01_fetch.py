@@ -6,8 +6,10 @@ diverging epoch; v13 topic ids; v15 replica state in a tagged field; v16 node en
 A fetch that finds less than min_bytes waits up to max_wait_ms; appends wake it. A full fetch (session epoch 0 or -1)
 names all its partitions, and its response has them all. With epoch 0 it opens a session; later requests and responses
 of the session have only changes (KIP-227, `kbroker.replica.core.fetch_session`). A waiting fetch of a follower or a
-session is answered at once when another request is behind it. The last stable offset is the high watermark, because
-there are no transactions.
+session is answered at once when another request is behind it.
+
+Under read_committed records end at the last stable offset, and the response lists the aborted transactions that overlap
+them (docs/design/transactions.md).
 
 A broker's replica id is accepted only on a connection that proved to come from that broker (CVE-2018-1288). Else the
 error is CLUSTER_AUTHORIZATION_FAILED; before v7, which has no error code for the whole, TOPIC_AUTHORIZATION_FAILED for

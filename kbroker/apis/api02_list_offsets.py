@@ -2,7 +2,7 @@
 
 v2 isolation level · v4 leader epoch · v6 flexible · v7 max timestamp (-3, KIP-734) · v8 earliest local (-4, KIP-405) ·
 v9 latest tiered (-5, KIP-1005: nothing is tiered here, so -1).
-The latest offset is the high watermark under both isolation levels: no transaction is open. That is for consumers
+The latest offset is the high watermark, or under read_committed the last stable offset. That is for consumers
 (replica id -1). A broker's id asks for the leader's log end, -2, the debugging consumer, for the log end of the replica
 that is here, leader or not (fetchOnlyFromLeader of Kafka's KafkaApis). A broker's id needs a connection that proved
 to come from that broker, else every partition has CLUSTER_AUTHORIZATION_FAILED.
@@ -47,6 +47,8 @@ SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIE
 """The first version that has each special timestamp."""
 
 
+READ_COMMITTED: Final = 1
+
 PARTITIONS_AT_ONCE: Final = 8
 """Partitions of one request that are looked into at a time."""
 
@@ -81,6 +83,7 @@ class ListOffsets:
                 request.replica_id,
                 twice=times[name, partition.partition_index] > 1,
                 is_refused=is_refused,
+                read_committed=request.isolation_level == READ_COMMITTED,
             )
 
         answers = iter(await for_each(context.turns, asked, answer, PARTITIONS_AT_ONCE))
@@ -102,6 +105,7 @@ class ListOffsets:
         *,
         twice: bool,
         is_refused: bool,
+        read_committed: bool,
     ) -> ListOffsetsPartitionResponse:
         response = ListOffsetsPartitionResponse(
             partition_index=asked.partition_index,
@@ -127,6 +131,7 @@ class ListOffsets:
                 asked.current_leader_epoch,
                 replica_id,
                 turns=context.turns,
+                read_committed=read_committed,
             )
         except KafkaError as error:
             code = code_of(error)

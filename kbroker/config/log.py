@@ -297,6 +297,13 @@ class LogConfig:
     )
 
     @property
+    def is_promoted_mirror(self) -> bool:
+        """Whether the topic was a mirror, and is writable now: kmirror leaves its other settings."""
+        return not self.kbroker_mirror_source_cluster_id and bool(
+            self.kbroker_mirror_source_topic_id or self.kbroker_mirror_promotion
+        )
+
+    @property
     def compacted(self) -> bool:
         """Whether old records are compacted by key."""
         return "compact" in self.cleanup_policy

@@ -512,6 +512,10 @@ class UnifiedLog:
             path = self.segments[self.segments.index_of(offset)].path
             raise KafkaStorageError(f"{path}: {error}") from error
 
+    def replicated(self, high_watermark: int) -> None:
+        """Handle the high watermark of the replica: transactions that ended below it are stable."""
+        self.producers.transactions.replicated(high_watermark)
+
     def last_stable_offset(self, high_watermark: int) -> int:
         """Return the end of the records with a known outcome, for readers with read_committed (KIP-98).
 

@@ -20,6 +20,7 @@ from kclient.wire.errors import (
     code_of,
 )
 from kclient.wire.fetch import (
+    AbortedTransaction,
     EpochEndOffset,
     FetchPartition,
     FetchPartitionResponse,
@@ -130,11 +131,14 @@ class FetchReader:
             if follower is None
             else self._read_for_follower(partition, follower, asked, room)
         )
-        response.high_watermark = response.last_stable_offset = read.high_watermark
+        response.high_watermark = read.high_watermark
+        response.last_stable_offset = read.last_stable_offset
         response.log_start_offset = read.log_start_offset
         response.records, response.records_size = read.found
         if self._request.isolation_level == READ_COMMITTED:
-            response.aborted_transactions = ()
+            response.aborted_transactions = [
+                AbortedTransaction(each.producer_id, each.first_offset) for each in read.aborted
+            ]
         if response.records_size:
             self.size += response.records_size
             self._read.append(response)
@@ -150,6 +154,7 @@ class FetchReader:
             room,
             min_one_batch=not self.size,
             current_leader_epoch=asked.current_leader_epoch,
+            read_committed=request.isolation_level == READ_COMMITTED,
         )
 
     def _read_for_follower(
@@ -185,7 +190,8 @@ class FetchReader:
         self.failed = True
         response = FetchPartitionResponse(asked.partition)
         response.preferred_read_replica = replica
-        response.high_watermark = response.last_stable_offset = leader_state.high_watermark
+        response.high_watermark = leader_state.high_watermark
+        response.last_stable_offset = log.last_stable_offset(leader_state.high_watermark)
         response.log_start_offset = log.log_start_offset
         return response
 

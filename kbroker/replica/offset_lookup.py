@@ -65,13 +65,16 @@ class OffsetLookup:
         replica_id: int = CONSUMER_REPLICA_ID,
         *,
         turns: Turns,
+        read_committed: bool = False,
     ) -> TimestampOffset:
         """Answer ListOffsets: (timestamp, offset, leader epoch), -1 where there is none.
 
-        A consumer receives committed offsets, replicas those of the whole log, DEBUGGING_REPLICA_ID also those of a
-        follower.
+        A consumer receives offsets below the high watermark, with *read_committed* below the last stable offset;
+        replicas those of the whole log, DEBUGGING_REPLICA_ID also those of a follower.
         """
-        log, up_to = _range_of(partition, timestamp, current_leader_epoch, replica_id)
+        log, up_to = _range_of(
+            partition, timestamp, current_leader_epoch, replica_id, read_committed
+        )
         if timestamp == LATEST:
             return TimestampOffset(-1, up_to, partition.role.leader_epoch)
         if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -85,7 +88,7 @@ class OffsetLookup:
         else:
             found = await self._first_at_or_after(partition, log, timestamp, turns)
         # Again: another broker may have become the leader since.
-        _range_of(partition, timestamp, current_leader_epoch, replica_id)
+        _range_of(partition, timestamp, current_leader_epoch, replica_id, read_committed)
         if found is None or found.offset >= up_to:
             return NOWHERE
         return found
@@ -126,7 +129,11 @@ def _give_way() -> None:
 
 
 def _range_of(
-    partition: Partition, timestamp: int, current_leader_epoch: int, replica_id: int
+    partition: Partition,
+    timestamp: int,
+    current_leader_epoch: int,
+    replica_id: int,
+    read_committed: bool,
 ) -> tuple[UnifiedLog, int]:
     """Return the log that *replica_id* may search, and the end of the range."""
     if replica_id == DEBUGGING_REPLICA_ID:
@@ -143,7 +150,7 @@ def _range_of(
         raise OffsetNotAvailable(
             f"{partition}: a new leader does not know yet which records are committed"
         )
-    return log, up_to
+    return log, log.last_stable_offset(up_to) if read_committed else up_to
 
 
 def _log_of_any_replica(partition: Partition, current_leader_epoch: int) -> UnifiedLog:

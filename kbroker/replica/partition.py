@@ -8,11 +8,13 @@ Owner: the reactor's thread.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.common.topic_partition import TopicPartition
+from kbroker.log.core.cleaned_transactions import AbortedTransaction
 from kbroker.log.leader_epoch_cache import UNKNOWN_EPOCH, UNKNOWN_OFFSET
 from kbroker.log.log_segments import LogSlice
 from kbroker.log.log_validator import RecordValidation
@@ -21,7 +23,7 @@ from kbroker.replica.core.follower_state import FollowerState
 from kbroker.replica.core.leader_state import Effect, LeaderState, WriteIsr
 from kbroker.replica.core.role import PartitionRole, Role
 from kbroker.replica.partition_dependencies import PartitionDependencies
-from kclient.wire.batches import BatchInfo, Buffer, check_produced
+from kclient.wire.batches import BatchInfo, Buffer, check_produced, iterate
 from kclient.wire.errors import (
     FencedLeaderEpoch,
     InvalidProducerIdMapping,
@@ -36,6 +38,7 @@ from kclient.wire.errors import (
 )
 from kclient.wire.interbroker import LeaderAndIsrPartitionState
 from kclient.wire.produce import MIRROR_SOURCE_CONFIG
+from kclient.wire.records import ABORT, encode_transaction_marker
 
 
 class Read(NamedTuple):
@@ -46,6 +49,9 @@ class Read(NamedTuple):
     log_start_offset: int
     is_caught_up: bool
     """The reader has everything, and a follower is in the ISR; the next change arrives as an event."""
+    last_stable_offset: int
+    aborted: Sequence[AbortedTransaction] = ()
+    """Under read_committed: the aborted transactions that overlap `found`."""
 
 
 class Partition:
@@ -139,6 +145,7 @@ class Partition:
             durable_end=log.held_at,
         )
         self.perform(self.leader_state.propose_again())
+        self.abort_copied_transactions()
 
     def _known_high_watermark(self, otherwise: int) -> int:
         if self.leader_state is not None:
@@ -277,9 +284,46 @@ class Partition:
         self.log_end_advanced(leader_state, result.last_offset + 1)
         return result
 
+    def abort_copied_transactions(self) -> None:
+        """Append an ABORT marker for each open transaction of a promoted mirror.
+
+        No coordinator of this cluster has these transactions: the last stable offset would not move again.
+        """
+        log, leader_state = self.log, self.leader_state
+        if log is None or leader_state is None or not log.config.is_promoted_mirror:
+            return
+        ongoing = log.producers.transactions.ongoing
+        if not ongoing:
+            return
+        now_ms = self._dependencies.now_ms()
+        markers = b"".join(
+            encode_transaction_marker(
+                ABORT,
+                producer_id=producer_id,
+                producer_epoch=each.producer_epoch,
+                coordinator_epoch=-1,
+                timestamp=now_ms,
+                base_offset=log.log_end_offset + n,
+            )
+            for n, (producer_id, each) in enumerate(ongoing.items())
+        )
+        with suppress(KafkaStorageError):  # the log directory is offline then
+            # As a copy: it is no batch of a producer of this cluster with the same id.
+            log.append_copied(
+                markers,
+                list(iterate(markers)),
+                self.role.leader_epoch,
+                now_ms,
+                start_offset=log.log_end_offset,
+            )
+        self.log_end_advanced(leader_state, log.log_end_offset)
+
     def log_end_advanced(self, leader_state: LeaderState, log_end_offset: int) -> None:
         """Pass the new log end to the leader state, and wake the followers' fetches."""
-        held_at = self.log.held_at if self.log is not None else None
+        held_at = None
+        if self.log is not None:
+            held_at = self.log.held_at
+            self.log.replicated(leader_state.high_watermark)
         if leader_state.log_end(log_end_offset, self._dependencies.now(), held_at):
             self._dependencies.high_watermark_advanced(self.key)
         if leader_state.is_followed:
@@ -362,18 +406,28 @@ class Partition:
     # -- fetch ---------------------------------------------------------------------------------
 
     def read(
-        self, offset: int, max_bytes: int, *, min_one_batch: bool, current_leader_epoch: int = -1
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        min_one_batch: bool,
+        current_leader_epoch: int = -1,
+        read_committed: bool = False,
     ) -> Read:
-        """Return committed batches from *offset* on."""
+        """Return replicated batches from *offset* on; with *read_committed* up to the last stable offset (KIP-98)."""
         log, leader_state = self.require_leader(current_leader_epoch)
-        high_watermark = leader_state.high_watermark
-        found = log.read(
-            offset, max_bytes, up_to_offset=high_watermark, min_one_batch=min_one_batch
+        return _read_up_to(
+            log, leader_state.high_watermark, offset, max_bytes, min_one_batch, read_committed
         )
-        return Read(found, high_watermark, log.log_start_offset, offset >= high_watermark)
 
     def read_at_follower(
-        self, offset: int, max_bytes: int, *, min_one_batch: bool, current_leader_epoch: int
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        min_one_batch: bool,
+        current_leader_epoch: int,
+        read_committed: bool = False,
     ) -> Read:
         """Return batches from *offset* on that this follower knows to be committed (KIP-392).
 
@@ -385,14 +439,14 @@ class Partition:
             self.require_leader(current_leader_epoch)
             raise NotLeaderOrFollower(f"{self} has no log here")
         self.check_epoch(current_leader_epoch)
-        high_watermark = follower_state.high_watermark
-        found = log.read(
-            offset, max_bytes, up_to_offset=high_watermark, min_one_batch=min_one_batch
+        return _read_up_to(
+            log, follower_state.high_watermark, offset, max_bytes, min_one_batch, read_committed
         )
-        return Read(found, high_watermark, log.log_start_offset, offset >= high_watermark)
 
     def high_watermark_advanced(self) -> None:
         """Wake delayed requests: this follower's high watermark advanced."""
+        if self.log is not None:
+            self.log.replicated(self.high_watermark)
         self._dependencies.high_watermark_advanced(self.key)
 
     def read_as_follower(
@@ -428,7 +482,14 @@ class Partition:
             )
         # A follower outside the ISR tries to join with every fetch, until a pending write names it.
         is_caught_up = offset >= log.log_end_offset and leader_state.is_in_proposed_isr(replica)
-        return Read(found, leader_state.high_watermark, log.log_start_offset, is_caught_up)
+        high_watermark = leader_state.high_watermark
+        return Read(
+            found,
+            high_watermark,
+            log.log_start_offset,
+            is_caught_up,
+            log.last_stable_offset(high_watermark),
+        )
 
     def diverging_epoch(
         self, fetch_offset: int, last_fetched_epoch: int, *, follower: bool = False
@@ -485,6 +546,24 @@ class Partition:
         self._dependencies.high_watermark_advanced(self.key)
         self._dependencies.log_end_advanced(self.key)
         self._dependencies.fetchers.log_start_advanced(self.key)
+
+
+def _read_up_to(
+    log: UnifiedLog,
+    high_watermark: int,
+    offset: int,
+    max_bytes: int,
+    min_one_batch: bool,
+    read_committed: bool,
+) -> Read:
+    """Read for a client: up to the *high_watermark* of the replica, or its last stable offset."""
+    last_stable_offset = log.last_stable_offset(high_watermark)
+    end = last_stable_offset if read_committed else high_watermark
+    found = log.read(offset, max_bytes, up_to_offset=end, min_one_batch=min_one_batch)
+    aborted = log.aborted_transactions(offset, found, end) if read_committed else ()
+    return Read(
+        found, high_watermark, log.log_start_offset, offset >= end, last_stable_offset, aborted
+    )
 
 
 def _refuse_transaction(transactional_id: str | None) -> None:

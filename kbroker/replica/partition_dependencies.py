@@ -53,6 +53,8 @@ class PartitionDependencies:
 
     now: Callable[[], float]
     """Seconds, monotonic."""
+    now_ms: Callable[[], int]
+    """The wall clock, in ms."""
     lag_time_max: float
     """replica.lag.time.max.ms in seconds."""
     registration: Registration

@@ -144,6 +144,7 @@ class ReplicaManager:
         )
         self._dependencies = PartitionDependencies(
             now=reactor.seconds,
+            now_ms=now_ms,
             lag_time_max=lag_time_max,
             registration=registration,
             followers=self.followers,
@@ -371,6 +372,7 @@ class ReplicaManager:
             if config is not None and partition.leader_state is not None:
                 required = min(config.min_insync_replicas, len(partition.role.replicas))
                 partition.perform(partition.leader_state.set_min_insync_replicas(required))
+                partition.abort_copied_transactions()
 
     def throttle(self, config: BrokerConfig) -> None:
         """Apply the broker's replication rates."""

@@ -40,6 +40,7 @@ class HostedPartition(Partition):
         """The partition, once for each wake-up of followers."""
         dependencies = PartitionDependencies(
             now=lambda: self.clock,
+            now_ms=lambda: int(self.clock * 1000),
             lag_time_max=10,
             registration=Registration(),
             followers=self.followers,
