@@ -2,6 +2,9 @@
 
 Versions served: 5 to 7 (v5 topic ids, `type`; v6 leader recovery state). The settings of topics that are new here are
 read first, so that no log is created with the wrong ones. `ReplicaManager` does the rest.
+
+Differs from Kafka: only a connection that proved to be the controller's broker is accepted
+(docs/design/inter-broker-trust.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """StopReplica (5): the controller names the replicas that this broker stops, and those that it deletes.
 
 Versions served: 3 and 4 (v3: leader epochs, KIP-570, and delete per partition).
+
+Differs from Kafka: only a connection that proved to be the controller's broker is accepted
+(docs/design/inter-broker-trust.md).
 """
 
 from __future__ import annotations

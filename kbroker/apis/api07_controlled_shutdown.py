@@ -2,6 +2,9 @@
 
 Version served: 3. Partitions with one replica cannot move and do not delay the shutdown, as in Kafka. The response
 lists the partitions with more replicas that no other broker in the ISR could take over.
+
+Differs from Kafka: leaders move 250 at a time, and the response follows when all have moved
+(docs/design/controlled-shutdown.md).
 """
 
 from __future__ import annotations

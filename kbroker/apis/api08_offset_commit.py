@@ -4,7 +4,7 @@ v3 throttle time; v5 no retention time any more (offsets.retention.minutes rules
 v7 group instance id (KIP-345); v8 flexible; v9 member epoch in place of the generation for the new group protocol
 (KIP-848), which is not served: here it is always the generation.
 
-Unlike Kafka, a partition that does not exist is refused like a topic that does not, and so is a negative offset.
+Differs from Kafka: a partition that does not exist is refused like a topic that does not, and so is a negative offset.
 """
 
 from kbroker.apis.request import RequestContext

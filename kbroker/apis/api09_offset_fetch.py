@@ -4,8 +4,10 @@ v2 null topics mean all, and a top-level error; v3 throttle time; v5 leader epoc
 require_stable (KIP-447: nothing is ever pending here before there are transactions); v8 many groups in one request
 (KIP-709); v9 member id and epoch of the new group protocol (KIP-848), ignored.
 
-Offset -1: there is no committed offset. An offset znode that cannot be decoded is answered with UNKNOWN_SERVER_ERROR,
-because a client would begin at auto.offset.reset without an offset, and skip records or read them again.
+Offset -1: there is no committed offset.
+
+Differs from Kafka: a committed offset that cannot be decoded is UNKNOWN_SERVER_ERROR. Without an offset a client would
+begin at auto.offset.reset, and skip records or read them again.
 """
 
 from kbroker.apis.request import RequestContext

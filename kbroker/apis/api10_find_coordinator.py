@@ -4,7 +4,9 @@ v1 key type and error message; v2 throttle time only; v3 flexible; v4 many keys 
 error codes for transactions (KIP-890).
 
 The coordinator of a group is the leader of its partition of ``__consumer_offsets``. The topic is made when it is first
-needed, and the client has to try again. Transactions have no coordinator yet.
+needed, and the client has to try again.
+
+Differs from Kafka: transactions have no coordinator yet. Share groups (v6) are not supported.
 """
 
 from typing import Final

@@ -1,13 +1,12 @@
 """ApiVersions (api key 18), v0-4: which APIs and versions this broker serves.
 
-v3 flexible body, client software name (KIP-511), features · v4 min feature version 0. The one feature is an
-extension of ours, the conditional append (kclient.wire.produce). The response header has no tagged fields in
-any version. A version that is not served is answered in v0 with UNSUPPORTED_VERSION and the ranges, so that the client
-can choose another one (KIP-511).
+v3 flexible body, client software name (KIP-511), features · v4 min feature version 0. The response header has no tagged
+fields in any version. A version that is not served is answered in v0 with UNSUPPORTED_VERSION and the ranges, so that
+the client can choose another one (KIP-511).
 
-A tagged field of ours (10000, v3+) carries a broker's proof of which broker it is
-(`kbroker.security.core.broker_proof`). It holds for the connection; a proof that does not hold here is answered with
-CLUSTER_AUTHORIZATION_FAILED.
+Differs from Kafka: the one feature is an extension of ours, the conditional append (kclient.wire.produce). A tagged
+field of ours (10000, v3+) carries a broker's proof of which broker it is (`kbroker.security.core.broker_proof`). It
+holds for the connection; a proof that does not hold here is answered with CLUSTER_AUTHORIZATION_FAILED.
 """
 
 from __future__ import annotations

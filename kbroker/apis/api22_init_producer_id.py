@@ -3,7 +3,7 @@
 v2 flexible; v3 the producer may bring its old id and epoch (KIP-360): without a transactional id it simply gets a new
 one; v4 and v5 new error codes for transactions (KIP-588, KIP-890).
 
-Transactional ids are refused with INVALID_REQUEST: there are no transactions yet.
+Differs from Kafka: transactional ids are refused with INVALID_REQUEST, because there are no transactions yet.
 """
 
 from kbroker.apis.request import RequestContext

@@ -4,6 +4,8 @@ Versions served: 1 to 4. v1: sources and synonyms (KIP-226); v3: types and docum
 
 A broker answers for itself (resource name its id) and for the cluster-wide dynamic defaults (empty name);
 topics are answered by any broker, read from ZooKeeper. Secrets are null.
+
+Differs from Kafka: the loggers of a broker (resource type 8) and client metrics (16) have no settings here.
 """
 
 from __future__ import annotations

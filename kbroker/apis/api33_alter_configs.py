@@ -2,6 +2,8 @@
 
 Versions served: 0 to 2. What is not named in the request goes back to its default, as in Kafka.
 kafka-configs.sh of Kafka 3.9 still changes brokers' settings this way.
+
+Differs from Kafka: as IncrementalAlterConfigs.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 Versions served: 0 and 1. Topics, this broker (its id) and the cluster-wide dynamic defaults (empty name).
 A value that cannot be used is refused before anything is written; concurrent changes do not lose each
 other's writes.
+
+Differs from Kafka: the loggers of a broker (resource type 8) and client metrics (16) cannot be altered. Settings that
+brokers do not know may take 64 KiB per resource.
 """
 
 from __future__ import annotations
