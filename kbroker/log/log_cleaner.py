@@ -11,9 +11,9 @@ look begins them again.
 
 A round that fails by damage, or that meets a transactional batch at once, sets its partition aside until the broker
 restarts, and reports it with the reason: the log is served, and not compacted. An error of the disk takes the directory
-offline, as any does. A worker that fails is no fault of the log, nor is a truncation: the next look begins another
-round. A round that a truncation or the removal of its log made useless is not waited for: a throttled one may take
-hours.
+offline, as any does. A worker that fails is no fault of the log, nor is a truncation: the round is repeated, after
+those of other logs that are due. A round that a truncation or the removal of its log made useless is not waited for: a
+throttled one may take hours.
 
 Invariants:
 1. One round of a log runs at a time, and one round of a worker.
@@ -176,6 +176,8 @@ class LogCleaner:
         self._idle: list[CleanerWorker] = []
         self._running: dict[UnifiedLog, _Running] = {}
         self._uncleanable: dict[UnifiedLog, KafkaError] = {}
+        self._failed: dict[UnifiedLog, None] = {}
+        """Logs with rounds that failed the last time: others that are due are first, or one log could keep them all."""
         self._is_stopped = False
         self._is_looking = False
 
@@ -234,7 +236,12 @@ class LogCleaner:
         try:
             while self._idle and not self._is_stopped:
                 due = yield from self._candidates(high_watermark, begun)
-                key = next_to_clean(due)
+                others = {
+                    key: each
+                    for key, each in due.items()
+                    if self._logs.get(key) not in self._failed
+                }
+                key = next_to_clean(others) or next_to_clean(due)
                 if key is None:
                     return
                 log = self._logs.get(key)
@@ -254,6 +261,7 @@ class LogCleaner:
         found = {}
         here = set(self._logs.values())
         self._uncleanable = {log: why for log, why in self._uncleanable.items() if log in here}
+        self._failed = {log: None for log in self._failed if log in here}
         for key, log in list(self._logs.items()):
             if log.config.compacted and log not in begun and not _is_clean(log):
                 to_clean = self._to_clean(key, log, high_watermark)
@@ -309,6 +317,7 @@ class LogCleaner:
         except StopIteration:
             self._ended(running)
             if cleaning.clean_below is not None:
+                self._failed.pop(running.log, None)
                 seconds = (self._now_ms() - running.begun_ms) / 1000
                 self._listener.cleaned(key, cleaning, seconds)
                 running.look()
@@ -319,6 +328,7 @@ class LogCleaner:
         except KafkaError as problem:
             self._ended(running)
             if not cleaning.is_outdated and running.worker in self._workers:
+                self._failed[running.log] = None
                 self._listener.round_failed(key, problem)
         except Exception:
             self._ended(running)

@@ -36,13 +36,14 @@ class InlineCleaner:
         """The next rounds fail with these, when they build their map."""
         self.failing_groups: list[KafkaError] = []
         """And with these when they filter a group."""
-        self.kills = 0
+        self.rounds = self.kills = 0
         self.is_ended = self.is_closed = False
         self._disk = disk
 
     def round(self, segments: Sequence[SourceSegment], limits: RoundLimits) -> Cleaner:
         """Return the cleaner of a new round."""
         assert not self.is_ended
+        self.rounds += 1
         cleaner = Cleaner(self._disk, segments, limits, self.sizes)
         if self.failing:
             error = self.failing.pop()

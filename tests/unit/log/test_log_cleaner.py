@@ -95,7 +95,7 @@ def test_a_log_that_changes_between_two_turns_of_a_look_is_passed_over(
     assert len(list(steps)) == 1
     assert other.clean_below == 6
     assert changed.clean_below is None
-    assert not broker.rounds.aside
+    assert broker.workers[0].rounds == 1
     broker.dirs.compact(lambda _key: 8, looks.append)
     assert len(looks) == 2
 
@@ -178,6 +178,26 @@ def test_a_cleaner_that_ends_within_a_round_is_no_fault_of_the_log(
     assert ["ended" in str(each) for each in broker.rounds.failed] == [True]
     broker.dirs.compact(lambda _key: 8)
     assert log.clean_below == 6
+
+
+def test_a_log_with_rounds_that_fail_does_not_keep_others_from_theirs(tmp_path: Path) -> None:
+    broker = CompactingBroker(tmp_path / "a", holds_rounds=True)
+    broker.start()
+    failing, other = filled(broker, 0), filled(broker, 1)
+
+    def look() -> None:
+        failing.clean_below, other.clean_below = None, 2  # the first one is dirtier
+        broker.dirs.compact(lambda _key: 8)
+        broker.executor.run()
+
+    broker.workers[0].failing.append(UnknownServerError("the process ended"))
+    look()
+    assert broker.rounds.failed
+    assert not broker.rounds.done
+    look()
+    assert [key for key, _ in broker.rounds.done] == [("t", 1), ("t", 0)]
+    look()  # it has succeeded, and is the first one again
+    assert [key for key, _ in broker.rounds.done[2:]] == [("t", 0), ("t", 1)]
 
 
 def test_a_log_that_is_deleted_during_its_round_frees_the_worker_at_once(tmp_path: Path) -> None:
