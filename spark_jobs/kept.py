@@ -266,11 +266,12 @@ def _in_both(each: KeptWindow, cut: PartitionCut) -> Iterable[KeptWindow]:
 
 
 def _gone(kept: KeptPartition, cut: PartitionCut) -> list[Earlier]:
-    """Return the compared offsets below the cut's start that one log still has."""
-    start = min(cut.only_source[0], cut.only_target[0])
+    """Return the compared offsets below the cut's start that are still in scope: those of one log, and lost ones."""
+    scope = merged([cut.only_source, cut.only_target, cut.lost])
     compared = [*kept.gone, *(Earlier(*each.span[2:], each.run) for each in kept.windows)]
-    clipped = (Earlier(max(low, start), min(high, cut.low), run) for low, high, run in compared)
-    return sorted(each for each in clipped if each.low < each.high)
+    return sorted(
+        Earlier(*part, run) for low, high, run in compared for part in intersect(scope, low, high)
+    )
 
 
 def _to_recheck(

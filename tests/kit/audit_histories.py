@@ -58,6 +58,27 @@ class Replicated:
         }
 
 
+def write_kept(out: Path, run: Reconciliation, number: int) -> Report:
+    """Write the files of *run* that a later one reads, with the names that the command gives them."""
+    earlier = remove_report(out)
+    meta = {
+        **META,
+        "run_id": f"run-{number:03}",
+        "ended_at": f"2026-01-01T00:00:{number % 60:02}Z",
+        "previous": earlier,
+        "previous_from": "out" if earlier else None,
+    }
+    report = build_report(run, meta)
+    out.mkdir(parents=True, exist_ok=True)
+    text = json_text(report.document)
+    (out / DIGESTS).write_bytes(report.digests)
+    (out / "findings.jsonl").write_text(lines_text(report.lines))
+    (out / "repair.json").write_text(json_text(report.repair))
+    (out / DIGESTS_REPORT).write_text(text)
+    (out / "report.json").write_text(text)
+    return report
+
+
 class CountingEngine(MemoryEngine):
     """Counts the offsets of which digests are read."""
 
@@ -150,25 +171,9 @@ class History:
         return reconcile(self.engine, source, target, options, buckets=TimeBuckets.over((0, 1000)))
 
     def report(self, run: Reconciliation) -> Report:
-        """Write the files of *run* that a later one reads, with the names that the command gives them."""
+        """Write the files of *run* that a later one reads."""
         self.runs += 1
-        earlier = remove_report(self.out)
-        meta = {
-            **META,
-            "run_id": f"run-{self.runs:03}",
-            "ended_at": f"2026-01-01T00:00:{self.runs % 60:02}Z",
-            "previous": earlier,
-            "previous_from": "out" if earlier else None,
-        }
-        report = build_report(run, meta)
-        self.out.mkdir(parents=True, exist_ok=True)
-        text = json_text(report.document)
-        (self.out / DIGESTS).write_bytes(report.digests)
-        (self.out / "findings.jsonl").write_text(lines_text(report.lines))
-        (self.out / "repair.json").write_text(json_text(report.repair))
-        (self.out / DIGESTS_REPORT).write_text(text)
-        (self.out / "report.json").write_text(text)
-        return report
+        return write_kept(self.out, run, self.runs)
 
     def start(self) -> Reconciliation:
         """Compare everything, and keep it."""

@@ -8,7 +8,7 @@ leader reports a lower log end. `Live.seen` is the oracle's evidence: the last c
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kclient.types import TopicPartition
@@ -16,7 +16,7 @@ from spark_jobs.comparison import Options
 from spark_jobs.cut import LogRange, OffsetRange, PartitionCut, freeze
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import Copies, FailureKind, Place
-from spark_jobs.kept import Lineage
+from spark_jobs.kept import Kept, Lineage
 from spark_jobs.later_looks import Moment
 from spark_jobs.reader import Fetched, Unread
 from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
@@ -73,13 +73,19 @@ class Live:
     rng: random.Random
     window: int = 10
     kinds: Sequence[str] = ("produce", "mirror", "retention", "repair", "unreadable", "truncate")
+    renumbered: bool = False
+    """The target assigns its own offsets."""
     looks_with_changes: int = 9
     """The logs change until the end of this look; the first is 1."""
     chance: float = 0.4
+    most_truncated: int = 20
+    """Offsets that a truncation removes at most."""
     source: Replicated = field(init=False)
     target: Replicated = field(init=False)
     seen: dict[tuple[str, TopicPartition, int], Content] = field(default_factory=dict)
     look: int = 1
+    looked_at: frozenset[TopicPartition] = frozenset()
+    """Partitions of which the audit took a later cut."""
     differing: set[tuple[TopicPartition, int]] | None = None
     """Offsets that both logs have had since the audit began, and that always differed."""
 
@@ -139,8 +145,8 @@ class Live:
         side = self.rng.choice([self.source, self.target])
         log = side.logs[tp]
         log.faults.clear()
-        side.truncate(tp, max(log.start, log.end - self.rng.randrange(20)))
-        self.produce(tp, self.rng.randrange(25))
+        side.truncate(tp, max(log.start, log.end - self.rng.randrange(self.most_truncated)))
+        self.produce(tp, self.rng.randrange(self.most_truncated + 5))
         self.mirror(tp)
 
     def _leader(self, tp: TopicPartition) -> None:
@@ -187,36 +193,53 @@ class Live:
     def moment(self, cuts: Sequence[PartitionCut]) -> Moment:
         """Return both clusters at a later cut."""
         self.look += 1
+        self.looked_at = self.looked_at | {cut.topic_partition for cut in cuts}
         if self.look > self.looks_with_changes:
             for each in (self.source, self.target):
                 for log in each.logs.values():
                     log.faults.clear()
         source, target = self.clusters()
-        return Moment(source, target, self._lineage(source, target, cuts))
+        before = {cut.topic_partition: cut.high for cut in cuts}
+        return Moment(source, target, self._lineage(source, target, before))
 
     def _lineage(
-        self, source: ClusterSnapshot, target: ClusterSnapshot, cuts: Sequence[PartitionCut]
+        self,
+        source: ClusterSnapshot,
+        target: ClusterSnapshot,
+        before: Mapping[TopicPartition, int],
     ) -> Lineage:
         at_cut = {
             cut.topic_partition: cut.high
             for cut in freeze(target.ranges, source.ranges)
             if cut.high > cut.low
         }
-        before = {cut.topic_partition: cut.high for cut in cuts}
+        at_proof = {tp: before[tp] for tp in at_cut if tp in before}
         each = self.source, self.target
         return Lineage(
             (each[0].epochs_before(at_cut), each[1].epochs_before(at_cut)),
-            (each[0].epochs_before(before), each[1].epochs_before(before)),
+            (each[0].epochs_before(at_proof), each[1].epochs_before(at_proof)),
         )
 
-    def audit(self, rounds: int = 2, *, complete: bool = False) -> Reconciliation:
-        """Audit the clusters while they change."""
+    def audit(
+        self,
+        rounds: int = 2,
+        *,
+        complete: bool = False,
+        kept: Kept | None = None,
+        recheck: float = 0.0,
+    ) -> Reconciliation:
+        """Audit the clusters while they change; with *kept* only what it has not proven."""
+        self.look, self.differing, self.looked_at = 1, None, frozenset()
         self._compare()
         source, target = self.clusters()
+        proofs = {} if kept is None else {tp: p.proof.end for tp, p in kept.partitions.items()}
         options = Options(
             self.window,
             complete,
-            lineage=self._lineage(source, target, ()),
+            kept=kept,
+            recheck=recheck,
+            renumbered=self.renumbered,
+            lineage=self._lineage(source, target, proofs),
             patience=Patience(0.0, rounds),
         )
         return reconcile(
@@ -227,3 +250,43 @@ class Live:
             buckets=TimeBuckets(0, 20_000),
             again=self.moment,
         )
+
+
+class RenumberedLive(Live):
+    """A mirror that appends at offsets of its own: the target's logs begin at `first`, `holes` are its markers."""
+
+    first = 7
+    holes = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.renumbered = True
+        self._copied: dict[TopicPartition, list[tuple[int, int]]] = {tp: [] for tp in TPS}
+        """Offsets of copies at the target and of their records at the source, ascending."""
+        for log in self.target.logs.values():
+            log.start = log.end = self.first
+
+    def mirror(self, tp: TopicPartition, *, damage: float = 0.0, behind: int = 0) -> None:
+        """Copy what the target lacks, without offsets that have no record."""
+        source, target, copied = self.source.logs[tp], self.target.logs[tp], self._copied[tp]
+        done = copied[-1][1] + 1 if copied else 0
+        for offset in range(max(done, source.start), source.end - behind):
+            record = source.records.get(offset)
+            if record is None:
+                continue
+            if self.rng.random() < self.holes:
+                self.target.append(tp, None)
+            if self.rng.random() < damage:
+                record = self.rng.choice([None, record._replace(value=b"damaged %d" % offset)])
+            copied.append((target.end, offset))
+            if record is not None:
+                self.target.append(tp, record)
+
+    def _truncate(self, tp: TopicPartition) -> None:
+        """The target loses its end, and the mirror copies that again."""
+        log, copied = self.target.logs[tp], self._copied[tp]
+        log.faults.clear()
+        self.target.truncate(tp, max(log.start, log.end - self.rng.randrange(20)))
+        while copied and copied[-1][0] >= log.end:
+            copied.pop()
+        self.mirror(tp)

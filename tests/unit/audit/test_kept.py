@@ -355,6 +355,18 @@ def test_what_retention_deleted_since_is_shown_and_not_searched_for_gaps(history
     assert again.carried.known_equal(history.tps[0]) == [(0, 25)]
 
 
+def test_offsets_that_neither_log_has_any_more_are_not_shown_as_compared_earlier(
+    history: History,
+) -> None:
+    """The source lost its log, and the target deleted the same offsets: nothing is in scope."""
+    tp = history.tps[0]
+    history.source.truncate(tp, 0)
+    history.target.logs[tp].delete_below(45)
+    run = history.audit(load_kept(history.out))
+    (cut,) = (each for each in run.cuts if each.topic_partition == tp)
+    assert (cut.scope, run.carried.gone.get(tp, [])) == (0, [])
+
+
 def test_a_log_that_starts_behind_the_proof_is_not_called_truncated(history: History) -> None:
     """No leader epoch is known of an offset below the log start. So the target is searched for gaps again."""
     history.write(30)

@@ -157,6 +157,22 @@ def test_a_finding_that_retention_deletes_before_the_second_look_stays() -> None
     assert violations("report", report_of(run).document) == []
 
 
+def test_a_finding_at_a_renumbered_target_stays_when_a_log_start_moves() -> None:
+    """Offsets do not show whether the record that is missing was among those that were deleted."""
+    source = full(40)
+    target = log_of(*(rec(number) for number in range(40) if number != 3), start=100)
+
+    def retention() -> None:
+        source.delete_below(10)
+        target.delete_below(109)
+
+    options = Options(window=10, renumbered=True)
+    run, _ = settled({TP: source}, {TP: target}, retention, options=options)
+    assert (run.outcome.verdict, named(run)) == (Verdict.DIVERGED, [("missing", 0, 3, None, 1)])
+    (standing,) = run.settled.standing
+    assert standing.reason == "records were deleted since, and offsets do not show which ones"
+
+
 def test_windows_that_retention_deletes_before_the_second_look_are_no_longer_verified() -> None:
     source, target = full(40), full(40)
     target.records[35] = rec(99)
