@@ -6,6 +6,7 @@ from typing import Any
 
 from kbroker.config.log import LogConfig
 from kbroker.log.core.log_to_clean import (
+    MAX_SEGMENTS,
     LogState,
     LogToClean,
     SegmentState,
@@ -123,3 +124,12 @@ def test_one_segment_above_the_limit_is_a_group() -> None:
 def test_empty_segments_far_apart_are_one_group() -> None:
     far = [SegmentState(base, 0, -1, -1) for base in (0, 2**32, 2**33)]
     assert segment_groups(far, CONFIG, 2**34) == [range(3)]
+
+
+def test_a_group_has_no_more_segments_than_are_renamed_in_one_turn() -> None:
+    tiny = segments(*range(2 * MAX_SEGMENTS + 1), size=1)
+    assert segment_groups(tiny, CONFIG, len(tiny)) == [
+        range(MAX_SEGMENTS),
+        range(MAX_SEGMENTS, 2 * MAX_SEGMENTS),
+        range(2 * MAX_SEGMENTS, 2 * MAX_SEGMENTS + 1),
+    ]
