@@ -48,6 +48,9 @@ from kclient.wire.versions import ApiKey
 
 log = Logger()
 
+BY_ID_VERSION: Final = 12
+"""The first version in which topics are found by id."""
+
 AUTO_CREATE_SECONDS: Final = 1.0
 """Longest wait for the leaders of a topic that a request created."""
 AUTO_CREATE_BURST: Final = 100
@@ -115,6 +118,9 @@ class Metadata:
             response = self._describe_all(request, listener)
             return Deferred.fromCoroutine(context.encode_in_steps(response))
         wanted = request.topics or []
+        if version >= BY_ID_VERSION:
+            # Java's Admin sends an id with the name "". The id decides, as in Kafka.
+            wanted = [t if t.topic_id is None else replace(t, name=None) for t in wanted]
         if context.is_large:
             return Deferred.fromCoroutine(self._in_slices(context, request, wanted))
         missing = self._missing(request, wanted)
@@ -191,7 +197,7 @@ class Metadata:
         self, topic_id: UUID | None, name: str | None, listener: str, version: int
     ) -> MetadataResponseTopic:
         if name is None:
-            if version < 12:
+            if version < BY_ID_VERSION:
                 return _error(ErrorCode.INVALID_REQUEST, "", topic_id)
             by_id = self._cache.topic_by_id(topic_id) if topic_id is not None else None
             if by_id is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from itertools import count
 from pathlib import Path
@@ -143,3 +144,10 @@ def test_the_consumer_reads_from_its_rack_while_the_leader_stands_still(cluster:
             cluster.resume(1)
             consumer.kill()
     assert [line[:6] for line in found] == [f"{n:06}" for n in range(records)]
+
+
+def test_a_topic_is_described_by_its_id(cluster: Cluster) -> None:
+    topic = topic_on(cluster, [1, 2], [2, 3])
+    by_name = run(cluster, "TopicCommand", "--describe", "--topic", topic)
+    (topic_id,) = set(re.findall(r"TopicId: (\S+)", by_name))
+    assert run(cluster, "TopicCommand", "--describe", "--topic-id", topic_id) == by_name

@@ -175,6 +175,15 @@ def test_a_dead_leader_is_not_available(cache):
     assert Asker(cache)(MetadataRequest([])).controller_id == -1
 
 
+def test_an_id_beside_a_name_decides_as_javas_admin_sends_it(cache):
+    ask = Asker(cache)
+    asked = [MetadataRequestTopic(T, ""), MetadataRequestTopic(U, ""), MetadataRequestTopic(T, "u")]
+    known, unknown = ask(MetadataRequest(asked)).topics
+    assert (known.name, known.topic_id, known.error_code) == ("t", T, 0)
+    assert (unknown.name, unknown.topic_id) == (None, U)
+    assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
 def test_topics_are_found_by_id(cache):
     ask = Asker(cache)
     by_id = MetadataRequest([MetadataRequestTopic(T, None), MetadataRequestTopic(U, None)])
