@@ -18,6 +18,8 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from benchmarks import spark_connector
+from kclient.wire.batches import BatchInfo
+from kclient.wire.compression import Codec
 from spark_jobs import session as session_module
 from spark_jobs.cut import OffsetRange
 from spark_jobs.reader import Fetched, fetch_ranges
@@ -248,6 +250,17 @@ SAME_ROWS: Mapping[str, tuple[int, Mapping[str, str]]] = {
 }
 
 
+def headers_of_mixed(written: Log) -> dict[tuple[int, int], BatchInfo]:
+    """Return the header of the batch of each record, by partition and offset, read without Spark."""
+    stored = {}
+    for each in fetch_ranges(
+        written.bootstrap, [OffsetRange("mixed", n, 0, 100) for n in range(3)]
+    ):
+        assert isinstance(each, Fetched)
+        stored |= dict.fromkeys(((each.number, at) for at in range(each.low, each.high)), each.info)
+    return stored
+
+
 def test_each_record_has_the_header_of_its_batch(written: Log) -> None:
     """The tasks run in this process: their Arrow batches have the schema that Spark expects, or a unit test fails."""
     servers = {"kafka.bootstrap.servers": written.bootstrap}
@@ -259,12 +272,7 @@ def test_each_record_has_the_header_of_its_batch(written: Log) -> None:
         for batch in reader.read(task)
         for row in batch.drop_columns("timestamp").to_pylist()
     ]
-    stored = {}
-    for each in fetch_ranges(
-        written.bootstrap, [OffsetRange("mixed", n, 0, 100) for n in range(3)]
-    ):
-        assert isinstance(each, Fetched)
-        stored |= dict.fromkeys(((each.number, at) for at in range(each.low, each.high)), each.info)
+    stored = headers_of_mixed(written)
     assert len(found) == len(stored) == 300
     for row in found:
         batch, info = row["batch"], stored[row["partition"], row["offset"]]
@@ -272,6 +280,41 @@ def test_each_record_has_the_header_of_its_batch(written: Log) -> None:
         assert (batch["crc"], batch["size"]) == (info.crc, info.size)
         assert (batch["leaderEpoch"], batch["records"]) == (info.leader_epoch, info.record_count)
     assert {row["batch"]["codec"] for row in found} == {"none", "gzip", "snappy", "lz4", "zstd"}
+
+
+def test_the_header_of_the_batch_passes_through_spark_in_a_batch_read_and_in_a_stream(
+    spark: SparkSession, written: Log, tmp_path: Path
+) -> None:
+    options = {"subscribe": "mixed", "includeBatches": "true"}
+    stored = headers_of_mixed(written)
+    expected = {
+        place: (
+            *(info.base_offset, info.last_offset, info.leader_epoch, info.crc),
+            *(
+                Codec(info.codec).name.lower(),
+                info.producer_id,
+                info.producer_epoch,
+                info.base_sequence,
+            ),
+            *(info.is_transactional, info.record_count, info.size),
+        )
+        for place, info in stored.items()
+    }
+    assert max(info.crc for info in stored.values()) >= 1 << 31, "the CRC is unsigned"
+    read = loaded(spark, "kbroker", written, options)
+    stream = Stream(spark, written, tmp_path, {**options, "startingOffsets": "earliest"})
+    assert stream.run(maxOffsetsPerTrigger="70") > 1
+    for frame in (read, spark.read.parquet(str(tmp_path / "rows"))):
+        found = {(row.partition, row.offset): tuple(row.batch) for row in frame.collect()}
+        assert found == expected
+    # One row per batch, as docs/spark.md has it.
+    batches = read.select("topic", "partition", "batch.*").distinct().collect()
+    assert len(batches) == len({(number, info.base_offset) for (number, _), info in stored.items()})
+    assert sum(row.records for row in batches) == 300
+    in_part = {**options, "assign": '{"mixed": [0]}', "endingOffsets": of("mixed", 5)}
+    in_part.pop("subscribe")
+    (first,) = loaded(spark, "kbroker", written, in_part).select("batch").distinct().collect()
+    assert tuple(first.batch) == expected[0, 0]
 
 
 @pytest.mark.parametrize("case", SAME_ROWS)
