@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -67,7 +67,8 @@ def test_its_topics_are_copied_markers_and_aborted_records_too(
     tx.init_transactions(20)
     for number in range(4):
         tx.begin_transaction()
-        tx.produce("tx", b"value")
+        tx.produce("tx", b"value-%d" % number)
+        assert tx.flush(20) == 0
         (tx.abort_transaction if number % 2 else tx.commit_transaction)(20)
     copier = Mirror(tmp_path / "mirror", apache, west, None)  # type: ignore[arg-type]
     assert copier.run_once() == 0, copier.output
@@ -75,6 +76,29 @@ def test_its_topics_are_copied_markers_and_aborted_records_too(
         there = kafka_holds(apache, topic)
         assert there
         assert [(b.base_offset, b.next_offset, b.rest) for b in stored(west, topic)] == there
+    there = committed(apache.bootstrap)
+    assert [value for _, value in there] == [b"value-0", b"value-2"]
+    assert committed(west.bootstrap) == there
+
+
+def committed(bootstrap: str) -> list[tuple[int | None, bytes | None]]:
+    """Return offset and value of what librdkafka reads of `tx` with read_committed."""
+    consumer = Consumer({
+        "bootstrap.servers": bootstrap, "group.id": "none", "isolation.level": "read_committed",
+        "enable.partition.eof": True, "log_level": 0,
+    })  # fmt: skip
+    consumer.assign([TopicPartition("tx", 0, 0)])
+    found = []
+    try:
+        while True:
+            message = consumer.poll(30)
+            assert message is not None
+            if message.error() is not None:
+                assert message.error().code() == KafkaError._PARTITION_EOF
+                return found
+            found.append((message.offset(), message.value()))
+    finally:
+        consumer.close()
 
 
 def test_the_audit_of_its_mirror_has_no_drift_of_defaults_and_takes_no_marker_for_a_gap(

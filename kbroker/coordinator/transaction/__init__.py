@@ -1,1 +1,1 @@
-"""The part of the transaction coordinator that exists: the blocks of producer ids."""
+"""The parts of the transaction coordinator that exist: the blocks of producer ids, and the decisions (`core`)."""

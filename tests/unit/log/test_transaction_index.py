@@ -164,3 +164,20 @@ def test_an_open_transaction_does_not_expire_with_its_producer(tmp_path: Path) -
     log = open_log(tmp_path / "t-0", clean=True)
     assert log.producers.states.entries[P].coordinator_epoch == 3
     assert log.producers.expire(10) == 1
+
+
+def test_without_snapshots_a_recovery_builds_the_index_from_all_batches(tmp_path: Path) -> None:
+    """As a log of an older kbroker, the snapshots of which have no transactions: they are removed by hand."""
+    log = open_log(tmp_path / "t-0")
+    for batch in (transactional(P), marker(P, ABORT), transactional(8)):
+        append(log, batch)
+        log.roll(0)
+    log.flush()
+    log.close(clean=False)
+    for kind in ("*.snapshot", "*.txnindex"):
+        for path in (tmp_path / "t-0").glob(kind):
+            path.unlink()
+    log = open_log(tmp_path / "t-0", recovery_point=3)
+    entries = [entry for segment in log.segments for entry in segment.transaction_index.entries()]
+    assert entries == [(P, 0, 1, 2)]
+    assert log.last_stable_offset(3) == 2

@@ -1,0 +1,1 @@
+"""The decisions of the transaction coordinator: no I/O, no clock."""
