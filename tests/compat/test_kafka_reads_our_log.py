@@ -74,6 +74,21 @@ def test_dump_log_segments_reads_our_segment_and_finds_our_indexes_right(tmp_pat
     assert "passed sanity check" in checked
 
 
+@pytest.mark.parametrize("records_in_it", [0, 1, 3000])
+def test_dump_log_segments_reads_an_active_segment(tmp_path: Path, records_in_it: int) -> None:
+    log = open_log(tmp_path / "t-0", segment_bytes=1 << 20)
+    append(log, 1)
+    log.roll(5)
+    for n in range(records_in_it):
+        append(log, 1000 + n, value=bytes(100))
+    for base in (0, 1):
+        stem = tmp_path / "t-0" / f"{base:020d}"
+        output = dump("--files", f"{stem}.log,{stem}.index,{stem}.timeindex")
+        assert output.count("Dumping") == 3
+        assert "mismatch" not in output.lower(), output
+    log.close()
+
+
 def test_dump_log_segments_reads_our_producer_snapshots(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
     for sequence in range(3):
