@@ -1,12 +1,13 @@
-"""FindCoordinator (10), versions 0-5: which broker coordinates a group.
+"""FindCoordinator (10), versions 0-6: which broker coordinates a group.
 
 v1 key type and error message; v2 throttle time only; v3 flexible; v4 many keys in one request (KIP-699); v5 new
-error codes for transactions (KIP-890).
+error codes for transactions (KIP-890); v6 share groups (KIP-932).
 
 The coordinator of a group is the leader of its partition of ``__consumer_offsets``. The topic is made when it is first
 needed, and the client has to try again.
 
-Differs from Kafka: transactions have no coordinator yet. Share groups (v6) are not supported.
+Differs from Kafka: transactions have no coordinator yet. A share group (key type 2, v6) is INVALID_REQUEST, as in Kafka
+with group.share.enable=false.
 """
 
 from typing import Final

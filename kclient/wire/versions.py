@@ -202,8 +202,6 @@ _SERVED_APIS = (
 # APIs with an advertised range that differs from the supported one.
 _SERVED_DIFFERENTLY: Mapping[ApiKey, VersionRange] = {
     ApiKey.PRODUCE: VersionRange(0, 11),
-    # Version 6 can request the coordinator of a share group (KIP-932), which is not implemented.
-    ApiKey.FIND_COORDINATOR: VersionRange(0, 5),
 }
 
 SERVED: Mapping[ApiKey, VersionRange] = MappingProxyType(
