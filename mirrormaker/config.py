@@ -21,8 +21,8 @@ from typing import Any
 from kclient.config import CommonConfig, every_setting, read_properties
 from kclient.errors import ConfigError
 from mirrormaker.settings import (
+    ACLS,
     NOT_APPLICABLE,
-    UNSUPPORTED,
     LinkSettings,
     contradictions,
     link_settings,
@@ -228,7 +228,7 @@ class _Parser:
 
     def _check_names(self) -> None:
         """Warn about unknown names and about settings without effect."""
-        for written in self.values:
+        for written, value in self.values.items():
             name = written
             for prefix in self._prefixes():
                 if written.startswith(prefix):
@@ -236,9 +236,9 @@ class _Parser:
                     break
             for role in ("consumer.", "producer.", "admin."):
                 name = name.removeprefix(role)
-            if name in UNSUPPORTED:
+            if name == ACLS and value.strip().lower() != "false":
                 self.warnings.append(
-                    f"{written}: has no effect, kmirror does not have this function"
+                    f"{written}: kmirror copies no ACLs; it reports those of the source about mirrored topics"
                 )
             elif name in NOT_APPLICABLE:
                 self.warnings.append(f"{written}: accepted, has no effect here")

@@ -136,6 +136,15 @@ class LinkSettings:
     sync_configs_interval: int = _setting(
         "sync.topic.configs.interval.seconds", 60, number(1), "How often they are compared."
     )
+    report_acls: bool = _setting(
+        "sync.topic.acls.enabled",
+        True,
+        boolean,
+        "kmirror copies no ACLs. With true it reports those of the source about mirrored topics.",
+    )
+    report_acls_interval: int = _setting(
+        "sync.topic.acls.interval.seconds", 600, number(1), "How often it asks the source for them."
+    )
     excluded_configs: str = _setting(
         "config.properties.exclude", EXCLUDED_CONFIGS, pattern_list, "Topic configs not to copy."
     )
@@ -345,14 +354,7 @@ class LinkSettings:
         return "at least once, at other offsets: an error or a kill can repeat records"
 
 
-UNSUPPORTED = frozenset(
-    [
-        "sync.topic.acls.enabled",
-        "sync.topic.acls.interval.seconds",
-    ]
-)
-"""Settings of MirrorMaker 2 for functions that kmirror does not have."""
-
+ACLS = "sync.topic.acls.enabled"
 NOT_APPLICABLE = frozenset(
     [
         "config.storage.replication.factor",

@@ -150,13 +150,20 @@ def test_what_cannot_be_is_refused(values: dict[str, str], message: str) -> None
         ("east.bootstrap.server", "did you mean east.bootstrap.servers?"),
         ("east->north.topics", "is not a pair of the named clusters"),
         ("tasks.max", "accepted, has no effect here"),
-        ("sync.topic.acls.enabled", "kmirror does not have this function"),
     ],
 )
 def test_names_without_effect_are_warned_about(name: str, message: str) -> None:
     (warning,) = config(**{name: "1"}).warnings
     assert warning.startswith(name)
     assert message in warning
+
+
+def test_copying_acls_is_warned_about() -> None:
+    name = "east->west.sync.topic.acls.enabled"
+    (warning,) = config(**{name: "true"}).warnings
+    assert warning.startswith(f"{name}: kmirror copies no ACLs")
+    assert config(**{name: "false"}).warnings == ()
+    assert config().flows[0].settings.report_acls
 
 
 def test_a_file_is_read_as_java_properties(tmp_path: Path) -> None:
