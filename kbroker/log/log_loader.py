@@ -155,7 +155,9 @@ def load(
 
 
 def _clear_leftovers(disk: Disk, directory: str, names: set[str]) -> None:
-    for name in names:
+    for name in sorted(
+        names
+    ):  # one order, whatever the process: a simulated schedule is repeatable
         if name.endswith(_LEFTOVERS):
             unlink_if_there(disk, f"{directory}/{name}")
 
