@@ -68,6 +68,11 @@ SETTINGS_OF = {
     "unclean": {"unclean.leader.election.enable": "true"},
     "flushed": {"flush.messages": "1"},
     "short": {"retention.bytes": "500", "segment.bytes": "400"},
+    "compacted": {
+        "cleanup.policy": "compact,delete",
+        "min.cleanable.dirty.ratio": "0.01",
+        "segment.bytes": "400",
+    },
 }
 """What a kind of topic is made with."""
 
@@ -88,6 +93,8 @@ class Clients:
         self.rng: Random = Random(process._rng.getrandbits(64))
         self.topics: dict[str, int] = {}
         """The topics that are to exist, with their numbers of partitions."""
+        self.compacted: set[str] = set()
+        """The topics with records that have keys."""
         self.failure: Failure | None = None
         self.acknowledged = 0
         self.once_acknowledged: Callable[[], object] | None = None
@@ -141,6 +148,8 @@ class Clients:
                 for kind, topics in (("unclean", losses.unclean), ("flushed", losses.flushed)):
                     (topics.add if kind in kinds else topics.discard)(topic)
             self.observer.deletes |= "short" in kinds
+            if "compacted" in kinds:
+                self.compacted.add(topic)
             self.topics[topic] = partitions
             self._administration[topic] = True
             self._spawn(self._create(topic, partitions, kinds))
@@ -510,8 +519,12 @@ class Writer:
         value = b"%d/%d" % (self._number, self._next)
         if self._kind in ("large", "one-large"):
             value = value.ljust(LARGE, b".")
-        records = [Record(n, now_ms, None, value, ()) for n in range(count)]
+        records = [Record(n, now_ms, self._key(n, value), value, ()) for n in range(count)]
         return count, encode_batch(records, **numbers)
+
+    def _key(self, number: int, value: bytes) -> bytes | None:
+        """Return a key that no other record has where one is needed."""
+        return b"%d/%b" % (number, value) if self._topic in self._clients.compacted else None
 
     async def _offer_all(self, window: list[bytes]) -> list[bool]:
         """Send them once, all by one connection; which are acknowledged."""

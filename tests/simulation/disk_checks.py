@@ -15,6 +15,7 @@ from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import check_crc, iterate
 from kclient.wire.errors import KafkaError
 from tests.kit.simulated_disk import SimulatedDisk
+from tests.simulation.synced import segments
 
 LOG_SUFFIX = ".log"
 
@@ -64,7 +65,8 @@ def _synced_start(disk: SimulatedDisk, directory: str) -> int:
 
 def synced_end(files: Mapping[str, bytes], known: int = 0) -> int | None:
     """Return the end of the batches in the segments of one log; None without any segment."""
-    names = sorted(name for name in files if name.endswith(LOG_SUFFIX))
+    files = segments(files)
+    names = sorted(files)
     if not names:
         return None
     bases = [int(name.removesuffix(LOG_SUFFIX)) for name in names]

@@ -69,8 +69,14 @@ class Impostor:
             return False
         return not response.topics[0].partitions[0].error_code
 
+    def _key(self, epoch: int, sequence: int) -> bytes | None:
+        is_needed = self._topic in self._clients.compacted
+        return b"impostor %d %d %d" % (self._number, epoch, sequence) if is_needed else None
+
     def _batch(self, epoch: int, sequence: int) -> bytes:
-        record = Record(0, self._clients.now_ms(), None, b"%d" % self._number, ())
+        record = Record(
+            0, self._clients.now_ms(), self._key(epoch, sequence), b"%d" % self._number, ()
+        )
         return encode_batch(
             [record],
             producer_id=self._number,

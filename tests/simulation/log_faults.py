@@ -1,4 +1,5 @@
-"""Events drawn for the log: topics with a sync before the acknowledgement, and power losses of all machines at once.
+"""Events drawn for the log: topics with a sync before the acknowledgement, compacted ones, and power losses of all
+machines at once.
 
 The first draw of a seed stays as it is; what is here is added by generators of its own.
 """
@@ -20,9 +21,14 @@ FLUSHED = {"power": 0.6, "disks": 0.3, "bad disks": 0.3, "crashes": 0.3, "everyt
 """How likely the topics of a seed are flushed, by its weather."""
 
 
-def topics_are_flushed(seed: int, weather: str) -> bool:
-    """Return whether the topics of a seed have flush.messages=1."""
-    return Random(seed ^ 0xF1005).random() < FLUSHED.get(weather, 0.1)
+def words_of_topics(seed: int, weather: str) -> tuple[str, ...]:
+    """Return the kinds of all topics of a seed.
+
+    `flushed`: flush.messages=1. `compacted`: each record has a key of its own, so that all of them stay.
+    """
+    is_flushed = Random(seed ^ 0xF1005).random() < FLUSHED.get(weather, 0.1)
+    is_compacted = Random(seed ^ 0xC0417AC7).random() < (0.3 if weather in FLUSHED else 0.15)
+    return ("flushed",) * is_flushed + ("compacted",) * is_compacted
 
 
 def _outages(seed: int, weather: str, until: float, brokers: int) -> Iterator[Drawn]:

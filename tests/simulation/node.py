@@ -65,6 +65,8 @@ SETTINGS = {
     "log.index.interval.bytes": "512",
     "log.retention.check.interval.ms": "4000",
     "log.segment.delete.delay.ms": "2000",
+    "log.cleaner.backoff.ms": "1000",
+    "log.cleaner.dedupe.buffer.size": "1048576",
     "leader.imbalance.check.interval.seconds": "20",
     "controlled.shutdown.retry.backoff.ms": "500",
     "auto.create.topics.enable": "false",

@@ -367,10 +367,10 @@ def draw(seed: int) -> Script:
         for after, verb, words in TROUBLES[rng.choice(weather)](rng, brokers, disks):
             events.append(Event(time + after, verb, words))
     events += _known_later(seed, name, max(time, BEGIN), brokers, disks)
-    if log_faults.topics_are_flushed(seed, name):
-        events = [
-            replace(event, words=(*event.words, "flushed")) if event.verb == "create" else event
-            for event in events
-        ]
+    words = log_faults.words_of_topics(seed, name)
+    events = [
+        replace(event, words=(*event.words, *words)) if event.verb == "create" else event
+        for event in events
+    ]
     rounded = [replace(event, time=round(event.time, 3)) for event in events]
     return Script(seed, tuple(sorted(rounded, key=lambda event: event.time)), brokers, disks)

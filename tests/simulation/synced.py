@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kclient.wire.batches import iterate
 from kclient.wire.errors import KafkaError
 from tests.kit.simulated_disk import SimulatedDisk
 from tests.simulation.copies import GONE, Copy, Record
+
+
+def segments(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the segments among the *files* of a log as recovery has them: a published replacement is completed."""
+    found = {name: content for name, content in files.items() if name.endswith(".log")}
+    unfinished = min((name for name in files if name.endswith(".log.cleaned")), default="~")
+    for name, content in files.items():
+        stem = name.removesuffix(".swap")
+        if stem == name or not stem.endswith(".log") or stem >= unfinished:
+            continue
+        end = int(stem.removesuffix(".log"))
+        for info in iterate(content):
+            end = info.next_offset
+        for old in [each for each in found if stem <= each < f"{end:020d}.log"]:
+            del found[old]
+        found[stem] = content
+    return found
 
 
 def synced_end(disk: SimulatedDisk, copy: Copy, ledger: list[Record]) -> int:
@@ -15,10 +34,8 @@ def synced_end(disk: SimulatedDisk, copy: Copy, ledger: list[Record]) -> int:
     end = max(copy.synced, copy.start)
     if copy.log is None or end >= len(ledger):
         return end
-    files = disk.durable(copy.log.directory)
+    files = segments(disk.durable(copy.log.directory))
     for name in sorted(files):
-        if not name.endswith(".log"):
-            continue
         try:
             for info in iterate(files[name]):
                 record = (info.leader_epoch, info.crc)

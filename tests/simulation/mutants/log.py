@@ -1,17 +1,19 @@
-"""Known bugs of the log: recovery, syncs, retention, and producer state."""
+"""Known bugs of the log: recovery, syncs, retention, compaction, and producer state."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 from kbroker.log import log_dir_history, log_loader, log_manager, scan
 from kbroker.log.clean_shutdown_file import CLEAN_SHUTDOWN, decode_clean_shutdown
-from kbroker.log.disk import read_file, write_all
+from kbroker.log.disk import Buffer, Disk, read_file, write_all
 from kbroker.log.flush_work import FlushWork
 from kbroker.log.log_dir import LogDir
 from kbroker.log.log_manager import LogManager
 from kbroker.log.producer_state import ProducerStates
+from kbroker.log.segment_replacement import SegmentReplacement
 from kbroker.log.unified_log import UnifiedLog
 from kbroker.replica.log_schedule import LogSchedule
 from kclient.wire.errors import InvalidProducerEpoch, KafkaStorageError, OutOfOrderSequenceNumber
@@ -197,3 +199,32 @@ def sequence_gap_unchecked() -> list[Change]:
 def producer_epoch_unchecked() -> list[Change]:
     """A batch of a producer epoch that is over is appended."""
     return _forgiving(InvalidProducerEpoch)
+
+
+# Compaction
+
+
+@frequent_mutant
+def replacement_without_sync() -> list[Change]:
+    """The new segment of a compaction takes the place of the old ones before its content is synced."""
+    original = SegmentReplacement.write
+
+    def write(self: SegmentReplacement, batches: Iterable[Buffer]) -> None:
+        disk = self._disk
+        self._disk = _NoSync(disk)
+        try:
+            original(self, batches)
+        finally:
+            self._disk = disk
+
+    return [(SegmentReplacement, "write", write)]
+
+
+class _NoSync:
+    """A disk that syncs no content of a file."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda _fd: None) if name == "fsync" else getattr(self._disk, name)
