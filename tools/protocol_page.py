@@ -111,7 +111,6 @@ NOT_SERVED: Final = {
     56: "leaders write the ISR to ZooKeeper, as Kafka's do before 2.7",
     57: "there are no feature versions to update",
     58: "it is for brokers that forward requests to a KRaft controller",
-    61: TRANSACTIONS,
     65: TRANSACTIONS,
     66: TRANSACTIONS,
     67: "brokers take blocks of producer ids from ZooKeeper, as Kafka's do before 3.0",
@@ -157,6 +156,7 @@ TESTS: Final = {
     46: "tests/integration/test_reassignment.py",
     47: GROUPS,
     60: "tests/unit/apis/test_metadata.py",
+    61: "tests/unit/apis/test_describe_producers.py",
 }
 """API key -> the file with most of its tests."""
 

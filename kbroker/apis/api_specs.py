@@ -159,6 +159,11 @@ _ROWS: Final = (
         RequestBudget(4 * KIB, FEW),
         gate=Gate.METADATA,
     ),
+    ApiSpec(
+        ApiKey.DESCRIBE_PRODUCERS,
+        handlers.describe_producers,
+        RequestBudget(4 * MIB, MANY, answers_in_steps=True),
+    ),
 )
 
 API_SPECS: Final[Mapping[int, ApiSpec]] = MappingProxyType({int(spec.key): spec for spec in _ROWS})

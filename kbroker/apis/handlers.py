@@ -180,6 +180,13 @@ def describe_cluster(broker: HandlerDependencies) -> Handler:
     return DescribeCluster(broker.metadata)
 
 
+def describe_producers(broker: HandlerDependencies) -> Handler:
+    """Make the handler of DescribeProducers."""
+    from kbroker.apis.api61_describe_producers import DescribeProducers
+
+    return DescribeProducers(broker.replica_manager)
+
+
 def create_topics(broker: HandlerDependencies) -> Handler:
     """Make the handler of CreateTopics."""
     from kbroker.apis.api19_create_topics import CreateTopics

@@ -197,6 +197,7 @@ _SERVED_APIS = (
     ApiKey.LIST_PARTITION_REASSIGNMENTS,
     ApiKey.OFFSET_DELETE,
     ApiKey.DESCRIBE_CLUSTER,
+    ApiKey.DESCRIBE_PRODUCERS,
 )
 
 # APIs with an advertised range that differs from the supported one.
