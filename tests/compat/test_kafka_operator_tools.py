@@ -83,6 +83,18 @@ def test_log_dirs_and_elections(cluster: Cluster) -> None:
     assert f"Valid replica already elected for partitions {name}-0" in output
 
 
+def test_producers_are_described(cluster: Cluster) -> None:
+    name = topic_on(cluster, [1, 2], records=10)
+    asked = ("describe-producers", "--topic", name, "--partition", "0")
+    rows = [line.split() for line in run(cluster, "TransactionsCommand", *asked).splitlines()]
+    assert rows[0][:2] == ["ProducerId", "ProducerEpoch"]
+    (row,) = rows[1:]
+    # Epoch, the epoch of the last coordinator, the last sequence; no transaction is open.
+    assert (row[1], row[2], row[3], row[5]) == ("0", "-1", "9", "None")
+    of_follower = run(cluster, "TransactionsCommand", *asked, "--broker-id", "2")
+    assert row[0] in of_follower
+
+
 def test_partitions_are_moved(cluster: Cluster, tmp_path: Path) -> None:
     name, topics, plan = topic_on(cluster, [1], records=10), tmp_path / "topics", tmp_path / "plan"
     topics.write_text(json.dumps({"version": 1, "topics": [{"topic": name}]}))

@@ -20,9 +20,11 @@ from kbroker.local.zookeeper import free_ports
 from kbroker.log.claimed_log_dirs import ClaimedLogDirs
 from kbroker.log.log_manager import LogManager
 from kclient.wire.batches import parse
+from kclient.wire.records import ABORT
 from tests.kit.apache_kafka import CLASSPATH, with_kafka
 from tests.kit.logs import append, batch_of, open_log, records
 from tests.kit.producer_batches import append_numbered
+from tests.kit.transactional_logs import marker, transactional
 
 LOG = "00000000000000000000"
 
@@ -87,6 +89,29 @@ def test_dump_log_segments_reads_an_active_segment(tmp_path: Path, records_in_it
         assert output.count("Dumping") == 3
         assert "mismatch" not in output.lower(), output
     log.close()
+
+
+def test_dump_log_segments_reads_our_transactions(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0")
+    for batch in (
+        transactional(77, epoch=4), transactional(78, count=2), marker(77, ABORT, epoch=4, coordinator_epoch=6),
+    ):  # fmt: skip
+        log.append_as_leader(batch, parse(batch), 0, 1000)
+    log.close()
+    files = [str(path) for path in (tmp_path / "t-0").glob("*.txnindex")]
+    files += [str(path) for path in (tmp_path / "t-0").glob("*.snapshot")]
+    files.append(f"{tmp_path / 't-0' / LOG}.log")
+    assert len(files) == 3
+    output = dump("--print-data-log", "--files", ",".join(files))
+    entry = "version: 0 producerId: 77 firstOffset: 0 lastOffset: 3 lastStableOffset: 1"
+    assert entry in output
+    assert re.search(
+        r"producerId: 78 .*currentTxnFirstOffset: (Optional\[1\]|OptionalLong\[1\])", output
+    )
+    assert re.search(
+        r"producerId: 77 .*coordinatorEpoch: 6 currentTxnFirstOffset: \S*[eE]mpty", output
+    )
+    assert "endTxnMarker: ABORT coordinatorEpoch: 6" in output
 
 
 def test_dump_log_segments_reads_our_producer_snapshots(tmp_path: Path) -> None:
