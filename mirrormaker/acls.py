@@ -1,15 +1,19 @@
-"""What kmirror reports of the source's ACLs, of which it copies none. Pure.
+"""Which ACLs of the source the target should have, and what to report of the others. Pure.
 
-The target decides with its own ACLs, or with none: a topic that few may read at the source may be open to all at the
-target. And a broker leaves a topic out of its metadata if the client may not describe it: kmirror cannot know such a
-topic, unless an ACL names it.
+Only ACLs about reading are copied: READ, DESCRIBE, DESCRIBE_CONFIGS; ALL becomes READ, as in MirrorMaker 2. A mirror
+has one writer, which the source does not know. An ACL with a prefix, or with * as the name, becomes one for each
+mirrored topic that it covers: at the target the same pattern could cover topics that are no mirrors.
 
-In: the source's ACLs, topics   Out: lines for the operator   Owner: the mirror
+The target without a copy of an ACL decides with its own, or with none: a topic that few may read at the source may be
+open to all at the target. And a broker leaves a topic out of its metadata if the client may not describe it: kmirror
+cannot know such a topic, unless an ACL names it.
+
+In: ACLs of both clusters, topics   Out: ACLs to add, lines for the operator   Owner: `mirrormaker.acl_sync`
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from kclient.admin.acls import AclOperation, AclPermission, PatternType, TopicAcl
 
@@ -24,6 +28,46 @@ def covers(acl: TopicAcl, topic: str) -> bool:
     return acl.name in (topic, _EVERY)
 
 
+_READING = frozenset({AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS})
+
+
+def copied(acls: Iterable[TopicAcl], mirrored: Mapping[str, str]) -> set[TopicAcl]:
+    """Return the ACLs that the target should have; *mirrored*: the target's topics by the source's."""
+    found = set()
+    for acl in acls:
+        reads = AclOperation.READ if acl.operation == AclOperation.ALL else acl.operation
+        if reads not in _READING:
+            continue
+        for topic, copy in mirrored.items():
+            if covers(acl, topic):
+                literal = int(PatternType.LITERAL)
+                found.add(acl._replace(name=copy, pattern_type=literal, operation=int(reads)))
+    return found
+
+
+def only_at_target(
+    there: Iterable[TopicAcl], expected: Collection[TopicAcl], copies: Iterable[str]
+) -> str:
+    """Return which ACLs about reading *copies* the target has, and the source does not; "" if none."""
+    names = set(copies)
+    alone = sorted(
+        acl
+        for acl in there
+        if acl.pattern_type == PatternType.LITERAL
+        and acl.name in names
+        and acl.operation in _READING
+        and acl not in expected
+    )
+    if not alone:
+        return ""
+    return f"{len(alone)} of the target are not those of the source, and stay: {listed(alone)}"
+
+
+def listed(acls: Sequence[TopicAcl]) -> str:
+    """Return the first of *acls* for operators, and the number of the others."""
+    return _listed([_text(acl) for acl in acls])
+
+
 def not_copied(acls: Sequence[TopicAcl], mirrored: Collection[str]) -> str:
     """Return which of *acls* are about *mirrored* topics; "" if none is."""
     found = [acl for acl in acls if any(covers(acl, topic) for topic in mirrored)]
@@ -31,8 +75,8 @@ def not_copied(acls: Sequence[TopicAcl], mirrored: Collection[str]) -> str:
         return ""
     topics = sum(any(covers(acl, topic) for acl in found) for topic in mirrored)
     return (
-        f"the source has {len(found)} about {topics} of {len(mirrored)} mirrored topics, and kmirror copies none: "
-        f"{_listed([_text(acl) for acl in found])}"
+        f"the source has {len(found)} about {topics} of {len(mirrored)} mirrored topics, and none is copied: "
+        f"{listed(found)}"
     )
 
 

@@ -21,7 +21,6 @@ from typing import Any
 from kclient.config import CommonConfig, every_setting, read_properties
 from kclient.errors import ConfigError
 from mirrormaker.settings import (
-    ACLS,
     NOT_APPLICABLE,
     LinkSettings,
     contradictions,
@@ -228,7 +227,7 @@ class _Parser:
 
     def _check_names(self) -> None:
         """Warn about unknown names and about settings without effect."""
-        for written, value in self.values.items():
+        for written in self.values:
             name = written
             for prefix in self._prefixes():
                 if written.startswith(prefix):
@@ -236,11 +235,7 @@ class _Parser:
                     break
             for role in ("consumer.", "producer.", "admin."):
                 name = name.removeprefix(role)
-            if name == ACLS and value.strip().lower() != "false":
-                self.warnings.append(
-                    f"{written}: kmirror copies no ACLs; it reports those of the source about mirrored topics"
-                )
-            elif name in NOT_APPLICABLE:
+            if name in NOT_APPLICABLE:
                 self.warnings.append(f"{written}: accepted, has no effect here")
             elif not self._is_known(name, written):
                 self.warnings.append(self._unknown(name, written))

@@ -20,7 +20,7 @@ Owner: the reactor's thread
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.defer import TimeoutError as DeferredTimeout
 from twisted.python.failure import Failure
 
-from kclient.admin.acls import describe_topic_acls
+from kclient.admin.acls import create_topic_acls, describe_topic_acls
 from kclient.config import CommonConfig
 from kclient.consumer.wakeup import Wakeup
 from kclient.errors import ClientError, ConfigError, KafkaError
@@ -40,10 +40,10 @@ from kclient.mirror_ledger import LINEAGE, ledger_topic
 from kclient.net.cluster import Cluster
 from kclient.net.waiting import sleep
 from kclient.types import TopicPartition
-from kclient.wire.errors import PolicyViolation, SecurityDisabled, UnsupportedVersion
-from mirrormaker.acls import not_copied, not_visible
+from kclient.wire.errors import PolicyViolation
+from mirrormaker.acl_sync import AclSync
 from mirrormaker.alarms import Alarms
-from mirrormaker.catalog import Applied, Catalog
+from mirrormaker.catalog import TIMEOUT, Applied, Catalog
 from mirrormaker.config import FlowConfig
 from mirrormaker.deletions import TopicDeletions, orphans
 from mirrormaker.evidence import Evidence
@@ -183,12 +183,16 @@ class Mirror:
         self._deletions = TopicDeletions(
             self._source_topics, self._target_topics, config.settings, report=self._report_line
         )
+        self._acls = AclSync(
+            config.settings,
+            at_source=partial(describe_topic_acls, self.source, timeout=TIMEOUT),
+            at_target=partial(describe_topic_acls, self.target, timeout=TIMEOUT),
+            create=partial(create_topic_acls, self.target, timeout=TIMEOUT),
+            report=self._report_line,
+        )
         self._ids: dict[str, Topic] = {}
         self._conflicts: dict[str, str] = {}
         self._configs_due = 0.0
-        self._acls_due = 0.0
-        self._acls: Mapping[str, str] = {}
-        """What was reported of the source's ACLs."""
         self._largest: dict[str, int] = {}
         """By source topic, the size of the largest batch that the target rejected as too large."""
         self._raising: set[str] = set()
@@ -606,7 +610,7 @@ class Mirror:
                 self._target_topics.forget(copy)
         marked = set(plan.mirrored.values()) - plan.unmarked - left
         self.flow.marks.known(marked, plan.unmarked)
-        await self._report_acls(plan.mirrored)
+        await self._sync_acls(plan.mirrored)
         await self._drop_vanished(self.compared)
         self._comparison = Comparison(plan, self.compared, left)
         await self._add_links(self._comparison)
@@ -616,28 +620,14 @@ class Mirror:
             await self._deletions.compared(orphaned, names, self.source_id, self._reactor.seconds())
         await self._update_stopped()
 
-    async def _report_acls(self, mirrored: Collection[str]) -> None:
-        """Report, once each, what kmirror does not copy of the source's ACLs, and topics that they hide."""
-        now, settings = self._reactor.seconds(), self.config.settings
-        if now < self._acls_due or not (settings.report_acls and self._direction.is_elected):
-            return
-        self._acls_due = now + settings.report_acls_interval
-        try:
-            found = await describe_topic_acls(self.source, timeout=RETRY)
-        except (SecurityDisabled, UnsupportedVersion):
-            return
-        except KafkaError as problem:
-            reports = {"ACLs": f"of the source are unknown, and kmirror copies none: {problem}"}
-        else:
-            present = self.source.metadata.topics
-            reports = {
-                "ACLs": not_copied(found, mirrored),
-                "topics": not_visible(found, self._selection.wants, present),
-            }
-        for about, text in reports.items():
-            if text and self._acls.get(about) != text:
-                self._report_line(about, text)
-        self._acls = reports
+    async def _sync_acls(self, mirrored: Mapping[str, str]) -> None:
+        if self._direction.is_elected:
+            await self._acls.run(
+                mirrored,
+                wanted=self._selection.wants,
+                present=self.source.metadata.topics,
+                now=self._reactor.seconds(),
+            )
 
     def _leave(self, skipped: Mapping[str, str]) -> None:
         """Report topics that are not copied, once, and remove their links."""

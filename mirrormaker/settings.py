@@ -136,14 +136,14 @@ class LinkSettings:
     sync_configs_interval: int = _setting(
         "sync.topic.configs.interval.seconds", 60, number(1), "How often they are compared."
     )
-    report_acls: bool = _setting(
+    sync_acls: str = _setting(
         "sync.topic.acls.enabled",
-        True,
-        boolean,
-        "kmirror copies no ACLs. With true it reports those of the source about mirrored topics.",
+        "report",
+        one_of("report", "true", "false"),
+        "Whether ACLs about reading mirrored topics are copied. report: they are reported. MirrorMaker 2: true.",
     )
-    report_acls_interval: int = _setting(
-        "sync.topic.acls.interval.seconds", 600, number(1), "How often it asks the source for them."
+    sync_acls_interval: int = _setting(
+        "sync.topic.acls.interval.seconds", 600, number(1), "How often they are compared."
     )
     excluded_configs: str = _setting(
         "config.properties.exclude", EXCLUDED_CONFIGS, pattern_list, "Topic configs not to copy."
@@ -354,7 +354,6 @@ class LinkSettings:
         return "at least once, at other offsets: an error or a kill can repeat records"
 
 
-ACLS = "sync.topic.acls.enabled"
 NOT_APPLICABLE = frozenset(
     [
         "config.storage.replication.factor",

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
+from functools import partial
 from typing import Any, NamedTuple
 
+from kclient.errors import KafkaError
 from kclient.net.answers import error_of
 from kclient.net.cluster import Cluster
+from kclient.wire.schema.create_acls import AclCreation, CreateAclsRequest
 from kclient.wire.schema.describe_acls import DescribeAclsRequest
 from kclient.wire.versions import ApiKey
+
+MOST = 500
+"""ACLs of one request."""
 
 _ANY = 1
 _TOPIC = 2
@@ -53,6 +60,28 @@ class TopicAcl(NamedTuple):
     host: str
     operation: int
     permission: int
+
+
+async def create_topic_acls(
+    cluster: Cluster, acls: Sequence[TopicAcl], *, timeout: float
+) -> dict[TopicAcl, KafkaError | None]:
+    """Add *acls*; return what the cluster answers to each. One that exists already is no error."""
+    answers: dict[TopicAcl, KafkaError | None] = {}
+
+    async def ask(request: CreateAclsRequest) -> Any:
+        connection = await cluster.any_connection()
+        return await connection.request(ApiKey.CREATE_ACLS, None, request, timeout=timeout)
+
+    for first in range(0, len(acls), MOST):
+        chosen = acls[first : first + MOST]
+        request = CreateAclsRequest([AclCreation(_TOPIC, *acl) for acl in chosen])
+        response = await cluster.retrying(
+            partial(ask, request), timeout=timeout, what="creating ACLs"
+        )
+        for acl, result in zip(chosen, response.results, strict=True):
+            code, message = result.error_code, result.error_message
+            answers[acl] = error_of(code, "creating an ACL", message) if code else None
+    return answers
 
 
 async def describe_topic_acls(cluster: Cluster, *, timeout: float) -> list[TopicAcl]:

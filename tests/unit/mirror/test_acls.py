@@ -1,11 +1,18 @@
-"""kmirror copies no ACLs, and states which ones of the source that concerns."""
+"""ACLs about reading are copied to the mirrored topics, and to no others; what is not copied is named."""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from kclient.admin.acls import AclOperation, AclPermission, PatternType, TopicAcl
-from mirrormaker.acls import covers, not_copied, not_visible
+from kclient.errors import KafkaError
+from kclient.wire.errors import ClusterAuthorizationFailed, SecurityDisabled
+from mirrormaker.acl_sync import AclSync
+from mirrormaker.acls import copied, covers, not_copied, not_visible, only_at_target
+from mirrormaker.settings import LinkSettings
 
 
 def acl(
@@ -35,7 +42,7 @@ def test_an_acl_is_about_the_topics_of_its_pattern(one: TopicAcl, topics: set[st
 def test_acls_about_mirrored_topics_are_named_and_the_others_are_not() -> None:
     found = [acl("orders"), acl("pay", PatternType.PREFIXED), acl("unrelated")]
     assert not_copied(found, ["orders", "payments", "third"]) == (
-        "the source has 2 about 2 of 3 mirrored topics, and kmirror copies none: "
+        "the source has 2 about 2 of 3 mirrored topics, and none is copied: "
         "orders: allow READ to User:alice from *, pay*: allow READ to User:alice from *"
     )
     assert not_copied(found, ["third"]) == ""
@@ -54,3 +61,149 @@ def test_wanted_topics_that_only_acls_name_are_not_visible() -> None:
     text = not_visible(found, lambda name: name != "other", {"orders": 1})
     assert text.startswith("1 topics have ACLs and are not listed by the source: hidden. Either")
     assert not_visible(found, lambda name: name == "orders", {"orders": 1}) == ""
+
+
+MIRRORED = {"orders": "east.orders", "orders-eu": "east.orders-eu"}
+
+
+def test_an_acl_about_reading_is_copied_to_each_mirrored_topic_that_it_covers() -> None:
+    literal = {acl("east.orders")}
+    both = {acl("east.orders"), acl("east.orders-eu")}
+    assert copied([acl("orders")], MIRRORED) == literal
+    assert copied([acl("orders", PatternType.PREFIXED)], MIRRORED) == both
+    assert copied([acl("*")], MIRRORED) == both
+    assert copied([acl("payments"), acl("pay", PatternType.PREFIXED)], MIRRORED) == set()
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [
+        (AclOperation.ALL, AclOperation.READ),
+        (AclOperation.READ, AclOperation.READ),
+        (AclOperation.DESCRIBE, AclOperation.DESCRIBE),
+        (AclOperation.DESCRIBE_CONFIGS, AclOperation.DESCRIBE_CONFIGS),
+        (AclOperation.WRITE, None),
+        (AclOperation.CREATE, None),
+        (AclOperation.DELETE, None),
+        (AclOperation.ALTER, None),
+        (AclOperation.ALTER_CONFIGS, None),
+        (99, None),
+    ],
+)
+@pytest.mark.parametrize("permission", AclPermission)
+def test_what_lets_a_principal_change_a_topic_is_not_copied(
+    operation: int, expected: int | None, permission: AclPermission
+) -> None:
+    found = copied([acl("orders", operation=operation, permission=permission)], MIRRORED)
+    wanted = acl("east.orders", operation=expected or 0, permission=permission)
+    assert found == (set() if expected is None else {wanted})
+
+
+def test_acls_of_copies_that_the_source_does_not_have_are_named() -> None:
+    there = [acl("east.orders"), acl("elsewhere"), acl("east.orders-eu")]
+    there.append(acl("east.orders", operation=AclOperation.WRITE))
+    text = only_at_target(there, {acl("east.orders")}, MIRRORED.values())
+    assert text.startswith("1 of the target are not those of the source, and stay: east.orders-eu")
+    assert only_at_target(there[:2], {acl("east.orders")}, MIRRORED.values()) == ""
+
+
+class Clusters:
+    """The ACLs of both clusters; an error stands for its answer."""
+
+    def __init__(
+        self,
+        source: Sequence[TopicAcl] | KafkaError,
+        target: Sequence[TopicAcl] | KafkaError,
+        mode: str = "true",
+    ) -> None:
+        self.source, self.target = source, target
+        self.created: list[TopicAcl] = []
+        self.refusal: KafkaError | None = None
+        self.lines: list[str] = []
+        self.sync = AclSync(
+            LinkSettings(sync_acls=mode),
+            at_source=self._at_source,
+            at_target=self._at_target,
+            create=self._create,
+            report=lambda about, text: self.lines.append(f"{about} {text}"),
+        )
+
+    async def _at_source(self) -> Sequence[TopicAcl]:
+        return self._answer(self.source)
+
+    async def _at_target(self) -> Sequence[TopicAcl]:
+        return self._answer(self.target)
+
+    @staticmethod
+    def _answer(given: Sequence[TopicAcl] | KafkaError) -> Sequence[TopicAcl]:
+        if isinstance(given, KafkaError):
+            raise given
+        return given
+
+    async def _create(self, acls: Sequence[TopicAcl]) -> Mapping[TopicAcl, KafkaError | None]:
+        self.created += acls
+        return dict.fromkeys(acls, self.refusal)
+
+    def run(self, now: float = 0.0, mirrored: Mapping[str, str] = MIRRORED) -> list[str]:
+        """Return what is reported at *now*."""
+        self.lines.clear()
+        asyncio.run(self.sync.run(mirrored, wanted=lambda _: True, present=MIRRORED, now=now))
+        return list(self.lines)
+
+
+def test_only_what_the_target_lacks_is_added() -> None:
+    pair = Clusters([acl("orders"), acl("orders-eu")], [acl("east.orders")])
+    (line,) = pair.run()
+    assert (
+        line == "ACLs 1 were added at the target: east.orders-eu: allow READ to User:alice from *"
+    )
+    assert pair.created == [acl("east.orders-eu")]
+
+
+def test_it_is_done_again_after_the_interval_and_when_other_topics_are_mirrored() -> None:
+    pair = Clusters([acl("orders"), acl("orders-eu")], [])
+    assert len(pair.run(0.0, {"orders": "east.orders"})) == 1
+    assert pair.run(1.0, {"orders": "east.orders"}) == []
+    pair.target = [acl("east.orders")]
+    assert pair.run(2.0) == [
+        "ACLs 1 were added at the target: east.orders-eu: allow READ to User:alice from *"
+    ]
+    pair.target = []
+    assert pair.run(601.9) == []
+    assert len(pair.run(602.0)) == 1
+
+
+def test_a_target_without_an_authorizer_is_named_once() -> None:
+    pair = Clusters([acl("orders")], SecurityDisabled("no authorizer"))
+    (line,) = pair.run()
+    assert line.startswith("ACLs the target has no authorizer; the source has 1 about 1 of 2")
+    assert pair.run(600.0) == []
+    assert Clusters([], SecurityDisabled("no authorizer")).run() == []
+
+
+def test_what_the_target_refuses_is_named() -> None:
+    pair = Clusters([acl("orders")], [])
+    pair.refusal = ClusterAuthorizationFailed("creating an ACL")
+    (line,) = pair.run()
+    assert line.startswith(
+        "ACLs that the target refuses 1 are not added at the target: east.orders"
+    )
+    denied = Clusters([acl("orders")], ClusterAuthorizationFailed("describing ACLs"))
+    (line,) = denied.run()
+    assert line.startswith("ACLs cannot be copied to the target: CLUSTER_AUTHORIZATION_FAILED")
+    (line,) = Clusters(ClusterAuthorizationFailed("describing ACLs"), []).run()
+    assert line.startswith("ACLs of the source are unknown, and none is copied")
+
+
+def test_a_source_without_an_authorizer_gives_the_target_nothing() -> None:
+    pair = Clusters(SecurityDisabled("no authorizer"), [acl("east.orders")])
+    assert (pair.run(), pair.created) == ([], [])
+
+
+def test_without_the_setting_acls_are_reported_and_with_false_they_are_not() -> None:
+    pair = Clusters([acl("orders")], [], "report")
+    (line,) = pair.run()
+    assert line.startswith("ACLs the source has 1 about 1 of 2 mirrored topics, and none is copied")
+    assert pair.created == []
+    quiet = Clusters([acl("orders"), acl("hidden")], [], "false")
+    assert (quiet.run(), quiet.created) == ([], [])

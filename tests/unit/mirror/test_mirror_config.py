@@ -158,12 +158,11 @@ def test_names_without_effect_are_warned_about(name: str, message: str) -> None:
     assert message in warning
 
 
-def test_copying_acls_is_warned_about() -> None:
+def test_acls_are_copied_on_request_only() -> None:
     name = "east->west.sync.topic.acls.enabled"
-    (warning,) = config(**{name: "true"}).warnings
-    assert warning.startswith(f"{name}: kmirror copies no ACLs")
-    assert config(**{name: "false"}).warnings == ()
-    assert config().flows[0].settings.report_acls
+    assert config().flows[0].settings.sync_acls == "report"
+    assert config(**{name: "True"}).flows[0].settings.sync_acls == "true"
+    assert "'yes' is not one of report, true, false" in problems({**GOOD, name: "yes"})
 
 
 def test_a_file_is_read_as_java_properties(tmp_path: Path) -> None:
