@@ -2,7 +2,8 @@
 
 Every ``sync.topic.acls.interval.seconds``, and when other topics are mirrored than before, the elected worker compares
 the ACLs of both clusters. It adds to the target what `mirrormaker.acls` derives from the source's, before records of a
-new topic are copied. It removes nothing: an ACL that only the target has is reported. Each report is made once.
+new topic are copied. What failed is tried again after `RETRY` seconds. It removes nothing: an ACL that only the target
+has is reported. Each report is made once.
 
 Owner: the mirror
 """
@@ -19,6 +20,9 @@ from mirrormaker.settings import LinkSettings
 
 Describe = Callable[[], Awaitable[Sequence[TopicAcl]]]
 Create = Callable[[Sequence[TopicAcl]], Awaitable[Mapping[TopicAcl, KafkaError | None]]]
+RETRY = 60.0
+"""Seconds: each denied request is a line in the log of the broker's authorizer."""
+
 NO_AUTHORIZER = (SecurityDisabled, UnsupportedVersion)
 
 
@@ -63,16 +67,19 @@ class AclSync:
         except NO_AUTHORIZER:
             return
         except KafkaError as problem:
+            self._due = now + RETRY
             self._report_new({"ACLs": f"of the source are unknown, and none is copied: {problem}"})
             return
         reports["topics"] = not_visible(found, wanted, present)
         if self._copies:
-            reports |= await self._copy(found, mirrored)
+            reports |= await self._copy(found, mirrored, now)
         else:
             reports["ACLs"] = not_copied(found, mirrored)
         self._report_new(reports)
 
-    async def _copy(self, found: Sequence[TopicAcl], mirrored: Mapping[str, str]) -> dict[str, str]:
+    async def _copy(
+        self, found: Sequence[TopicAcl], mirrored: Mapping[str, str], now: float
+    ) -> dict[str, str]:
         """Add what the target lacks; return what to report."""
         expected = copied(found, mirrored)
         try:
@@ -83,11 +90,14 @@ class AclSync:
             text = not_copied(found, mirrored)
             return {"ACLs": text and f"the target has no authorizer; {text}"}
         except KafkaError as problem:
+            self._due = now + RETRY
             return {"ACLs": f"cannot be copied to the target: {problem}"}
         added = [acl for acl, problem in outcomes.items() if problem is None]
         if added:
             self._report("ACLs", f"{len(added)} were added at the target: {listed(added)}")
         refused = [f"{listed([acl])}: {problem}" for acl, problem in outcomes.items() if problem]
+        if refused:
+            self._due = now + RETRY
         return {
             "ACLs that the target refuses": f"{len(refused)} are not added at the target: {refused[0]}"
             if refused

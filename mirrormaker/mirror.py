@@ -185,8 +185,8 @@ class Mirror:
         )
         self._acls = AclSync(
             config.settings,
-            at_source=partial(describe_topic_acls, self.source, timeout=TIMEOUT),
-            at_target=partial(describe_topic_acls, self.target, timeout=TIMEOUT),
+            at_source=partial(describe_topic_acls, self.source, timeout=RETRY),
+            at_target=partial(describe_topic_acls, self.target, timeout=RETRY),
             create=partial(create_topic_acls, self.target, timeout=TIMEOUT),
             report=self._report_line,
         )

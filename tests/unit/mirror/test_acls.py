@@ -195,6 +195,20 @@ def test_what_the_target_refuses_is_named() -> None:
     assert line.startswith("ACLs of the source are unknown, and none is copied")
 
 
+@pytest.mark.parametrize("side", ["source", "target", "refusal"])
+def test_what_failed_is_tried_again_before_the_interval_has_passed(side: str) -> None:
+    pair = Clusters([acl("orders")], [])
+    working = {"source": pair.source, "target": pair.target, "refusal": None}[side]
+    setattr(pair, side, ClusterAuthorizationFailed("not yet"))
+    assert len(pair.run(0.0)) == 1
+    assert pair.run(5.0) == []
+    setattr(pair, side, working)
+    assert pair.run(59.0) == []
+    (line,) = pair.run(60.0)
+    assert line.startswith("ACLs 1 were added at the target")
+    assert pair.run(120.0) == []
+
+
 def test_a_source_without_an_authorizer_gives_the_target_nothing() -> None:
     pair = Clusters(SecurityDisabled("no authorizer"), [acl("east.orders")])
     assert (pair.run(), pair.created) == ([], [])

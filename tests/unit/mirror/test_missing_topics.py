@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 
 from kclient.types import TopicPartition
 from kclient.wire.error_codes import ErrorCode
-from kclient.wire.schema import create_topics, describe_configs
+from kclient.wire.schema import create_topics, describe_acls, describe_configs
 from kclient.wire.versions import ApiKey
 from mirrormaker.config import MirrorConfig
 from mirrormaker.mirror import Mirror
@@ -38,6 +38,10 @@ def described(request: describe_configs.DescribeConfigsRequest) -> Any:
     )
 
 
+def without_authorizer(_request: describe_acls.DescribeAclsRequest) -> Any:
+    return describe_acls.DescribeAclsResponse(error_code=int(ErrorCode.SECURITY_DISABLED))
+
+
 class Mirrored:
     """A mirror with a link for the partition of its one topic. The controllers know the topics *at_controller*."""
 
@@ -47,6 +51,7 @@ class Mirrored:
         self.at_controller = {"orders"}
         for name, paper in (("east", self.source), ("west", self.target)):
             paper.answers[ApiKey.DESCRIBE_CONFIGS] = described
+            paper.answers[ApiKey.DESCRIBE_ACLS] = without_authorizer
             paper.answers[ApiKey.METADATA] = partial(self._metadata, name, paper)
         self.target.answers[ApiKey.CREATE_TOPICS] = self._create
         self.events: list[str] = []
