@@ -82,7 +82,7 @@ def test_some_states_are_never_stored(state: TransactionState) -> None:
     [
         ("version", 2), ("producer_id", -1), ("producer_id", True), ("producer_epoch", 2**15),
         ("state", "Dead"), ("state", "Empty"), ("state", None), ("number", 0), ("groups", "g"),
-        ("groups", [1]), ("partitions", {"t": [-1]}), ("partitions", {"t": ["0"]}),
+        ("groups", [1]), ("partitions", {"t": [-1]}), ("partitions", {"t": [True]}),
         ("partitions", [["t", 0]]), ("timeout_ms", "1"), ("start_ms", -2),
     ],
 )  # fmt: skip
