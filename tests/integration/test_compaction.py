@@ -389,6 +389,30 @@ def test_a_damaged_partition_is_set_aside_and_named_and_others_are_compacted(
     assert [each.stat().st_size for each in segments[:2]] != [0, 0]
 
 
+def test_a_damaged_replica_is_copied_again_when_its_directory_is_moved_away(
+    broker_clusters: MakeCluster, tmp_path: Path
+) -> None:
+    cluster = broker_clusters(2, BROKER)
+    observer = Observer(cluster)
+    observer.create("t", [[1, 2]], {**COMPACTED, "min.cleanable.dirty.ratio": "1"})
+    writes = Writes(cluster, "t")
+    writes.put_rounds(20, 50)
+    with sorted((cluster[2].data / "t-0").glob("*.log"))[2].open("r+b") as file:
+        file.seek(100)
+        file.write(b"?")
+    observer.configure("t", {"min.cleanable.dirty.ratio": "0.01"})
+    wait_until_compacted(cluster[1], "t-0")
+    eventually("the line about it", lambda: "t-0 is served, but not compacted" in cluster[2].log)
+    cluster.terminate(2)
+    (cluster[2].data / "t-0").rename(tmp_path / "aside")
+    cluster.start(2)
+    observer.in_sync("t", 0, [1, 2])
+    writes.put_rounds(10, 50)
+    wait_until_compacted(cluster[2], "t-0")
+    cluster.terminate(2)
+    check(on_disk(cluster[2], "t-0"), writes)
+
+
 def test_settings_of_the_cleaner_change_while_the_broker_runs(broker_clusters: MakeCluster) -> None:
     cluster = broker_clusters(1, {**BROKER, "log.cleaner.backoff.ms": "3600000"})
     observer = Observer(cluster)
@@ -408,6 +432,21 @@ def test_settings_of_the_cleaner_change_while_the_broker_runs(broker_clusters: M
     refused = {"log.cleaner.enable": "false"}
     with pytest.raises(KafkaException, match="dynamically"):
         observer.configure_broker(1, refused)
+
+
+def test_a_shutdown_does_not_wait_for_a_throttled_round(broker_clusters: MakeCluster) -> None:
+    cluster = broker_clusters(1, {**BROKER, "log.cleaner.io.max.bytes.per.second": "1000"})
+    Observer(cluster).create("t", [[1]], COMPACTED)
+    writes = Writes(cluster, "t")
+    writes.put_rounds(20, 50)
+    (pid,) = eventually("the cleaner", lambda: cleaners_of(cluster[1]))
+    cluster.terminate(timeout=15)  # the round would take minutes
+    assert pid not in {each for each, _ in cleaners()}
+    assert compacted_to(cluster[1], "t-0") == -1
+    check(on_disk(cluster[1], "t-0"), writes)
+    cluster.start(log_cleaner_io_max_bytes_per_second="1e9")
+    wait_until_compacted(cluster[1], "t-0")
+    check(read_all(cluster.bootstrap, "t"), writes)
 
 
 @pytest.mark.timeout(300)
