@@ -214,8 +214,9 @@ def test_a_broker_compacts_and_its_cleaner_ends_with_it(broker_clusters: MakeClu
     cluster.start()
     check(read_all(cluster.bootstrap, "t"), writes)
     writes.put_rounds(20, 50)
-    eventually("the cleaner of the second run", lambda: cleaners_of(cluster[1]), 30)
+    wait_until_compacted(cluster[1], "t-0", len(writes.acknowledged) - 200)
     pids = cleaners_of(cluster[1])
+    assert len(pids) == 1
     cluster.terminate(1)
     assert not set(pids) & {pid for pid, _ in cleaners()}
     checkpoint = (cluster[1].data / "cleaner-offset-checkpoint").read_text()
