@@ -152,6 +152,9 @@ class Live:
     def _leader(self, tp: TopicPartition) -> None:
         """Change nothing: `clusters` reports lower log ends."""
 
+    def _offline(self, tp: TopicPartition) -> None:
+        """Change nothing: `clusters` reports no log range."""
+
     def _compare(self) -> None:
         now = set(self.differences())
         self.differing = now if self.differing is None else self.differing & now
@@ -179,11 +182,22 @@ class Live:
         target = replace(snapshot("target", self.target.logs), topic_ids={"t": "target"})
         self.change()
         source = replace(snapshot("source", self.source.logs), topic_ids={"t": "source"})
+        if "offline" in self.kinds and self.look <= self.looks_with_changes:
+            target = self._without_a_leader(target)
         if "leader" in self.kinds and self.look <= self.looks_with_changes:
             source = replace(
                 source, ranges={tp: self._lower(each) for tp, each in source.ranges.items()}
             )
         return source, target
+
+    def _without_a_leader(self, target: ClusterSnapshot) -> ClusterSnapshot:
+        """Return *target* without the log ranges of partitions that have no leader for a while."""
+        gone = [tp for tp in TPS if self.rng.random() < self.chance / 2]
+        return replace(
+            target,
+            ranges={tp: each for tp, each in target.ranges.items() if tp not in gone},
+            unreadable=dict.fromkeys(gone, "no leader"),
+        )
 
     def _lower(self, log: LogRange) -> LogRange:
         """Return *log* with the lower end that a new leader may report for a while."""

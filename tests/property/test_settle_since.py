@@ -31,7 +31,8 @@ RUNS = 4
 def start(seed: int, **options: object) -> Live:
     """Return clusters of a seed that are equal and have windows to carry; *options* are those of `Live`."""
     rng = random.Random(f"settle since {seed}")
-    kinds = tuple(kind for kind in KINDS if rng.random() < 0.4) or KINDS
+    every = (*KINDS, "offline")
+    kinds = tuple(kind for kind in every if rng.random() < 0.4) or every
     deep = rng.choice([20, 80])
     pair = Live(rng, window=rng.choice([4, 10]), kinds=kinds, most_truncated=deep, **options)  # type: ignore[arg-type]
     for tp in TPS:
