@@ -279,7 +279,7 @@ class World:
 
 
 @given(seed=st.integers(0, 2**32), ends=st.lists(st.integers(0, 25), max_size=3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_the_transactions_of_a_log_are_those_of_its_batches(seed: int, ends: list[int]) -> None:
     """The process ends after each number of changes in *ends*, or the machine does."""
     rng = random.Random(seed)

@@ -316,7 +316,7 @@ def changes_of(seed: int) -> int:
     power_lost=st.booleans(),
     again=st.none() | st.integers(0, 12),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_recovery_finds_the_old_segments_or_the_new_one(
     seed: int, at: float, power_lost: bool, again: int | None
 ) -> None:
