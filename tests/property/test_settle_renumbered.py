@@ -9,6 +9,8 @@ import os
 import random
 from collections import Counter
 
+import pytest
+
 from kclient.types import TopicPartition
 from spark_jobs.cut import PartitionCut
 from spark_jobs.reconcile import Reconciliation
@@ -16,6 +18,8 @@ from spark_jobs.verdict import Verdict
 from tests.kit.audit_live import TPS, UNREAD, RenumberedLive
 from tests.kit.audit_logs import Rec
 from tests.property.test_settle import places
+
+pytestmark = pytest.mark.slow
 
 SEEDS = int(os.environ.get("KAUDIT_SEEDS", "1"))
 KINDS = ("produce", "mirror", "retention", "unreadable", "truncate", "leader")

@@ -11,6 +11,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from kclient.types import TopicPartition
 from spark_jobs.cut import PartitionCut
 from spark_jobs.later_looks import Moment
@@ -23,6 +25,8 @@ from tests.kit.audit_histories import write_kept
 from tests.kit.audit_live import TPS, Live
 from tests.property.test_audit_incremental import check_ranges
 from tests.property.test_settle import KINDS, check_against_the_reads, owned, places
+
+pytestmark = pytest.mark.slow
 
 SEEDS = int(os.environ.get("KAUDIT_SEEDS", "1"))
 RUNS = 4
