@@ -118,7 +118,7 @@ class ReplicationSettings:
         dynamic=True,
     )
     replica_high_watermark_checkpoint_interval_ms: int = define(
-        LONG, 5_000, "How often high watermarks are written to disk."
+        LONG, 5_000, "How often high watermarks are written to disk.", at_least(1)
     )
     unclean_leader_election_enable: bool = define(
         BOOLEAN,

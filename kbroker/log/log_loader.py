@@ -331,7 +331,7 @@ def _recover(
             path = quarantine.copy_tail(disk, segment, file_size)
             notes.append(f"{path}: whole batches behind a damaged one, put aside")
         if segment.size < file_size:
-            disk.ftruncate(segment.file.fd, segment.size)
+            segment.cut_file()
         for each, path in segments.quarantine_behind(number):
             notes.append(
                 f"{each.path}: follows the cut, {'renamed to ' + path if path else 'empty'}"

@@ -128,12 +128,9 @@ class LogSegment:
     def create(cls, disk: Disk, directory: str, base_offset: int, now_ms: int) -> LogSegment:
         """Start an empty segment, and its file; leftovers of the same name are emptied."""
         segment = cls(disk, directory, base_offset, size=0, created_ms=now_ms)
-        segment.offset_index.reset()
-        segment.time_index.reset()
-        segment.transaction_index.reset()
+        segment.reset_indexes()
         # Empty files: Kafka's tools read the indexes of an active segment, too, and end where there are none.
-        segment.offset_index.write_out()
-        segment.time_index.write_out()
+        segment.write_indexes()
         disk.ftruncate(segment.file.fd, 0)
         return segment
 
@@ -284,9 +281,17 @@ class LogSegment:
 
     def write_indexes(self) -> None:
         """Write the indexes to their files, and create those of offsets and times where they are missing."""
-        self.offset_index.write_out()
-        self.time_index.write_out()
-        self.transaction_index.write_out()
+        for index in self.indexes:
+            index.write_out()
+
+    def reset_indexes(self) -> None:
+        """Remove every entry of the indexes, and their files."""
+        for index in self.indexes:
+            index.reset()
+
+    def cut_file(self) -> None:
+        """Cut off what the file has behind the last batch, and give back what was reserved there. Raise OSError."""
+        self._disk.ftruncate(self.file.fd, self.size)
 
     # Finding
 

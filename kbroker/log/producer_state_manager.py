@@ -114,6 +114,22 @@ class ProducerStateManager:
             transactions.last_stable_offset_behind(completed),
         )
 
+    def _passed_in_file(
+        self,
+        segment: LogSegment,
+        position: int,
+        info: BatchInfo,
+        transactions: LogTransactions,
+        *,
+        is_own: bool,
+    ) -> AbortedTransaction | None:
+        """Do as `_passed` for a batch at *position* in the file of *segment*; one of no transaction has no effect."""
+        if not info.attributes & IN_TRANSACTION or info.producer_id < 0:
+            return None
+        whole = _whole(segment, position, info)
+        at_start = info._replace(position=0)
+        return self._passed(whole, at_start, info.base_offset, transactions, is_own=is_own)
+
     def expire(self, idle_since_ms: int) -> int:
         """Remove producers that wrote nothing after *idle_since_ms* and have no open transaction; return how many."""
         return self.states.expire(idle_since_ms, self.transactions.ongoing)
@@ -199,14 +215,7 @@ class ProducerStateManager:
             start, ongoing = loaded[0], loaded[1].ongoing
         self.transactions = transactions = LogTransactions(ongoing, start)
         for segment, position, info in _headers(segments, start, []):
-            if info.attributes & IN_TRANSACTION and info.producer_id >= 0:
-                self._passed(
-                    _whole(segment, position, info),
-                    info._replace(position=0),
-                    info.base_offset,
-                    transactions,
-                    is_own=False,
-                )
+            self._passed_in_file(segment, position, info, transactions, is_own=False)
 
     def _look_back(
         self, lost: Mapping[int, int], end_offset: int, segments: Sequence[LogSegment]
@@ -295,17 +304,9 @@ class ProducerStateManager:
             is_own = not copied or info.base_offset not in copied
             if is_own:
                 yield info  # its state is recorded before the next one is asked for
-            if info.attributes & IN_TRANSACTION and info.producer_id >= 0:
-                whole = _whole(segment, position, info)
-                found = self._passed(
-                    whole,
-                    info._replace(position=0),
-                    info.base_offset,
-                    self.transactions,
-                    is_own=is_own,
-                )
-                if found is not None:
-                    aborted.setdefault(segment, []).append(found)
+            found = self._passed_in_file(segment, position, info, self.transactions, is_own=is_own)
+            if found is not None:
+                aborted.setdefault(segment, []).append(found)
 
     def _own_headers(
         self, segments: Sequence[LogSegment], start: int, notes: list[str]

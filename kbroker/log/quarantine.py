@@ -19,9 +19,7 @@ _CHUNK: Final = 1 << 20
 def put_aside(disk: Disk, segment: LogSegment) -> str:
     """Take *segment* out of the log; return the name its batches have now, "" without any."""
     segment.close()
-    segment.offset_index.reset()
-    segment.time_index.reset()
-    segment.transaction_index.reset()
+    segment.reset_indexes()
     unlink_if_there(disk, segment.stem + GAP_SUFFIX)
     if not segment.size:
         disk.unlink(segment.path)

@@ -109,9 +109,7 @@ class SegmentReplacement:
         segment = self.segment
         limit = self.following.base_offset
         end = segment.base_offset
-        segment.offset_index.reset()
-        segment.time_index.reset()
-        segment.transaction_index.reset()
+        segment.reset_indexes()
         with self._lock:
             if self.is_cancelled:
                 return
@@ -137,9 +135,8 @@ class SegmentReplacement:
                     raise CorruptMessage(f"{segment.path}: a buffer ends within a batch")
                 write_all(self._disk, fd, [buffer], position)
                 segment.spill_indexes()
-            for (
-                old
-            ) in self.old:  # the markers may be gone, but readers of what is left need the entries
+            # The markers may be gone, but readers of what is left need the entries.
+            for old in self.old:
                 for entry in old.transaction_index.entries():
                     segment.transaction_index.append(entry)
             segment.seal()

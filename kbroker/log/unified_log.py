@@ -411,7 +411,7 @@ class UnifiedLog:
             sealed = self.segments.roll(self.log_end_offset, now_ms, last_offset=last_offset)
             self.producers.write_snapshot(self.segments.active.base_offset, self.segments)
             if self.config.preallocate and sealed.size:
-                self._disk.ftruncate(sealed.file.fd, sealed.size)  # gives back what was reserved
+                sealed.cut_file()
         except OSError as error:
             raise self._fence(error) from error
         if self._on_roll is not None and sealed.size:
@@ -469,7 +469,7 @@ class UnifiedLog:
             self._failure = f"{self.directory}: {error}"
             # The bytes are beyond every reader already; leaving them costs recovery a few reads.
             with suppress(OSError):
-                self._disk.ftruncate(self.segments.active.file.fd, self.segments.active.size)
+                self.segments.active.cut_file()
             if self._on_failure is not None:
                 self._on_failure(error)
         return self._fenced()
@@ -818,8 +818,7 @@ class UnifiedLog:
         self.segments.active.index_time()
         self.segments.active.write_indexes()
         if self.config.preallocate:
-            active = self.segments.active
-            self._disk.ftruncate(active.file.fd, active.size)
+            self.segments.active.cut_file()
         self.producers.write_last_snapshot(self.log_end_offset, self.segments)
         return self.start_flush()
 

@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.common.turns import THINGS_PER_TURN, WorkerTurns
 from kbroker.config import BrokerConfig
+from kbroker.config.log import LONG_MAX
 from kbroker.log.log_cleaner import CleanerConfig, LookSteps
 from kbroker.log.log_manager import LogManager
 
@@ -163,11 +164,7 @@ class LogSchedule:
 def checkpoint_interval_ms(config: BrokerConfig) -> int:
     """Return how often all checkpoints are written: together, so at the shortest of Kafka's intervals; 0 is none."""
     return min(
-        interval
-        for interval in (
-            config.replica_high_watermark_checkpoint_interval_ms,
-            config.log_flush_offset_checkpoint_interval_ms,
-            config.log_flush_start_offset_checkpoint_interval_ms,
-        )
-        if interval > 0
+        config.replica_high_watermark_checkpoint_interval_ms,
+        config.log_flush_offset_checkpoint_interval_ms or LONG_MAX,
+        config.log_flush_start_offset_checkpoint_interval_ms or LONG_MAX,
     )

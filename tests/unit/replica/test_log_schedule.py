@@ -23,14 +23,20 @@ def config(**settings: str) -> BrokerConfig:
     return BrokerConfig.of({"zookeeper.connect": "zk:2181", **given})
 
 
+def started(clock: Clock, path: Path, **settings: str) -> tuple[CompactingBroker, LogSchedule]:
+    """Return a broker's logs, and their schedule on *clock*; the high watermarks are 8."""
+    broker = CompactingBroker(path / "a")
+    broker.start()
+    given = config(**settings)
+    schedule = LogSchedule(clock, given, broker.dirs, lambda _key: 8, lambda _key: None)
+    schedule.reconfigure(given)
+    schedule.start()
+    return broker, schedule
+
+
 def test_logs_are_compacted_after_the_backoff_which_may_change(tmp_path: Path) -> None:
     clock = Clock()
-    broker = CompactingBroker(tmp_path / "a")
-    broker.start()
-    first = config(log_cleaner_backoff_ms="15000")
-    schedule = LogSchedule(clock, first, broker.dirs, lambda _key: 8, lambda _key: None)
-    schedule.reconfigure(first)
-    schedule.start()
+    broker, schedule = started(clock, tmp_path, log_cleaner_backoff_ms="15000")
     log = filled(broker, 0)
     clock.pump([1] * 14)
     assert log.clean_below is None
@@ -50,12 +56,7 @@ def test_logs_are_compacted_after_the_backoff_which_may_change(tmp_path: Path) -
 
 def test_many_dirty_logs_are_looked_at_in_several_turns(tmp_path: Path) -> None:
     clock = Turns()
-    broker = CompactingBroker(tmp_path / "a")
-    broker.start()
-    given = config(log_cleaner_backoff_ms="1000")
-    schedule = LogSchedule(clock, given, broker.dirs, lambda _key: 8, lambda _key: None)
-    schedule.reconfigure(given)
-    schedule.start()
+    broker, schedule = started(clock, tmp_path, log_cleaner_backoff_ms="1000")
     logs = [filled(broker, number) for number in range(THINGS_PER_TURN)]
     for each in logs[:-1]:
         each.config = each.config.overridden({"min.cleanable.dirty.ratio": "1"})
@@ -77,12 +78,7 @@ class Turns(Clock):
 
 def test_no_log_is_compacted_where_the_cleaner_is_off(tmp_path: Path) -> None:
     clock = Clock()
-    broker = CompactingBroker(tmp_path / "a")
-    broker.start()
-    off = config(log_cleaner_enable="false")
-    schedule = LogSchedule(clock, off, broker.dirs, lambda _key: 8, lambda _key: None)
-    schedule.reconfigure(off)
-    schedule.start()
+    broker, schedule = started(clock, tmp_path, log_cleaner_enable="false")
     log = filled(broker)
     clock.pump([20] * 3)
     assert log.clean_below is None
