@@ -17,6 +17,7 @@ from typing import Final
 from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
 from kbroker.apis.request import RequestContext
 from kbroker.common.turns import for_each
+from kbroker.replica.fetch_reader import READ_COMMITTED
 from kbroker.replica.offset_lookup import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -45,9 +46,6 @@ from kclient.wire.versions import ApiKey
 
 SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 """The first version that has each special timestamp."""
-
-
-READ_COMMITTED: Final = 1
 
 PARTITIONS_AT_ONCE: Final = 8
 """Partitions of one request that are looked into at a time."""

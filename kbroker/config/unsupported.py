@@ -83,7 +83,7 @@ NO_EFFECT: Final[Mapping[str, tuple[str, ...]]] = {
     _JAVA: (
         "auto.include.jmx.reporter",
         "config.providers",
-        "kafka.metrics.",
+        "kafka.",
         "metric.reporters",
         "metrics.",
         "principal.builder.",
@@ -96,7 +96,6 @@ NO_EFFECT: Final[Mapping[str, tuple[str, ...]]] = {
         "controller.quorum.",
         "early.start.listeners",
         "initial.broker.registration.timeout.ms",
-        "kafka.config.",
         "metadata.log.",
         "metadata.max.",
         "node.id",

@@ -87,19 +87,18 @@ class BrokerLayers:
     dynamic_default: Mapping[str, str]
     """/config/brokers/<default>."""
 
-    def synonyms(self, name: str, *, with_default: bool = True) -> Iterator[Synonym]:
-        """Return every place with a value of broker setting *name*, the deciding one first."""
+    def synonyms(self, name: str) -> Iterator[Synonym]:
+        """Return every place with a value of setting *name*, the deciding one first; null if it may be a secret."""
         setting = BROKER_SETTINGS.get(name)
-        if setting is None:
-            return
+        is_secret = setting is None or setting.sensitive
         for values, source in (
             (self.dynamic, ConfigSource.DYNAMIC_BROKER),
             (self.dynamic_default, ConfigSource.DYNAMIC_DEFAULT_BROKER),
             (self.static.given, ConfigSource.STATIC_BROKER),
         ):
             if name in values:
-                yield Synonym(name, None if setting.sensitive else values[name], source)
-        if with_default:
+                yield Synonym(name, None if is_secret else values[name], source)
+        if setting is not None:
             yield Synonym(name, _default(setting), ConfigSource.DEFAULT)
 
 
@@ -161,26 +160,15 @@ def broker_entries(
                     synonyms,
                 )
             )
-    for values, source in (
-        (layers.dynamic, ConfigSource.DYNAMIC_BROKER),
-        (layers.dynamic_default, ConfigSource.DYNAMIC_DEFAULT_BROKER),
-        (layers.static.given, ConfigSource.STATIC_BROKER),
-    ):
-        described = {entry.setting.name for entry in entries}
-        entries += [
-            _unknown_entry(name, source)
-            for name in values
-            if name not in BROKER_SETTINGS
-            and name not in described
-            and (wanted is None or name in wanted)
-        ]
+    for name in {**layers.dynamic, **layers.dynamic_default, **layers.static.given}:
+        if name not in BROKER_SETTINGS and (wanted is None or name in wanted):
+            entries.append(_unknown_entry(name, tuple(layers.synonyms(name))))
     return entries
 
 
-def _unknown_entry(name: str, source: ConfigSource) -> Entry:
+def _unknown_entry(name: str, synonyms: tuple[Synonym, ...]) -> Entry:
     setting = Setting(name, ConfigType.PASSWORD, None, "Unknown to this broker: no effect.")
-    synonyms = (Synonym(name, None, source),)
-    return Entry(setting, None, source, read_only=False, synonyms=synonyms)
+    return Entry(setting, None, synonyms[0].source, read_only=False, synonyms=synonyms)
 
 
 def default_broker_entries(layers: BrokerLayers, names: Iterable[str] | None = None) -> list[Entry]:
@@ -193,11 +181,18 @@ def default_broker_entries(layers: BrokerLayers, names: Iterable[str] | None = N
             continue
         setting = BROKER_SETTINGS.get(name)
         if setting is None:
-            entries.append(_unknown_entry(name, source))
+            entries.append(_unknown_entry(name, (Synonym(name, None, source),)))
             continue
         shown = None if setting.sensitive else value
         entries.append(Entry(setting, shown, source, False, (Synonym(name, shown, source),)))
     return entries
+
+
+_TO_UNKNOWN = {
+    "topic": (ConfigOperation.DELETE,),
+    "broker": (ConfigOperation.DELETE, ConfigOperation.SET),
+}
+"""What may be done to a setting that brokers do not know, by kind of resource: a broker's are stored, as in Kafka."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,9 +351,14 @@ def _changed(
     names = [change.name for change in changes]
     if len(set(names)) != len(names):
         raise InvalidRequest(f"a setting is changed twice: {sorted(names)[:20]}")
+    allowed = _TO_UNKNOWN[kind]
     result = dict(overrides)
     for change in changes:
-        _apply(result, settings.get(change.name), change, current, kind)
+        setting = settings.get(change.name)
+        # DELETE of an unknown name is no error: MirrorMaker 2 deletes settings of its source.
+        if setting is None and change.operation not in allowed:
+            raise InvalidConfig(f"{change.name[:200]!r}: unknown {kind} setting")
+        _apply(result, setting, change, current)
         check_value_size(change.name, result.get(change.name))
     return result
 
@@ -377,16 +377,11 @@ def _apply(
     setting: Setting | None,
     change: Change,
     current: Callable[[str], str],
-    kind: str,
 ) -> None:
     name = change.name
     if change.operation == ConfigOperation.DELETE:
-        result.pop(
-            name, None
-        )  # an unknown name is no error: MirrorMaker 2 deletes settings of its source
+        result.pop(name, None)
         return
-    if setting is None and (kind == "topic" or change.operation != ConfigOperation.SET):
-        raise InvalidConfig(f"{name[:200]!r}: unknown {kind} setting")
     if change.value is None:
         raise InvalidRequest(f"{name}: null is no value; delete the setting instead")
     if change.operation == ConfigOperation.SET:

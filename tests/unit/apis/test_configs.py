@@ -203,7 +203,7 @@ def test_a_broker_stores_settings_that_it_does_not_know_and_shows_no_value():
     ):
         (found,) = broker_entries(config(), layers, ["my.reporter.key"])
         assert (found.value, found.source, found.setting.sensitive) == (None, source, True)
-        assert found.synonyms[0].value is None
+        assert {synonym.value for synonym in found.synonyms} == {None}
     (found,) = default_broker_entries(BrokerLayers(config(), {}, stored))
     assert found.value is None
     for operation in (APPEND, SUBTRACT):
