@@ -365,7 +365,7 @@ class _Run:
 
     def _snapshots(self) -> tuple[ClusterSnapshot, ClusterSnapshot]:
         """Return source and target as they are at the cut, and read the ledger of the target."""
-        from spark_jobs.cluster import lineage_topics, matching_topics, read_evidence
+        from spark_jobs.cluster import lineage_topics, read_evidence
         from spark_jobs.recreated_topics import named_by_source, recreated_topics, with_deleted
         from spark_jobs.scope import Pair, snapshots
 
@@ -382,8 +382,7 @@ class _Run:
         lineages: list[str] = []
         if not flags["no_ledger"]:
             at_target = flags["names"][1], flags["target"], flags["topics"], flags["target_prefix"]
-            named = set(matching_topics(*at_target))
-            lineages = [topic for topic in lineage_topics(*at_target) if topic not in named]
+            lineages = lineage_topics(*at_target)
         # A mirror that renumbers does not copy aborted records, and leaves such records of its own.
         source, target = snapshots(
             pair,

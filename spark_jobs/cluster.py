@@ -51,8 +51,7 @@ def matching_topics(
             return [
                 topic.removeprefix(prefix)
                 for topic in admin.list_topics()
-                if topic.startswith(prefix)
-                and pattern.fullmatch(topic.removeprefix(prefix))
+                if _matches(topic, pattern, prefix)
                 and not is_ledger(topic)
                 and not is_evidence(topic)
             ]
@@ -60,18 +59,25 @@ def matching_topics(
         raise ClusterUnreadable(f"{name} ({bootstrap}): {problem}") from problem
 
 
+def _matches(topic: str, pattern: re.Pattern[str], prefix: str) -> bool:
+    return topic.startswith(prefix) and bool(pattern.fullmatch(topic.removeprefix(prefix)))
+
+
 def lineage_topics(
     name: str, bootstrap: str, pattern: re.Pattern[str], prefix: str = ""
 ) -> list[str]:
-    """Return the topics ``lineage.<topic id>.<name>`` of names that `matching_topics` returns; ClusterUnreadable."""
+    """Return the topics ``lineage.<topic id>.<name>`` of names that match, as `matching_topics` does.
+
+    Those that match by their whole name are left out: `matching_topics` returns them. Raise ClusterUnreadable.
+    """
     try:
         with AdminClient({"bootstrap.servers": bootstrap}) as admin:
             return [
                 topic
                 for topic in admin.list_topics()
                 if (plain := without_lineage(topic)) != topic
-                and plain.startswith(prefix)
-                and pattern.fullmatch(plain.removeprefix(prefix))
+                and _matches(plain, pattern, prefix)
+                and not _matches(topic, pattern, prefix)
             ]
     except KafkaError as problem:
         raise ClusterUnreadable(f"{name} ({bootstrap}): {problem}") from problem
