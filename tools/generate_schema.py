@@ -97,9 +97,16 @@ class MergedStruct:
 EXTENSIONS = {
     "ApiVersionsRequest": MergedField(
         "broker_proof", "bytes", "bytes", False, False, MISSING, 10_000, [3, 4]
-    )
+    ),
+    "AddPartitionsToTxnResult": MergedField(
+        "transaction_number", "int64", "int", False, False, -1, 10_000, [4, 5]
+    ),
+    "WritableTxnMarker": MergedField(
+        "transaction_number", "int64", "int", False, False, -1, 10_000, [1]
+    ),
 }
-"""Tagged fields of ours in Kafka's messages (KIP-482): `kbroker.security.core.broker_proof`."""
+"""Tagged fields of ours in Kafka's messages (KIP-482), by struct: `kbroker.security.core.broker_proof`,
+docs/design/transactions.md (three things could break this)."""
 
 
 def element_type(annotation: object) -> tuple[object, bool, bool]:
@@ -287,10 +294,11 @@ def module_source(title: str, messages: list[tuple[str, Kind]], versions: Versio
             cls = load_entity_schema(name, version, kind)
             root = cls.__name__
             merge(cls, version, structs)
-        extension = EXTENSIONS.get(root)
-        if extension is not None:
-            structs[root].fields[extension.name] = extension
-            structs[root].order.append(extension.name)
+        for struct in structs.values():
+            extension = EXTENSIONS.get(struct.name)
+            if extension is not None:
+                struct.fields[extension.name] = extension
+                struct.order.append(extension.name)
         sides.append((root, structs))
     rename_clashes(sides)
     body: list[str] = []

@@ -99,6 +99,7 @@ from kbroker.zk.znodes.topics import (
     partitions_path,
     topic_path,
 )
+from kbroker.zk.znodes.transactions import transactional_id_path, transactional_ids_path
 
 __all__ = [
     "BROKER_IDS",
@@ -181,5 +182,7 @@ __all__ = [
     "partition_state_path",
     "partitions_path",
     "topic_path",
+    "transactional_id_path",
+    "transactional_ids_path",
     "unescape",
 ]

@@ -86,9 +86,11 @@ class AddPartitionsToTxnResult:
     WIRE: ClassVar[tuple[str, ...]] = (
         "transactional_id string 4+",
         "topic_results []AddPartitionsToTxnTopicResult 4+",
+        "transaction_number int64 4+ tag=10000",
     )
     transactional_id: str = ""
     topic_results: list[AddPartitionsToTxnTopicResult] = field(default_factory=list)
+    transaction_number: int = -1
 
 
 @dataclass(slots=True)

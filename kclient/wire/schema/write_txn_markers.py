@@ -29,12 +29,14 @@ class WritableTxnMarker:
         "transaction_result bool 1+",
         "topics []WritableTxnMarkerTopic 1+",
         "coordinator_epoch int32 1+",
+        "transaction_number int64 1+ tag=10000",
     )
     producer_id: int = 0
     producer_epoch: int = 0
     transaction_result: bool = False
     topics: list[WritableTxnMarkerTopic] = field(default_factory=list)
     coordinator_epoch: int = 0
+    transaction_number: int = -1
 
 
 @dataclass(slots=True)

@@ -8,6 +8,10 @@ import pytest
 from kclient.wire import messages
 from kclient.wire.errors import MalformedMessage, UnsupportedVersion
 from kclient.wire.messages import RequestHeader
+from kclient.wire.schema.add_partitions_to_txn import (
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+)
 from kclient.wire.schema.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from kclient.wire.schema.consumer_protocol_assignment import ConsumerProtocolAssignment
 from kclient.wire.schema.consumer_protocol_subscription import ConsumerProtocolSubscription
@@ -23,6 +27,11 @@ from kclient.wire.schema.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseTopic,
+)
+from kclient.wire.schema.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
 )
 from kclient.wire.versions import ApiKey
 
@@ -136,6 +145,22 @@ def test_tagged_fields_are_written_only_if_they_differ_from_their_default():
     frame = messages.encode_response(ApiKey.API_VERSIONS, 3, 5, response)
     assert frame == empty[:-1] + b"\2\1\x08\0\0\0\0\0\0\0\7\3\1\1"
     assert messages.decode_response(ApiKey.API_VERSIONS, 3, frame) == (5, response)
+
+
+def test_the_number_of_a_transaction_travels_as_a_tag_of_ours():
+    marker = WritableTxnMarker(7, 3, True, [WritableTxnMarkerTopic("t", [0])], 5, 9)
+    frame = messages.encode_request(
+        RequestHeader(ApiKey.WRITE_TXN_MARKERS, 1, 1), WriteTxnMarkersRequest([marker])
+    )
+    assert decode_request(frame).markers == [marker]
+    result = AddPartitionsToTxnResult("x", [], transaction_number=9)
+    for version in (4, 5):
+        response = AddPartitionsToTxnResponse(results_by_transaction=[result])
+        frame = messages.encode_response(ApiKey.ADD_PARTITIONS_TO_TXN, version, 1, response)
+        _, found = messages.decode_response(ApiKey.ADD_PARTITIONS_TO_TXN, version, frame)
+        assert found.results_by_transaction[0].transaction_number == 9
+    assert AddPartitionsToTxnResult().transaction_number == -1
+    assert WritableTxnMarker().transaction_number == -1
 
 
 def test_a_tag_that_lies_about_its_size_is_malformed():

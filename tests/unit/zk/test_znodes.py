@@ -262,6 +262,11 @@ def test_ordinary_groups_keep_their_path(group: str) -> None:
     assert znodes.group_path(group) == f"/consumers/{group}"
 
 
+def test_transactional_ids_are_encoded_as_groups_are() -> None:
+    assert znodes.transactional_id_path("tx/1 ü") == "/transactions/ids/tx%2F1%20%C3%BC"
+    assert znodes.transactional_id_path("..").startswith(znodes.transactional_ids_path() + "/%2E")
+
+
 def test_different_names_never_share_a_path() -> None:
     names = ["a/b", "a%2Fb", "a b", "a+b", "a%20b", ".", "%2E", "..", "é", "e\u0301"]
     assert len({znodes.escape(name) for name in names}) == len(names)
