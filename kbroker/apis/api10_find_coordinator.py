@@ -17,7 +17,7 @@ from twisted.logger import Logger
 
 from kbroker.apis.request import RequestContext
 from kbroker.common.internal_topics import OFFSETS_TOPIC
-from kbroker.coordinator.group.core.placement import partition_for
+from kbroker.coordinator.placement import partition_for
 from kbroker.metadata.admin_manager import AdminManager
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.zk.errors import ZooKeeperError

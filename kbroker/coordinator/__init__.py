@@ -1,1 +1,1 @@
-"""Coordinators: of consumer groups, and of producer ids."""
+"""Coordinators: of consumer groups, of transactions, and of producer ids."""

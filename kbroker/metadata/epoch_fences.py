@@ -8,7 +8,7 @@ All fences of a broker compare an epoch of a request with the latest one, and di
 - leader epoch: one number per partition, inside the state that it protects (`kbroker.replica.core.role`), because the
   role, the log and the epoch change together;
 - the coordinator of a group fences its own writes, not requests: only ZooKeeper knows a later leader
-  (`kbroker.coordinator.group.shard_fence`).
+  (`kbroker.coordinator.shard_fence`).
 
 A common abstraction would be the one comparison `<`; the rules around it (equal epochs, unknown epochs, what is
 remembered) differ for each. So there is one fence per kind of epoch, and no base class.

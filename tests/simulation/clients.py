@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred, FirstError, gatherResults
 from twisted.python.failure import Failure
 
 from kbroker.common.internal_topics import OFFSETS_TOPIC
-from kbroker.coordinator.group.core.placement import partition_for
+from kbroker.coordinator.placement import partition_for
 from kclient.errors import Address, ConnectError
 from kclient.net.connection import Connection
 from kclient.wire.batches import parse

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any
 
 from kbroker.common.internal_topics import OFFSETS_TOPIC
 from kbroker.coordinator.group.core import states
-from kbroker.coordinator.group.core.placement import partition_for
 from kbroker.coordinator.group.core.records import GroupSnapshot, decode_snapshot
+from kbroker.coordinator.placement import partition_for
 from kbroker.zk.znodes import CONSUMERS, decode_offset
 from kclient.consumer.protocol import decode_assignment
 from kclient.types import TopicPartition

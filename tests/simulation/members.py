@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred
 
 from kbroker.common.internal_topics import OFFSETS_TOPIC
-from kbroker.coordinator.group.core.placement import partition_for
+from kbroker.coordinator.placement import partition_for
 from kclient.consumer.assignors import assign_range
 from kclient.consumer.protocol import (
     PROTOCOL_TYPE,

@@ -43,7 +43,7 @@ from kbroker.coordinator.group.core.states import GroupState
 from kbroker.coordinator.group.group_metadata import UNCONFIRMED, GroupMetadata
 from kbroker.coordinator.group.group_store import delete_tree
 from kbroker.coordinator.group.offset_writer import OffsetWriter
-from kbroker.coordinator.group.shard_fence import LeadershipConfirmer
+from kbroker.coordinator.shard_fence import LeadershipConfirmer
 from kbroker.zk.errors import ConnectionLoss, SessionExpired, ZooKeeperError
 from kbroker.zk.interface import Delete, Operation, ZooKeeper
 from kbroker.zk.znodes import LEGAL_TOPIC, group_offset_path

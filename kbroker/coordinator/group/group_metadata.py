@@ -37,7 +37,7 @@ from kbroker.coordinator.group.core.records import (
 )
 from kbroker.coordinator.group.core.states import GroupState
 from kbroker.coordinator.group.group_znodes import GroupZnodes
-from kbroker.coordinator.group.shard_fence import ShardFence
+from kbroker.coordinator.shard_fence import ShardFence
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import NotCoordinator
 

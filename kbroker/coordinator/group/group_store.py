@@ -7,7 +7,7 @@ from kbroker.coordinator.group.core.records import (
     PoisonGroupStateError,
     decode_snapshot,
 )
-from kbroker.coordinator.group.shard_fence import ShardFence, batches
+from kbroker.coordinator.shard_fence import ShardFence, batches
 from kbroker.zk.errors import NoNode
 from kbroker.zk.interface import Children, Delete, ZooKeeper
 from kbroker.zk.znodes import CONSUMERS, group_path, group_state_path, unescape

@@ -27,7 +27,7 @@ from kbroker.coordinator.group.core.records import (
     subscribed_topics,
 )
 from kbroker.coordinator.group.core.states import GroupState
-from kbroker.coordinator.group.shard_fence import ShardFence, batches
+from kbroker.coordinator.shard_fence import ShardFence, batches
 from kbroker.zk.errors import ConnectionLoss, NoNode, ZooKeeperError
 from kbroker.zk.interface import Create, Delete, Operation, SetData
 from kbroker.zk.znodes import (

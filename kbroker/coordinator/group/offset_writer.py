@@ -31,7 +31,7 @@ from kbroker.coordinator.group.core.commits import (
     PendingCommit,
 )
 from kbroker.coordinator.group.group_metadata import GroupMetadata
-from kbroker.coordinator.group.shard_fence import BATCH_BYTES, ShardFence, size_of
+from kbroker.coordinator.shard_fence import BATCH_BYTES, ShardFence, size_of
 from kbroker.zk.errors import ConnectionLoss, SessionExpired, ZooKeeperError
 from kbroker.zk.interface import Create, Operation, SetData
 from kclient.wire.error_codes import ErrorCode

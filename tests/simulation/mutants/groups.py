@@ -21,7 +21,7 @@ from kbroker.coordinator.group.core.outbox import Outbox
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group.group_metadata import GroupMetadata
 from kbroker.coordinator.group.offset_writer import OffsetWriter
-from kbroker.coordinator.group.shard_fence import ShardFence
+from kbroker.coordinator.shard_fence import ShardFence
 from kbroker.replica.core.leader_state import LeaderState
 from kbroker.zk.errors import ConnectionLoss
 from kbroker.zk.interface import Check

@@ -8,7 +8,7 @@ from twisted.internet.task import Clock
 from kbroker.coordinator.group.core.records import GroupSnapshot, MemberSnapshot
 from kbroker.coordinator.group.core.states import GroupState
 from kbroker.coordinator.group.group_metadata import GroupMetadata
-from kbroker.coordinator.group.shard_fence import ShardFence
+from kbroker.coordinator.shard_fence import ShardFence
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import CoordinatorNotAvailable, KafkaError
 from tests.kit.groups import LIMITS, RANGE, join_request

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 
 from kbroker.coordinator.group.coordinator_shards import MAX_GROUP_ID
 from kbroker.coordinator.group.group_store import delete_tree
-from kbroker.coordinator.group.shard_fence import ShardFence
+from kbroker.coordinator.shard_fence import ShardFence
 from kbroker.zk.errors import ConnectionLoss
 from kbroker.zk.interface import Children, Stat
 from kclient.wire.error_codes import ErrorCode

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.coordinator.group.core.placement import java_hash, partition_for
+from kbroker.coordinator.placement import java_hash, partition_for
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from kbroker.common.internal_topics import OFFSETS_TOPIC
-from kbroker.coordinator.group.shard_fence import (
+from kbroker.coordinator.shard_fence import (
     CHECK_TIMEOUT,
     FOLLOWERS_TIMEOUT,
     LeadershipConfirmer,
@@ -72,6 +72,7 @@ class Table:
             cast(ZooKeeper, self.zookeeper),
             Session(1, 4.0),
             broker_id=1,
+            topic=OFFSETS_TOPIC,
             partition=0,
             leader_epoch=5,
             on_lost=self._on_lost,

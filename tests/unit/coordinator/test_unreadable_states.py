@@ -7,8 +7,8 @@ from uuid import uuid4
 from twisted.internet.defer import Deferred
 
 from kbroker.common.internal_topics import OFFSETS_TOPIC
-from kbroker.coordinator.group.coordinator_shards import RETRY_LOADING
-from kbroker.coordinator.group.core.placement import partition_for
+from kbroker.coordinator.placement import partition_for
+from kbroker.coordinator.shards import RETRY_LOADING
 from kbroker.zk import znodes
 from kclient.wire.error_codes import ErrorCode
 from tests.kit.coordinators import error_of

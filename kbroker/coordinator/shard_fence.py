@@ -1,15 +1,18 @@
-"""The fence of one shard: only the leader of the partition of ``__consumer_offsets`` writes and answers for its groups.
+"""The fence of one shard: only the leader of its partition writes and answers for the ids that belong to it.
 
 Theory of operation
 ===================
-The leader of the partition coordinates. *Writes*: ZooKeeper enforces it. Every write is a multi with a `Check` on the
-version of the partition's state znode, bound to the session of the election. Once another broker leads, or the session
-is over, ZooKeeper executes no write of this broker. The version also grows without a change of leader (the controller
-or the leader itself changes the ISR). So after a failed check `still_leads` reads the znode again.
+A shard is a partition of ``__consumer_offsets`` with its groups, or one of ``__transaction_state`` with its
+transactional ids. The leader of the partition coordinates. *Writes*: ZooKeeper enforces it. Every write is a multi with
+a `Check` on the version of the partition's state znode, bound to the session of the election. Once another broker
+leads, or the session is over, ZooKeeper executes no write of this broker. The version also grows without a change of
+leader (the controller or the leader itself changes the ISR). So after a failed check `still_leads` reads the znode
+again.
 
 *Answers*: a coordinator that was paused (SIGSTOP, a long collection) does not know that it was replaced. Its memory may
 be stale: another coordinator may have acknowledged later commits, or begun another generation. So no answer about a
-group leaves before a confirmation that began after the request arrived (`confirm`). Two sources can confirm:
+group or a transaction leaves before a confirmation that began after the request arrived (`confirm`). Two sources can
+confirm:
 
 - ZooKeeper: a multi of one `Check` per shard, on the version of the partition's state. Reads in ZooKeeper are not
   linearizable, a multi is. All requests of one turn of the reactor share a multi; one multi is in flight at a time.
@@ -35,7 +38,6 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail
 from twisted.logger import Logger
 
-from kbroker.common.internal_topics import OFFSETS_TOPIC
 from kbroker.common.reactor import Clock
 from kbroker.zk.errors import ConnectionLoss, NoNode, SessionExpired, ZooKeeperError
 from kbroker.zk.interface import Check, Create, Operation, Session, SetData, Stat, ZooKeeper
@@ -87,7 +89,7 @@ def batches(operations: Sequence[Operation], most: int) -> Iterator[list[Operati
 
 
 class ShardFence:
-    """The fence of *broker_id* for *partition*, elected in *leader_epoch* and *session*.
+    """The fence of *broker_id* for *partition* of *topic*, elected in *leader_epoch* and *session*.
 
     *on_lost* is called when ZooKeeper has another leader; it calls `resign`.
     """
@@ -98,17 +100,19 @@ class ShardFence:
         session: Session,
         *,
         broker_id: int,
+        topic: str,
         partition: int,
         leader_epoch: int,
         on_lost: Callable[[ShardFence], None],
         confirmer: LeadershipConfirmer,
     ) -> None:
+        self.topic = topic
         self.partition = partition
         self.leader_epoch = leader_epoch
         self.session = session
         self.zookeeper = zookeeper.in_session(session)
         self.resigned = False
-        """Whether the shard is unloaded: no answer and no write for its groups."""
+        """Whether the shard is unloaded: no answer and no write for its ids."""
 
         self.confirmed_at = float("-inf")
         """Send time of the last check that passed; the confirmer updates it."""
@@ -116,7 +120,7 @@ class ShardFence:
         self._confirmer = confirmer
         self._broker_id = broker_id
         self._on_lost = on_lost
-        self._path = partition_state_path(OFFSETS_TOPIC, partition)
+        self._path = partition_state_path(topic, partition)
         self._zk_version = -1
         self._reconnections: list[Deferred[None]] = []
         self._readers: list[Deferred[bool]] | None = None
@@ -180,7 +184,7 @@ class ShardFence:
             node = await self.zookeeper.get(self._path)
         except (NoNode, SessionExpired):
             return False
-        state = decode_partition_state(OFFSETS_TOPIC, self.partition, node.data, node.stat)
+        state = decode_partition_state(self.topic, self.partition, node.data, node.stat)
         if (state.leader, state.leader_epoch) != (self._broker_id, self.leader_epoch):
             return False
         self._zk_version = state.zk_version
@@ -255,7 +259,7 @@ class _Request:
 
 
 class LeadershipConfirmer:
-    """Confirms the fences of shards.
+    """Confirms the fences of the shards of one topic.
 
     *no_successor_at* and *is_alone* take a partition and its leader epoch. *is_alone* returns whether no other
     replica can be in the ISR.

@@ -1,4 +1,7 @@
-"""The partition of ``__consumer_offsets`` of a group; the partition's leader is its coordinator."""
+"""The partition of ``__consumer_offsets`` of a group, and of ``__transaction_state`` of a transactional id.
+
+The partition's leader is the coordinator.
+"""
 
 from functools import lru_cache
 
@@ -13,8 +16,8 @@ def java_hash(text: str) -> int:
     return result - (1 << 32) if result >= 1 << 31 else result
 
 
-def partition_for(group_id: str, partitions: int) -> int:
-    """Return the partition of *group_id*, of *partitions* in all."""
-    number = java_hash(group_id)
+def partition_for(name: str, partitions: int) -> int:
+    """Return the partition of a group or transactional id, of *partitions* in all."""
+    number = java_hash(name)
     # Kafka's abs() of the one number without a positive counterpart is 0.
     return (0 if number == -(1 << 31) else abs(number)) % partitions
