@@ -365,37 +365,23 @@ class _Run:
 
     def _snapshots(self) -> tuple[ClusterSnapshot, ClusterSnapshot]:
         """Return source and target as they are at the cut, and read the ledger of the target."""
-        from spark_jobs.cluster import lineage_topics, read_evidence
-        from spark_jobs.recreated_topics import named_by_source, recreated_topics, with_deleted
-        from spark_jobs.scope import Pair, snapshots
+        from spark_jobs.cluster import read_evidence
+        from spark_jobs.scope import Pair, paired
 
         flags = self._flags
-        clusters = flags["source"], flags["target"], flags["names"]
-
-        def read_ledger() -> None:
-            self._options = replace(self._options, ledger=self._ledger())
-
         if not flags["no_evidence"]:
             # Before any log end: both logs then reach behind all that the mirror states here.
             self._evidence = read_evidence(flags["names"][1], flags["target"])
-        pair = Pair(*clusters, flags["topics"], flags["target_prefix"])
-        lineages: list[str] = []
-        if not flags["no_ledger"]:
-            at_target = flags["names"][1], flags["target"], flags["topics"], flags["target_prefix"]
-            lineages = lineage_topics(*at_target)
+        clusters = flags["source"], flags["target"], flags["names"]
         # A mirror that renumbers does not copy aborted records, and leaves such records of its own.
-        source, target = snapshots(
-            pair,
+        found = paired(
+            Pair(*clusters, flags["topics"], flags["target_prefix"]),
             self._progress,
-            between=read_ledger,
+            with_ledger=not flags["no_ledger"],
             read_committed=self._options.renumbered,
-            lineages=lineages,
         )
-        ledger = self._options.ledger
-        found = recreated_topics(() if ledger is None else ledger.entries, source, target)
-        self._options = replace(self._options, recreated=found)
-        target = named_by_source(found, target, lineages)
-        return with_deleted(found, source, target), target
+        self._options = replace(self._options, ledger=found.ledger, recreated=found.recreated)
+        return found.source, found.target
 
     def _ledger(self) -> LedgerRead | None:
         """Return the gap ledger of the target; None with --no-ledger."""

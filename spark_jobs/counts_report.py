@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from spark_jobs.record_text import printable, time_text
+from spark_jobs.report.recreated import recreated_lines
 from spark_jobs.step_chart import Panel, chart
 from spark_jobs.time_counts import Bucket, TimeCounts, TopicScope
 from spark_jobs.verdict import ExitCode
@@ -39,8 +41,10 @@ _HEADINGS = (
 )
 
 
-def screen(counts: TimeCounts, names: tuple[str, str]) -> str:
-    """Return the result as text: topics, then the first buckets that differ."""
+def screen(
+    counts: TimeCounts, names: tuple[str, str], recreated: Sequence[Mapping[str, Any]] = ()
+) -> str:
+    """Return the result as text: topics, then the first buckets that differ; *recreated* as in `document`."""
     codes = counts.exit_codes
     scope, differing = counts.scope, counts.differing
     lines = [
@@ -61,6 +65,8 @@ def screen(counts: TimeCounts, names: tuple[str, str]) -> str:
         lines += ["", f"buckets that differ: {min(_ROWS, len(differing)):,} of {len(differing):,}"]
         found = [(each.topic, _time(each.start_ms), *_numbers(each)) for each in differing[:_ROWS]]
         lines += _table(("topic", "time", *_COLUMNS), found)
+    if recreated:
+        lines += ["", *recreated_lines(recreated)]
     return "\n".join([*lines, "", NO_PROOF])
 
 
@@ -100,8 +106,10 @@ def csv_text(counts: TimeCounts) -> str:
     return out.getvalue()
 
 
-def document(counts: TimeCounts, names: tuple[str, str]) -> dict[str, object]:
-    """Return everything as JSON-ready values."""
+def document(
+    counts: TimeCounts, names: tuple[str, str], recreated: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, object]:
+    """Return everything as JSON-ready values; *recreated* is a `recreated_document`."""
     codes = counts.exit_codes
     return {
         "schema_version": 1,
@@ -131,12 +139,15 @@ def document(counts: TimeCounts, names: tuple[str, str]) -> dict[str, object]:
             {"topic": each.topic, "start_ms": each.start_ms, **_sides(each)}
             for each in counts.buckets
         ],
+        "recreated": list(recreated),
     }
 
 
-def json_text(counts: TimeCounts, names: tuple[str, str]) -> str:
+def json_text(
+    counts: TimeCounts, names: tuple[str, str], recreated: Sequence[Mapping[str, Any]] = ()
+) -> str:
     """Return `document` as text."""
-    return json.dumps(document(counts, names), indent=2) + "\n"
+    return json.dumps(document(counts, names, recreated), indent=2) + "\n"
 
 
 def picture(counts: TimeCounts, names: tuple[str, str]) -> bytes:

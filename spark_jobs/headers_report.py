@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_jobs.headers import HeaderAudit, HeaderSums, HeaderVerdict
 from spark_jobs.ranges import total
+from spark_jobs.recreated_topics import RecreatedTopic
+from spark_jobs.report.recreated import recreated_document, recreated_lines
 from spark_jobs.snapshot import ClusterSnapshot
 
 MOST_WINDOWS = 1000
@@ -28,6 +30,7 @@ def document(
     found: HeaderAudit,
     clusters: tuple[ClusterSnapshot, ClusterSnapshot],
     meta: Mapping[str, object],
+    recreated: Sequence[RecreatedTopic] = (),
 ) -> dict[str, Any]:
     """Return headers.json; what is not the same for the same logs is under `meta`."""
     scope = found.scope
@@ -67,6 +70,7 @@ def document(
         ],
         "failures": [each.document() for each in found.failures[:MOST_WINDOWS]],
         "failed": len(found.failures),
+        "recreated": recreated_document(recreated, clusters[1]),
         "meta": dict(meta),
     }
 
@@ -101,6 +105,7 @@ def screen(made: Mapping[str, Any], next_command: str) -> str:
         for topic, partition, window, state in made["other_content"][:_SHOWN]
     ]
     lines += [f"unread   {_line(each)}" for each in made["failures"][:_SHOWN]]
+    lines += recreated_lines(made["recreated"])
     lines.append(f"next     {next_command}")
     return "\n".join(lines)
 

@@ -6,7 +6,20 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from spark_jobs.cluster import ClusterUnreadable, matching_topics, read_cluster
+from spark_jobs.cluster import (
+    ClusterUnreadable,
+    lineage_topics,
+    matching_topics,
+    read_cluster,
+    read_ledgers,
+)
+from spark_jobs.gap_ledger import LedgerRead
+from spark_jobs.recreated_topics import (
+    RecreatedTopic,
+    named_by_source,
+    recreated_topics,
+    with_deleted,
+)
 from spark_jobs.snapshot import ClusterSnapshot
 
 
@@ -19,6 +32,46 @@ class Pair(NamedTuple):
     names: tuple[str, str]
     topics: re.Pattern[str]
     target_prefix: str = ""
+
+
+class Paired(NamedTuple):
+    """What both clusters have at the cut. Topics that were created again at the source have the audit's names."""
+
+    source: ClusterSnapshot
+    target: ClusterSnapshot
+    recreated: tuple[RecreatedTopic, ...] = ()
+    ledger: LedgerRead | None = None
+    """Of the target; None if it was not to be read."""
+
+
+def paired(
+    pair: Pair,
+    progress: Callable[[str], None],
+    *,
+    with_ledger: bool = True,
+    read_committed: bool = False,
+) -> Paired:
+    """Return what both clusters have at the cut; ClusterUnreadable if no topic matches.
+
+    The target's gap ledger shows which of its topics has the records of a topic that was created again; without
+    *with_ledger* topics with equal names are pairs. *read_committed*: see `ClusterSnapshot`.
+    """
+    read: list[LedgerRead] = []
+    lineages: list[str] = []
+    if with_ledger:
+        lineages = lineage_topics(pair.names[1], pair.target, pair.topics, pair.target_prefix)
+
+    def read_ledger() -> None:
+        if with_ledger:
+            read.append(read_ledgers(pair.names[1], pair.target))
+
+    source, target = snapshots(
+        pair, progress, between=read_ledger, read_committed=read_committed, lineages=lineages
+    )
+    entries = read[0].entries if read else ()
+    found = recreated_topics(entries, source, target)
+    target = named_by_source(found, target, lineages)
+    return Paired(with_deleted(found, source, target), target, found, read[0] if read else None)
 
 
 def snapshots(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kclient.types import TopicPartition
 from spark_jobs.cut import LogRange
+from spark_jobs.recreated_topics import RecreatedTopic, names_at_target
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.watch_checkpoint import Start
 
@@ -22,15 +23,26 @@ def compacted_topics(source: ClusterSnapshot, target: ClusterSnapshot) -> list[s
     )
 
 
-def begin_at(begin: str, topics: str, source: ClusterSnapshot, target: ClusterSnapshot) -> Start:
+def begin_at(
+    begin: str,
+    topics: str,
+    source: ClusterSnapshot,
+    target: ClusterSnapshot,
+    recreated: Sequence[RecreatedTopic] = (),
+) -> Start:
     """Return the start of a new watch of all partitions that both clusters have.
+
+    The topics of *recreated* and their earlier copies are left out: the target has them under other names.
 
     The first offset compared is that of the higher log start (earliest), or of the lower log end (latest) if it is
     above that. A log that ends below it is read from its own end on.
     """
     starts: dict[TopicPartition, int] = {}
     reads: tuple[dict[TopicPartition, int], dict[TopicPartition, int]] = ({}, {})
+    elsewhere = names_at_target(recreated)
     for tp in sorted(source.ranges.keys() & target.ranges.keys()):
+        if tp.topic in elsewhere:
+            continue
         logs = source.ranges[tp], target.ranges[tp]
         start = max(each.start for each in logs)
         if begin == "latest":
@@ -77,12 +89,22 @@ def problem_with(
     return None
 
 
-def unwatched(start: Start, source: ClusterSnapshot, target: ClusterSnapshot) -> list[str]:
+def unwatched(
+    start: Start,
+    source: ClusterSnapshot,
+    target: ClusterSnapshot,
+    recreated: Sequence[RecreatedTopic] = (),
+) -> list[str]:
     """Return the partitions in scope that are not watched, each with the reason."""
     found = []
+    elsewhere = names_at_target(recreated)
     for tp in sorted({*source.ranges, *target.ranges} - start.starts.keys()):
         absent = [each.name for each in (source, target) if tp not in each.ranges]
-        found.append(f"{tp} ({'not in ' + absent[0] if absent else 'newer than the watch'})")
+        if tp.topic in elsewhere:
+            reason = f"created again at the source: {elsewhere[tp.topic]} at the target"
+        else:
+            reason = f"not in {absent[0]}" if absent else "newer than the watch"
+        found.append(f"{tp} ({reason})")
     for cluster in (source, target):
         found += [
             f"{tp} of {cluster.name}: {why}" for tp, why in sorted(cluster.unreadable.items())

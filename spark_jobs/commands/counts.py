@@ -25,7 +25,7 @@ from spark_jobs.replaced_file import replace_file
 from spark_jobs.verdict import Limits
 
 if TYPE_CHECKING:
-    from spark_jobs.scope import Pair
+    from spark_jobs.snapshot import ClusterSnapshot
     from spark_jobs.spark_settings import SparkSettings
     from spark_jobs.time_counts import TimeCounts
 
@@ -52,24 +52,28 @@ def counts(**options: Any) -> None:
 
     def work() -> int:
         from spark_jobs.counts_report import csv_text, json_text, picture, screen
+        from spark_jobs.report.recreated import recreated_document
+        from spark_jobs.scope import paired
 
         out: Path | None = options["out"]
         if out is not None:
             for name in _FILES:
                 (out / name).unlink(missing_ok=True)
-        found = _count(pair, bucket_ms, limits, on, out, progress)
+        at_cut = paired(pair, progress)
+        recreated = recreated_document(at_cut.recreated, at_cut.target)
+        found = _count((at_cut.source, at_cut.target), bucket_ms, limits, on, out, progress)
         if out is not None:
             replace_file(out / "counts.csv", csv_text(found))
-            replace_file(out / "counts.json", json_text(found, pair.names))
+            replace_file(out / "counts.json", json_text(found, pair.names, recreated))
             replace_file(out / "counts.png", picture(found, pair.names))
-        show(screen(found, pair.names))
+        show(screen(found, pair.names, recreated))
         return found.exit_codes[0]
 
     sys.exit(guarded(work))
 
 
 def _count(
-    pair: Pair,
+    clusters: tuple[ClusterSnapshot, ClusterSnapshot],
     bucket_ms: int,
     limits: Limits,
     on: SparkSettings,
@@ -81,12 +85,10 @@ def _count(
     from spark_jobs.cut import OffsetRange, freeze
     from spark_jobs.data_source import KafkaReader
     from spark_jobs.engine import by_partition
-    from spark_jobs.scope import snapshots
     from spark_jobs.session import spark_session
     from spark_jobs.time_counts import TimeCounts, compare, scopes
 
-    source, target = snapshots(pair, progress)
-    (at_source, at_target), failures = known_ranges(source, target)
+    (at_source, at_target), failures = known_ranges(*clusters)
     cuts = freeze(at_target, at_source)
     unknown = by_partition(failures)
     known = [cut for cut in cuts if cut.topic_partition not in unknown]
@@ -97,7 +99,7 @@ def _count(
     log = None if out is None else out / "spark.log"
     sums = []
     with spark_session("kaudit counts", on, log=log) as spark:
-        for cluster, of_cluster in zip((source, target), ranges, strict=True):
+        for cluster, of_cluster in zip(clusters, ranges, strict=True):
             offsets = sum(each.high - each.low for each in of_cluster)
             progress(f"reading {cluster.name}: {offsets:,} offsets")
             series, failed = bucket_sums(KafkaReader(spark), cluster, of_cluster, bucket_ms)

@@ -29,8 +29,7 @@ from spark_jobs.verdict import Limits
 
 if TYPE_CHECKING:
     from spark_jobs.headers import HeaderAudit
-    from spark_jobs.scope import Pair
-    from spark_jobs.snapshot import ClusterSnapshot
+    from spark_jobs.scope import Pair, Paired
     from spark_jobs.spark_settings import SparkSettings
 
 _FILE = "headers.json"
@@ -61,13 +60,13 @@ def headers(**options: Any) -> None:
         began = datetime.now(tz=UTC), time.monotonic()
         if out is not None:
             (out / _FILE).unlink(missing_ok=True)
-        found, clusters = _audit(pair, options["window"], limits, on, out, progress)
+        found, at_cut = _audit(pair, options["window"], limits, on, out, progress)
         meta = {
             "started_at": f"{began[0]:%Y-%m-%dT%H:%M:%SZ}",
             "seconds": round(time.monotonic() - began[1], 3),
             "topics": options["topics"],
         }
-        made = document(found, clusters, meta)
+        made = document(found, (at_cut.source, at_cut.target), meta, at_cut.recreated)
         if out is not None:
             replace_file(out / _FILE, json_text(made))
         show(screen(made, _next(pair)))
@@ -87,15 +86,16 @@ def _audit(
     on: SparkSettings,
     out: Path | None,
     progress: Callable[[str], None],
-) -> tuple[HeaderAudit, tuple[ClusterSnapshot, ClusterSnapshot]]:
+) -> tuple[HeaderAudit, Paired]:
     from spark_jobs.data_source import KafkaReader
     from spark_jobs.header_audit import audit_headers
-    from spark_jobs.scope import snapshots
+    from spark_jobs.scope import paired
     from spark_jobs.session import spark_session
     from spark_jobs.spark_engine import SparkHeaders
 
-    clusters = snapshots(pair, progress)
+    at_cut = paired(pair, progress)
     log = None if out is None else out / "spark.log"
     with spark_session("kaudit headers", on, log=log) as spark:
         engine = SparkHeaders(KafkaReader(spark), window)
-        return audit_headers(engine, clusters, window, limits, progress), clusters
+        clusters = at_cut.source, at_cut.target
+        return audit_headers(engine, clusters, window, limits, progress), at_cut

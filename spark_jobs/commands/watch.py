@@ -202,11 +202,11 @@ def _start(
     pair: Pair, begin: str, checkpoint: Checkpoint, progress: Callable[[str], None]
 ) -> tuple[Start, list[str]]:
     """Return where the watch begins, or began, and what of the scope is not watched; raise DoesNotFit."""
-    from spark_jobs.scope import snapshots
+    from spark_jobs.scope import paired
     from spark_jobs.watch_start import begin_at, compacted_topics, problem_with, unwatched
 
     known = checkpoint.load_start()
-    source, target = snapshots(pair, progress)
+    source, target, recreated, _ = paired(pair, progress)
     compacted = compacted_topics(source, target)
     if compacted:
         raise DoesNotFit(
@@ -214,7 +214,7 @@ def _start(
             f"{', '.join(compacted)}. `kaudit reconcile` compares them"
         )
     if known is None:
-        start = begin_at(begin, pair.topics.pattern, source, target)
+        start = begin_at(begin, pair.topics.pattern, source, target, recreated)
         if not start.starts:
             raise DoesNotFit("no partition is in both clusters")
         checkpoint.save_start(start)
@@ -225,4 +225,4 @@ def _start(
             raise OtherClusters(f"--checkpoint: {problem}")
         start = known
         progress(f"continuing the watch of {len(start.starts):,} partitions")
-    return start, unwatched(start, source, target)
+    return start, unwatched(start, source, target, recreated)

@@ -20,6 +20,7 @@ from spark_jobs.findings import DEFAULT_MAX_FINDINGS, Finding, FindingClass
 from spark_jobs.kept import Compared, Earlier, Proof, by_run, compared
 from spark_jobs.ranges import Ranges, total
 from spark_jobs.reconcile import Reconciliation
+from spark_jobs.report.recreated import recreated_document
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import Counts
 from spark_jobs.windows import Digest, WindowResult, WindowState, root
@@ -65,7 +66,7 @@ def build_document(
         "totals": _totals(run.counts),
         "explained": _by_cause(run.account.explained.values()),
         "ledger": _ledger(run),
-        "recreated": _recreated(run),
+        "recreated": recreated_document(run.options.recreated, run.target),
         "evidence": _evidence(run),
         "settle": _settle(run),
         "since": _since(run),
@@ -144,31 +145,6 @@ def _ledger(run: Reconciliation) -> dict[str, object] | None:
         "unreadable": ledger.unreadable,
         "problem": ledger.problem,
     }
-
-
-def _recreated(run: Reconciliation) -> list[dict[str, object]]:
-    """Return the topics that were created again at the source, and which topics of the target have their records."""
-    return [
-        {
-            "topic": each.topic,
-            "topic_id": each.topic_id,
-            "target_topic": each.copy,
-            "earlier": [
-                {
-                    "topic": old.name,
-                    "topic_id": old.topic_id,
-                    "target_topic": old.topic,
-                    "offsets": sum(
-                        log.end - log.start
-                        for tp, log in run.target.ranges.items()
-                        if tp.topic == old.name
-                    ),
-                }
-                for old in each.earlier
-            ],
-        }
-        for each in run.options.recreated
-    ]
 
 
 def _evidence(run: Reconciliation) -> dict[str, object] | None:

@@ -9,10 +9,10 @@ from typing import Any
 
 from kclient.mirror_ledger import LINEAGE, lineage_topic
 from spark_jobs.report.document import Document
+from spark_jobs.report.recreated import recreated_lines
 
 _WORST_SHOWN = 8
 _REFUSED_SHOWN = 3
-_RECREATED_SHOWN = 2
 
 
 def first_screen(
@@ -126,7 +126,7 @@ def _remarks(document: Document) -> list[str]:
         causes = ", ".join(f"{cause} {_n(count)}" for cause, count in document["explained"].items())
         lines.append(f"explained gaps: {causes}")
     lines += _settle(document["settle"])
-    lines += _recreated(document["recreated"])
+    lines += recreated_lines(document["recreated"], _n)
     return lines + _ledger(document["ledger"]) + _evidence(document["evidence"])
 
 
@@ -183,24 +183,6 @@ def _since(since: dict[str, Any] | None) -> list[str]:
     ]
     if len(refused) > _REFUSED_SHOWN:
         lines.append(f"  read in full: {len(refused) - _REFUSED_SHOWN} more partitions")
-    return lines
-
-
-def _recreated(recreated: Sequence[dict[str, Any]]) -> list[str]:
-    """Return lines about topics that were created again: what was compared with what, and what was not compared."""
-    lines = []
-    for each in recreated[:_RECREATED_SHOWN]:
-        lines.append(
-            f"{each['topic']} was created again at the source: it is compared with {each['target_topic']}"
-        )
-        lines += [
-            f"  not compared: {old['target_topic']} at the target, {_n(old['offsets'])} offsets of topic id "
-            f"{old['topic_id']}, which the source has deleted; here {old['topic']}"
-            for old in each["earlier"][:2]
-        ]
-    if len(recreated) > _RECREATED_SHOWN:
-        more = len(recreated) - _RECREATED_SHOWN
-        lines.append(f"{_n(more)} more topics were created again at the source: report.json")
     return lines
 
 

@@ -143,6 +143,11 @@ def test_a_recreated_topic_is_copied_to_another_topic_with_the_policy_new_lineag
     assert counted == {"orders": (150, 0), f"lineage.{first}.orders": (0, 100)}
     (recreated,) = report["recreated"]
     assert (recreated["topic_id"], recreated["target_topic"]) == (second, later)
+    for command in ("headers", "counts"):
+        done = kaudit(command, *clusters, "--out", str(out), "--master", "local[2]", "-q")
+        found = json.loads((out / f"{command}.json").read_text())
+        assert (found["recreated"], done.exit_code) == (report["recreated"], 5), done.output
+        assert f"orders was created again at the source: it is compared with {later}" in done.output
 
 
 def test_a_running_mirror_does_not_splice_a_recreated_topic(

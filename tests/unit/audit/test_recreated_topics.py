@@ -11,9 +11,11 @@ import pytest
 from kclient.mirror_ledger import GAP, LINEAGE, GapEntry
 from kclient.types import TopicPartition
 from kclient.wire.produce import MIRROR_SOURCE_TOPIC_CONFIG
+from spark_jobs import counts_report, headers_report
 from spark_jobs.commands.run_directory import places
 from spark_jobs.comparison import Options
 from spark_jobs.gap_ledger import LedgerRead
+from spark_jobs.headers import HeaderAudit
 from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.recreated_topics import (
     EarlierCopy,
@@ -22,9 +24,12 @@ from spark_jobs.recreated_topics import (
     recreated_topics,
     with_deleted,
 )
+from spark_jobs.report.recreated import recreated_document, recreated_lines
 from spark_jobs.report.screen import first_screen
 from spark_jobs.snapshot import ClusterSnapshot
-from spark_jobs.verdict import ExitCode, Verdict
+from spark_jobs.time_counts import TimeCounts
+from spark_jobs.verdict import ExitCode, Limits, Verdict
+from spark_jobs.watch_start import begin_at, unwatched
 from tests.kit.audit_logs import Log, MemoryEngine, Rec, classes, log_of, named, snapshot
 from tests.kit.audit_reports import report_of, violations
 
@@ -246,3 +251,42 @@ def test_the_report_has_what_was_compared_and_what_was_not() -> None:
     finding = json.loads(report.lines[0])
     at_source, at_target = places(finding, document)
     assert (at_source.place.topic, at_target.place.topic) == ("orders", LATER)
+
+
+def test_the_commands_without_a_ledger_of_their_own_name_what_is_compared_and_what_is_not() -> None:
+    """`kaudit headers` and `kaudit counts` write it as `kaudit reconcile` does; `kaudit watch` leaves the topic out."""
+    both = clusters()
+    found = both.find(ENDED)
+    source, target = both.named(found)
+    made = recreated_document(found, target)
+    (each,) = made
+    assert (each["target_topic"], each["topic_id"]) == (LATER, B)
+    lines = [
+        f"orders was created again at the source: it is compared with {LATER}",
+        f"  not compared: orders at the target, 30 offsets of topic id {A}, which the source has deleted; "
+        f"here lineage.{A}.orders",
+    ]
+    assert recreated_lines(made) == lines
+    counts = TimeCounts(1000, [], {})
+    assert "\n".join(lines) in counts_report.screen(counts, ("east", "west"), made)
+    assert counts_report.document(counts, ("east", "west"), made)["recreated"] == made
+    audit = HeaderAudit(10, ({}, {}), [], [], {}, frozenset(), [], Limits())
+    headers = headers_report.document(audit, (source, target), {}, found)
+    assert headers["recreated"] == made
+    assert "\n".join(lines) in headers_report.screen(headers, "kaudit reconcile")
+
+    start = begin_at("earliest", "orders", source, target, found)
+    assert start.starts == {}
+    assert unwatched(start, source, target, found) == [
+        f"lineage.{A}.orders-0 (created again at the source: orders at the target)",
+        f"orders-0 (created again at the source: {LATER} at the target)",
+    ]
+
+
+def test_many_recreated_topics_are_counted_on_the_screen() -> None:
+    made = recreated_document(
+        [RecreatedTopic(name, B, f"lineage.{B}.{name}") for name in "abc"], clusters().target
+    )
+    assert recreated_lines(made)[2:] == [
+        "1 more topics were created again at the source: see `recreated`"
+    ]
