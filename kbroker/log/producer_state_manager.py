@@ -197,9 +197,17 @@ class ProducerStateManager:
         if self.copied.truncate_from_end(end_offset):
             self._write_copied()
         self.snapshots.drop_behind(end_offset)
+        coordinator_epochs = {
+            producer_id: entry.coordinator_epoch
+            for producer_id, entry in self.states.entries.items()
+            if entry.last_offset >= end_offset
+        }
         lost = self.states.truncate_from_end(end_offset)
         if lost:
             self._look_back(lost, end_offset, segments)
+        for producer_id, epoch in coordinator_epochs.items():
+            # Headers do not have it. The coordinator of a marker that was cut had replaced the former ones, too.
+            self.states.transaction_ended(producer_id, epoch)
         if self._cuts_marker:
             self._restore_transactions(end_offset, segments)
             self._cuts_marker = False

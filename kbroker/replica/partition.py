@@ -21,9 +21,10 @@ from kbroker.log.log_validator import RecordValidation
 from kbroker.log.unified_log import AppendResult, UnifiedLog
 from kbroker.replica.core.follower_state import FollowerState
 from kbroker.replica.core.leader_state import Effect, LeaderState, WriteIsr
+from kbroker.replica.core.leader_transactions import EndTxnMarker, LeaderTransactions
 from kbroker.replica.core.role import PartitionRole, Role
 from kbroker.replica.partition_dependencies import PartitionDependencies
-from kclient.wire.batches import BatchInfo, Buffer, check_produced, iterate
+from kclient.wire.batches import BatchInfo, Buffer, check_produced, iterate, parse
 from kclient.wire.errors import (
     FencedLeaderEpoch,
     InvalidProducerIdMapping,
@@ -38,7 +39,7 @@ from kclient.wire.errors import (
 )
 from kclient.wire.interbroker import LeaderAndIsrPartitionState
 from kclient.wire.produce import MIRROR_SOURCE_CONFIG
-from kclient.wire.records import ABORT, encode_transaction_marker
+from kclient.wire.records import ABORT, COMMIT, encode_transaction_marker
 
 
 class Read(NamedTuple):
@@ -67,6 +68,7 @@ class Partition:
         "log",
         "offline",
         "role",
+        "transactions",
     )
 
     def __init__(
@@ -90,6 +92,8 @@ class Partition:
         self._dependencies = dependencies
         self.last_copied = (-1, -1, 0)
         """Leader epoch, log end offset and CRC of the last batch after the last conditional append."""
+        self.transactions = LeaderTransactions()
+        """What this broker, as the leader, knows of transactions besides the log."""
 
     def __repr__(self) -> str:
         topic, index = self.key
@@ -144,6 +148,8 @@ class Partition:
             is_recovering=state.leader_recovery_state != 0,
             durable_end=log.held_at,
         )
+        is_unbroken = self.leader_state.led_since_epoch < role.leader_epoch
+        self.transactions = LeaderTransactions(self.transactions if is_unbroken else None)
         self.perform(self.leader_state.propose_again())
         self.abort_copied_transactions()
 
@@ -283,6 +289,34 @@ class Partition:
         result = log.append_as_leader(buf, info, self.role.leader_epoch, now_ms)
         self.log_end_advanced(leader_state, result.last_offset + 1)
         return result
+
+    def end_transaction(self, marker: EndTxnMarker, now_ms: int) -> int:
+        """Append *marker* as leader, if it has an effect; return the offset up to which to wait for the replicas.
+
+        The marker counts when the records below that offset are committed; 0: it counts now. Raise NotEnoughReplicas
+        with fewer in-sync replicas than min.insync.replicas, InvalidProducerEpoch, or TransactionCoordinatorFenced.
+
+        A mirror has no transactions of this cluster: a marker has no effect there.
+        """
+        log, leader_state = self.require_leader_for_append(-1)
+        if log.config.kbroker_mirror_source_cluster_id:
+            return 0
+        producers, producer_id = log.producers, marker.producer_id
+        known = producers.states.entries.get(producer_id)
+        is_open = producer_id in producers.transactions.ongoing
+        if not self.transactions.takes(marker, known, is_open=is_open):
+            return 0 if is_open or known is None else known.last_offset + 1
+        batch = encode_transaction_marker(
+            COMMIT if marker.is_commit else ABORT,
+            producer_id=producer_id,
+            producer_epoch=marker.producer_epoch,
+            coordinator_epoch=marker.coordinator_epoch,
+            timestamp=now_ms,
+        )
+        result = log.append_as_leader(batch, parse(batch), self.role.leader_epoch, now_ms)
+        self.transactions.ended(producer_id)
+        self.log_end_advanced(leader_state, result.last_offset + 1)
+        return result.last_offset + 1
 
     def abort_copied_transactions(self) -> None:
         """Append an ABORT marker for each open transaction of a promoted mirror.

@@ -1,0 +1,237 @@
+"""WriteTxnMarkers (27): a transaction coordinator ends transactions in the partitions that this broker leads (KIP-98).
+
+Versions served: 1. The leader appends a control batch, and responds when all in-sync replicas have it, after
+request.timeout.ms at most: then with REQUEST_TIMED_OUT, and the coordinator sends the marker again. A second marker
+changes nothing, and gets its response when the replicas have the first one. The rules are in
+`kbroker.replica.core.leader_transactions`.
+
+A tagged field of ours (10000) is the number of the transaction: a marker that is late, of an earlier transaction of the
+same producer epoch, is acknowledged without an effect.
+
+A group's partition of `__consumer_offsets` gets no batch: the group coordinator applies or drops the pending offsets.
+Its errors about the coordinator become NOT_LEADER_OR_FOLLOWER, as in Kafka: the sender retries at the leader.
+
+Differs from Kafka: brokers may send any marker. Other principals with ALTER on the cluster (KIP-1037), as
+`kafka-transactions abort` has, may send ABORT only: Kafka takes a COMMIT, too, which would make a part of a transaction
+visible. A marker that would repeat the last one of its producer is not appended. Partitions that take no records of
+producers (mirrors, `__transaction_state`) acknowledge each marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from twisted.internet.defer import Deferred, TimeoutError, maybeDeferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
+from kbroker.apis.request import RequestContext
+from kbroker.common.gather import outcomes_of
+from kbroker.common.internal_topics import INTERNAL_TOPICS, OFFSETS_TOPIC
+from kbroker.replica.core.leader_transactions import UNKNOWN_NUMBER, EndTxnMarker
+from kbroker.replica.partition import Partition
+from kbroker.replica.replica_manager import ReplicaManager
+from kclient.wire.errors import ErrorCode, KafkaError, code_of
+from kclient.wire.schema.write_txn_markers import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from kclient.wire.versions import ApiKey
+
+log = Logger()
+
+_NO_COORDINATOR = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+class EndGroupTransaction(Protocol):
+    """Ends a transaction in the groups of a partition of `__consumer_offsets` (the group coordinator)."""
+
+    def __call__(
+        self,
+        partition: int,
+        producer_id: int,
+        producer_epoch: int,
+        number: int | None,
+        /,
+        *,
+        is_commit: bool,
+    ) -> Deferred[ErrorCode]:
+        """Apply or drop the pending offsets; *number* None: of any transaction of the producer."""
+
+
+class WriteTxnMarkers:
+    """Appends markers. *may_alter_cluster* returns whether a principal has ALTER on the cluster."""
+
+    def __init__(
+        self,
+        replica_manager: ReplicaManager,
+        authorizer: InterBrokerAuthorizer,
+        *,
+        may_alter_cluster: Callable[[str], bool],
+        end_group_transaction: EndGroupTransaction,
+        request_timeout: float,
+    ) -> None:
+        """*request_timeout*: request.timeout.ms, in seconds."""
+        self._replica_manager = replica_manager
+        self._authorizer = authorizer
+        self._may_alter_cluster = may_alter_cluster
+        self._end_group_transaction = end_group_transaction
+        self._request_timeout = request_timeout
+
+    async def __call__(
+        self, context: RequestContext, request: WriteTxnMarkersRequest
+    ) -> WriteTxnMarkersResponse:
+        """Answer each partition of each marker."""
+        is_authorized = self._is_authorized(context, request)
+        response = WriteTxnMarkersResponse()
+        pending: list[_Pending] = []
+        in_groups: list[Deferred[None]] = []
+        share = context.turns.slice(clock_every=1)
+        for sent in request.markers:
+            marker = EndTxnMarker(
+                sent.producer_id,
+                sent.producer_epoch,
+                sent.coordinator_epoch,
+                sent.transaction_result,
+                sent.transaction_number,
+            )
+            answer = WritableTxnMarkerResult(sent.producer_id)
+            response.markers.append(answer)
+            for topic in sent.topics:
+                results: list[WritableTxnMarkerPartitionResult] = []
+                answer.topics.append(WritableTxnMarkerTopicResult(topic.name, results))
+                for index in topic.partition_indexes:
+                    result = WritableTxnMarkerPartitionResult(index)
+                    results.append(result)
+                    if not is_authorized:
+                        result.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+                        continue
+                    if share.is_over():
+                        await share.next()
+                    if topic.name == OFFSETS_TOPIC:
+                        in_groups.append(self._end_in_groups(marker, result))
+                    elif topic.name not in INTERNAL_TOPICS:
+                        self._append(topic.name, marker, result, pending)
+        await self._replicated(pending)
+        await outcomes_of(in_groups)
+        return response
+
+    def _is_authorized(self, context: RequestContext, request: WriteTxnMarkersRequest) -> bool:
+        only_aborts = not any(each.transaction_result for each in request.markers)
+        if only_aborts and self._may_alter_cluster(context.principal):
+            return True
+        return self._authorizer.authorize(context.peer, ApiKey.WRITE_TXN_MARKERS)
+
+    def _append(
+        self,
+        topic: str,
+        marker: EndTxnMarker,
+        result: WritableTxnMarkerPartitionResult,
+        pending: list[_Pending],
+    ) -> None:
+        """End the transaction in one partition; add it to *pending* if its replicas do not have the marker yet."""
+        manager = self._replica_manager
+        try:
+            partition = manager.partition(topic, result.partition_index)
+            offset = partition.end_transaction(marker, manager.now_ms())
+        except KafkaError as error:
+            result.error_code = int(code_of(error))
+            return
+        if offset:
+            pending.append(_Pending(partition, offset, result))
+
+    def _end_in_groups(
+        self, marker: EndTxnMarker, result: WritableTxnMarkerPartitionResult
+    ) -> Deferred[None]:
+        """End the transaction in the groups of a partition of `__consumer_offsets`; never fails."""
+
+        def ended(error: ErrorCode) -> None:
+            is_elsewhere = error in _NO_COORDINATOR
+            result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_elsewhere else error
+
+        def failed(failure: Failure) -> None:
+            if failure.check(TimeoutError):
+                result.error_code = ErrorCode.REQUEST_TIMED_OUT
+                return
+            log.failure(
+                "a transaction could not be ended in the groups of {topic}-{index}",
+                failure, topic=OFFSETS_TOPIC, index=result.partition_index,
+            )  # fmt: skip
+            result.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
+
+        ending = maybeDeferred(
+            self._end_group_transaction,
+            result.partition_index,
+            marker.producer_id,
+            marker.producer_epoch,
+            None if marker.number == UNKNOWN_NUMBER else marker.number,
+            is_commit=marker.is_commit,
+        )
+        ending.addTimeout(self._request_timeout, self._replica_manager.reactor)
+        return ending.addCallback(ended).addErrback(failed)
+
+    async def _replicated(self, pending: list[_Pending]) -> None:
+        """Wait until all in-sync replicas have the markers, or the time is over."""
+        wait = _Wait(pending)
+        if wait.is_over():
+            return
+        purgatory = self._replica_manager.purgatory
+        keys = [each.partition.key for each in pending]
+        await purgatory.delay(
+            purgatory.high_watermarks, keys, self._request_timeout, wait.is_over, wait.time_out
+        )
+
+
+class _Pending:
+    """A marker that not all in-sync replicas may have yet."""
+
+    __slots__ = ("_leader_epoch", "_offset", "_result", "partition")
+
+    def __init__(
+        self, partition: Partition, offset: int, result: WritableTxnMarkerPartitionResult
+    ) -> None:
+        self.partition = partition
+        self._offset = offset
+        self._leader_epoch = partition.role.leader_epoch
+        self._result = result
+
+    def is_done(self) -> bool:
+        """Return whether the wait is over; an error is put into the result."""
+        try:
+            return self.partition.is_committed(self._offset, self._leader_epoch)
+        except KafkaError as error:
+            self._result.error_code = int(code_of(error))
+            return True
+
+    def time_out(self) -> None:
+        """Make the result an error: the marker is in the log, but may or may not become committed."""
+        self._result.error_code = ErrorCode.REQUEST_TIMED_OUT
+
+
+class _Wait:
+    """The markers of a request that are not acknowledged yet."""
+
+    def __init__(self, pending: list[_Pending]) -> None:
+        self._pending = pending
+
+    def is_over(self) -> bool | None:
+        """Return True when none is left, else None."""
+        self._pending = [each for each in self._pending if not each.is_done()]
+        return None if self._pending else True
+
+    def time_out(self) -> bool:
+        """Give up those that are left."""
+        for each in self._pending:
+            each.time_out()
+        return True

@@ -1,0 +1,241 @@
+"""The transactions of a partition, as its leader begins and ends them (KIP-98, KIP-890).
+
+Theory of operation
+===================
+The log shows which transactions are open (`kbroker.log.core.log_transactions`) and the epochs of each producer. This is
+what the leader knows besides, in memory only:
+
+- the *number* of an open transaction, if it began here. The coordinator gives it with its answer, and sends it with the
+  marker: so a late marker of an earlier transaction of the same producer epoch is recognised.
+- the *verifications*: before the first batch of a transaction the leader asks the coordinator whether the transaction
+  is open and has this partition. The answer counts only if no marker of that transaction arrived since the question,
+  and only in the leader epoch of the question. It counts until the batch is appended.
+
+A marker
+
+| | is |
+|---|---|
+| with a lower producer epoch, or a lower coordinator epoch, than the log has | refused |
+| with a lower number than that of the open transaction | late: acknowledged, without an effect |
+| of a producer with an open transaction | appended: it ends the transaction |
+| with other epochs than the log has | appended: a late Produce in the old epoch is refused from now on |
+| any other | acknowledged: the log has the same already |
+
+A higher number than that of the open transaction cannot occur as long as no marker is lost: the coordinator begins the
+next transaction when this leader has acknowledged the marker of the former one. It ends the open transaction, which
+would hang otherwise.
+
+After a failover the number of an open transaction is not known, and each marker ends it. docs/design/transactions.md
+shows which fault is left.
+
+Invariants:
+1. A batch begins a transaction only after a positive answer, and between the question and the append no marker of that
+   transaction was accepted.
+2. A batch of a producer that the log does not know is not appended before a batch with a lower sequence that waits, or
+   that was refused for a time: the lower one would be out of order for ever (KAFKA-14920).
+
+In: batches, answers of the coordinator, markers   Out: what to append, errors   Owner: replica.partition. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, NamedTuple
+
+from kbroker.log.producer_state import ProducerStateEntry
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import InvalidProducerEpoch, TransactionCoordinatorFenced
+
+UNKNOWN_NUMBER: Final = -1
+"""The number of a transaction where a message or the memory does not have it."""
+
+MOST_REFUSED: Final = 1000
+"""Verifications that are remembered after a failure, for invariant 2; the oldest are forgotten."""
+
+_ANY_NUMBER: Final = 2**63
+"""Greater than every number: a marker without one ends whatever is asked about."""
+
+
+class EndTxnMarker(NamedTuple):
+    """The end of a producer's transaction, as the coordinator sends it to a partition."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    is_commit: bool
+    number: int = UNKNOWN_NUMBER
+
+
+class VerificationState(Enum):
+    """How far a verification is."""
+
+    ASKED = "asked"
+    VERIFIED = "verified"
+    REFUSED = "refused"
+    """The answer was an error that may pass, or did not count; the next batch asks again."""
+
+
+class Verification:
+    """The question to the coordinator about one producer, and its answer."""
+
+    __slots__ = (
+        "_ended",
+        "_on_answer",
+        "error",
+        "lowest_sequence",
+        "number",
+        "producer_epoch",
+        "state",
+    )
+
+    def __init__(self, producer_epoch: int, lowest_sequence: int) -> None:
+        self.producer_epoch = producer_epoch
+        self.lowest_sequence = lowest_sequence
+        """The lowest base sequence of the batches that wait or were refused."""
+        self.state = VerificationState.ASKED
+        self.number = UNKNOWN_NUMBER
+        self.error = ErrorCode.NONE
+        """Of the answer."""
+        self._ended = UNKNOWN_NUMBER
+        """The highest number of the markers that arrived since the question."""
+        self._on_answer: list[Callable[[], None]] = []
+
+    def on_answer(self, call: Callable[[], None]) -> None:
+        """Call *call* after the answer, in the order of these calls; at once if it is there."""
+        if self.state is VerificationState.ASKED:
+            self._on_answer.append(call)
+        else:
+            call()
+
+
+class LeaderTransactions:
+    """What the leader of a partition knows of its transactions besides the log, in one leader epoch."""
+
+    __slots__ = ("_numbers", "_verifications")
+
+    def __init__(self, previous: LeaderTransactions | None = None) -> None:
+        """Begin a leader epoch; *previous* is that of the epoch before, if no other broker led since."""
+        self._numbers: dict[int, int] = {} if previous is None else previous._numbers
+        self._verifications: dict[int, Verification] = {}
+
+    def number_of(self, producer_id: int) -> int:
+        """Return the number of the producer's open transaction; `UNKNOWN_NUMBER` if it did not begin here."""
+        return self._numbers.get(producer_id, UNKNOWN_NUMBER)
+
+    # Batches
+
+    def ask(
+        self, producer_id: int, producer_epoch: int, sequence: int
+    ) -> tuple[Verification, bool]:
+        """Return the verification that a batch waits for, and whether the coordinator is to be asked now.
+
+        InvalidProducerEpoch if a batch of a later epoch asked already.
+        """
+        known = self._verifications.get(producer_id)
+        lowest = sequence
+        if known is not None:
+            if producer_epoch < known.producer_epoch:
+                raise InvalidProducerEpoch(
+                    f"epoch {producer_epoch} of producer {producer_id} is over, {known.producer_epoch} is on"
+                )
+            if producer_epoch == known.producer_epoch:
+                known.lowest_sequence = lowest = min(sequence, known.lowest_sequence)
+                if known.state is not VerificationState.REFUSED:
+                    return known, False
+            del self._verifications[producer_id]
+        asked = self._verifications[producer_id] = Verification(producer_epoch, lowest)
+        return asked, True
+
+    def answered(
+        self,
+        producer_id: int,
+        asked: Verification,
+        error: ErrorCode,
+        number: int,
+        *,
+        is_retriable: bool = False,
+    ) -> None:
+        """Handle the coordinator's answer to *asked*; *is_retriable*: the next attempt may have another *error*."""
+        asked.error, asked.number = error, number
+        is_current = self._verifications.get(producer_id) is asked
+        counts = is_current and (asked._ended == UNKNOWN_NUMBER or number > asked._ended)
+        if error is ErrorCode.NONE and counts:
+            asked.state = VerificationState.VERIFIED
+        else:
+            asked.state = VerificationState.REFUSED
+            if is_current and error is not ErrorCode.NONE and not is_retriable:
+                del self._verifications[producer_id]
+            self._forget_refused()
+        waiting, asked._on_answer = asked._on_answer, []
+        for call in waiting:
+            call()
+
+    def verified(self, producer_id: int, producer_epoch: int) -> Verification | None:
+        """Return the verification by which a batch of the producer may begin a transaction now."""
+        found = self._verifications.get(producer_id)
+        if found is None or found.producer_epoch != producer_epoch:
+            return None
+        return found if found.state is VerificationState.VERIFIED else None
+
+    def began(self, producer_id: int) -> None:
+        """Handle the append of a verified batch, which began a transaction."""
+        verification = self._verifications.pop(producer_id, None)
+        if verification is not None and verification.number != UNKNOWN_NUMBER:
+            self._numbers[producer_id] = verification.number
+
+    def _forget_refused(self) -> None:
+        if len(self._verifications) <= MOST_REFUSED:
+            return
+        for producer_id, each in self._verifications.items():
+            if each.state is VerificationState.REFUSED:
+                del self._verifications[producer_id]
+                return
+
+    # Markers
+
+    def takes(
+        self, marker: EndTxnMarker, known: ProducerStateEntry | None, *, is_open: bool
+    ) -> bool:
+        """Accept *marker*; return whether it is to be appended.
+
+        *known* is the state of the producer in the log, where its transaction *is_open* or not. Raise
+        InvalidProducerEpoch or TransactionCoordinatorFenced.
+        """
+        if known is not None:
+            _check_epochs(marker, known)
+        self._end_verification(marker)
+        if not is_open:
+            return known is None or (known.epoch, known.coordinator_epoch) != (
+                marker.producer_epoch,
+                marker.coordinator_epoch,
+            )
+        number = self.number_of(marker.producer_id)
+        return UNKNOWN_NUMBER in (number, marker.number) or marker.number >= number
+
+    def _end_verification(self, marker: EndTxnMarker) -> None:
+        """Have a verification about the transaction that *marker* ends count no more."""
+        asked = self._verifications.get(marker.producer_id)
+        if asked is None or marker.producer_epoch < asked.producer_epoch:
+            return
+        ended = _ANY_NUMBER if marker.number == UNKNOWN_NUMBER else marker.number
+        if asked.state is VerificationState.ASKED:
+            asked._ended = max(asked._ended, ended)
+        elif asked.state is VerificationState.REFUSED or ended >= asked.number:
+            del self._verifications[marker.producer_id]
+
+    def ended(self, producer_id: int) -> None:
+        """Handle the append of a marker."""
+        self._numbers.pop(producer_id, None)
+
+
+def _check_epochs(marker: EndTxnMarker, known: ProducerStateEntry) -> None:
+    if marker.producer_epoch < known.epoch:
+        raise InvalidProducerEpoch(
+            f"a marker of epoch {marker.producer_epoch} of producer {marker.producer_id}: {known.epoch} is on"
+        )
+    if marker.coordinator_epoch < known.coordinator_epoch:
+        raise TransactionCoordinatorFenced(
+            f"a marker of coordinator epoch {marker.coordinator_epoch} for producer {marker.producer_id}:"
+            f" {known.coordinator_epoch} is on"
+        )
