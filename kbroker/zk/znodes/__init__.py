@@ -81,6 +81,7 @@ from kbroker.zk.znodes.names import (
     PRODUCER_ID_BLOCK,
     REASSIGN_PARTITIONS,
     TOPICS,
+    TRANSACTIONAL_IDS,
     TRANSACTIONS,
     checked_topic,
     escape,
@@ -99,7 +100,7 @@ from kbroker.zk.znodes.topics import (
     partitions_path,
     topic_path,
 )
-from kbroker.zk.znodes.transactions import transactional_id_path, transactional_ids_path
+from kbroker.zk.znodes.transactions import transactional_id_path
 
 __all__ = [
     "BROKER_IDS",
@@ -125,6 +126,7 @@ __all__ = [
     "PRODUCER_ID_BLOCK",
     "REASSIGN_PARTITIONS",
     "TOPICS",
+    "TRANSACTIONAL_IDS",
     "TRANSACTIONS",
     "BrokerInfo",
     "ControllerRegistration",
@@ -183,6 +185,5 @@ __all__ = [
     "partitions_path",
     "topic_path",
     "transactional_id_path",
-    "transactional_ids_path",
     "unescape",
 ]

@@ -35,6 +35,7 @@ LOG_DIR_EVENT_PREFIX = "/log_dir_event_notification/log_dir_event_"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 CONSUMERS = "/consumers"
 TRANSACTIONS = "/transactions"
+TRANSACTIONAL_IDS = "/transactions/ids"
 
 PERSISTENT_PATHS = (
     CONSUMERS,
@@ -53,6 +54,7 @@ PERSISTENT_PATHS = (
     "/config/ips",
     "/cluster",
     TRANSACTIONS,
+    TRANSACTIONAL_IDS,
 )
 """Made at the start of every broker where missing, so that watches and creates find parents."""
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from kbroker.zk.znodes.groups import group_path
-from kbroker.zk.znodes.names import TRANSACTIONS, escape
-
-
-def transactional_ids_path() -> str:
-    """Return /transactions/ids."""
-    return f"{TRANSACTIONS}/ids"
+from kbroker.zk.znodes.names import TRANSACTIONAL_IDS, escape
 
 
 def transactional_id_path(transactional_id: str) -> str:
     """Return /transactions/ids/X; content by `coordinator.transaction.core.records`."""
-    return f"{transactional_ids_path()}/{escape(transactional_id)}"
+    return f"{TRANSACTIONAL_IDS}/{escape(transactional_id)}"
 
 
 def pending_offsets_path(group: str, producer_id: int) -> str:

@@ -264,7 +264,7 @@ def test_ordinary_groups_keep_their_path(group: str) -> None:
 
 def test_transactional_ids_are_encoded_as_groups_are() -> None:
     assert znodes.transactional_id_path("tx/1 ü") == "/transactions/ids/tx%2F1%20%C3%BC"
-    assert znodes.transactional_id_path("..").startswith(znodes.transactional_ids_path() + "/%2E")
+    assert znodes.transactional_id_path("..").startswith(znodes.TRANSACTIONAL_IDS + "/%2E")
 
 
 def test_different_names_never_share_a_path() -> None:

@@ -313,8 +313,10 @@ class Transaction:
         stored = self.stored
         if stored is None or stored.state not in PREPARED or marker.number != stored.number:
             return None
-        self._acknowledged.add(marker.destination)
-        if self._write is not None or self.markers():
+        if marker.destination in stored.partitions or marker.destination in stored.groups:
+            self._acknowledged.add(marker.destination)
+        count = len(stored.partitions) + len(stored.groups)
+        if self._write is not None or len(self._acknowledged) < count:
             return None
         state = (
             TransactionState.COMPLETE_COMMIT
