@@ -1,12 +1,16 @@
 """One round of compaction over the files of one log: reads segments, fills the offset map, yields what stays.
 
-The cleaner reads only. The new segment is written and put in place by `segment_replacement`. Each batch is checked
-against its CRC before a record of it is removed: a batch that is written again would otherwise get a right CRC for
-damaged records.
+The cleaner reads only: segments and their transaction indexes. The new segment is written and put in place by
+`segment_replacement`. Each batch is checked against its CRC before a record of it is removed: a batch that is written
+again would otherwise get a right CRC for damaged records.
+
+Both passes, for the map and for the groups, go through the transactions of the log (`cleaned_transactions`): aborted
+records do not enter the map, and are not yielded.
 
 Invariants:
 1. A segment that cannot be read to its end raises CorruptMessage; nothing of its group is replaced then.
-2. The memory of a round is the offset map, one read buffer, one write buffer, and one decompressed batch.
+2. The memory of a round is the offset map, one read buffer, one write buffer, one decompressed batch, and the aborted
+   transactions that are open at one offset or stay in a group.
 
 Slow: runs in a pool or in a process of its own. Docs: docs/design/compaction.md.
 """
@@ -17,10 +21,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kbroker.log import scan
+from kbroker.log.core.cleaned_transactions import AbortedTransaction, CleanedTransactions
 from kbroker.log.core.offset_map import OffsetMap
 from kbroker.log.core.record_filter import CleaningRound, LastBatch, RecordFilter
 from kbroker.log.disk import READ, Buffer, Disk
+from kbroker.log.log_segment import LOG_SUFFIX
 from kbroker.log.slices import SegmentFile
+from kbroker.log.transaction_index import SUFFIX as TRANSACTIONS_SUFFIX
+from kbroker.log.transaction_index import entries_of
 from kclient.wire.batches import HEADER_SIZE, BatchInfo
 from kclient.wire.compression import decompress
 from kclient.wire.errors import CorruptMessage, KafkaError
@@ -43,6 +51,8 @@ class RoundLimits(NamedTuple):
     now_ms: int
     delete_retention_ms: int
     last_batches: Mapping[int, LastBatch]
+    aborted_across: Sequence[AbortedTransaction] = ()
+    """The aborted transactions that begin below `end_offset` and have their marker at or above it."""
 
 
 class CleanerSizes(NamedTuple):
@@ -80,23 +90,30 @@ class Cleaner:
         self._throttle = throttle
         self.map_end = limits.first_dirty_offset
         """The offset behind the last one in the map: the first dirty offset after the round."""
+        self._transactions = CleanedTransactions(self._aborted(segments))
+        """Of the pass over the groups, which goes on from one to the next."""
         self.bytes_read = self.bytes_written = 0
 
     def build_offset_map(self) -> int:
         """Read the dirty records; return the first offset that the round does not clean."""
         first_dirty, end = self._limits.first_dirty_offset, self._limits.end_offset
         ends = [each.base_offset for each in self._segments[1:]] + [end]
-        for segment, segment_end in zip(self._segments, ends, strict=True):
-            if segment_end <= first_dirty:
-                continue
+        dirty = [
+            (segment, segment_end)
+            for segment, segment_end in zip(self._segments, ends, strict=True)
+            if segment_end > first_dirty
+        ]
+        transactions = CleanedTransactions(
+            each
+            for each in self._aborted([segment for segment, _ in dirty])
+            if each.last_offset >= first_dirty
+        )
+        for segment, segment_end in dirty:
             for buf, info in self._batches(segment):
                 if info.next_offset <= first_dirty:
                     continue
-                if info.is_transactional or info.is_control:
-                    self.map_end = info.base_offset
-                    return self.map_end
                 try:
-                    full_at = self._add(buf, info)
+                    full_at = self._add(buf, info, transactions)
                 except KafkaError as error:
                     raise _named(segment, error) from error
                 if full_at is not None:
@@ -105,9 +122,12 @@ class Cleaner:
             self.map_end = segment_end
         return self.map_end
 
-    def _add(self, buf: bytes, info: BatchInfo) -> int | None:
+    def _add(self, buf: bytes, info: BatchInfo, transactions: CleanedTransactions) -> int | None:
         """Add the keys of a batch; return the offset of the first record for which the map had no room."""
-        if not info.record_count:
+        if info.is_control:
+            transactions.may_discard_marker(buf, info)
+            return None
+        if transactions.is_aborted(info) or not info.record_count:
             return None
         stored = memoryview(buf)[info.position + HEADER_SIZE : info.end]
         return self._map.put_records(
@@ -123,7 +143,8 @@ class Cleaner:
     ) -> Iterator[Buffer]:
         """Yield what stays of *group*, a part of the segments side by side: buffers of whole batches, in order.
 
-        A buffer has *piece_bytes* or more, by default those of the write buffer.
+        The groups of a round come one after the other, from the first segment on. A buffer has *piece_bytes* or more,
+        by default those of the write buffer.
         """
         limits = self._limits
         piece_bytes = piece_bytes or self._buffer_bytes
@@ -136,7 +157,9 @@ class Cleaner:
                 limits.delete_retention_ms,
                 limits.last_batches,
             ),
+            self._transactions,
         )
+        self._transactions.kept = []
         pending: list[Buffer] = []
         size = 0
         for segment in group:
@@ -154,6 +177,16 @@ class Cleaner:
                     pending, size = [], 0
         if pending:
             yield self._joined(pending)
+
+    def kept_aborted(self) -> Sequence[AbortedTransaction]:
+        """Return what stays of the transaction indexes of the last group, of which all was yielded."""
+        return self._transactions.kept
+
+    def _aborted(self, segments: Sequence[SourceSegment]) -> Iterator[AbortedTransaction]:
+        for segment in segments:
+            stem = segment.path.removesuffix(LOG_SUFFIX)
+            yield from entries_of(self._disk, stem + TRANSACTIONS_SUFFIX)
+        yield from self._limits.aborted_across
 
     def _joined(self, pending: list[Buffer]) -> bytes:
         joined = b"".join(pending)

@@ -9,8 +9,9 @@ closed, which it looks at before each read of a segment.
 
     broker to process    a line of JSON: a round (its segments, limits and sizes), or a group of its segments
     process to broker    for a round: a line, the end of the map. For a group: frames of whole batches, each behind its
-                         length (4 bytes), and a frame of length 0. For an error in the place of any of these: a frame
-                         of length -1, and a line, the error
+                         length (4 bytes), and a frame of length 0; then as many frames of what stays of the
+                         transaction indexes, in their format. For an error in the place of any of these: a frame of
+                         length -1, and a line, the error
 
 An error of the disk is raised as OSError in the broker, too, damage as KafkaError. A process that ends by itself or by
 `kill` raises UnknownServerError: the round is over, and the next one starts another process. So does a process that
@@ -32,8 +33,10 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any, Final, NoReturn
 
 from kbroker.log.cleaner import Cleaner, CleanerSizes, RoundLimits, SourceSegment
+from kbroker.log.core.cleaned_transactions import AbortedTransaction
 from kbroker.log.core.record_filter import LastBatch
 from kbroker.log.disk import OS_DISK, Buffer
+from kbroker.log.transaction_index import ENTRY_BYTES, packed, unpacked
 from kclient.wire.errors import CorruptMessage, KafkaError, UnknownServerError
 
 _LENGTH: Final = struct.Struct(">i")
@@ -115,13 +118,21 @@ class CleanerProcess:
         self._check(self._length())
         return int(self._line())
 
-    def group(self, first: int, count: int) -> Iterator[bytes]:
-        """Yield what stays of the segments of the round from *first* on. If it is not read to its end, close."""
+    def group(
+        self, first: int, count: int, kept_aborted: list[AbortedTransaction]
+    ) -> Iterator[bytes]:
+        """Yield what stays of the segments of the round from *first* on. If it is not read to its end, close.
+
+        Then *kept_aborted* has what stays of their transaction indexes.
+        """
         self._send({"first": first, "count": count})
         is_over = False
         try:
             while (size := self._length()) > 0:
                 yield self._read(size)
+            if size == 0:
+                while (size := self._length()) > 0:
+                    kept_aborted += unpacked(self._read(size), "what the log cleaner sent")
             is_over = True
             self._check(size)
         finally:
@@ -173,6 +184,7 @@ class RemoteCleaner:
         self._process = process
         self._segments = list(segments)
         self._limits = limits
+        self._kept_aborted: list[AbortedTransaction] = []
         self.map_end = limits.first_dirty_offset
 
     def build_offset_map(self) -> int:
@@ -183,7 +195,14 @@ class RemoteCleaner:
     def cleaned(self, group: Sequence[SourceSegment]) -> Iterator[bytes]:
         """Yield what stays of *group*: buffers of whole batches, in order."""
         bases = [each.base_offset for each in self._segments]
-        return self._process.group(bases.index(group[0].base_offset), len(group))
+        self._kept_aborted = []
+        return self._process.group(
+            bases.index(group[0].base_offset), len(group), self._kept_aborted
+        )
+
+    def kept_aborted(self) -> Sequence[AbortedTransaction]:
+        """Return what stays of the transaction indexes of the last group, of which all was yielded."""
+        return self._kept_aborted
 
 
 # In the process
@@ -228,6 +247,9 @@ def main() -> None:
                 for piece in cleaner.cleaned(group, piece_bytes=_PIECE_BYTES):
                     _write(out, _LENGTH.pack(len(piece)), piece)
                 _write(out, _LENGTH.pack(0))
+                for entries in _in_frames(cleaner.kept_aborted()):
+                    _write(out, _LENGTH.pack(len(entries)), entries)
+                _write(out, _LENGTH.pack(0))
         except KafkaError as error:
             _write_error(out, {"text": error.message})
         except OSError as error:
@@ -237,10 +259,18 @@ def main() -> None:
 def _new_round(request: dict[str, Any]) -> tuple[Cleaner, list[SourceSegment]]:
     segments = [SourceSegment(*each) for each in request["segments"]]
     last_batches = {int(key): LastBatch(*each) for key, each in request["last_batches"].items()}
-    limits = RoundLimits(*request["limits"])._replace(last_batches=last_batches)
+    limits = RoundLimits(*request["limits"])
+    across = [AbortedTransaction(*each) for each in limits.aborted_across]
+    limits = limits._replace(last_batches=last_batches, aborted_across=across)
     sizes = CleanerSizes(*request["sizes"])
     throttle = Throttle(request["max_bytes_per_second"])
     return Cleaner(OS_DISK, segments, limits, sizes, throttle=throttle), segments
+
+
+def _in_frames(entries: Sequence[AbortedTransaction]) -> Iterator[bytes]:
+    at_once = _PIECE_BYTES // ENTRY_BYTES
+    for start in range(0, len(entries), at_once):
+        yield b"".join(map(packed, entries[start : start + at_once]))
 
 
 def _write_error(out: IO[bytes], error: dict[str, Any]) -> None:

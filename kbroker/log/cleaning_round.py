@@ -8,7 +8,8 @@ Invariants:
 1. Groups are replaced in the order of their offsets. When a tombstone gets its delete horizon, the records below it are
    gone already: those of its own group with it, those of earlier groups before.
 2. A truncation ends the round, and cancels the replacement under way if it is below the end of the map: a record that
-   is cut must not remove another one.
+   is cut must not remove another one. So does a truncation below the high watermark: the outcome of a transaction that
+   was cleaned is its marker, which may be behind the end of the map.
 3. A round that ends early (by a truncation, retention, a deletion, or a fenced log) has replaced a prefix of the
    groups, and its checkpoint stays where it was: the next round repeats it.
 
@@ -17,17 +18,17 @@ Owner: the thread that owns the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from kbroker.config.log import LONG_MAX, LogConfig
 from kbroker.log.cleaner import RoundLimits, SourceSegment
+from kbroker.log.core.cleaned_transactions import AbortedTransaction
 from kbroker.log.core.log_to_clean import LogState, LogToClean, SegmentState, segment_groups
 from kbroker.log.core.record_filter import LastBatch
 from kbroker.log.disk import Buffer
 from kbroker.log.log_segment import LogSegment
 from kbroker.log.unified_log import UnifiedLog
-from kclient.wire.errors import UnsupportedForMessageFormat
 
 Steps = Generator[Callable[[], object], None, None]
 
@@ -43,6 +44,9 @@ class RoundCleaner(Protocol):
     def cleaned(self, group: Sequence[SourceSegment], /) -> Iterator[Buffer]:
         """Yield what stays of *group*."""
 
+    def kept_aborted(self) -> Iterable[AbortedTransaction]:
+        """Return what stays of the transaction indexes of the last group, after all was yielded."""
+
 
 MakeCleaner = Callable[[Sequence[SourceSegment], RoundLimits], RoundCleaner]
 
@@ -55,6 +59,7 @@ def state_of(log: UnifiedLog, high_watermark: int, checkpoint: int | None) -> Lo
         log.log_start_offset,
         log.log_end_offset,
         high_watermark,
+        log.last_stable_offset(high_watermark),
         log.recovery_point,
         checkpoint,
     )
@@ -107,6 +112,7 @@ class CleaningRound:
                 self._now_ms,
                 log.config.delete_retention_ms,
                 last_batches(log),
+                log.aborted_transactions_across(end),
             ),
         )
         try:
@@ -115,12 +121,6 @@ class CleaningRound:
             if self._is_intact(segments):
                 raise
             return  # the files changed while they were read
-        if cleaner.map_end <= self._to_clean.first_dirty_offset:
-            raise UnsupportedForMessageFormat(
-                f"{log.directory}: offset {cleaner.map_end} begins a transactional or control batch, and such"
-                " batches are not compacted yet",
-                hint="",
-            )
         segments = [each for each in segments if each.base_offset < cleaner.map_end]
         states = [_state_of_segment(each, log.config) for each in segments]
         for group in segment_groups(states, log.config, end):
@@ -145,11 +145,13 @@ class CleaningRound:
         """Replace the segments *old*; return whether that was done."""
         log = self._log
         replacement = log.start_replacement(
-            log.segments.index_of(old[0].base_offset), len(old), decided_below=cleaner.map_end
+            log.segments.index_of(old[0].base_offset),
+            len(old),
+            decided_below=self._to_clean.high_watermark,
         )
         sources = [_source(each) for each in old]
         try:
-            yield lambda: replacement.write(cleaner.cleaned(sources))
+            yield lambda: replacement.write(cleaner.cleaned(sources), cleaner.kept_aborted)
             yield replacement.publish
         except Exception:
             is_cut = replacement.is_cancelled

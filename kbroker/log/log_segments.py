@@ -163,6 +163,14 @@ class LogSegments(Sequence[LogSegment]):
                 break
         return aborted
 
+    def aborted_transactions_across(self, offset: int) -> list[AbortedTransaction]:
+        """Return the aborted transactions that begin below *offset*, where a segment begins, and end behind it."""
+        aborted: list[AbortedTransaction] = []
+        for segment in self._segments[self.index_of(offset) :]:
+            if segment.transaction_index.collect(offset, offset, aborted):
+                break
+        return aborted
+
     def _upper_bound(self, number: int, found: LogSlice) -> int:
         """Return an offset that is not below the end of *found*.
 

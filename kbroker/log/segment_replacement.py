@@ -5,7 +5,7 @@ Theory of operation
 The new segment has the base offset of the run's first segment, and holds batches with offsets of the run, not
 necessarily all. The owner and the pool take turns:
 
-    1  pool   `write`: the new segment as .cleaned, with the aborted transactions of the old ones, synced
+    1  pool   `write`: the new segment as .cleaned, with the aborted transactions that stay, synced
     2  pool   `publish`: the .gap file becomes .swap, synced
     3  pool   `publish`: the segment becomes .swap, synced; from here on recovery completes the replacement
     4  owner  `LogSegments.replace`: the new segment is in the list; the files of the old ones become .deleted
@@ -33,11 +33,12 @@ Owner: each method names its thread.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import Final, NamedTuple
 
+from kbroker.log.core.cleaned_transactions import AbortedTransaction
 from kbroker.log.disk import CREATE, Buffer, Disk, read_file, sync_file, unlink_if_there, write_all
 from kbroker.log.log_segment import GAP_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, LogSegment, write_gap
 from kbroker.log.transaction_index import SUFFIX as TRANSACTIONS_SUFFIX
@@ -100,11 +101,16 @@ class SegmentReplacement:
 
     # Pool
 
-    def write(self, batches: Iterable[Buffer]) -> None:
+    def write(
+        self,
+        batches: Iterable[Buffer],
+        aborted: Callable[[], Iterable[AbortedTransaction]] | None = None,
+    ) -> None:
         """Write the new segment: buffers of whole batches, in the order of their offsets, all within the run.
 
-        Slow. Raise CorruptMessage for a batch that cannot be in the run, OSError. Nothing is replaced then, and the
-        caller cancels.
+        *aborted* gives what stays of the transaction indexes, and is called behind the last batch; without it, all
+        entries of the old segments stay. Slow. Raise CorruptMessage for a batch that cannot be in the run, OSError.
+        Nothing is replaced then, and the caller cancels.
         """
         segment = self.segment
         limit = self.following.base_offset
@@ -135,10 +141,9 @@ class SegmentReplacement:
                     raise CorruptMessage(f"{segment.path}: a buffer ends within a batch")
                 write_all(self._disk, fd, [buffer], position)
                 segment.spill_indexes()
-            # The markers may be gone, but readers of what is left need the entries.
-            for old in self.old:
-                for entry in old.transaction_index.entries():
-                    segment.transaction_index.append(entry)
+            for entry in self._all_aborted() if aborted is None else aborted():
+                segment.transaction_index.append(entry)
+                segment.spill_indexes()
             segment.seal()
             self._disk.fsync(fd)
         finally:
@@ -152,6 +157,10 @@ class SegmentReplacement:
             sync_file(self._disk, self._gap_path(CLEANED_SUFFIX))
             self._gap_suffix = CLEANED_SUFFIX
         self._disk.sync_dir(self._directory)
+
+    def _all_aborted(self) -> Iterator[AbortedTransaction]:
+        for old in self.old:
+            yield from old.transaction_index.entries()
 
     def publish(self) -> bool:
         """Give the new segment the names by which recovery completes the replacement; False if it was cancelled.

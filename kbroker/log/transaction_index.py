@@ -19,10 +19,20 @@ from struct import Struct
 from typing import Final
 
 from kbroker.log.core.cleaned_transactions import AbortedTransaction
-from kbroker.log.disk import READ, READ_WRITE, Disk, replace_file, unlink_if_there, write_all
+from kbroker.log.disk import (
+    READ,
+    READ_WRITE,
+    Buffer,
+    Disk,
+    replace_file,
+    unlink_if_there,
+    write_all,
+)
 from kclient.wire.errors import CorruptMessage
 
 SUFFIX: Final = ".txnindex"
+
+ENTRY_BYTES: Final = 34
 
 _ENTRY: Final = Struct(">hqqqq")
 _VERSION: Final = 0
@@ -60,16 +70,15 @@ class TransactionIndex:
 
     def append(self, entry: AbortedTransaction) -> None:
         """Add an entry, in memory; `write_out` brings it to the file."""
-        self._pending.append(_packed(entry))
+        self._pending.append(packed(entry))
 
     def entries(self, start: int = 0) -> Iterator[AbortedTransaction]:
         """Yield the entries from number *start* on. Raise CorruptMessage for an entry of another version."""
         on_disk = self._entries_on_disk()
         for number in range(start, on_disk, _AT_ONCE):
-            for row in _ENTRY.iter_unpack(self._read(number, min(_AT_ONCE, on_disk - number))):
-                yield self._unpacked(row)
-        for packed in self._pending[max(start - on_disk, 0) :]:
-            yield self._unpacked(_ENTRY.unpack(packed))
+            yield from unpacked(self._read(number, min(_AT_ONCE, on_disk - number)), self.path)
+        for pending in self._pending[max(start - on_disk, 0) :]:
+            yield from unpacked(pending, self.path)
 
     def collect(self, fetch_offset: int, upper_bound: int, found: list[AbortedTransaction]) -> bool:
         """Add to *found* the transactions that overlap *fetch_offset* up to *upper_bound*, which is not in the range.
@@ -136,7 +145,7 @@ class TransactionIndex:
                 break
             last = last_offset
             end += _ENTRY.size
-        right = content[:end] + b"".join(map(_packed, entries))
+        right = content[:end] + b"".join(map(packed, entries))
         self._pending = []
         self._on_disk = len(right) // _ENTRY.size
         if right == content:
@@ -144,12 +153,6 @@ class TransactionIndex:
         replace_file(self._disk, self.path, right)
         self.has_file = True
         return True
-
-    def _unpacked(self, row: tuple[int, ...]) -> AbortedTransaction:
-        version, *fields = row
-        if version != _VERSION:
-            raise CorruptMessage(f"{self.path}: version {version} of an entry is not known")
-        return AbortedTransaction(*fields)
 
     def _content(self) -> bytes:
         try:
@@ -169,8 +172,8 @@ class TransactionIndex:
 
     def _last_offset(self, number: int) -> int:
         on_disk = self._entries_on_disk()
-        packed = self._pending[number - on_disk] if number >= on_disk else self._read(number, 1)
-        return int(_ENTRY.unpack(packed)[3])
+        entry = self._pending[number - on_disk] if number >= on_disk else self._read(number, 1)
+        return int(_ENTRY.unpack(entry)[3])
 
     def _entries_on_disk(self) -> int:
         if self._on_disk == _UNKNOWN:
@@ -190,5 +193,39 @@ class TransactionIndex:
             self._disk.close(fd)
 
 
-def _packed(entry: AbortedTransaction) -> bytes:
+# Entries without an index
+
+
+def entries_of(disk: Disk, path: str) -> Iterator[AbortedTransaction]:
+    """Yield the entries of the file *path*, of a sealed segment; none if there is no file.
+
+    For another process or thread than the owner's: a file that is deleted meanwhile is read to its end. Slow. Raise
+    OSError, CorruptMessage.
+    """
+    try:
+        fd = disk.open(path, READ)
+    except FileNotFoundError:
+        return
+    try:
+        position = 0
+        while content := disk.pread(fd, _AT_ONCE * ENTRY_BYTES, position):
+            whole = len(content) // ENTRY_BYTES * ENTRY_BYTES
+            if not whole:
+                raise CorruptMessage(f"{path}: byte {position}: no whole entry")
+            yield from unpacked(content[:whole], path)
+            position += whole
+    finally:
+        disk.close(fd)
+
+
+def packed(entry: AbortedTransaction) -> bytes:
+    """Return an entry in the format of the file."""
     return _ENTRY.pack(_VERSION, *entry)
+
+
+def unpacked(entries: Buffer, path: str) -> Iterator[AbortedTransaction]:
+    """Yield whole *entries* in the format of the file *path*. Raise CorruptMessage for another version."""
+    for version, *fields in _ENTRY.iter_unpack(entries):
+        if version != _VERSION:
+            raise CorruptMessage(f"{path}: version {version} of an entry is not known")
+        yield AbortedTransaction(*fields)

@@ -541,6 +541,16 @@ class UnifiedLog:
         except OSError as error:
             raise KafkaStorageError(f"{self.directory}: a transaction index: {error}") from error
 
+    def aborted_transactions_across(self, offset: int) -> list[AbortedTransaction]:
+        """Return the aborted transactions that begin below *offset*, where a segment begins, and end behind it.
+
+        All of them, if *offset* is not above the last stable offset. Raise KafkaStorageError, CorruptMessage.
+        """
+        try:
+            return self.segments.aborted_transactions_across(offset)
+        except OSError as error:
+            raise KafkaStorageError(f"{self.directory}: a transaction index: {error}") from error
+
     def search_for_timestamp(
         self, timestamp: int, from_offset: int
     ) -> timestamps.Search | int | None:

@@ -1,19 +1,31 @@
 """Transactions as the log cleaner passes them: which batches are aborted, and which markers may go.
 
+Theory of operation
+===================
 The batches of a log come here in the order of their offsets, each once in a pass (Kafka's CleanedTransactionMetadata).
+The transaction index gives the aborted transactions. It is read as far as the pass has got: the last stable offset in
+an entry is not above the first offset of any later entry. So memory holds the transactions that are open at one offset.
+
+The index decides which records are removed for ever, and has no checksum. So each marker is compared with it: one that
+contradicts the index raises CorruptMessage.
 
 Invariants:
 1. The records of an aborted transaction are discarded; those of others are not.
-2. A marker may be discarded only if no batch of its transaction was passed: a reader of the batch needs it.
+2. A marker may be discarded only if no batch of its transaction stays, not even one without records: a reader of such a
+   batch needs the marker, and recovery would find an open transaction.
+3. An entry of the index is kept if its marker was passed and a batch of its transaction stays. So an entry has a
+   marker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from heapq import heappop, heappush
 from typing import NamedTuple
 
-from kclient.wire.batches import BatchInfo
-from kclient.wire.records import ABORT, COMMIT
+from kclient.wire.batches import LARGEST_OFFSET, BatchInfo, Buffer
+from kclient.wire.errors import CorruptMessage
+from kclient.wire.records import transaction_marker
 
 
 class AbortedTransaction(NamedTuple):
@@ -28,40 +40,70 @@ class AbortedTransaction(NamedTuple):
 
 
 class CleanedTransactions:
-    """One pass over a log with the *aborted* transactions of it."""
+    """One pass over a log, or over a part of it, with the *aborted* transactions that reach into it.
+
+    *aborted* is in the order of the markers, and is read lazily.
+    """
 
     def __init__(self, aborted: Iterable[AbortedTransaction] = ()) -> None:
-        self._to_come = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
-        """Those that begin behind the last batch; the next one is the last."""
-        self._aborted: dict[int, bool] = {}
-        """Whether a batch was passed of each producer's aborted transaction that is open here."""
-        self._committed: set[int] = set()
-        """Producers with a batch of a transaction that is open here, and not aborted."""
+        self._index = iter(aborted)
+        self._begun_below = -1
+        """Every entry that is not read yet has its first offset at or above this."""
+        self._to_come: list[tuple[int, AbortedTransaction]] = []
+        """A heap, by first offset, of entries that begin behind the last batch."""
+        self._aborted: dict[int, AbortedTransaction] = {}
+        """The aborted transactions that are open here, by producer id."""
+        self._passed: dict[int, bool] = {}
+        """The open transactions of which a batch was passed, by producer id: whether a batch stays."""
+        self.kept: list[AbortedTransaction] = []
+        """The entries that are kept, of the markers that were passed; the caller may clear it."""
 
-    def discards(self, info: BatchInfo, control_type: int | None = None) -> bool:
-        """Pass the next batch; return whether its records, or the marker in it, may go.
-
-        *control_type* is that of a control batch; None for a control batch without its record.
-        """
-        while self._to_come and self._to_come[-1].first_offset <= info.last_offset:
-            self._aborted.setdefault(self._to_come.pop().producer_id, False)
-        if info.is_control:
-            return self._discards_marker(info.producer_id, control_type)
-        if not info.is_transactional:
+    def is_aborted(self, info: BatchInfo) -> bool:
+        """Pass a batch that is no control batch; return whether its records are aborted."""
+        if not info.is_transactional or info.producer_id < 0:
             return False
-        if info.producer_id in self._aborted:
-            self._aborted[info.producer_id] = True
-            return True
-        self._committed.add(info.producer_id)
-        return False
+        self._begin_up_to(info.last_offset)
+        self._passed.setdefault(info.producer_id, False)
+        return info.producer_id in self._aborted
 
-    def _discards_marker(self, producer_id: int, control_type: int | None) -> bool:
-        if control_type is None:
-            return True
-        if control_type == ABORT:
-            return not self._aborted.pop(producer_id, False)
-        if control_type == COMMIT:
-            has_batches = producer_id in self._committed
-            self._committed.discard(producer_id)
-            return not has_batches
-        return False
+    def batch_stays(self, info: BatchInfo) -> None:
+        """Record that the batch that was passed last stays, if need be without records."""
+        if info.producer_id in self._passed:
+            self._passed[info.producer_id] = True
+
+    def may_discard_marker(self, buf: Buffer, info: BatchInfo) -> bool:
+        """Pass the control batch *info* of *buf*; return whether it may go. Raise CorruptMessage."""
+        marker = transaction_marker(buf, info)
+        if marker is None or info.producer_id < 0:
+            return (
+                not info.record_count
+            )  # an earlier round removed the marker; other control batches stay
+        self._begin_up_to(info.last_offset)
+        entry = self._aborted.pop(info.producer_id, None)
+        is_known = info.producer_id in self._passed
+        has_batches = self._passed.pop(info.producer_id, False)
+        if marker.is_aborted:
+            is_right = not is_known if entry is None else entry.last_offset == info.last_offset
+        else:
+            is_right = entry is None
+        if not is_right:
+            raise CorruptMessage(
+                f"the transaction index contradicts the marker at offset {info.last_offset} of producer"
+                f" {info.producer_id}: it has {entry or 'no aborted transaction'}"
+            )
+        if entry is not None and has_batches:
+            self.kept.append(entry)
+        return not has_batches
+
+    def _begin_up_to(self, offset: int) -> None:
+        """Open the aborted transactions that begin up to *offset*."""
+        while self._begun_below <= offset:
+            entry = next(self._index, None)
+            if entry is None:
+                self._begun_below = LARGEST_OFFSET + 1
+                break
+            self._begun_below = entry.last_stable_offset
+            heappush(self._to_come, (entry.first_offset, entry))
+        while self._to_come and self._to_come[0][0] <= offset:
+            entry = heappop(self._to_come)[1]
+            self._aborted[entry.producer_id] = entry

@@ -4,7 +4,7 @@ The words are Kafka's (LogCleanerManager): a log is *clean* below its first dirt
 *cleanable* up to its first uncleanable offset. All functions are pure; `LogState` is what they know of a log.
 
 Invariants:
-1. Nothing is cleaned at or above the high watermark, the active segment, what is not synced, and the first dirty
+1. Nothing is cleaned at or above the last stable offset, the active segment, what is not synced, and the first dirty
    segment with a record younger than min.compaction.lag.ms.
 2. The first uncleanable offset is the base offset of a segment.
 3. A group's segments are side by side; they fit one segment by bytes, by index bytes and by offsets. They are not more
@@ -48,6 +48,8 @@ class LogState(NamedTuple):
     log_start_offset: int
     log_end_offset: int
     high_watermark: int
+    last_stable_offset: int
+    """At most the high watermark: no transaction that begins below is open."""
     synced_below: int
     """The recovery point."""
     checkpoint: int | None
@@ -63,6 +65,8 @@ class LogToClean(NamedTuple):
     cleanable_bytes: int
     is_overdue: bool
     """Whether a dirty record is older than max.compaction.lag.ms."""
+    high_watermark: int = 0
+    """All by which this was decided is below."""
 
     @property
     def cleanable_ratio(self) -> float:
@@ -91,14 +95,14 @@ def log_to_clean(log: LogState, config: LogConfig, now_ms: int) -> LogToClean:
     first_dirty = first_dirty_offset(log)
     bases = [segment.base_offset for segment in segments]
     dirty = segments[max(bisect_right(bases, first_dirty) - 1, 0) : -1]
-    limits = [log.high_watermark, log.synced_below, bases[-1]]
+    limits = [log.high_watermark, log.last_stable_offset, log.synced_below, bases[-1]]
     if config.min_compaction_lag_ms > 0:
         youngest = now_ms - config.min_compaction_lag_ms
         limits += [each.base_offset for each in dirty if each.max_timestamp > youngest][:1]
     index = max(bisect_right(bases, min(limits)) - 1, 0)  # rounded down to a whole segment
     end = bases[index]
     if end <= first_dirty:
-        return LogToClean(first_dirty, first_dirty, 0, 0, False)
+        return LogToClean(first_dirty, first_dirty, 0, 0, False, log.high_watermark)
     dirty = [each for each in dirty if each.base_offset < end]
     oldest = now_ms - config.max_compaction_lag_ms
     return LogToClean(
@@ -107,6 +111,7 @@ def log_to_clean(log: LogState, config: LogConfig, now_ms: int) -> LogToClean:
         sum(each.size for each in segments if each.base_offset < first_dirty),
         sum(each.size for each in dirty),
         any(0 < each.first_timestamp < oldest for each in dirty),
+        log.high_watermark,
     )
 
 

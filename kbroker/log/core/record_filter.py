@@ -2,13 +2,16 @@
 
 Theory of operation
 ===================
-A batch above the end of the offset map stays as it is. Below, a record stays if the map has no later offset of its key.
+A batch above the end of the offset map stays as it is. Below, the records of an aborted transaction go, and another
+record stays if the map has no later offset of its key.
 A tombstone that is the last record of its key stays until the delete horizon of its batch (KIP-534): the first round
 that keeps it sets the horizon to now + delete.retention.ms, in attribute bit 6 and the base timestamp. A record without
 a key goes.
 
 Records that stay are copied as bytes. Base offset and base timestamp stay, so their deltas hold; only a new horizon
 changes the base timestamp, and the timestamp deltas are encoded again.
+
+A marker stays as long as a batch of its transaction does, and then until a delete horizon, as a tombstone.
 
 Invariants:
 1. A record that stays keeps its offset, timestamp, key, value and headers.
@@ -31,6 +34,7 @@ from kclient.wire.batches import (
     CODEC_MASK,
     DELETE_HORIZON,
     HEADER_SIZE,
+    IN_TRANSACTION,
     NO_TIMESTAMP,
     BatchInfo,
     Buffer,
@@ -40,7 +44,6 @@ from kclient.wire.compression import compress, decompress
 from kclient.wire.errors import InvalidRecord
 from kclient.wire.record_cursor import RecordCursor
 from kclient.wire.record_writer import varint
-from kclient.wire.records import control_type
 
 
 class LastBatch(NamedTuple):
@@ -76,15 +79,14 @@ class KeptRecord(NamedTuple):
 
 
 class RecordFilter:
-    """Filters the batches of one log, in order, by *offset_map*."""
+    """Filters the batches of one log, all of them and in order, by *offset_map* and *transactions*."""
 
     def __init__(
         self,
         offset_map: OffsetMap,
         round_: CleaningRound,
-        transactions: CleanedTransactions | None = None,
+        transactions: CleanedTransactions,
     ) -> None:
-        """Without *transactions* transactional and control batches stay as they are."""
         self._map = offset_map
         self._round = round_
         self._transactions = transactions
@@ -93,20 +95,29 @@ class RecordFilter:
     def filter(self, buf: Buffer, info: BatchInfo) -> Buffer | None:
         """Return the checked batch *info* of *buf* without the records that go; None if the batch goes.
 
-        Raise InvalidRecord for records that do not add up, and what `decompress` raises.
+        Raise InvalidRecord for records that do not add up, CorruptMessage for a transaction index that contradicts a
+        marker, and what `decompress` raises.
         """
+        self.records_read += info.record_count
+        if not info.attributes & IN_TRANSACTION:
+            return self._filtered(buf, info, is_discarded=False)
+        transactions = self._transactions
+        if info.is_control:
+            may_go = transactions.may_discard_marker(buf, info)
+            return self._filtered(buf, info, is_discarded=may_go)
+        kept = self._filtered(buf, info, is_discarded=transactions.is_aborted(info))
+        if kept is not None:
+            transactions.batch_stays(info)
+        return kept
+
+    def _filtered(self, buf: Buffer, info: BatchInfo, *, is_discarded: bool) -> Buffer | None:
+        """Return what stays of a batch; *is_discarded*: its records are aborted, or its marker may go."""
         whole = memoryview(buf)[info.position : info.end]
         count = info.record_count
-        self.records_read += count
-        if info.base_offset >= self._round.map_end or (
-            self._transactions is None and (info.is_transactional or info.is_control)
-        ):
+        if info.base_offset >= self._round.map_end:
             self.records_kept += count
             return whole
         raw = bytes(decompress(info.codec, whole[HEADER_SIZE:])) if count else b""
-        is_discarded = self._transactions is not None and self._transactions.discards(
-            info, _control_type(raw) if info.is_control and count else None
-        )
         horizon = info.base_timestamp if info.has_delete_horizon else None
         is_over = horizon is not None and horizon <= self._round.now_ms
         goes_whole = is_discarded and (is_over or not info.is_control)
@@ -223,9 +234,3 @@ def _without_records(info: BatchInfo) -> bytes:
         producer_epoch=info.producer_epoch,
         base_sequence=info.base_sequence,
     )
-
-
-def _control_type(raw: bytes) -> int:
-    cursor = RecordCursor(raw)
-    cursor.next()
-    return control_type(raw[cursor.key_start : cursor.key_start + max(cursor.key_size, 0)])

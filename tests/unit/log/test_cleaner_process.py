@@ -12,10 +12,14 @@ import pytest
 
 from kbroker.log.cleaner import Cleaner, CleanerSizes, RoundLimits, SourceSegment
 from kbroker.log.cleaner_process import CleanerProcess
+from kbroker.log.core.cleaned_transactions import AbortedTransaction
 from kbroker.log.core.record_filter import LastBatch
 from kbroker.log.disk import OS_DISK
+from kbroker.log.transaction_index import packed
+from kclient.wire.batches import iterate
 from kclient.wire.errors import CorruptMessage, UnknownServerError
-from kclient.wire.records import Record, encode_batch
+from kclient.wire.records import ABORT, Record, encode_batch
+from tests.kit.transactional_logs import marker, transactional
 from tests.kit.waiting import eventually
 
 SIZES = CleanerSizes(24 * 1_000, 0.9, 1 << 16)
@@ -64,6 +68,35 @@ def test_the_process_yields_what_the_cleaner_yields(
             pieces = list(there.cleaned(group))
             assert b"".join(pieces) == b"".join(here.cleaned(group))
         assert len(pieces) > 1
+
+
+def test_the_process_has_the_aborted_transactions_of_indexes_and_of_the_round(
+    process: CleanerProcess, tmp_path: Path
+) -> None:
+    batches = [
+        transactional(7, base_offset=0),
+        transactional(8, base_offset=1),
+        marker(7, ABORT, base_offset=2),
+        transactional(7, base_offset=3, sequence=1),
+        transactional(9, base_offset=4),
+    ]
+    path = tmp_path / "0.log"
+    path.write_bytes(b"".join(batches))
+    entries = [AbortedTransaction(7, 0, 2, 1)]
+    (tmp_path / "0.txnindex").write_bytes(b"".join(map(packed, entries)))
+    across = [AbortedTransaction(8, 1, 6, 3), AbortedTransaction(7, 3, 7, 4)]
+    segments = [SourceSegment(str(path), 0, path.stat().st_size)]
+    last_batches = {7: LastBatch(0, 0), 8: LastBatch(1, 0), 9: LastBatch(4, 0)}
+    limits = RoundLimits(0, 5, 5_000, 100, last_batches, across)
+    here, there = Cleaner(OS_DISK, segments, limits, SIZES), process.round(segments, limits)
+    for each in (here, there):
+        assert each.build_offset_map() == 5
+        found = b"".join(each.cleaned(segments))
+        # The one at 3 is no last batch: it goes. That of producer 9 is committed; its record has no key.
+        assert [(e.base_offset, e.record_count) for e in iterate(found)] == [
+            (0, 0), (1, 0), (2, 1), (4, 0),
+        ]  # fmt: skip
+        assert list(each.kept_aborted()) == entries
 
 
 def test_damage_and_errors_of_the_disk_come_as_what_they_are(

@@ -14,8 +14,9 @@ from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import TRANSACTIONAL, iterate, parse
 from kclient.wire.errors import CorruptMessage, KafkaStorageError
-from kclient.wire.records import Record, decode_batch, encode_batch
+from kclient.wire.records import ABORT, COMMIT, Record, decode_batch, encode_batch
 from tests.kit.logs import open_log, read_bytes
+from tests.kit.transactional_logs import marker
 
 SETTINGS = {
     "segment_bytes": 160,
@@ -180,16 +181,88 @@ def test_a_fenced_log_is_not_cleaned(log: UnifiedLog) -> None:
         log.start_replacement(0, 1)
 
 
-def test_a_round_ends_before_the_first_transactional_batch(tmp_path: Path) -> None:
+def put_transactional(log: UnifiedLog, key: bytes, producer: int, sequence: int = 0) -> None:
+    put(
+        log, key, b"v",
+        producer_id=producer, producer_epoch=0, base_sequence=sequence, attributes=TRANSACTIONAL,
+    )  # fmt: skip
+
+
+def end_transaction(log: UnifiedLog, producer: int, kind: int) -> None:
+    batch = marker(producer, kind)
+    log.append_as_leader(batch, parse(batch), 0, 1)
+
+
+def test_a_round_ends_before_the_first_open_transaction(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", **SETTINGS)
-    transaction = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
     for key in (b"a", b"b", b"a"):
         put(log, key, b"v")
-    put(log, b"b", b"v", attributes=TRANSACTIONAL, **transaction)
+    put_transactional(log, b"b", 5)
     for key in (b"b", b"c", b"d"):
         put(log, key, b"v")
     log.flush()
     cleaning = round_of(log)
     play(cleaning.steps())
-    assert cleaning.clean_below == 3
-    assert held(log)[:3] == [(1, b"b"), (2, b"a"), (3, b"b")]
+    assert cleaning.clean_below == 2  # where the segment with offset 3 begins
+    assert held(log)[:3] == [(0, b"a"), (1, b"b"), (2, b"a")]
+    end_transaction(log, 5, COMMIT)
+    put(log, b"e", b"v")
+    log.flush()
+    play(round_of(log).steps())
+    assert held(log)[:2] == [(2, b"a"), (4, b"b")]
+
+
+def test_an_aborted_record_supersedes_none_and_its_entry_goes_with_it(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", **SETTINGS)
+    put(log, b"a", b"v")
+    put_transactional(log, b"a", 5)
+    put_transactional(log, b"b", 6)
+    end_transaction(log, 5, ABORT)
+    put_transactional(log, b"c", 5, 1)
+    end_transaction(log, 6, ABORT)
+    end_transaction(log, 5, COMMIT)
+    put(log, b"d", b"v")
+    put(log, b"e", b"v")
+    log.flush()
+    log.producers.states.clear()  # they wrote nothing for a long time
+    play(round_of(log).steps())
+    assert [key for _, key in held(log) if key and len(key) == 1] == [b"a", b"c", b"d", b"e"]
+    assert [offset for offset, key in held(log) if key and len(key) > 1] == [3, 5, 6]  # markers
+    assert not [entry for each in log.segments for entry in each.transaction_index.entries()]
+
+
+def test_an_index_that_lacks_an_aborted_transaction_ends_the_round(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", **SETTINGS)
+    put(log, b"a", b"v")
+    put_transactional(log, b"a", 5)
+    end_transaction(log, 5, ABORT)
+    for key in (b"c", b"d", b"e"):
+        put(log, key, b"v")
+    log.flush()
+    for each in log.segments:
+        each.transaction_index.reset()
+    before = held(log)
+    with pytest.raises(
+        CorruptMessage, match=r"2\.log: the transaction index contradicts the marker"
+    ):
+        play(round_of(log).steps())
+    assert held(log) == before
+
+
+def test_a_marker_that_is_truncated_during_a_round_decides_nothing(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", **SETTINGS)
+    put(log, b"a", b"v")
+    put(log, b"b", b"v")
+    put_transactional(log, b"a", 5)
+    for key in (b"c", b"d", b"e"):
+        put(log, key, b"v")
+    end_transaction(log, 5, COMMIT)
+    log.flush()
+    cleaning = round_of(log)
+    steps = cleaning.steps()
+    directory = tmp_path / "t-0"
+    play(steps, until=lambda: any(each.name.endswith(".cleaned") for each in directory.iterdir()))
+    log.truncate_to(6)  # by an unclean election: the transaction is open again, and may be aborted
+    play(steps)
+    assert cleaning.clean_below is None
+    assert held(log)[:3] == [(0, b"a"), (1, b"b"), (2, b"a")]

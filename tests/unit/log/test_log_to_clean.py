@@ -30,6 +30,7 @@ def state(**changes: Any) -> LogState:
         log_start_offset=0,
         log_end_offset=40,
         high_watermark=40,
+        last_stable_offset=40,
         synced_below=40,
         checkpoint=None,
     )
@@ -47,10 +48,11 @@ def test_all_but_the_active_segment_may_be_cleaned() -> None:
     assert range_of(state(segments=segments(0))) == (0, 0)
 
 
-def test_nothing_at_or_above_the_high_watermark_or_not_synced_is_cleaned() -> None:
+def test_nothing_that_may_be_undone_or_is_not_synced_is_cleaned() -> None:
     assert range_of(state(high_watermark=29)) == (0, 20)
     assert range_of(state(high_watermark=9)) == (0, 0)
     assert range_of(state(synced_below=20)) == (0, 20)
+    assert range_of(state(last_stable_offset=29)) == (0, 20)
     assert range_of(state(checkpoint=20, high_watermark=15)) == (20, 20)
 
 
