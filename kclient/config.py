@@ -197,6 +197,11 @@ class ConsumerConfig(CommonConfig):
     )
     exclude_internal_topics: bool = _setting(True, "Patterns do not match internal topics.")
 
+    @property
+    def read_committed(self) -> bool:
+        """Whether isolation.level is read_committed."""
+        return self.isolation_level == "read_committed"
+
     def contradictions(self) -> list[str]:
         """Return the conflicts between settings."""
         problems = CommonConfig.contradictions(self)

@@ -298,8 +298,11 @@ class Consumer:
         return self._state(tp).high_watermark
 
     def lag(self, tp: TopicPartition) -> int | None:
-        """Return the number of records of *tp* from the position to the high watermark; None before the first fetch."""
-        return self._state(tp).lag
+        """Return the number of records of *tp* from the position to the end; None before the first fetch.
+
+        The end is the high watermark, with isolation.level=read_committed the last stable offset.
+        """
+        return self._state(tp).lag(read_committed=self.config.read_committed)
 
     @deferring
     async def beginning_offsets(

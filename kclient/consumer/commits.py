@@ -147,11 +147,19 @@ class Commits:
     async def committed(
         self, partitions: Iterable[TopicPartition], *, timeout: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the group's committed offset for each of *partitions*, None without a commit."""
+        """Return the group's committed offset for each of *partitions*, None without a commit.
+
+        With isolation.level=read_committed wait for open transactions that commit some of them (KIP-447).
+        """
         wanted = [TopicPartition(*tp) for tp in partitions]
         group = self._config.group_id
         found = await committed_offsets(
-            self._cluster, group, wanted, timeout=timeout, channel=OFFSETS_CHANNEL
+            self._cluster,
+            group,
+            wanted,
+            timeout=timeout,
+            require_stable=self._config.read_committed,
+            channel=OFFSETS_CHANNEL,
         )
         return {tp: found.get(tp) for tp in wanted}
 

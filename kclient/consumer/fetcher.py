@@ -201,7 +201,7 @@ class Fetcher:
             max_wait_ms=self._config.fetch_max_wait_ms,
             min_bytes=self._config.fetch_min_bytes,
             max_bytes=self._config.fetch_max_bytes,
-            isolation_level=int(self._config.isolation_level == "read_committed"),
+            isolation_level=int(self._config.read_committed),
             topics=request_data.topics,
             session_id=request_data.session_id,
             session_epoch=request_data.session_epoch,

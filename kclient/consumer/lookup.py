@@ -25,7 +25,7 @@ class OffsetLookup:
         answers = await list_offsets(
             self._cluster,
             {TopicPartition(*tp): at for tp, at in timestamps.items()},
-            read_committed=self._config.isolation_level == "read_committed",
+            read_committed=self._config.read_committed,
             timeout=timeout,
         )
         found = {}

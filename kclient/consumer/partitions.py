@@ -118,12 +118,15 @@ class PartitionState:
             self.decoded_from < len(self.decoded) or self.buffered or self.problem
         )
 
-    @property
-    def lag(self) -> int | None:
-        """The number of records from the position to the last known high watermark; never negative."""
-        if self.position is None or self.high_watermark is None:
+    def lag(self, *, read_committed: bool = False) -> int | None:
+        """Return the number of records from the position to the last known high watermark; never negative.
+
+        With *read_committed* it is up to the last stable offset: behind it nothing can be consumed yet (KIP-98).
+        """
+        end = self.last_stable_offset if read_committed else self.high_watermark
+        if self.position is None or end is None:
             return None
-        return max(0, self.high_watermark - self.position)
+        return max(0, end - self.position)
 
 
 class Partitions:

@@ -4,7 +4,9 @@ Theory of operation
 ===================
 `find` starts a search if a partition lacks a position and no search runs. A search requests the committed offsets of
 all of them from the coordinator, once, then offsets from the leaders for partitions without a valid commit. Each
-partition gets its position as soon as its leader has answered. A partition without a leader does not delay others; its
+partition gets its position as soon as its leader has answered. With isolation.level=read_committed the committed
+offsets are stable ones: while a transaction that commits offsets of these partitions is open, the search is repeated
+(KIP-447). Else the consumer would read again what that transaction has consumed. A partition without a leader does not delay others; its
 search is repeated after a backoff. An error that is not retriable is reported, and the search is repeated by the next
 poll.
 
@@ -121,6 +123,7 @@ class Positions:
                     self._config.group_id,
                     wanted,
                     timeout=self._config.default_api_timeout_ms / 1000,
+                    require_stable=self._config.read_committed,
                     retries=0,
                     channel=OFFSETS_CHANNEL,
                 )
@@ -140,7 +143,7 @@ class Positions:
         answers = await list_offsets_once(
             self._cluster,
             dict.fromkeys(asked, _RESET[self._config.auto_offset_reset]),
-            read_committed=self._config.isolation_level == "read_committed",
+            read_committed=self._config.read_committed,
         )
         for tp, answer in answers.items():
             if not isinstance(answer, KafkaError):

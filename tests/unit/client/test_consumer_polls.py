@@ -12,6 +12,7 @@ from kclient.errors import (
 from kclient.types import TopicPartition
 from kclient.wire.errors import CorruptMessage, ErrorCode, UnknownTopicOrPartition
 from kclient.wire.versions import ApiKey
+from tests.kit.paper_cluster import now
 from tests.kit.paper_consumer import PaperConsumer
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -275,6 +276,50 @@ def test_what_the_group_committed_comes_before_the_reset_policy():
     it.committed[T0] = 1
     it.assign(0, 1)
     assert it.records() == {0: [b"1"], 1: [b"0", b"1"]}
+
+
+def test_read_committed_waits_for_a_transaction_that_commits_offsets_of_its_partitions():
+    it = PaperConsumer(group_id="g", isolation_level="read_committed")
+    it.produce(0, b"0", b"1", b"2")
+    it.committed[T0] = 1
+    stable = it.paper.answers[ApiKey.OFFSET_FETCH]
+    asked = []
+
+    def unstable(request):
+        asked.append(request.require_stable)
+        response = stable(request)
+        if len(asked) < 3:
+            response.groups[0].topics[0].partitions[0].error_code = int(
+                ErrorCode.UNSTABLE_OFFSET_COMMIT
+            )
+        else:
+            it.committed[T0] = 2
+            response = stable(request)
+        return response
+
+    it.paper.answers[ApiKey.OFFSET_FETCH] = unstable
+    it.assign(0)
+    it.paper.pass_time(1.0)
+    assert it.records() == {0: [b"2"]}
+    assert asked == [True, True, True]
+    waiting = it.consumer.committed([T0])
+    it.paper.turn()
+    committed = now(waiting)
+    assert committed[T0].offset == 2
+    assert asked[-1]
+
+
+@pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
+def test_the_isolation_level_is_that_of_every_lookup_of_the_log_end(level):
+    it = PaperConsumer(isolation_level=level)
+    it.produce(0, b"0")
+    it.assign(0)
+    it.paper.pass_time(0.2)
+    ends = it.consumer.end_offsets([T0])
+    it.paper.pass_time(0.2)
+    assert now(ends) == {T0: 1}
+    asked = [a.message for a in it.paper.asked if a.api in (ApiKey.LIST_OFFSETS, ApiKey.FETCH)]
+    assert {each.isolation_level for each in asked} == {int(level == "read_committed")}
 
 
 def test_without_auto_offset_reset_a_partition_without_a_commit_is_an_error_and_others_continue():

@@ -348,7 +348,7 @@ def test_the_offsets_of_a_fetch_response_are_kept(paper):
     fetching.answer(part(0, high_watermark=25, last_stable_offset=20, log_start_offset=3))
     state = fetching.state()
     assert (state.high_watermark, state.last_stable_offset, state.log_start_offset) == (25, 20, 3)
-    assert state.lag == 20
+    assert state.lag() == 20
 
 
 def transactional(base_offset, producer_id, *values):

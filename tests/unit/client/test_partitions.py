@@ -121,9 +121,20 @@ def test_taking_returns_the_bytes():
 
 def test_lag_is_never_negative_and_unknown_before_the_first_fetch():
     state = some(T0).get(T0)
-    assert state.lag is None
+    assert state.lag() is None
     state.high_watermark = 5
     state.position = 3
-    assert state.lag == 2
+    assert state.lag() == 2
     state.position = 9
-    assert state.lag == 0
+    assert state.lag() == 0
+
+
+def test_with_read_committed_the_lag_is_up_to_the_last_stable_offset():
+    state = some(T0).get(T0)
+    state.position = 3
+    state.high_watermark = 9
+    assert state.lag(read_committed=True) is None
+    state.last_stable_offset = 5
+    assert state.lag(read_committed=True) == 2
+    state.position = 6
+    assert state.lag(read_committed=True) == 0
