@@ -39,6 +39,8 @@ __all__ = [
     "ProtocolError",
     "RecordDeserializationError",
     "SerializationError",
+    "TransactionAborted",
+    "TransactionStateError",
 ]
 
 
@@ -153,6 +155,17 @@ class LogTruncated(ClientError):
 
 class ConsumerLeftGroup(ClientError):
     """The consumer left its group; the text has the reason."""
+
+
+class TransactionStateError(ClientError):
+    """A call does not fit the state of the producer's transaction; the hint is the next step."""
+
+
+class TransactionAborted(ClientError):
+    """The transaction cannot be committed any more; `__cause__` is the first error, if there was one.
+
+    Also the error of its records that were not acknowledged: consumers with isolation.level=read_committed see none.
+    """
 
 
 class NoCommittedOffset(ClientError):

@@ -102,6 +102,16 @@ class ConsumerGroupMetadata(NamedTuple):
     group_instance_id: str | None = None
 
 
+class ProducerIdAndEpoch(NamedTuple):
+    """The id of a producer, and the epoch that fences earlier producers with its transactional id (KIP-98)."""
+
+    producer_id: int
+    epoch: int
+
+
+NO_PRODUCER = ProducerIdAndEpoch(-1, -1)
+
+
 class CloseResult(NamedTuple):
     """Counts of a closed producer: records delivered since its start, and records given up at close."""
 

@@ -23,9 +23,9 @@ from kclient.net.answers import error_of
 from kclient.net.cluster import Cluster
 from kclient.net.connection import Connection
 from kclient.net.group_offsets import Generation, commit_offsets, committed_offsets
-from kclient.net.transactions import FENCED, ProducerIdAndEpoch, Transactions
+from kclient.net.transactions import FENCED, Transactions
 from kclient.net.waiting import all_of
-from kclient.types import TopicPartition
+from kclient.types import ProducerIdAndEpoch, TopicPartition
 from kclient.wire.errors import (
     DuplicateSequenceNumber,
     InvalidProducerIdMapping,

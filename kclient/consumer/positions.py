@@ -4,11 +4,12 @@ Theory of operation
 ===================
 `find` starts a search if a partition lacks a position and no search runs. A search requests the committed offsets of
 all of them from the coordinator, once, then offsets from the leaders for partitions without a valid commit. Each
-partition gets its position as soon as its leader has answered. With isolation.level=read_committed the committed
-offsets are stable ones: while a transaction that commits offsets of these partitions is open, the search is repeated
-(KIP-447). Else the consumer would read again what that transaction has consumed. A partition without a leader does not delay others; its
+partition gets its position as soon as its leader has answered. A partition without a leader does not delay others; its
 search is repeated after a backoff. An error that is not retriable is reported, and the search is repeated by the next
 poll.
+
+With isolation.level=read_committed the committed offsets are stable ones: while a transaction with offsets of these
+partitions is open, the search is repeated (KIP-447). Else the consumer would read again what that transaction consumed.
 
 Invariants: 1. one search at a time. 2. a response to a request from before a seek or a new assignment changes nothing.
 Owner: the reactor's thread.

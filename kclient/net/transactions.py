@@ -3,15 +3,17 @@
 InitProducerId v0-5, AddPartitionsToTxn v0-3, AddOffsetsToTxn v0-4, TxnOffsetCommit v0-4, EndTxn v0-4.
 AddPartitionsToTxn v4+ is for brokers only.
 
-A request is repeated after an error response that lets it succeed later (CONCURRENT_TRANSACTIONS, another coordinator).
-It is never repeated after a lost answer: the first request may arrive later, in the midst of the next transaction of
-the same epoch. Then `AnswerLost` is raised, and the caller has to request a new epoch (KIP-890 has the cases).
+The functions send one request and raise its error. Kafka's rules for what follows are in
+`kclient/producer/transaction_manager.py`. `Transactions` has other rules, for a mirror. It repeats a request after an
+error response that lets it succeed later (CONCURRENT_TRANSACTIONS, another coordinator), and never after a lost answer:
+the first request may arrive later, in the midst of the next transaction of the same epoch. Then `AnswerLost` is raised,
+and the caller has to request a new epoch (KIP-890 has the cases).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from twisted.internet.defer import CancelledError
 
@@ -21,7 +23,13 @@ from kclient.net.cluster import Cluster
 from kclient.net.connection import Connection
 from kclient.net.coordinators import KeyType
 from kclient.net.group_offsets import by_topic
-from kclient.types import OffsetAndMetadata, TopicPartition
+from kclient.types import (
+    NO_PRODUCER,
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
 from kclient.wire.errors import ErrorCode, InvalidProducerEpoch, KafkaError, ProducerFenced
 from kclient.wire.schema.add_offsets_to_txn import AddOffsetsToTxnRequest
 from kclient.wire.schema.add_partitions_to_txn import (
@@ -58,15 +66,109 @@ class AnswerLost(ClientError):
     """A coordinator did not answer, or not finally: it may have handled the request, or handle it later."""
 
 
-class ProducerIdAndEpoch(NamedTuple):
-    """The id of a producer, and the epoch that fences earlier producers with its transactional id."""
+async def init_producer_id(
+    connection: Connection,
+    transactional_id: str,
+    transaction_timeout_ms: int,
+    current: ProducerIdAndEpoch = NO_PRODUCER,
+) -> ProducerIdAndEpoch:
+    """Request a producer id and a new epoch; with *current* (v3+) only if it is still the latest (KIP-360)."""
+    request = InitProducerIdRequest(transactional_id, transaction_timeout_ms, *current)
+    response = await connection.request(ApiKey.INIT_PRODUCER_ID, None, request)
+    _check(response.error_code, transactional_id)
+    return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
 
-    producer_id: int
-    epoch: int
+
+async def add_partitions(
+    connection: Connection,
+    transactional_id: str,
+    producer: ProducerIdAndEpoch,
+    tps: Iterable[TopicPartition],
+) -> None:
+    """Add partitions to the transaction, and begin it with the first ones: all of them, or none."""
+    topics = [AddPartitionsToTxnTopic(*topic) for topic in by_topic(sorted(tps)).items()]
+    request = AddPartitionsToTxnRequest(transactional_id, *producer, topics)
+    version = connection.version_for(ApiKey.ADD_PARTITIONS_TO_TXN)
+    response = await connection.request(
+        ApiKey.ADD_PARTITIONS_TO_TXN, min(version, _LAST_VERSION_OF_CLIENTS), request
+    )
+    for topic in response.results_by_topic_v3_and_below:
+        for each in topic.results_by_partition:
+            if each.partition_error_code != ErrorCode.OPERATION_NOT_ATTEMPTED:
+                about = f"{topic.name}-{each.partition_index} in "
+                _check(each.partition_error_code, transactional_id, about)
+
+
+async def add_offsets(
+    connection: Connection, transactional_id: str, producer: ProducerIdAndEpoch, group: str
+) -> None:
+    """Add the offsets of *group* to the transaction, and begin it if nothing is in it yet."""
+    request = AddOffsetsToTxnRequest(transactional_id, *producer, group)
+    response = await connection.request(ApiKey.ADD_OFFSETS_TO_TXN, None, request)
+    _check(response.error_code, transactional_id)
+
+
+async def commit_transactional_offsets(
+    connection: Connection,
+    transactional_id: str,
+    producer: ProducerIdAndEpoch,
+    member: ConsumerGroupMetadata,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+) -> None:
+    """Send *offsets* to the coordinator of the group, which commits them with the transaction.
+
+    The group refuses them if *member* is not in the generation any more (v3+, KIP-447). Raise the first error that is
+    not retriable, else the first one.
+    """
+    topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
+    for tp, each in sorted(offsets.items()):
+        epoch = -1 if each.leader_epoch is None else each.leader_epoch
+        topics.setdefault(tp.topic, []).append(
+            TxnOffsetCommitRequestPartition(tp.partition, each.offset, epoch, each.metadata)
+        )
+    request = TxnOffsetCommitRequest(
+        transactional_id,
+        member.group_id,
+        *producer,
+        member.generation_id,
+        member.member_id,
+        member.group_instance_id,
+        [TxnOffsetCommitRequestTopic(*topic) for topic in topics.items()],
+    )
+    response = await connection.request(ApiKey.TXN_OFFSET_COMMIT, None, request)
+    problems = [
+        error_of(
+            each.error_code,
+            f"offset of group {member.group_id!r} in {topic.name}-{each.partition_index}, "
+            f"transaction {transactional_id!r}",
+        )
+        for topic in response.topics
+        for each in topic.partitions
+        if each.error_code
+    ]
+    if problems:
+        raise min(problems, key=lambda problem: problem.retriable)
+
+
+async def end_transaction(
+    connection: Connection, transactional_id: str, producer: ProducerIdAndEpoch, *, committed: bool
+) -> None:
+    """Commit or abort the transaction."""
+    request = EndTxnRequest(transactional_id, *producer, committed)
+    response = await connection.request(ApiKey.END_TXN, None, request)
+    _check(response.error_code, transactional_id)
+
+
+def _check(code: int, transactional_id: str, about: str = "") -> None:
+    if code:
+        raise error_of(code, f"{about}transaction {transactional_id!r}")
 
 
 class Transactions:
-    """The requests of one transactional id. *timeout* is in seconds, for one request with its repetitions."""
+    """The requests of one transactional id, repeated only where no request can arrive late.
+
+    *timeout* is in seconds, for one request with its repetitions.
+    """
 
     def __init__(self, cluster: Cluster, transactional_id: str, *, timeout: float) -> None:
         self._cluster = cluster
@@ -75,44 +177,24 @@ class Transactions:
 
     async def init_producer_id(self, transaction_timeout_ms: int) -> ProducerIdAndEpoch:
         """Fence earlier producers, end their transaction, and return the producer id with a new epoch."""
-        request = InitProducerIdRequest(self._id, transaction_timeout_ms)
-
-        async def ask(connection: Connection) -> ProducerIdAndEpoch:
-            response = await connection.request(ApiKey.INIT_PRODUCER_ID, None, request)
-            self._check(response.error_code)
-            return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
-
-        return await self._ask_coordinator(ask)
+        return await self._ask_coordinator(
+            lambda connection: init_producer_id(connection, self._id, transaction_timeout_ms)
+        )
 
     async def add_partitions(
         self, producer: ProducerIdAndEpoch, tps: Iterable[TopicPartition]
     ) -> None:
         """Add partitions to the transaction, and begin it with the first ones."""
-        topics = [AddPartitionsToTxnTopic(*topic) for topic in by_topic(sorted(tps)).items()]
-        request = AddPartitionsToTxnRequest(self._id, *producer, topics)
-
-        async def ask(connection: Connection) -> None:
-            version = connection.version_for(ApiKey.ADD_PARTITIONS_TO_TXN)
-            response = await connection.request(
-                ApiKey.ADD_PARTITIONS_TO_TXN, min(version, _LAST_VERSION_OF_CLIENTS), request
-            )
-            for topic in response.results_by_topic_v3_and_below:
-                for each in topic.results_by_partition:
-                    if each.partition_error_code != ErrorCode.OPERATION_NOT_ATTEMPTED:
-                        about = f"{topic.name}-{each.partition_index} in "
-                        self._check(each.partition_error_code, about)
-
-        await self._ask_coordinator(ask)
+        chosen = list(tps)
+        await self._ask_coordinator(
+            lambda connection: add_partitions(connection, self._id, producer, chosen)
+        )
 
     async def add_offsets(self, producer: ProducerIdAndEpoch, group: str) -> None:
         """Add the offsets of *group* to the transaction."""
-        request = AddOffsetsToTxnRequest(self._id, *producer, group)
-
-        async def ask(connection: Connection) -> None:
-            response = await connection.request(ApiKey.ADD_OFFSETS_TO_TXN, None, request)
-            self._check(response.error_code)
-
-        await self._ask_coordinator(ask)
+        await self._ask_coordinator(
+            lambda connection: add_offsets(connection, self._id, producer, group)
+        )
 
     async def commit_offsets(
         self,
@@ -121,41 +203,20 @@ class Transactions:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
     ) -> None:
         """Commit *offsets* for *group*, which has no members, when the transaction is committed."""
-        topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
-        for tp, each in sorted(offsets.items()):
-            epoch = -1 if each.leader_epoch is None else each.leader_epoch
-            topics.setdefault(tp.topic, []).append(
-                TxnOffsetCommitRequestPartition(tp.partition, each.offset, epoch, each.metadata)
-            )
-        request = TxnOffsetCommitRequest(
-            self._id,
+        outside = ConsumerGroupMetadata(group)
+        await self._ask(
             group,
-            *producer,
-            topics=[TxnOffsetCommitRequestTopic(*topic) for topic in topics.items()],
+            KeyType.GROUP,
+            lambda connection: commit_transactional_offsets(
+                connection, self._id, producer, outside, offsets
+            ),
         )
-
-        async def ask(connection: Connection) -> None:
-            response = await connection.request(ApiKey.TXN_OFFSET_COMMIT, None, request)
-            for topic in response.topics:
-                for each in topic.partitions:
-                    about = f"offset of group {group!r} in {topic.name}-{each.partition_index}, "
-                    self._check(each.error_code, about)
-
-        await self._ask(group, KeyType.GROUP, ask)
 
     async def end(self, producer: ProducerIdAndEpoch, *, committed: bool) -> None:
         """Commit or abort the transaction."""
-        request = EndTxnRequest(self._id, *producer, committed)
-
-        async def ask(connection: Connection) -> None:
-            response = await connection.request(ApiKey.END_TXN, None, request)
-            self._check(response.error_code)
-
-        await self._ask_coordinator(ask)
-
-    def _check(self, code: int, about: str = "") -> None:
-        if code:
-            raise error_of(code, f"{about}transaction {self._id!r}")
+        await self._ask_coordinator(
+            lambda connection: end_transaction(connection, self._id, producer, committed=committed)
+        )
 
     async def _ask_coordinator(self, ask: Callable[[Connection], Awaitable[T]]) -> T:
         return await self._ask(self._id, KeyType.TRANSACTION, ask)
