@@ -196,20 +196,30 @@ class ShardFence:
         ZooKeeperError: its `index` counts *operations*, without the check.
         """
         while True:
-            if self.resigned:
-                raise NotCoordinator
-            try:
-                results = await self.zookeeper.multi([self.check, *operations])
-                return results[1:]
-            except SessionExpired as error:
-                self.lost()
+            results = await self.write_once(operations)
+            if results is not None:
+                return results
+
+    async def write_once(self, operations: Sequence[Operation]) -> list[str | Stat | None] | None:
+        """Do as `write`, but return None if nothing was done because the check was stale.
+
+        The caller may then decide again: another request may have overtaken this one.
+        """
+        if self.resigned:
+            raise NotCoordinator
+        try:
+            results = await self.zookeeper.multi([self.check, *operations])
+            return results[1:]
+        except SessionExpired as error:
+            self.lost()
+            raise NotCoordinator from error
+        except ZooKeeperError as error:
+            if error.index != 0:
+                error.index = error.index - 1 if error.index is not None else None
+                raise
+            if not await self.still_leads():
                 raise NotCoordinator from error
-            except ZooKeeperError as error:
-                if error.index != 0:
-                    error.index = error.index - 1 if error.index is not None else None
-                    raise
-                if not await self.still_leads():
-                    raise NotCoordinator from error
+            return None
 
     async def reconnected(self) -> None:
         """Wait until ZooKeeper answers again; NotCoordinator if the fence is lost before."""

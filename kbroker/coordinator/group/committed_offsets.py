@@ -94,6 +94,15 @@ class GroupOffsets:
             self.has_offsets = True
             yield Create(group_offsets_path(self.group_id))
 
+    def position(self, topic: str, partition: int) -> int:
+        """Return the position of the offset, with the multis in flight; 0 without one (`core.pending_offsets`)."""
+        committed = self.committed.get(topic, {}).get(partition)
+        detail = self.details.get(topic, {}).get(partition)
+        return max(
+            committed.detail.position if committed is not None else 0,
+            detail.position if detail is not None else 0,
+        )
+
     def acknowledged(
         self, topic: str, partition: int, commit: OffsetCommit, timestamp_ms: int
     ) -> None:

@@ -1,13 +1,15 @@
 """The shards of the group coordinator: a partition of ``__consumer_offsets`` with its groups.
 
 Leadership, loading and unloading are those of `kbroker.coordinator.shards`. Members are restored with a fresh session
-timeout and without a rebalance. The offsets of a group are read with its first request for them.
+timeout and without a rebalance. The offsets of a group are read with its first request for them; those that are pending
+in transactions are loaded with the shard.
 
 Owner: the reactor's thread.
 """
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -15,12 +17,19 @@ from twisted.logger import Logger
 
 from kbroker.common.internal_topics import OFFSETS_TOPIC
 from kbroker.common.reactor import Clock
+from kbroker.common.turns import WorkerTurns
 from kbroker.coordinator.group.core.limits import GroupLimits
 from kbroker.coordinator.group.core.states import GroupState
 from kbroker.coordinator.group.group_metadata import GroupMetadata
 from kbroker.coordinator.group.group_store import group_ids, read_states
+from kbroker.coordinator.group.pending_offsets import (
+    ShardPendingOffsets,
+    list_pending,
+    read_pending,
+)
+from kbroker.coordinator.placement import partition_for
 from kbroker.coordinator.shard_fence import LeadershipConfirmer, ShardFence
-from kbroker.coordinator.shards import Shard, Shards
+from kbroker.coordinator.shards import IDS_PER_TURN, Shard, Shards
 from kbroker.zk.errors import ConnectionLoss, SessionExpired
 from kbroker.zk.interface import ZooKeeper
 from kclient.wire.error_codes import ErrorCode
@@ -48,6 +57,8 @@ class CoordinatorShard(Shard):
     """Groups with znodes; a group that is not in `groups` has only offsets."""
     loading: set[str] = field(default_factory=set)
     """Groups that are being read again or deleted."""
+    pending: ShardPendingOffsets = field(default_factory=ShardPendingOffsets)
+    """The offsets that are committed in open transactions."""
 
 
 class CoordinatorShards(Shards[CoordinatorShard]):
@@ -71,6 +82,9 @@ class CoordinatorShards(Shards[CoordinatorShard]):
         self._limits = limits
         self._now_ms = now_ms
         self._on_unloaded = on_unloaded
+        self._listings = 0
+        self._pending: tuple[int, dict[int, list[tuple[int, str]]]] = (0, {})
+        """The newest listing: its number, and the producer ids and groups with pending offsets by partition."""
 
     def _new_shard(self, fence: ShardFence) -> CoordinatorShard:
         return CoordinatorShard(fence)
@@ -83,11 +97,36 @@ class CoordinatorShards(Shards[CoordinatorShard]):
     # --- loading ------------------------------------------------------------------------------
 
     async def _list_ids(self, zookeeper: ZooKeeper) -> list[str]:
+        await self._list_pending(zookeeper)
         return await group_ids(zookeeper)
+
+    async def _list_pending(self, zookeeper: ZooKeeper) -> None:
+        """List the pending offsets of all partitions, once for the shards that are loaded together."""
+        self._listings += 1
+        number = self._listings
+        pending, problems = await list_pending(zookeeper)
+        for text in problems:
+            log.error("{problem}: it is ignored", problem=text)
+        found: dict[int, list[tuple[int, str]]] = {}
+        turns = WorkerTurns(self._clock, IDS_PER_TURN)
+        for producer_id, group_id in pending:
+            partition = partition_for(group_id, self._partition_count)
+            found.setdefault(partition, []).append((producer_id, group_id))
+            await turns.done()
+        # An older listing must not replace this one: it may be from before the election of these shards.
+        self._pending = max(self._pending, (number, found), key=itemgetter(0))
 
     async def _load_partition(self, shard: CoordinatorShard, ids: list[str]) -> None:
         states, problems = await read_states(shard.fence.zookeeper, ids)
         _report(problems)
+        pending = self._pending[1].get(shard.fence.partition, [])
+        shard.pending, problems = await read_pending(shard.fence.zookeeper, pending)
+        for text in problems:
+            log.error(
+                "{problem}: OffsetFetch that requires stable offsets answers UNKNOWN_SERVER_ERROR for the group, and "
+                "the transaction of the producer waits, until it is mended",
+                problem=text,
+            )
         if shard.fence.resigned:
             return
         shard.known.update(ids)

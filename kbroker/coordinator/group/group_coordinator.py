@@ -1,7 +1,7 @@
 """The group coordinator: the requests of group members, committing clients and administrators.
 
 `coordinator_shards` holds the groups of this broker; one group is a `group_metadata`; `offset_writer` writes the
-commits of all groups.
+commits of all groups, `transactional_offsets` those in transactions.
 
 An answer from memory is confirmed first (`shard_fence`): it is correct as if the coordinator had read
 ZooKeeper after the request arrived. Only Heartbeat accepts a confirmation that is `HEARTBEAT_CONFIRMATION` old. Kafka's
@@ -17,7 +17,7 @@ Owner: the reactor's thread.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -43,8 +43,14 @@ from kbroker.coordinator.group.core.states import GroupState
 from kbroker.coordinator.group.group_metadata import UNCONFIRMED, GroupMetadata
 from kbroker.coordinator.group.group_store import delete_tree
 from kbroker.coordinator.group.offset_writer import OffsetWriter
+from kbroker.coordinator.group.pending_offsets import UnstablePartitions
+from kbroker.coordinator.group.transactional_offsets import (
+    TransactionalCommit,
+    TransactionalOffsets,
+    Verify,
+)
 from kbroker.coordinator.shard_fence import LeadershipConfirmer
-from kbroker.zk.errors import ConnectionLoss, SessionExpired, ZooKeeperError
+from kbroker.zk.errors import ZooKeeperError
 from kbroker.zk.interface import Delete, Operation, ZooKeeper
 from kbroker.zk.znodes import LEGAL_TOPIC, group_offset_path
 from kclient.wire.error_codes import ErrorCode
@@ -55,7 +61,6 @@ from kclient.wire.errors import (
     KafkaError,
     NonEmptyGroup,
     NotCoordinator,
-    UnknownServerError,
     for_code,
 )
 
@@ -121,6 +126,10 @@ class GroupCoordinator:
                 clock, no_successor_at or (lambda _p, _e: clock.seconds()), is_alone
             ),
         )
+        self._transactional = TransactionalOffsets(
+            clock, self._shards, self._writer, now_ms, timeout=offsets_commit_timeout
+        )
+        self.end_transaction = self._transactional.end
         self.on_leadership = self._shards.on_leadership
         self.on_election = self._shards.on_election
         self.on_resignation = self._shards.on_resignation
@@ -246,7 +255,7 @@ class GroupCoordinator:
         shard = self._shards.locate(group_id)
         group = shard.groups.get(group_id) or self._shards.add_group(shard, group_id)
         if not group.znodes.offsets_known:
-            await self._load_offsets(group)
+            await group.load_offsets()
         now = self._clock.seconds()
         refused = group.machine.check_commit(member_id, group_instance_id, generation_id, now)
         if refused is ErrorCode.NONE and not group.fence.zookeeper_answers:
@@ -266,8 +275,42 @@ class GroupCoordinator:
                 self._shards.remove_group(group)
             return errors
         self._shards.add_known(group)
+        wanted = [self._with_position(group, *offset) for offset in wanted]
         written = iter(await self._writer.commit(group_id, wanted))
         return [next(written) if error is ErrorCode.NONE else error for error in errors]
+
+    def _with_position(
+        self, group: GroupMetadata, topic: str, partition: int, commit: OffsetCommit
+    ) -> tuple[str, int, OffsetCommit]:
+        """Return a commit that arrives now: after an offset of the partition that is pending in a transaction."""
+        shard = self._shards.partitions.get(group.fence.partition)
+        if shard is not None and shard.pending.has_partition(group.group_id, (topic, partition)):
+            known = group.znodes.offsets.position(topic, partition)
+            position = shard.pending.next_position(known)
+            commit = OffsetCommit(commit.offset, replace(commit.detail, position=position))
+        return topic, partition, commit
+
+    async def commit_in_transaction(
+        self,
+        group_id: str,
+        offsets: Sequence[tuple[str, int, OffsetCommit]],
+        commit: TransactionalCommit,
+        verify: Verify,
+    ) -> list[ErrorCode]:
+        """Make (topic, partition, commit) pending in an open transaction; return an error for each, in order.
+
+        *verify* asks the transaction coordinator for the transaction of *commit*.
+        """
+        errors = [self._check_offset(topic, commit.detail) for topic, _, commit in offsets]
+        wanted = {
+            (topic, partition): offset
+            for (topic, partition, offset), error in zip(offsets, errors, strict=True)
+            if error is ErrorCode.NONE
+        }
+        if not wanted:
+            return errors
+        written = await self._transactional.commit(group_id, wanted, commit, verify)
+        return [written if error is ErrorCode.NONE else error for error in errors]
 
     def _check_offset(self, topic: str, detail: CommitDetail) -> ErrorCode:
         if len(detail.metadata) > self._max_metadata:
@@ -276,24 +319,17 @@ class GroupCoordinator:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         return ErrorCode.NONE
 
-    async def _load_offsets(self, group: GroupMetadata) -> None:
-        """Have the offsets of *group* in memory. CoordinatorNotAvailable, NotCoordinator, UnknownServerError."""
-        try:
-            await group.znodes.load_offsets()
-        except ConnectionLoss as error:
-            raise CoordinatorNotAvailable(f"the offsets cannot be read: {error}") from None
-        except SessionExpired as error:
-            raise NotCoordinator(f"the offsets cannot be read: {error}") from None
-        except ZooKeeperError as error:
-            log.error("offsets of {group}: {error}", group=group.group_id, error=error)
-            raise UnknownServerError(f"the offsets cannot be read: {error}") from None
-
     async def offsets(self, group_id: str) -> GroupOffsets:
         """Return all committed offsets of a group.
 
         They are the coordinator's own: read, do not keep or change them.
         """
         return await self._offsets(await self._coordinated(group_id), group_id)
+
+    async def offsets_and_pending(self, group_id: str) -> tuple[GroupOffsets, UnstablePartitions]:
+        """Return the offsets as `offsets` does, and the partitions with an offset that a transaction commits."""
+        offsets = await self.offsets(group_id)
+        return offsets, self._shards.locate(group_id).pending.unstable(group_id)
 
     async def _offsets(self, shard: CoordinatorShard, group_id: str) -> GroupOffsets:
         group = shard.groups.get(group_id)
@@ -305,7 +341,7 @@ class GroupCoordinator:
             # An acknowledged offset stays valid while it cannot be read again: a commit in doubt counts as not done.
             group.znodes.offsets_read and not group.fence.zookeeper_answers
         ):
-            await self._load_offsets(group)
+            await group.load_offsets()
         return group.znodes.offsets
 
     async def delete_offsets(
@@ -323,7 +359,7 @@ class GroupCoordinator:
             raise CoordinatorNotAvailable
         group = shard.groups.get(group_id) or self._shards.add_group(shard, group_id)
         if not group.znodes.offsets_known:
-            await self._load_offsets(group)
+            await group.load_offsets()
         machine = group.machine
         if len(machine.members) and machine.protocol_type != "consumer":
             raise NonEmptyGroup
@@ -333,7 +369,7 @@ class GroupCoordinator:
             if subscribed is None or topic in subscribed:
                 errors.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
             else:
-                errors.append(await self._delete_offset(group, topic, partition))
+                errors.append(await self._delete_offset(shard, group, topic, partition))
         return errors
 
     async def drop_offsets(self, group_id: str, wanted: Sequence[tuple[str, int]]) -> int:
@@ -341,17 +377,20 @@ class GroupCoordinator:
         group = self._shards.group(group_id)
         if group is None:
             return 0
+        try:
+            await self._transactional.forget(self._shards.locate(group_id), group_id, set(wanted))
+        except KafkaError:
+            return 0
         errors = [await self._delete_known_offset(group, *offset) for offset in wanted]
         return errors.count(ErrorCode.NONE)
 
-    def topics_with_offsets(self, group_id: str) -> list[str]:
-        """Return the topics of the committed offsets of a group, as far as they are in memory."""
+    def topics_with_offsets(self, group_id: str) -> set[str]:
+        """Return the topics of the offsets of a group, committed or pending, as far as they are in memory."""
         group = self._shards.group(group_id)
-        return (
-            [t for t, ps in group.znodes.offsets.committed.items() if ps]
-            if group is not None
-            else []
-        )
+        if group is None:
+            return set()
+        pending = self._shards.locate(group_id).pending.unstable(group_id)
+        return pending.topics() | {t for t, ps in group.znodes.offsets.committed.items() if ps}
 
     async def expire_offsets(self, group_id: str, before_ms: int) -> int:
         """Delete the offsets that a group has not used since *before_ms*; return how many.
@@ -381,7 +420,9 @@ class GroupCoordinator:
         deleted = 0
         for topic, partition, committed in old:
             unchanged = group.znodes.offsets.committed.get(topic, {}).get(partition) is committed
-            pending = self._writer.is_pending(CommitKey(group_id, topic, partition))
+            pending = self._writer.is_pending(
+                CommitKey(group_id, topic, partition)
+            ) or shard.pending.has_partition(group_id, (topic, partition))
             if unchanged and not pending and group.unused_topics([topic]):
                 error = await self._delete_known_offset(group, topic, partition)
                 deleted += error is ErrorCode.NONE
@@ -390,16 +431,25 @@ class GroupCoordinator:
     def _unused_offsets(
         self, group: GroupMetadata, before_ms: int
     ) -> tuple[list[tuple[str, int, CommittedOffset]], bool]:
-        """Return the offsets of *group* that are unused since *before_ms*, and whether the whole group is unused."""
+        """Return the offsets of *group* that are unused since *before_ms*, and whether the whole group is unused.
+
+        An offset with another one that is pending in a transaction is in use, and so is the group.
+        """
+        shard = self._shards.locate(group.group_id)
+        pending = shard.pending.unstable(group.group_id)
         if not group.may_expire:
             unused = group.unused_topics(group.znodes.offsets.committed)
             return [
                 (topic, partition, committed)
                 for topic, partition, committed in group.znodes.offsets
-                if topic in unused and committed.timestamp_ms < before_ms
+                if topic in unused
+                and committed.timestamp_ms < before_ms
+                and (topic, partition) not in pending
             ], False
         table = list(group.znodes.offsets)
-        has_commits = self._writer.has_pending(group.group_id)
+        has_commits = self._writer.has_pending(group.group_id) or shard.pending.has_group(
+            group.group_id
+        )
         if group.machine.protocol_type is not None:
             newest = max(
                 [group.znodes.changed_ms, *(committed.timestamp_ms for _, _, committed in table)]
@@ -407,7 +457,11 @@ class GroupCoordinator:
             old = table if newest < before_ms and not has_commits else []
         else:
             newest = group.znodes.changed_ms
-            old = [entry for entry in table if entry[2].timestamp_ms < before_ms]
+            old = [
+                entry
+                for entry in table
+                if entry[2].timestamp_ms < before_ms and entry[:2] not in pending
+            ]
         return old, newest < before_ms and not has_commits and len(old) == len(table)
 
     async def _delete_known_offset(
@@ -437,13 +491,16 @@ class GroupCoordinator:
         group.znodes.offsets.forget(topic, partition)
         return ErrorCode.NONE
 
-    async def _delete_offset(self, group: GroupMetadata, topic: str, partition: int) -> ErrorCode:
-        """Delete an offset; if the znodes are not those in memory, read them and try again."""
+    async def _delete_offset(
+        self, shard: CoordinatorShard, group: GroupMetadata, topic: str, partition: int
+    ) -> ErrorCode:
+        """Delete an offset, and what is pending; if the znodes are not those in memory, read them and try again."""
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         for _ in range(DELETE_ATTEMPTS):
             try:
+                await self._transactional.forget(shard, group.group_id, {(topic, partition)})
                 if not group.znodes.offsets_known:
-                    await self._load_offsets(group)
+                    await group.load_offsets()
             except KafkaError as failure:
                 return failure.code
             error = await self._delete_known_offset(group, topic, partition)
@@ -500,7 +557,7 @@ class GroupCoordinator:
     async def _delete(self, shard: CoordinatorShard, group_id: str) -> None:
         """Delete a group of *shard*, from this turn on; errors as in `delete`."""
         group = shard.groups.get(group_id)
-        if group is None and group_id not in shard.known:
+        if group is None and group_id not in shard.known and not shard.pending.has_group(group_id):
             raise GroupIdNotFound
         if not shard.fence.zookeeper_answers:
             raise CoordinatorNotAvailable
@@ -515,7 +572,11 @@ class GroupCoordinator:
         shard.loading.add(group_id)
         shard.known.discard(group_id)
         try:
+            await self._transactional.forget_group(shard, group_id)
             await delete_tree(shard.fence, group_id)
+        except CoordinatorNotAvailable:
+            self._shards.reload(shard, group_id)
+            raise
         except ZooKeeperError as error:
             log.warn("group {group} is not deleted: {error}", group=group_id, error=error)
             self._shards.reload(shard, group_id)

@@ -38,8 +38,9 @@ from kbroker.coordinator.group.core.records import (
 from kbroker.coordinator.group.core.states import GroupState
 from kbroker.coordinator.group.group_znodes import GroupZnodes
 from kbroker.coordinator.shard_fence import ShardFence
+from kbroker.zk.errors import ConnectionLoss, SessionExpired, ZooKeeperError
 from kclient.wire.error_codes import ErrorCode
-from kclient.wire.errors import NotCoordinator
+from kclient.wire.errors import CoordinatorNotAvailable, NotCoordinator, UnknownServerError
 
 log = Logger()
 
@@ -196,6 +197,18 @@ class GroupMetadata:
         self._newest = None
         self._perform(self.machine.unload(error))
         self.znodes.unload()
+
+    async def load_offsets(self) -> None:
+        """Have the offsets in memory. CoordinatorNotAvailable, NotCoordinator, UnknownServerError."""
+        try:
+            await self.znodes.load_offsets()
+        except ConnectionLoss as error:
+            raise CoordinatorNotAvailable(f"the offsets cannot be read: {error}") from None
+        except SessionExpired as error:
+            raise NotCoordinator(f"the offsets cannot be read: {error}") from None
+        except ZooKeeperError as error:
+            log.error("offsets of {group}: {error}", group=self.group_id, error=error)
+            raise UnknownServerError(f"the offsets cannot be read: {error}") from None
 
     # --- effects ------------------------------------------------------------------------------
 

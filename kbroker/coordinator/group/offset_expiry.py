@@ -109,10 +109,14 @@ class OffsetExpiry:
             return
         for listing in self._coordinator.listing()[0] if deleted else ():
             try:
-                offsets = await self._coordinator.offsets(listing.group_id)
+                offsets, pending = await self._coordinator.offsets_and_pending(listing.group_id)
             except KafkaError:
                 continue
-            for offset in [(t, p) for t in deleted for p in offsets.partitions(t)]:
+            for offset in [
+                (t, p)
+                for t in deleted
+                for p in dict.fromkeys([*offsets.partitions(t), *pending.of_topic(t)])
+            ]:
                 # The topic may have been created again meanwhile. Commits are accepted for known topics only, so no
                 # commit of the new topic was accepted while the cache does not have it.
                 if not self._is_known(offset[0]):

@@ -76,6 +76,7 @@ from kbroker.zk.znodes.names import (
     LEGAL_TOPIC,
     LOG_DIR_EVENT_PREFIX,
     LOG_DIR_EVENTS,
+    PENDING_OFFSETS,
     PERSISTENT_PATHS,
     PREFERRED_REPLICA_ELECTION,
     PRODUCER_ID_BLOCK,
@@ -100,7 +101,11 @@ from kbroker.zk.znodes.topics import (
     partitions_path,
     topic_path,
 )
-from kbroker.zk.znodes.transactions import transactional_id_path
+from kbroker.zk.znodes.transactions import (
+    decode_pending_offsets_name,
+    pending_offsets_path,
+    transactional_id_path,
+)
 
 __all__ = [
     "BROKER_IDS",
@@ -121,6 +126,7 @@ __all__ = [
     "LEGAL_TOPIC",
     "LOG_DIR_EVENTS",
     "LOG_DIR_EVENT_PREFIX",
+    "PENDING_OFFSETS",
     "PERSISTENT_PATHS",
     "PREFERRED_REPLICA_ELECTION",
     "PRODUCER_ID_BLOCK",
@@ -151,6 +157,7 @@ __all__ = [
     "decode_offset",
     "decode_partition_state",
     "decode_partitions",
+    "decode_pending_offsets_name",
     "decode_producer_id_block",
     "decode_reassignment",
     "decode_topic",
@@ -183,6 +190,7 @@ __all__ = [
     "partition_path",
     "partition_state_path",
     "partitions_path",
+    "pending_offsets_path",
     "topic_path",
     "transactional_id_path",
     "unescape",

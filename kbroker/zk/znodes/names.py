@@ -36,6 +36,7 @@ PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 CONSUMERS = "/consumers"
 TRANSACTIONS = "/transactions"
 TRANSACTIONAL_IDS = "/transactions/ids"
+PENDING_OFFSETS = "/transactions/pending"
 
 PERSISTENT_PATHS = (
     CONSUMERS,
@@ -55,6 +56,7 @@ PERSISTENT_PATHS = (
     "/cluster",
     TRANSACTIONS,
     TRANSACTIONAL_IDS,
+    PENDING_OFFSETS,
 )
 """Made at the start of every broker where missing, so that watches and creates find parents."""
 

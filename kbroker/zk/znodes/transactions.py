@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.zk.znodes.groups import group_path
-from kbroker.zk.znodes.names import TRANSACTIONAL_IDS, escape
+from kbroker.zk.znodes.names import PENDING_OFFSETS, TRANSACTIONAL_IDS, escape, unescape
 
 
 def transactional_id_path(transactional_id: str) -> str:
@@ -11,6 +10,21 @@ def transactional_id_path(transactional_id: str) -> str:
     return f"{TRANSACTIONAL_IDS}/{escape(transactional_id)}"
 
 
-def pending_offsets_path(group: str, producer_id: int) -> str:
-    """Return /consumers/G/pending/P: the offsets that producer id P commits in its open transaction."""
-    return f"{group_path(group)}/pending/{producer_id:d}"
+def pending_offsets_path(producer_id: int, group: str) -> str:
+    """Return /transactions/pending/P,G: the offsets that producer id P commits to group G in its open transaction."""
+    return f"{PENDING_OFFSETS}/{producer_id:d},{escape(group)}"
+
+
+def decode_pending_offsets_name(name: str) -> tuple[int, str] | None:
+    """Return the producer id and the group of a child of /transactions/pending; None for another name."""
+    producer_id, comma, group = name.partition(",")
+    if not (
+        comma
+        and group
+        and len(producer_id) < 20
+        and producer_id.isascii()
+        and producer_id.isdigit()
+    ):
+        return None
+    found = int(producer_id), unescape(group)
+    return found if pending_offsets_path(*found) == f"{PENDING_OFFSETS}/{name}" else None

@@ -12,6 +12,7 @@ from kbroker.coordinator.group.committed_offsets import CommittedOffset, GroupOf
 from kbroker.coordinator.group.core.records import NO_DETAIL
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group.offset_expiry import OffsetExpiry
+from kbroker.coordinator.group.pending_offsets import UnstablePartitions
 from kbroker.zk.interface import ZooKeeper
 
 
@@ -36,23 +37,25 @@ class Groups:
     def __init__(self) -> None:
         self.dropped: list[tuple[str, int]] = []
         self.created: Deferred[None] | None = None
-        """What `offsets` waits for."""
+        """What `offsets_and_pending` waits for."""
 
     async def expire_offsets(self, _group_id: str, before_ms: int) -> int:
         return 0
 
-    def topics_with_offsets(self, _group_id: str) -> list[str]:
-        return ["again", "gone"]
+    def topics_with_offsets(self, _group_id: str) -> set[str]:
+        return {"again", "gone"}
 
     def listing(self) -> Any:
         return [SimpleNamespace(group_id="g")], None
 
-    async def offsets(self, group_id: str) -> GroupOffsets:
+    async def offsets_and_pending(self, group_id: str) -> tuple[GroupOffsets, UnstablePartitions]:
         if self.created is not None:
             await self.created
         # An offset that cannot be decoded goes with its topic, too.
         committed = {"again": {0: CommittedOffset(5, NO_DETAIL, 0)}}
-        return GroupOffsets(group_id, committed, unreadable={"gone": {0}})
+        # So does one that is pending in a transaction.
+        offsets = GroupOffsets(group_id, committed, unreadable={"gone": {0}})
+        return offsets, UnstablePartitions({("gone", 1), ("gone", 0)})
 
     async def drop_offsets(self, _group_id: str, wanted: list[tuple[str, int]]) -> int:
         self.dropped += wanted
@@ -75,7 +78,7 @@ def test_offsets_of_a_topic_that_was_created_again_stay() -> None:
     groups = Groups()
     expiry = offset_expiry(groups, set())
     Deferred.fromCoroutine(expiry.forget_topics({"again", "gone"}))
-    assert groups.dropped == [("gone", 0)]
+    assert groups.dropped == [("gone", 0), ("gone", 1)]
 
 
 def test_offsets_of_a_topic_that_is_created_again_meanwhile_stay() -> None:
@@ -91,7 +94,7 @@ def test_a_sweep_deletes_offsets_of_topics_that_were_deleted_under_another_coord
     """The coordinator at the time of the deletion had no connection to ZooKeeper, or did not live any more."""
     groups = Groups()
     Deferred.fromCoroutine(offset_expiry(groups, set()).sweep())
-    assert groups.dropped == [("gone", 0)]
+    assert groups.dropped == [("gone", 0), ("gone", 1)]
 
 
 def test_a_sweep_keeps_offsets_of_topics_that_the_metadata_cache_has() -> None:

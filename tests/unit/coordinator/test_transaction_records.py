@@ -19,7 +19,11 @@ from kbroker.coordinator.transaction.core.states import (
     TransactionMetadata,
     TransactionState,
 )
-from kbroker.zk.znodes.transactions import pending_offsets_path, transactional_id_path
+from kbroker.zk.znodes.transactions import (
+    decode_pending_offsets_name,
+    pending_offsets_path,
+    transactional_id_path,
+)
 
 PATH = "/transactions/ids/x"
 STORED = [
@@ -100,4 +104,7 @@ def test_other_content_is_refused(data: bytes) -> None:
 
 def test_any_name_is_one_element_of_a_path() -> None:
     assert transactional_id_path("a/b") == "/transactions/ids/a%2Fb"
-    assert pending_offsets_path("g h", 7) == "/consumers/g%20h/pending/7"
+    assert pending_offsets_path(7, "g h,1") == "/transactions/pending/7,g%20h%2C1"
+    assert decode_pending_offsets_name("7,g%20h%2C1") == (7, "g h,1")
+    for name in ("7", "7,", ",g", "x,g", "-7,g", "7,g h", "07,g"):
+        assert decode_pending_offsets_name(name) is None

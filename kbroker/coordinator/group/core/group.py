@@ -192,6 +192,22 @@ class Group:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
+    def check_transactional_commit(
+        self, member_id: str, group_instance_id: str | None, generation_id: int
+    ) -> ErrorCode:
+        """Return whether these may commit offsets in a transaction now (KIP-447).
+
+        Without a generation, a member id and an instance id, as before TxnOffsetCommit v3, nothing is checked.
+        Differs from `check_commit` as in Kafka: allowed while a rebalance completes, and no sign of life.
+        """
+        if self.state is _DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if generation_id < 0 and (
+            self.state is _EMPTY or (not member_id and group_instance_id is None)
+        ):
+            return ErrorCode.NONE
+        return self._check_member(member_id, group_instance_id, generation_id)
+
     # --- Which events need a write ------------------------------------------------------------
 
     def join_writes(self, join: Join) -> bool:

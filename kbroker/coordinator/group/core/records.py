@@ -54,6 +54,8 @@ class CommitDetail:
 
     leader_epoch: int = -1
     metadata: str = ""
+    position: int = 0
+    """Orders the commit among offsets that are pending in transactions (`pending_offsets`); 0: before all of them."""
 
 
 NO_DETAIL = CommitDetail()
@@ -103,15 +105,26 @@ def decode_snapshot(path: str, data: bytes) -> tuple[GroupSnapshot, int]:
 
 def encode_detail(detail: CommitDetail) -> bytes:
     """Return the content of a detail znode."""
-    return _json({"version": 1, "leader_epoch": detail.leader_epoch, "metadata": detail.metadata})
+    content: dict[str, Any] = {
+        "version": 1,
+        "leader_epoch": detail.leader_epoch,
+        "metadata": detail.metadata,
+    }
+    if detail.position:
+        content["position"] = detail.position
+    return _json(content)
 
 
 def decode_detail(path: str, data: bytes) -> CommitDetail:
     """Return the detail in the znode at *path*; PoisonGroupStateError for anything else."""
     try:
         content = json.loads(data)
-        return CommitDetail(_integer(content["leader_epoch"]), _text(content["metadata"]))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return CommitDetail(
+            _integer(content["leader_epoch"]),
+            _text(content["metadata"]),
+            _integer(content.get("position", 0)),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PoisonGroupStateError(f"{path} is not the detail of a commit: {error!r}") from error
 
 
