@@ -1,19 +1,22 @@
 """OffsetFetch (9), versions 1-9: the committed offsets of groups.
 
 v2 null topics mean all, and a top-level error; v3 throttle time; v5 leader epochs (KIP-320); v6 flexible; v7
-require_stable (KIP-447: nothing is ever pending here before there are transactions); v8 many groups in one request
-(KIP-709); v9 member id and epoch of the new group protocol (KIP-848), ignored.
+require_stable (KIP-447): UNSTABLE_OFFSET_COMMIT for a partition with an offset that an open transaction commits; v8
+many groups in one request (KIP-709); v9 member id and epoch of the new group protocol (KIP-848), ignored.
 
 Offset -1: there is no committed offset.
 
 Differs from Kafka: a committed offset that cannot be decoded is UNKNOWN_SERVER_ERROR. Without an offset a client would
-begin at auto.offset.reset, and skip records or read them again.
+begin at auto.offset.reset, and skip records or read them again. Where stable offsets are required, the same error
+answers for all partitions of a group with pending offsets that cannot be decoded. A plain commit on its way does not
+make an offset unstable: it is one write, and the offset before it is right until then.
 """
 
 from kbroker.apis.request import RequestContext
 from kbroker.common.turns import Slice, for_each
 from kbroker.coordinator.group.committed_offsets import GroupOffsets
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kbroker.coordinator.group.pending_offsets import UnstablePartitions
 from kclient.wire.errors import ErrorCode, KafkaError
 from kclient.wire.schema.offset_fetch import (
     OffsetFetchRequest,
@@ -27,6 +30,9 @@ from kclient.wire.schema.offset_fetch import (
 )
 
 Wanted = list[tuple[str, list[int]]]
+
+STABLE = UnstablePartitions()
+"""No partition is unstable."""
 
 
 class OffsetFetch:
@@ -43,15 +49,16 @@ class OffsetFetch:
         if context.api_version >= 8:
 
             async def answer(group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
-                return await self._group(group, share)
+                return await self._group(group, request.require_stable, share)
 
             groups = {group.group_id: group for group in request.groups}.values()
             return OffsetFetchResponse(groups=await for_each(context.turns, groups, answer))
         response = OffsetFetchResponse()
         offsets = GroupOffsets(request.group_id)
+        pending = STABLE
         error = ErrorCode.NONE
         try:
-            offsets = await self._coordinator.offsets(request.group_id)
+            offsets, pending = await self._offsets(request.group_id, request.require_stable)
         except KafkaError as failure:
             response.error_code = error = failure.code
         wanted: Wanted = _all(offsets)
@@ -63,17 +70,25 @@ class OffsetFetch:
                 if share.is_over():
                     await share.next()
                 answers.append(
-                    OffsetFetchResponsePartition(index, *_fields(offsets, name, index, error))
+                    OffsetFetchResponsePartition(
+                        index, *_fields(offsets, pending, name, index, error)
+                    )
                 )
             response.topics.append(OffsetFetchResponseTopic(name, answers))
         return response
 
+    async def _offsets(
+        self, group_id: str, require_stable: bool
+    ) -> tuple[GroupOffsets, UnstablePartitions]:
+        offsets, pending = await self._coordinator.offsets_and_pending(group_id)
+        return offsets, pending if require_stable else STABLE
+
     async def _group(
-        self, group: OffsetFetchRequestGroup, share: Slice
+        self, group: OffsetFetchRequestGroup, require_stable: bool, share: Slice
     ) -> OffsetFetchResponseGroup:
         response = OffsetFetchResponseGroup(group_id=group.group_id)
         try:
-            offsets = await self._coordinator.offsets(group.group_id)
+            offsets, pending = await self._offsets(group.group_id, require_stable)
         except KafkaError as failure:
             response.error_code = failure.code
             return response
@@ -85,7 +100,9 @@ class OffsetFetch:
             for index in partitions:
                 if share.is_over():
                     await share.next()
-                answers.append(OffsetFetchResponsePartitions(index, *_fields(offsets, name, index)))
+                answers.append(
+                    OffsetFetchResponsePartitions(index, *_fields(offsets, pending, name, index))
+                )
             response.topics.append(OffsetFetchResponseTopics(name, answers))
         return response
 
@@ -96,9 +113,17 @@ def _all(offsets: GroupOffsets) -> Wanted:
 
 
 def _fields(
-    offsets: GroupOffsets, topic: str, partition: int, error: ErrorCode = ErrorCode.NONE
+    offsets: GroupOffsets,
+    pending: UnstablePartitions,
+    topic: str,
+    partition: int,
+    error: ErrorCode = ErrorCode.NONE,
 ) -> tuple[int, int, str, ErrorCode]:
     """Return offset, leader epoch, metadata and error of a partition."""
+    if (topic, partition) in pending:
+        return -1, -1, "", ErrorCode.UNSTABLE_OFFSET_COMMIT
+    if pending.is_unreadable:
+        return -1, -1, "", ErrorCode.UNKNOWN_SERVER_ERROR
     committed = offsets.committed.get(topic, {}).get(partition)
     if committed is None:
         if partition in offsets.unreadable.get(topic, ()):
