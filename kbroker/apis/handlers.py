@@ -7,6 +7,7 @@ afterwards. mypy checks every constructor. A handler gets its collaborators, nev
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from kbroker.controller.controller import KafkaController
     from kbroker.coordinator.group.group_coordinator import GroupCoordinator
     from kbroker.coordinator.transaction.producer_id_manager import ProducerIdManager
+    from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
     from kbroker.metadata.admin_manager import AdminManager
     from kbroker.metadata.config_admin_manager import ConfigAdminManager
     from kbroker.metadata.dynamic_config import DynamicConfig
@@ -42,6 +44,10 @@ class HandlerDependencies:
     controller: KafkaController
     groups: GroupCoordinator
     producer_ids: ProducerIdManager
+    transactions: TransactionCoordinator | None
+    """None: this broker coordinates no transactions."""
+    now_ms: Callable[[], int]
+    """The wall clock."""
 
 
 # -- records ---------------------------------------------------------------------------------------
@@ -85,7 +91,7 @@ def init_producer_id(broker: HandlerDependencies) -> Handler:
     """Make the handler of InitProducerId."""
     from kbroker.apis.api22_init_producer_id import InitProducerId
 
-    return InitProducerId(broker.producer_ids)
+    return InitProducerId(broker.producer_ids, broker.transactions)
 
 
 def offset_for_leader_epoch(broker: HandlerDependencies) -> Handler:
@@ -261,7 +267,11 @@ def find_coordinator(broker: HandlerDependencies) -> Handler:
     """Make the handler of FindCoordinator."""
     from kbroker.apis.api10_find_coordinator import FindCoordinator
 
-    return FindCoordinator(broker.metadata, broker.admin_manager)
+    return FindCoordinator(
+        broker.metadata,
+        broker.admin_manager,
+        finds_transactions=broker.transactions is not None,
+    )
 
 
 def offset_commit(broker: HandlerDependencies) -> Handler:
@@ -332,3 +342,47 @@ def delete_groups(broker: HandlerDependencies) -> Handler:
     from kbroker.apis.api42_delete_groups import DeleteGroups
 
     return DeleteGroups(broker.groups)
+
+
+# -- transactions ----------------------------------------------------------------------------------
+
+
+def _transactions(broker: HandlerDependencies) -> TransactionCoordinator:
+    """Return the coordinator: these APIs are served only where there is one."""
+    assert broker.transactions is not None
+    return broker.transactions
+
+
+def add_partitions_to_txn(broker: HandlerDependencies) -> Handler:
+    """Make the handler of AddPartitionsToTxn."""
+    from kbroker.apis.api24_add_partitions_to_txn import AddPartitionsToTxn
+
+    return AddPartitionsToTxn(_transactions(broker), broker.metadata, broker.authorizer)
+
+
+def add_offsets_to_txn(broker: HandlerDependencies) -> Handler:
+    """Make the handler of AddOffsetsToTxn."""
+    from kbroker.apis.api25_add_offsets_to_txn import AddOffsetsToTxn
+
+    return AddOffsetsToTxn(_transactions(broker))
+
+
+def end_txn(broker: HandlerDependencies) -> Handler:
+    """Make the handler of EndTxn."""
+    from kbroker.apis.api26_end_txn import EndTxn
+
+    return EndTxn(_transactions(broker))
+
+
+def describe_transactions(broker: HandlerDependencies) -> Handler:
+    """Make the handler of DescribeTransactions."""
+    from kbroker.apis.api65_describe_transactions import DescribeTransactions
+
+    return DescribeTransactions(_transactions(broker))
+
+
+def list_transactions(broker: HandlerDependencies) -> Handler:
+    """Make the handler of ListTransactions."""
+    from kbroker.apis.api66_list_transactions import ListTransactions
+
+    return ListTransactions(_transactions(broker), broker.now_ms)

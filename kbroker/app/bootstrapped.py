@@ -16,7 +16,7 @@ from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
 from kbroker.app.configured import CannotContinueError
 from kbroker.app.identified import IdentifiedBroker
 from kbroker.app.undo import Undo
-from kbroker.common.internal_topics import OFFSETS_TOPIC
+from kbroker.common.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.config import BrokerConfig
 from kbroker.controller.controller import KafkaController
 from kbroker.controller.settings import ControllerSettings
@@ -24,6 +24,10 @@ from kbroker.coordinator.group.core.limits import GroupLimits
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group.offset_expiry import OffsetExpiry
 from kbroker.coordinator.transaction.producer_id_manager import ProducerIdManager, first_producer_id
+from kbroker.coordinator.transaction.transaction_coordinator import (
+    TransactionCoordinator,
+    TransactionLimits,
+)
 from kbroker.log.log_cleaner import Compaction
 from kbroker.log.log_manager import LogManager
 from kbroker.metadata.admin_manager import AdminManager, random_topic_id
@@ -49,6 +53,9 @@ from kclient.net.dial import resolve
 
 log = Logger(namespace="kbroker.broker")
 
+TRANSACTIONS_ARE_SERVED: bool = False
+"""Whether brokers coordinate transactions. The APIs are advertised by `SERVED` (`kclient.wire.versions`)."""
+
 MAX_CLEANER_THREADS = 64
 """Threads that wait for cleaner processes and write what they send. A thread starts when a round needs it."""
 
@@ -71,6 +78,7 @@ class BootstrappedBroker:
     replica_manager: ReplicaManager
     groups: GroupCoordinator
     producer_ids: ProducerIdManager
+    transactions: TransactionCoordinator | None
 
 
 async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
@@ -100,6 +108,14 @@ async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
         broker, dynamic_config, metadata, fence, dial, undo
     )
     _expire_offsets(broker, groups, metadata, undo)
+    producer_ids = ProducerIdManager(
+        zookeeper, broker.broker_id, first=first_producer_id(broker.cluster_id)
+    )
+    transactions = None
+    if TRANSACTIONS_ARE_SERVED:
+        transactions = _coordinate_transactions(
+            broker, replica_manager, groups, metadata, producer_ids, broker_connections()
+        )
     bootstrapped = BootstrappedBroker(
         identified=broker,
         authorizer=authorizer,
@@ -130,9 +146,8 @@ async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
         log_manager=replica_manager.log_manager,
         replica_manager=replica_manager,
         groups=groups,
-        producer_ids=ProducerIdManager(
-            zookeeper, broker.broker_id, first=first_producer_id(broker.cluster_id)
-        ),
+        producer_ids=producer_ids,
+        transactions=transactions,
     )
     await dynamic_config.load_all_topics()
     await replica_manager.load()
@@ -271,6 +286,41 @@ def _make_replicas_and_groups(
     return replica_manager, groups
 
 
+def _coordinate_transactions(
+    broker: IdentifiedBroker,
+    replica_manager: ReplicaManager,
+    groups: GroupCoordinator,
+    metadata: MetadataCache,
+    producer_ids: ProducerIdManager,
+    send: BrokerConnections,
+) -> TransactionCoordinator:
+    """Make the transaction coordinator. *send* is for its markers: their responses wait for the in-sync replicas."""
+    config = broker.configured.config
+    transactions = TransactionCoordinator(
+        broker.configured.reactor,
+        broker.zookeeper,
+        broker_id=broker.broker_id,
+        limits=_transaction_limits(config),
+        now_ms=broker.configured.world.now_ms,
+        producer_ids=producer_ids,
+        metadata=metadata,
+        listener=config.inter_broker_listener,
+        send=send,
+        no_successor_at=partial(replica_manager.no_successor_at, TRANSACTIONS_TOPIC),
+        is_alone=partial(replica_manager.is_alone_in_isr, TRANSACTIONS_TOPIC),
+    )
+
+    def on_leadership(
+        topic: str, partition: int, leader_epoch: int, zk_version: int, is_leader: bool
+    ) -> None:
+        for coordinator in (groups, transactions):
+            coordinator.on_leadership(topic, partition, leader_epoch, zk_version, is_leader)
+
+    replica_manager.registry.leadership_listener = on_leadership
+    transactions.start()
+    return transactions
+
+
 def _session_changed(replica_manager: ReplicaManager, event: SessionEvent) -> None:
     if isinstance(event, Lapsed):
         replica_manager.cut_off()
@@ -324,4 +374,13 @@ def _group_limits(config: BrokerConfig) -> GroupLimits:
         max_session_timeout=config.group_max_session_timeout_ms / 1000,
         initial_rebalance_delay=config.group_initial_rebalance_delay_ms / 1000,
         max_size=config.group_max_size,
+    )
+
+
+def _transaction_limits(config: BrokerConfig) -> TransactionLimits:
+    return TransactionLimits(
+        max_timeout_ms=config.transaction_max_timeout_ms,
+        id_expiration_ms=config.transactional_id_expiration_ms,
+        abort_interval=config.transaction_abort_timed_out_transaction_cleanup_interval_ms / 1000,
+        expire_interval=config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000,
     )

@@ -74,6 +74,8 @@ def listen(broker: BootstrappedBroker, undo: Undo) -> RunningBroker:
     bound = {endpoint.listener: endpoint for endpoint in socket_server.start()}
     # The coordinator answers the members of groups before their connections close.
     undo.add(socket_server.stop, broker.groups.stop)
+    if broker.transactions is not None:
+        undo.add(broker.transactions.stop)
     advertised = tuple(
         replace(endpoint, port=endpoint.port or bound[endpoint.listener].port)
         for endpoint in config.advertised
@@ -128,6 +130,8 @@ def _handler_dependencies(broker: BootstrappedBroker) -> HandlerDependencies:
         controller=broker.controller,
         groups=broker.groups,
         producer_ids=broker.producer_ids,
+        transactions=broker.transactions,
+        now_ms=configured.world.now_ms,
     )
 
 

@@ -264,26 +264,47 @@ class TransactionSettings:
     transactional_id_expiration_ms: int = define(
         INT,
         604_800_000,
-        "Accepted, no effect yet: idle time after which a transactional id is forgotten.",
+        "Idle time after which a transactional id is forgotten.",
         at_least(1),
     )
     transaction_max_timeout_ms: int = define(
         INT,
         900_000,
-        "Accepted, no effect yet: longest transaction a producer may ask.",
+        "Longest transaction timeout a producer may ask.",
         at_least(1),
     )
     transaction_state_log_num_partitions: int = define(
-        INT, 50, "Accepted, no effect yet: partitions of __transaction_state.", at_least(1)
+        INT,
+        50,
+        "Partitions of __transaction_state: transactional ids are spread over them.",
+        at_least(1),
     )
     transaction_state_log_replication_factor: int = define(
-        SHORT, 3, "Accepted, no effect yet: replicas of __transaction_state.", at_least(1)
+        SHORT,
+        3,
+        "Replicas of __transaction_state, at most as many as brokers are alive.",
+        at_least(1),
     )
     transaction_state_log_min_isr: int = define(
-        INT, 2, "Accepted, no effect yet: min.insync.replicas of __transaction_state.", at_least(1)
+        INT, 2, "min.insync.replicas of __transaction_state, which stays empty.", at_least(1)
     )
     transaction_state_log_segment_bytes: int = define(
-        INT, 100 * MIB, "Accepted, no effect: transactions live in ZooKeeper.", at_least(1)
+        INT,
+        100 * MIB,
+        "segment.bytes of __transaction_state, which stays empty: transactions live in ZooKeeper.",
+        at_least(1),
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = define(
+        INT,
+        10_000,
+        "Wait between two looks for transactions beyond their timeout.",
+        at_least(1),
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = define(
+        INT,
+        3_600_000,
+        "Wait between two looks for transactional ids that expired.",
+        at_least(1),
     )
     producer_id_expiration_ms: int = define(
         INT,

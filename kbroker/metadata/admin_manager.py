@@ -21,7 +21,7 @@ from uuid import UUID, uuid4
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from kbroker.common.internal_topics import OFFSETS_TOPIC
+from kbroker.common.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.common.reactor import Clock
 from kbroker.config import BrokerConfig, LogConfig
 from kbroker.metadata.core.config_entries import check_topic_config
@@ -137,29 +137,51 @@ class AdminManager:
     async def create_offsets_topic(self) -> None:
         """Create __consumer_offsets unless it exists; LeaderNotAvailable while no broker is known."""
         config = self._config()
-        live = len(await self._live_brokers())
-        if live == 0:
-            raise LeaderNotAvailable("no live broker is known yet")
-        factor = min(config.offsets_topic_replication_factor, live)
-        if factor < config.offsets_topic_replication_factor:
-            # Kafka refuses: with a single broker no group works until the setting is changed.
-            log.warn(
-                "{topic} is created with {factor} replicas, not offsets.topic.replication.factor={wanted}:"
-                " no more brokers are alive",
-                topic=OFFSETS_TOPIC, factor=factor, wanted=config.offsets_topic_replication_factor,
-            )  # fmt: skip
-        new = NewTopic(
+        await self._create_internal(
             OFFSETS_TOPIC,
             config.offsets_topic_num_partitions,
-            factor,
-            configs={
+            config.offsets_topic_replication_factor,
+            "offsets.topic.replication.factor",
+            {
                 "cleanup.policy": "compact",
                 "compression.type": "producer",
                 "segment.bytes": str(config.offsets_topic_segment_bytes),
             },
         )
+
+    async def create_transactions_topic(self) -> None:
+        """Create __transaction_state unless it exists; LeaderNotAvailable while no broker is known."""
+        config = self._config()
+        await self._create_internal(
+            TRANSACTIONS_TOPIC,
+            config.transaction_state_log_num_partitions,
+            config.transaction_state_log_replication_factor,
+            "transaction.state.log.replication.factor",
+            {
+                "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "min.insync.replicas": str(config.transaction_state_log_min_isr),
+                "segment.bytes": str(config.transaction_state_log_segment_bytes),
+                "unclean.leader.election.enable": "false",
+            },
+        )
+
+    async def _create_internal(
+        self, topic: str, partitions: int, replicas: int, setting: str, configs: dict[str, str]
+    ) -> None:
+        """Create a topic of a coordinator unless it exists; *setting* is the one with the wanted *replicas*."""
+        live = len(await self._live_brokers())
+        if live == 0:
+            raise LeaderNotAvailable("no live broker is known yet")
+        factor = min(replicas, live)
+        if factor < replicas:
+            # Kafka refuses: with a single broker no group works until the setting is changed.
+            log.warn(
+                "{topic} is created with {factor} replicas, not {setting}={wanted}: no more brokers are alive",
+                topic=topic, factor=factor, setting=setting, wanted=replicas,
+            )  # fmt: skip
         with suppress(TopicAlreadyExists):
-            await self.create(new)
+            await self.create(NewTopic(topic, partitions, factor, configs=configs))
 
     def _overrides(self, new: NewTopic) -> dict[str, str]:
         empty = sorted(name for name, value in new.configs.items() if value is None)

@@ -16,7 +16,7 @@ from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.metadata.topic_placement import NewTopic
 from kbroker.zk import znodes
 from kbroker.zk.errors import ConnectionLoss, NodeExists, NoNode, SessionExpired
-from kbroker.zk.interface import Children, Node, Operation, Session, Stat
+from kbroker.zk.interface import Children, Create, Node, Operation, Session, SetData, Stat
 from kbroker.zk.reconnect import Reconnect
 from kclient.wire.errors import (
     InvalidReplicaAssignment,
@@ -87,6 +87,7 @@ class PaperZooKeeper:
 
     async def multi(self, operations: Sequence[Operation]) -> None:
         self._answer()
+        self.written += [each.data for each in operations if isinstance(each, Create | SetData)]
 
     def _answer(self) -> None:
         answer = self.answers.pop(0)
@@ -285,6 +286,20 @@ def test_a_broker_that_is_registered_no_more_gets_no_replica_though_the_metadata
     assert {grown[p].replicas for p in (1, 2)} == {(2,), (3,)}
     zookeeper.answers = [None]
     assert outcome(topics.create_offsets_topic()) is None  # of two replicas, not three
+
+
+def test_the_topic_of_transactions_has_its_settings() -> None:
+    zookeeper = PaperZooKeeper(None)
+    assert outcome(topics_on(zookeeper).create_transactions_topic()) is None
+    settings, topic = zookeeper.written[-2:]
+    assert len(znodes.decode_topic("t", topic).partitions) == 50
+    assert znodes.decode_config("/config", settings) == {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": "2",
+        "segment.bytes": str(100 * 1024 * 1024),
+        "unclean.leader.election.enable": "false",
+    }
 
 
 def test_topics_without_a_znode_are_deleted_ones() -> None:

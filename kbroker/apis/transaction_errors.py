@@ -1,0 +1,12 @@
+"""What transactions and old clients do not know of each other."""
+
+from __future__ import annotations
+
+from kclient.wire.error_codes import ErrorCode
+
+
+def for_version(error: ErrorCode, api_version: int, knows_fenced: int) -> ErrorCode:
+    """Return INVALID_PRODUCER_EPOCH for PRODUCER_FENCED in versions before *knows_fenced* (KIP-588)."""
+    if error is ErrorCode.PRODUCER_FENCED and api_version < knows_fenced:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error
