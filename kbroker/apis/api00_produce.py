@@ -6,6 +6,9 @@ connection when used. The conditional append of kclient.wire.produce (v9+, an ex
 
 Records are checked before the append (`kbroker.log.log_validator`), long batches in a pool, one at a time.
 
+The first batch of a transaction waits until its coordinator has confirmed the transaction (KIP-890,
+`kbroker.replica.transaction_verifier`). The questions of all partitions of a request leave together.
+
 Differs from Kafka: offset deltas other than 0, 1, 2... are refused: Kafka stores them, or writes the batch again.
 Header keys that are not UTF-8 are refused; Kafka stores them. Records that do not decompress are INVALID_RECORD, in
 Kafka UNKNOWN_SERVER_ERROR. At most 1,000 records have an error in the response. A request with transactional and other
@@ -28,8 +31,10 @@ from kbroker.common.turns import Slice
 from kbroker.log.log_validator import LongValidationError, RecordValidation
 from kbroker.network.service import Answer, RequestRefusedError
 from kbroker.replica.conditional_append import UnexpectedLogEndError, append_copied
-from kbroker.replica.partition import Partition
+from kbroker.replica.core.leader_transactions import Verification
+from kbroker.replica.partition import Partition, TransactionNotVerifiedError
 from kbroker.replica.replica_manager import ReplicaManager
+from kbroker.replica.transaction_verifier import RETRIABLE
 from kclient.wire import produce
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import (
@@ -37,9 +42,12 @@ from kclient.wire.errors import (
     InvalidRequiredAcks,
     InvalidTimestamp,
     InvalidTopicException,
+    InvalidTxnState,
     KafkaError,
+    NotEnoughReplicas,
     RequestTimedOut,
     code_of,
+    for_code,
 )
 from kclient.wire.produce import (
     ProducePartition,
@@ -54,6 +62,9 @@ log = Logger()
 ALL_IN_SYNC = -1
 FIRST_ZSTD = 7
 """The first version that carries zstd (KIP-110)."""
+
+FIRST_ABORTABLE = 11
+"""The first version with TRANSACTION_ABORTABLE (KIP-890); INVALID_TXN_STATE before."""
 
 WAITING_BYTES = 128 << 20
 """Bytes of the requests that wait for a validation in the pool."""
@@ -97,6 +108,8 @@ class Produce:
     ) -> Generator[Awaitable[Any], None, None]:
         """Append the batches in order; yield what to wait for where this turn of the reactor must end."""
         topics = appends.request.topics
+        if appends.request.transactional_id is not None:
+            yield from self._ask_ahead(context, appends.request)
         share: Slice | None = None
         if is_large or len(topics) > 1 or (topics and len(topics[0].partitions) > 1):
             share = context.turns.slice(clock_every=1)  # few bytes may decompress to many
@@ -108,14 +121,51 @@ class Produce:
                     yield share.next()
                 try:
                     outcome = self._append(appends, topic.name, asked)
-                except LongValidationError as long:
-                    done = self._long_validations.run(long.validation, appends.size)
-                    if done is None:
-                        outcome = _failed(asked.index, RequestTimedOut(TOO_MANY_LONG))
-                    else:
-                        yield done
-                        outcome = self._append(appends, topic.name, asked, long.validation)
+                except (LongValidationError, TransactionNotVerifiedError) as later:
+                    outcome = yield from self._append_later(appends, topic.name, asked, later)
                 outcomes.append(outcome)
+
+    def _append_later(
+        self,
+        appends: _Appends,
+        topic: str,
+        asked: ProducePartition,
+        waits: LongValidationError | TransactionNotVerifiedError,
+    ) -> Generator[Awaitable[Any], None, ProducePartitionResponse]:
+        """Append one batch when its records are checked and its transaction is verified."""
+        verification: Verification | None = None
+        while True:
+            if isinstance(waits, LongValidationError):
+                done = self._long_validations.run(waits.validation, appends.size)
+                if done is None:
+                    return _failed(asked.index, RequestTimedOut(TOO_MANY_LONG))
+                yield done
+            else:
+                verification = waits.verification
+                yield waits.answered()
+                error = _refusal(verification.error, appends.version)
+                if error is not None:
+                    return _failed(asked.index, error)
+            try:
+                return self._append(appends, topic, asked, waits.validation, verification)
+            except TransactionNotVerifiedError as next_wait:
+                waits = next_wait
+
+    def _ask_ahead(
+        self, context: RequestContext, request: ProduceRequest
+    ) -> Generator[Awaitable[Any], None, None]:
+        """Begin the verifications of a transactional request with several partitions."""
+        if request.transactional_id is None or sum(len(t.partitions) for t in request.topics) < 2:
+            return
+        partitions = self._replica_manager.registry.partitions
+        share = context.turns.slice()
+        for topic in request.topics:
+            for asked in topic.partitions:
+                if share.is_over():
+                    yield share.next()
+                partition = partitions.get((topic.name, asked.index))
+                if partition is not None and topic.name not in INTERNAL_TOPICS:
+                    partition.ask_ahead(asked.records or b"", request.transactional_id)
 
     async def _continue(
         self,
@@ -129,6 +179,8 @@ class Produce:
             await wait
             wait = next(work, None)
         await context.turns.next()  # the answer is encoded in a turn of its own
+        # Replicas may have batches of earlier turns already: no event is to come.
+        appends.pending = [each for each in appends.pending if not each.done()]
         answer = self._finish(context, appends)
         return await answer if isinstance(answer, Deferred) else answer
 
@@ -149,8 +201,12 @@ class Produce:
         topic: str,
         asked: ProducePartition,
         validation: RecordValidation | None = None,
+        verification: Verification | None = None,
     ) -> ProducePartitionResponse:
-        """Append one batch. Every error leaves base_offset at -1 (S45). LongValidationError appends nothing."""
+        """Append one batch. Every error leaves base_offset at -1 (S45).
+
+        LongValidationError and TransactionNotVerifiedError append nothing.
+        """
         request, now_ms = appends.request, appends.now_ms
         acks = request.acks
         try:
@@ -168,6 +224,7 @@ class Produce:
                     transactional_id=request.transactional_id,
                     zstd_allowed=appends.zstd_allowed,
                     validation=validation,
+                    verification=verification,
                 )
             else:
                 follows = asked.expected_log_end, asked.previous_crc
@@ -205,12 +262,13 @@ class Produce:
 class _Appends:
     """The appends of one request: their outcomes so far, and those that are not acknowledged yet."""
 
-    __slots__ = ("now_ms", "pending", "request", "size", "topics", "zstd_allowed")
+    __slots__ = ("now_ms", "pending", "request", "size", "topics", "version", "zstd_allowed")
 
     def __init__(self, request: ProduceRequest, version: int, now_ms: int, size: int) -> None:
         self.request = request
         self.size = size
         """Bytes of the request."""
+        self.version = version
         self.zstd_allowed = version >= FIRST_ZSTD
         self.now_ms = now_ms
         self.topics: list[ProduceTopicResponse] = []
@@ -309,6 +367,20 @@ def _is_large(request: ProduceRequest, body: memoryview) -> bool:
     if len(body) > VERY_LARGE_BYTES:
         return True
     return sum(len(topic.partitions) + 1 for topic in request.topics) > LARGE_PARTITIONS
+
+
+def _refusal(error: ErrorCode, version: int) -> KafkaError | None:
+    """Return the error of a batch with a transaction that the coordinator did not confirm; None if it did."""
+    if error is ErrorCode.NONE:
+        return None
+    if error in RETRIABLE:
+        # Kafka's choice: producers repeat the batch, and do not refresh their metadata.
+        return NotEnoughReplicas(f"the transaction could not be verified: {error.name}")
+    if error is ErrorCode.TRANSACTION_ABORTABLE and version >= FIRST_ABORTABLE:
+        return for_code(error)("the partition is not in an open transaction")
+    if error in (ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE):
+        return InvalidTxnState("the partition is not in an open transaction")
+    return for_code(error)("the coordinator of the transaction refused")
 
 
 def _failed(index: int, error: KafkaError) -> ProducePartitionResponse:

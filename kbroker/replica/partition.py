@@ -13,6 +13,9 @@ from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
 
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.log.core.cleaned_transactions import AbortedTransaction
 from kbroker.log.leader_epoch_cache import UNKNOWN_EPOCH, UNKNOWN_OFFSET
@@ -21,18 +24,26 @@ from kbroker.log.log_validator import RecordValidation
 from kbroker.log.unified_log import AppendResult, UnifiedLog
 from kbroker.replica.core.follower_state import FollowerState
 from kbroker.replica.core.leader_state import Effect, LeaderState, WriteIsr
-from kbroker.replica.core.leader_transactions import EndTxnMarker, LeaderTransactions
+from kbroker.replica.core.leader_transactions import (
+    EndTxnMarker,
+    LeaderTransactions,
+    Verification,
+)
 from kbroker.replica.core.role import PartitionRole, Role
 from kbroker.replica.partition_dependencies import PartitionDependencies
+from kbroker.replica.transaction_verifier import RETRIABLE, TransactionVerifier, Verified
 from kclient.wire.batches import BatchInfo, Buffer, check_produced, iterate, parse
 from kclient.wire.errors import (
     FencedLeaderEpoch,
     InvalidProducerIdMapping,
+    InvalidTxnState,
+    KafkaError,
     KafkaStorageError,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
     OffsetOutOfRange,
+    OutOfOrderSequenceNumber,
     PolicyViolation,
     TransactionalIdAuthorizationFailed,
     UnknownLeaderEpoch,
@@ -40,6 +51,23 @@ from kclient.wire.errors import (
 from kclient.wire.interbroker import LeaderAndIsrPartitionState
 from kclient.wire.produce import MIRROR_SOURCE_CONFIG
 from kclient.wire.records import ABORT, COMMIT, encode_transaction_marker
+
+log = Logger()
+
+
+class TransactionNotVerifiedError(Exception):
+    """The batch begins a transaction, and the coordinator is being asked: append it again after the answer."""
+
+    def __init__(self, validation: RecordValidation, verification: Verification) -> None:
+        super().__init__("the coordinator is asked about the transaction of a batch")
+        self.validation = validation
+        self.verification = verification
+
+    def answered(self) -> Deferred[None]:
+        """Fire after the answer; batches that wait for the same one continue in the order of these calls."""
+        waiting: Deferred[None] = Deferred()
+        self.verification.on_answer(lambda: waiting.callback(None))
+        return waiting
 
 
 class Read(NamedTuple):
@@ -260,11 +288,12 @@ class Partition:
         transactional_id: str | None = None,
         zstd_allowed: bool = True,
         validation: RecordValidation | None = None,
+        verification: Verification | None = None,
     ) -> AppendResult:
         """Validate the one batch in *buf* and append it as leader; PolicyViolation if the topic is a mirror.
 
-        Raise LongValidationError if its records are to be checked in a pool. Append it again with that *validation*
-        afterwards.
+        Raise LongValidationError if its records are to be checked in a pool, and TransactionNotVerifiedError if its
+        transaction's coordinator is to be asked. Append it again with that *validation* and *verification* afterwards.
         """
         log, leader_state = self.require_leader_for_append(acks)
         config = log.config
@@ -276,7 +305,9 @@ class Partition:
         info = check_produced(
             buf, max_batch_bytes=config.max_message_bytes, zstd_allowed=zstd_allowed
         )
-        if info.is_transactional:
+        if info.is_transactional and (
+            transactional_id is None or self._dependencies.transaction_verifier is None
+        ):
             _refuse_transaction(transactional_id)
         if validation is None:
             validation = RecordValidation(buf, info, config, now_ms)
@@ -286,9 +317,115 @@ class Partition:
             repeated = self.check_producer(log, info)
             if repeated is not None:
                 return repeated
+            if info.is_transactional:
+                self._require_transaction(log, info, transactional_id, validation, verification)
+            elif info.producer_id in log.producers.transactions.ongoing:
+                raise InvalidTxnState(
+                    f"{self}: producer {info.producer_id} has an open transaction, the batch is not transactional"
+                )
         result = log.append_as_leader(buf, info, self.role.leader_epoch, now_ms)
+        if info.is_transactional:
+            self.transactions.began(info.producer_id)
         self.log_end_advanced(leader_state, result.last_offset + 1)
         return result
+
+    # -- transactions --------------------------------------------------------------------------
+
+    def _require_transaction(
+        self,
+        log: UnifiedLog,
+        info: BatchInfo,
+        transactional_id: str | None,
+        validation: RecordValidation,
+        asked: Verification | None,
+    ) -> None:
+        """Return if the batch is in its producer's open transaction, or may begin one.
+
+        Raise TransactionNotVerifiedError; NotEnoughReplicas, which producers retry, if the answer to *asked* does not
+        count; OutOfOrderSequenceNumber for a batch that must wait for an earlier one.
+        """
+        producer_id = info.producer_id
+        verifier = self._dependencies.transaction_verifier
+        if verifier is None or _is_open(log, info) or not verifier.is_enabled():
+            return
+        verification = self.transactions.verified(producer_id, info.producer_epoch)
+        if verification is None:
+            if asked is None:
+                asked = self._ask(verifier, info, transactional_id or "")
+                raise TransactionNotVerifiedError(validation, asked)
+            raise NotEnoughReplicas(
+                f"{self}: a marker arrived, or the leader changed, while the coordinator was asked"
+            )
+        if (
+            producer_id not in log.producers.states.entries
+            and info.base_sequence > verification.lowest_sequence
+        ):
+            raise OutOfOrderSequenceNumber(
+                f"{self}: producer {producer_id} sent sequence {info.base_sequence} before"
+                f" {verification.lowest_sequence}, which it has to repeat"
+            )
+        if producer_id in log.producers.transactions.ongoing:
+            self._abort_lost_transaction(log, producer_id)
+
+    def _ask(
+        self, verifier: TransactionVerifier, info: BatchInfo, transactional_id: str
+    ) -> Verification:
+        """Return the question about the transaction of a batch; it is asked now unless it is under way."""
+        transactions, producer_id = self.transactions, info.producer_id
+        verification, is_new = transactions.ask(
+            producer_id, info.producer_epoch, info.base_sequence
+        )
+
+        def answered(found: Verified) -> None:
+            is_retriable = found.error in RETRIABLE
+            transactions.answered(
+                producer_id, verification, found.error, found.number, is_retriable=is_retriable
+            )
+
+        if is_new:
+            asked = verifier.verify(transactional_id, producer_id, info.producer_epoch, self.key)
+            asked.addCallback(answered)
+            asked.addErrback(lambda failure: log.failure("an answer failed", failure))
+        return verification
+
+    def ask_ahead(self, buf: Buffer, transactional_id: str) -> None:
+        """Ask about the transaction of the batch in *buf*, if it may begin one: it is appended later in this request.
+
+        The questions of all partitions of a request then leave together.
+        """
+        verifier, own = self._dependencies.transaction_verifier, self.log
+        if verifier is None or own is None or self.leader_state is None:
+            return
+        if own.config.kbroker_mirror_source_cluster_id or not verifier.is_enabled():
+            return
+        with suppress(KafkaError):  # the append raises it, too
+            info = parse(buf)
+            if not info.is_transactional or info.producer_id < 0 or _is_open(own, info):
+                return
+            if own.producers.states.check(info) is None:
+                self._ask(verifier, info, transactional_id)
+
+    def _abort_lost_transaction(self, own: UnifiedLog, producer_id: int) -> None:
+        """Append the ABORT of a transaction that its coordinator has completed: its marker was lost.
+
+        The coordinator answered that the next one of the producer is open. The records of both would become one
+        transaction.
+        """
+        known = own.producers.states.entries.get(producer_id)
+        log.warn(
+            "{partition}: aborts a transaction of producer {producer_id}, which its coordinator has completed",
+            partition=repr(self), producer_id=producer_id,
+        )  # fmt: skip
+        batch = encode_transaction_marker(
+            ABORT,
+            producer_id=producer_id,
+            producer_epoch=own.producers.transactions.ongoing[producer_id].producer_epoch,
+            coordinator_epoch=-1 if known is None else known.coordinator_epoch,
+            timestamp=self._dependencies.now_ms(),
+        )
+        now_ms = self._dependencies.now_ms()
+        own.append_as_leader(batch, parse(batch), self.role.leader_epoch, now_ms)
+        self.transactions.ended(producer_id)
 
     def end_transaction(self, marker: EndTxnMarker, now_ms: int) -> int:
         """Append *marker* as leader, if it has an effect; return the offset up to which to wait for the replicas.
@@ -305,7 +442,7 @@ class Partition:
         known = producers.states.entries.get(producer_id)
         is_open = producer_id in producers.transactions.ongoing
         if not self.transactions.takes(marker, known, is_open=is_open):
-            return 0 if is_open or known is None else known.last_offset + 1
+            return 0
         batch = encode_transaction_marker(
             COMMIT if marker.is_commit else ABORT,
             producer_id=producer_id,
@@ -318,15 +455,19 @@ class Partition:
         self.log_end_advanced(leader_state, result.last_offset + 1)
         return result.last_offset + 1
 
-    def abort_copied_transactions(self) -> None:
-        """Append an ABORT marker for each open transaction of a promoted mirror.
+    def abort_copied_transactions(self, *, is_promoted_now: bool = False) -> None:
+        """Append an ABORT marker for each open transaction of a promoted mirror that was copied.
 
-        No coordinator of this cluster has these transactions: the last stable offset would not move again.
+        No coordinator of this cluster has these transactions: the last stable offset would not move again. All are
+        copied that are open when the topic *is promoted now*. Later, the log of the broker that copied shows it.
         """
         log, leader_state = self.log, self.leader_state
         if log is None or leader_state is None or not log.config.is_promoted_mirror:
             return
         ongoing = log.producers.transactions.ongoing
+        if self._dependencies.transaction_verifier is not None and not is_promoted_now:
+            copied = log.producers.copied
+            ongoing = {p: each for p, each in ongoing.items() if each.first_offset in copied}
         if not ongoing:
             return
         now_ms = self._dependencies.now_ms()
@@ -598,6 +739,14 @@ def _read_up_to(
     return Read(
         found, high_watermark, log.log_start_offset, offset >= end, last_stable_offset, aborted
     )
+
+
+def _is_open(log: UnifiedLog, info: BatchInfo) -> bool:
+    """Return whether the batch is in an open transaction of its producer, of the same epoch."""
+    if info.producer_id not in log.producers.transactions.ongoing:
+        return False
+    known = log.producers.states.entries.get(info.producer_id)
+    return known is not None and known.epoch == info.producer_epoch
 
 
 def _refuse_transaction(transactional_id: str | None) -> None:

@@ -47,6 +47,7 @@ from kbroker.replica.partition_dependencies import AlterPartition, Fetchers, Par
 from kbroker.replica.partition_registry import PartitionRegistry
 from kbroker.replica.preferred_read_replica import ReplicaSelector
 from kbroker.replica.purgatory import DelayedOperationPurgatory
+from kbroker.replica.transaction_verifier import TransactionVerifier
 from kclient.wire.errors import (
     KafkaStorageError,
     NotLeaderOrFollower,
@@ -112,6 +113,7 @@ class ReplicaManager:
         topic_config: Callable[[str], LogConfig],
         now_ms: Callable[[], int],
         fatal: Callable[[str], None],
+        transaction_verifier: TransactionVerifier | None = None,
     ) -> None:
         self.reactor = reactor
         self.broker_id = broker_id
@@ -153,6 +155,7 @@ class ReplicaManager:
             fetchers=fetchers,
             high_watermark_advanced=self._high_watermark_advanced,
             log_end_advanced=self._log_end_advanced,
+            transaction_verifier=transaction_verifier,
         )
         self.registry = PartitionRegistry(self._role_changed, fetchers.roles_changed)
         self.state_changes = ReplicaStateChanges(
@@ -363,16 +366,19 @@ class ReplicaManager:
     def reconfigure(self, topics: Collection[str]) -> None:
         """Apply the changed settings of *topics* to their logs, in one pass over all logs."""
         configs = {topic: self._topic_config(topic) for topic in topics}
+        promoted: set[TopicPartition] = set()
         for key in list(self.log_manager):
             config, found = configs.get(key[0]), self.log_manager.get(*key)
             if config is not None and found is not None:
+                if found.config.kbroker_mirror_source_cluster_id and config.is_promoted_mirror:
+                    promoted.add(key)
                 found.config = config
-        for (topic, _), partition in self.registry.partitions.items():
-            config = configs.get(topic)
+        for key, partition in self.registry.partitions.items():
+            config = configs.get(key[0])
             if config is not None and partition.leader_state is not None:
                 required = min(config.min_insync_replicas, len(partition.role.replicas))
                 partition.perform(partition.leader_state.set_min_insync_replicas(required))
-                partition.abort_copied_transactions()
+                partition.abort_copied_transactions(is_promoted_now=key in promoted)
 
     def throttle(self, config: BrokerConfig) -> None:
         """Apply the broker's replication rates."""

@@ -38,6 +38,7 @@ from kbroker.network.socket_server import SocketServer
 from kbroker.replica.core.replication_quota import ReplicationQuotas
 from kbroker.replica.preferred_read_replica import replica_selector
 from kbroker.replica.replica_manager import ReplicaManager
+from kbroker.replica.transaction_verifier import TransactionVerifier
 from kclient.wire.interbroker import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -72,6 +73,7 @@ class OneBroker:
         *,
         disk: Disk = OS_DISK,
         pool: Executor | None = None,
+        transaction_verifier: TransactionVerifier | None = None,
     ) -> None:
         self.reactor = reactor
         self.config = BrokerConfig.of(
@@ -123,6 +125,7 @@ class OneBroker:
             topic_config=self.topic_config,
             now_ms=self.now_ms,
             fatal=self.fatal.append,
+            transaction_verifier=transaction_verifier,
         )
         self.replica_manager.registry.leadership_listener = self.leadership_changed
         self.authorizer = authorizer_of(BROKER)

@@ -17,9 +17,10 @@ A marker
 |---|---|
 | with a lower producer epoch, or a lower coordinator epoch, than the log has | refused |
 | with a lower number than that of the open transaction | late: acknowledged, without an effect |
-| of a producer with an open transaction | appended: it ends the transaction |
-| with other epochs than the log has | appended: a late Produce in the old epoch is refused from now on |
-| any other | acknowledged: the log has the same already |
+| any other | appended, a second one, too: it ends the transaction, and a late Produce in an old epoch is refused |
+
+A marker without an open transaction is appended as well, as in Kafka. An earlier leader may have a batch of the
+transaction that was not replicated. It can lead again only with all that was acknowledged since, so it cuts the batch.
 
 A higher number than that of the open transaction cannot occur as long as no marker is lost: the coordinator begins the
 next transaction when this leader has acknowledged the marker of the former one. It ends the open transaction, which
@@ -31,8 +32,8 @@ shows which fault is left.
 Invariants:
 1. A batch begins a transaction only after a positive answer, and between the question and the append no marker of that
    transaction was accepted.
-2. A batch of a producer that the log does not know is not appended before a batch with a lower sequence that waits, or
-   that was refused for a time: the lower one would be out of order for ever (KAFKA-14920).
+2. In a leader epoch, a batch of a producer that the log does not know is not appended before a batch with a lower
+   sequence that waits, or that was refused for a time: the lower one would be out of order for ever (KAFKA-14920).
 
 In: batches, answers of the coordinator, markers   Out: what to append, errors   Owner: replica.partition. Pure.
 """
@@ -179,9 +180,11 @@ class LeaderTransactions:
         return found if found.state is VerificationState.VERIFIED else None
 
     def began(self, producer_id: int) -> None:
-        """Handle the append of a verified batch, which began a transaction."""
+        """Handle the append of a batch that began a transaction."""
         verification = self._verifications.pop(producer_id, None)
-        if verification is not None and verification.number != UNKNOWN_NUMBER:
+        if verification is None or verification.state is not VerificationState.VERIFIED:
+            return  # transaction.partition.verification.enable is false
+        if verification.number != UNKNOWN_NUMBER:
             self._numbers[producer_id] = verification.number
 
     def _forget_refused(self) -> None:
@@ -206,10 +209,7 @@ class LeaderTransactions:
             _check_epochs(marker, known)
         self._end_verification(marker)
         if not is_open:
-            return known is None or (known.epoch, known.coordinator_epoch) != (
-                marker.producer_epoch,
-                marker.coordinator_epoch,
-            )
+            return True
         number = self.number_of(marker.producer_id)
         return UNKNOWN_NUMBER in (number, marker.number) or marker.number >= number
 
