@@ -18,7 +18,7 @@ from kbroker.log.disk import OS_DISK
 from kbroker.log.transaction_index import packed
 from kclient.wire.batches import iterate
 from kclient.wire.errors import CorruptMessage, UnknownServerError
-from kclient.wire.records import ABORT, Record, encode_batch
+from kclient.wire.records import ABORT, COMMIT, Record, encode_batch
 from tests.kit.transactional_logs import marker, transactional
 from tests.kit.waiting import eventually
 
@@ -97,6 +97,23 @@ def test_the_process_has_the_aborted_transactions_of_indexes_and_of_the_round(
             (0, 0), (1, 0), (2, 1), (4, 0),
         ]  # fmt: skip
         assert list(each.kept_aborted()) == entries
+
+
+def test_an_aborted_transaction_below_the_dirty_part_hides_nothing_behind_its_marker(
+    tmp_path: Path,
+) -> None:
+    batches = [
+        transactional(7, base_offset=0),
+        marker(7, ABORT, base_offset=1),
+        transactional(7, base_offset=2, sequence=1),
+        marker(7, COMMIT, base_offset=3),
+    ]
+    path = tmp_path / "0.log"
+    path.write_bytes(b"".join(batches))
+    (tmp_path / "0.txnindex").write_bytes(packed(AbortedTransaction(7, 0, 1, 2)))
+    segments = [SourceSegment(str(path), 0, path.stat().st_size)]
+    cleaner = Cleaner(OS_DISK, segments, RoundLimits(2, 4, 5_000, 100, {}), SIZES)
+    assert cleaner.build_offset_map() == 4
 
 
 def test_damage_and_errors_of_the_disk_come_as_what_they_are(

@@ -11,11 +11,13 @@ from kbroker.config import BrokerConfig
 from kbroker.log.cleaner import CleanerSizes
 from kbroker.log.log_cleaner import CleanerConfig, LookSteps
 from kbroker.log.unified_log import UnifiedLog
-from kclient.wire.batches import TRANSACTIONAL
+from kclient.wire.batches import TRANSACTIONAL, parse
 from kclient.wire.errors import UnknownServerError
+from kclient.wire.records import ABORT
 from tests.kit.inline_cleaner import CONFIG, CompactingBroker, filled, put
 from tests.kit.log_managers import ID
 from tests.kit.logs import records
+from tests.kit.transactional_logs import marker
 
 T0: TopicPartition = ("t", 0)
 
@@ -154,17 +156,21 @@ def test_a_damaged_log_is_set_aside_with_the_reason_and_others_are_compacted(
     assert not broker.dirs.uncleanable
 
 
-def test_a_log_that_begins_with_transactions_is_set_aside_and_not_tried_again(
+def test_a_log_without_its_transaction_index_is_set_aside_and_not_tried_again(
     broker: CompactingBroker,
 ) -> None:
     log = broker.dirs.create("t", 0, ID)
     put(log, b"a", producer_id=5, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL)
+    batch = marker(5, ABORT)
+    log.append_as_leader(batch, parse(batch), 0, 1)
     put(log, b"a", b"a", b"a", b"a")
     log.flush()
+    log.segments[0].transaction_index.reset()
     for _ in range(2):
-        broker.dirs.compact(lambda _key: 5)
-    assert "transactional" in str(broker.rounds.aside[T0])
-    assert offsets(log) == list(range(5))
+        broker.dirs.compact(lambda _key: 6)
+    assert "transaction index contradicts" in str(broker.rounds.aside[T0])
+    assert broker.workers[0].rounds == 1
+    assert offsets(log) == list(range(6))
 
 
 def test_a_cleaner_that_ends_within_a_round_is_no_fault_of_the_log(
