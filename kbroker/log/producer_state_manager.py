@@ -14,7 +14,7 @@ Owner: the thread that owns the log. `open_producers` reads batch headers: it ru
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -25,7 +25,7 @@ from kbroker.log.core.log_transactions import LogTransactions, OngoingTransactio
 from kbroker.log.disk import Buffer, Disk, read_file, replace_file
 from kbroker.log.log_segment import BASE_OFFSET, LogSegment
 from kbroker.log.producer_snapshots import ProducerSnapshots
-from kbroker.log.producer_state import ProducerStates
+from kbroker.log.producer_state import ProducerStateEntry, ProducerStates
 from kclient.wire.batches import IN_TRANSACTION, BatchInfo
 from kclient.wire.errors import CorruptMessage
 from kclient.wire.records import LARGEST_MARKER, transaction_marker
@@ -235,20 +235,24 @@ class ProducerStateManager:
         floor = max(self.snapshots.newest, segments[0].base_offset)
         found = ProducerStates()
         start, width = end_offset, _FIRST_LOOK
-        while start > floor and len(found) < len(lost):
+        # A producer of which only a marker was found may have batches before it.
+        while start > floor and not _have_batches(found, lost):
             start, width = max(floor, end_offset - width), width * _WIDER
             found.clear()
             found.replay(
                 (one for one in self._own_headers(segments, start, []) if one.producer_id in lost),
                 0,
             )
-        if len(found) < len(lost):
+        earlier: Mapping[int, ProducerStateEntry] = {}
+        if not _have_batches(found, lost):
             loaded = self.snapshots.load(end_offset, [])
             earlier = loaded[1].states.entries if loaded is not None else {}
-        else:
-            earlier = {}
         for producer_id, touched_ms in lost.items():
-            entry = found.entries.get(producer_id) or earlier.get(producer_id)
+            entry, before = found.entries.get(producer_id), earlier.get(producer_id)
+            if entry is None:
+                entry = before
+            elif before is not None and not entry.batches and entry.epoch == before.epoch:
+                entry.batches = before.batches
             if entry is not None:
                 entry.complete = False
                 entry.touched_ms = touched_ms
@@ -324,6 +328,11 @@ class ProducerStateManager:
         for _, _, info in _headers(segments, start, notes):
             if not copied or info.base_offset not in copied:
                 yield info
+
+
+def _have_batches(states: ProducerStates, producers: Iterable[int]) -> bool:
+    entries = states.entries
+    return all(each in entries and entries[each].batches for each in producers)
 
 
 def _whole(segment: LogSegment, position: int, info: BatchInfo) -> bytes:

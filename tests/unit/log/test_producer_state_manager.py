@@ -10,11 +10,12 @@ import pytest
 
 from kbroker.config.log import LogConfig
 from kbroker.log.unified_log import UnifiedLog
-from kclient.wire.batches import iterate
+from kclient.wire.batches import iterate, parse
 from kclient.wire.errors import KafkaStorageError
 from tests.kit.logs import FaultyDisk, append, open_log
 from tests.kit.producer_batches import append_numbered, header, numbered_batch
 from tests.kit.simulated_disk import SimulatedDisk
+from tests.kit.transactional_logs import marker
 
 P = 9
 SIZE = len(numbered_batch(P, 0, value=b"v"))
@@ -202,6 +203,25 @@ def test_a_deep_cut_looks_for_lost_producers_from_the_end_on(tmp_path: Path) -> 
     assert known(log) == {1: (0, 0, 0), 2: (0, 0, 1), P: (0, 4899, 4901)}
     log.truncate_to(1)
     assert known(log) == {1: (0, 0, 0)}
+
+
+@pytest.mark.parametrize("is_before_snapshot", [True, False])
+def test_a_producer_of_which_only_a_marker_is_near_the_cut_keeps_its_sequence(
+    tmp_path: Path, is_before_snapshot: bool
+) -> None:
+    log = open_log(tmp_path / "t-0")
+    append_numbered(log, P, 0, 3)
+    if is_before_snapshot:
+        log.roll(0)
+    else:
+        append_numbered(log, 1, 0, 2000)
+    for epoch in (0, 1):  # the second one fences the producer
+        batch = marker(P, epoch=epoch)
+        log.append_as_leader(batch, parse(batch), 0, 1)
+    cut = log.log_end_offset - 1
+    log.truncate_to(cut)
+    assert known(log)[P] == (0, 2, cut - 1)
+    assert log.producers.states.entries[P].batches[-1].last_offset == 2
 
 
 def test_a_log_that_begins_again_knows_no_producer(tmp_path: Path) -> None:
