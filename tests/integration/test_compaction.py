@@ -28,6 +28,7 @@ from tests.kit.brokers import Broker, Cluster, MakeCluster
 from tests.kit.kaudit import kaudit
 from tests.kit.logs import open_log, read_bytes
 from tests.kit.mirrored_clusters import making_mirrors
+from tests.kit.reactor_turns import TURN_MS, longest_turn
 from tests.kit.replicated import Observer, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
@@ -412,6 +413,39 @@ def test_a_damaged_replica_is_copied_again_when_its_directory_is_moved_away(
     wait_until_compacted(cluster[2], "t-0")
     cluster.terminate(2)
     check(on_disk(cluster[2], "t-0"), writes)
+
+
+def test_no_turn_of_a_broker_that_compacts_is_long(
+    broker_clusters: MakeCluster, tmp_path: Path
+) -> None:
+    cluster = broker_clusters(1, BROKER, start=False)
+    broker = cluster[1]
+    broker.noted_turns = tmp_path / "turns"
+    cluster.start()
+    observer = Observer(cluster)
+    topics = ("narrow", "wide")
+    for topic in topics:
+        never = {**COMPACTED, "segment.bytes": "8192", "min.cleanable.dirty.ratio": "1"}
+        observer.create(topic, [[1]], never)
+    narrow, wide = Writes(cluster, "narrow"), Writes(cluster, "wide")
+    narrow.put_rounds(400, 50)
+    wide.put_rounds(2, 10_000)
+    segments = [len(list((broker.data / f"{topic}-0").glob("*.log"))) for topic in topics]
+    assert min(segments) > 250, "two groups of 100 segments, and more"
+    time.sleep(1.5)  # until the handlers are made (`RequestPipeline.make_handlers`)
+    began = time.monotonic()
+    for topic in topics:  # a group has 100 segments: its files are renamed in one turn
+        observer.configure(topic, {"segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"})
+    while min(compacted_to(broker, f"{topic}-0") for topic in topics) < 1:
+        assert time.monotonic() < began + 60, "not compacted within a minute"
+        wide.put_rounds(1, 10)  # requests meanwhile
+        time.sleep(0.05)
+    turn, stacks = longest_turn(broker.noted_turns, began, time.monotonic())
+    assert turn <= TURN_MS, stacks
+    for topic, writes in zip(topics, (narrow, wide), strict=True):
+        left = len(list((broker.data / f"{topic}-0").glob("*.log")))
+        assert left < 30, "groups became one segment each"
+        check(read_all(cluster.bootstrap, topic), writes)
 
 
 def test_settings_of_the_cleaner_change_while_the_broker_runs(broker_clusters: MakeCluster) -> None:

@@ -7,7 +7,6 @@ broker's reactor, in CPU time of its thread (`benchmarks.turns`), which does not
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import struct
@@ -53,11 +52,10 @@ from tests.kit.largest_requests import (
     old_batches,
     versions_that_differ,
 )
+from tests.kit.reactor_turns import TURN_MS, longest_turn
 
 pytestmark = pytest.mark.slow
 
-TURN_MS = 100.0 * float(os.environ.get("KBROKER_TURN_FACTOR", "2" if os.environ.get("CI") else "1"))
-"""The longest turn. A processor that is shared takes longer for the same work."""
 MEMORY = 256 << 20
 """Bytes above what the broker had before."""
 PATIENCE_SECONDS = 60.0
@@ -129,12 +127,7 @@ class Watched:
 
     def longest_turn(self, since: float, until: float) -> tuple[float, list[object]]:
         """Return the longest turn that ended between two times of the monotonic clock: ms, and its stacks."""
-        longest: tuple[float, list[object]] = (0.0, [])
-        for line in self.turns.read_text().splitlines():
-            turn = json.loads(line)
-            if since <= turn["at"] <= until + 0.05 and turn["ms"] > longest[0]:
-                longest = turn["ms"], turn["stacks"]
-        return longest
+        return longest_turn(self.turns, since, until)
 
 
 def ask(port: int, frame: bytes, proof: bytes = b"") -> bytes | None:

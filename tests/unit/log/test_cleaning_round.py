@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -266,3 +267,27 @@ def test_a_marker_that_is_truncated_during_a_round_decides_nothing(tmp_path: Pat
     play(steps)
     assert cleaning.clean_below is None
     assert held(log)[:3] == [(0, b"a"), (1, b"b"), (2, b"a")]
+
+
+def test_the_owner_has_no_long_step_in_a_round_over_many_segments(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", **SETTINGS)
+    put_transactional(log, b"a", 9)  # open below all others, up to the end of the log
+    while len(log.segments) < 300:
+        put(log, b"a", b"v")
+        put_transactional(log, b"b", 5, log.log_end_offset)
+        end_transaction(log, 5, ABORT)
+    end_transaction(log, 9, ABORT)
+    put(log, b"a", b"v")
+    log.roll(1)
+    log.flush()
+    log.config = log.config.overridden({"segment.bytes": "1048576"})
+    taken = []
+    began = time.thread_time()
+    cleaning = round_of(log)
+    for work in cleaning.steps():
+        taken.append(time.thread_time() - began)
+        work()
+        began = time.thread_time()
+    taken.append(time.thread_time() - began)
+    assert len(log.segments) < 10
+    assert max(taken) < 0.1, [round(each, 3) for each in taken]  # CPU time
