@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kclient.errors import ConfigError as ConfigError
     from kclient.errors import KafkaError as KafkaError
     from kclient.errors import KafkaTimeoutError as KafkaTimeoutError
+    from kclient.errors import TransactionAborted as TransactionAborted
     from kclient.types import ConsumerGroupMetadata as ConsumerGroupMetadata
     from kclient.types import NewTopic as NewTopic
     from kclient.types import OffsetAndMetadata as OffsetAndMetadata
@@ -58,6 +59,7 @@ _WHERE = {
     "RecordMetadata": "kclient.types",
     "ResourceType": "kclient.admin.configs",
     "TopicPartition": "kclient.types",
+    "TransactionAborted": "kclient.errors",
 }
 
 __all__ = [*_WHERE, "__version__"]

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from twisted.internet.defer import Deferred
 
+from kclient.producer.transaction import Transaction
+
 T = TypeVar("T")
 
 __all__ = ["AdminClient", "Consumer", "Producer", "run"]
@@ -129,6 +131,11 @@ else:
         """Sends records: see `kclient.producer.producer.Producer`."""
 
         _kind = tx.Producer
+
+        def transaction(self) -> Any:
+            """Return a transaction as a block of ``async with``: committed at its end, aborted by an exception."""
+            self._client.transaction()
+            return Transaction(self)
 
     class Consumer(_AwaitableClient):
         """Consumes records: see `kclient.consumer.client.Consumer`."""

@@ -133,13 +133,19 @@ class ProducerConfig(CommonConfig):
         True, "Number the batches, so that the broker drops duplicates (KIP-98)."
     )
     partitioner_ignore_keys: bool = _setting(False, "Choose partitions as if no record had a key.")
-    transactional_id: str = _setting("", "Not supported yet.")
+    transactional_id: str = _setting(
+        "",
+        "Name of the producer in transactions; a later one with the same name fences it (KIP-98).",
+    )
+    transaction_timeout_ms: int = _setting(
+        60_000, "A transaction that is open for longer is aborted by its coordinator.", minimum=1
+    )
 
     def contradictions(self) -> list[str]:
         """Return the conflicts between settings."""
         problems = CommonConfig.contradictions(self)
-        if self.transactional_id:
-            problems.append("transactional.id: transactions are not supported yet")
+        if self.transactional_id and not (self.enable_idempotence and self.acks == "all"):
+            problems.append("transactional.id needs enable.idempotence=true and acks=all")
         return problems
 
 

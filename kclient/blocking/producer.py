@@ -20,7 +20,16 @@ from kclient.producer.batch import ProducerBatch, Row
 from kclient.producer.partitioner import Partitioner
 from kclient.producer.producer import Producer as Core
 from kclient.producer.record_serializer import HeadersGiven, Serializer
-from kclient.types import CloseResult, K, RecordMetadata, V
+from kclient.producer.transaction import BlockingTransaction
+from kclient.types import (
+    CloseResult,
+    ConsumerGroupMetadata,
+    K,
+    OffsetAndMetadata,
+    RecordMetadata,
+    TopicPartition,
+    V,
+)
 from kclient.wire.batches import Buffer
 
 
@@ -29,6 +38,13 @@ class Producer(Generic[K, V]):
 
     with Producer({"bootstrap.servers": "localhost:9092"}) as producer:
         metadata = producer.send("orders", b"value", key="key").result()
+
+    With the setting transactional.id all records are sent in transactions::
+
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send("orders", b"value")
+            producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
     """
 
     def __init__(
@@ -86,12 +102,16 @@ class Producer(Generic[K, V]):
         """
         core = self._core
         row = core.row(topic, value, key, headers, timestamp_ms)
-        with self._lock:
-            batch = core.put(topic, partition, row)
-            if batch is not None:
-                index = batch.record_count - 1
-        if batch is None:
-            batch, index = self._put_after_waiting(topic, partition, row)
+        try:
+            with self._lock:
+                batch = core.put(topic, partition, row)
+                if batch is not None:
+                    index = batch.record_count - 1
+            if batch is None:
+                batch, index = self._put_after_waiting(topic, partition, row)
+        except KafkaError as problem:
+            self._thread.soon(core.record_failed, problem)
+            raise
         if not index or batch.closed:
             self._thread.reactor.callFromThread(core.sender.wake)
             if batch.closed:
@@ -150,8 +170,67 @@ class Producer(Generic[K, V]):
         check_process(self._thread)
         return self._thread.run(lambda: self._core.flush(timeout))
 
+    # --- transactions
+
+    def init_transactions(self) -> None:
+        """Get a producer id and epoch, once, before the first transaction.
+
+        It fences earlier producers with this transactional.id, and ends their open transaction. Waits at most
+        max.block.ms; after KafkaTimeoutError it may be called again.
+        """
+        check_process(self._thread)
+        self._thread.run(self._core.init_transactions)
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction: all records until its end belong to it.
+
+        Returns at once, except after a transaction that failed: then the coordinator raises the producer epoch first.
+        """
+        check_process(self._thread)
+        self._thread.run(self._core.begin_transaction)
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group_metadata: ConsumerGroupMetadata,
+    ) -> None:
+        """Commit *offsets*, those of the next records to consume, for a group, if the transaction is committed.
+
+        *group_metadata* is `Consumer.group_metadata` of the consumer that read the records: the group refuses the
+        offsets of a member that was replaced (KIP-447). That consumer needs enable.auto.commit=false.
+        """
+        check_process(self._thread)
+        self._thread.run(lambda: self._core.send_offsets_to_transaction(offsets, group_metadata))
+
+    def commit_transaction(self) -> None:
+        """Send all records, then commit: they become visible to consumers with isolation.level=read_committed.
+
+        Raise `TransactionAborted` if a record or a request failed: then only `abort_transaction` is possible. After
+        KafkaTimeoutError (max.block.ms) the outcome is open; a second call waits for it.
+        """
+        check_process(self._thread)
+        self._thread.run(self._core.commit_transaction)
+
+    def abort_transaction(self) -> None:
+        """Abort: no consumer with isolation.level=read_committed sees a record. Unsent records fail.
+
+        It waits for records that are in flight. After KafkaTimeoutError (max.block.ms) it may be called again.
+        """
+        check_process(self._thread)
+        self._thread.run(self._core.abort_transaction)
+
+    def transaction(self) -> BlockingTransaction:
+        """Return a transaction as a block of ``with``: committed at its end, aborted by an exception."""
+        self._core.transaction()
+        return BlockingTransaction(self)
+
+    # --- closing
+
     def close(self, timeout: float = 10.0, *, flush: bool = True) -> CloseResult:
-        """Deliver the remaining records within *timeout* seconds, fail the others, close all connections."""
+        """Deliver the remaining records within *timeout* seconds, fail the others, close all connections.
+
+        An open transaction is aborted, one that is being committed or aborted is waited for.
+        """
         check_process(self._thread)
         result = self._thread.run(lambda: self._core.close(timeout, flush=flush))
         self._room()

@@ -21,7 +21,6 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kclient.config import ConsumerConfig
-from kclient.consumer.commits import Offsets, offsets_to_commit
 from kclient.consumer.fetcher import Fetcher
 from kclient.consumer.lookup import OffsetLookup
 from kclient.consumer.partitions import Batch, Partitions, PartitionState
@@ -37,7 +36,7 @@ from kclient.consumer.subscription import (
 from kclient.consumer.wakeup import Wakeup
 from kclient.errors import ClientClosed, KafkaTimeoutError
 from kclient.net.cluster import Cluster
-from kclient.net.group_offsets import Generation
+from kclient.net.group_offsets import Generation, Offsets, offsets_to_commit
 from kclient.net.metadata import ClusterMetadata
 from kclient.net.offsets import EARLIEST, LATEST
 from kclient.net.waiting import deferring, within

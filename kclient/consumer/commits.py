@@ -43,9 +43,6 @@ _LAST_COMMIT_S = 5.0
 """Seconds for a commit that a rebalance or a close waits for."""
 
 
-Offsets = Mapping[TopicPartition, OffsetAndMetadata | int]
-
-
 class Commits:
     """The commits of one consumer. *member* returns its group membership, None outside of a group."""
 
@@ -250,17 +247,3 @@ class Commits:
                 self._next_automatic = min(self._next_automatic, soon)
         elif problem is not None:
             self.log.failure("auto-commit", failure=result)
-
-
-def offsets_to_commit(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return *offsets* as OffsetAndMetadata; raise ValueError for a negative offset."""
-    chosen = {
-        TopicPartition(*tp): given
-        if isinstance(given, OffsetAndMetadata)
-        else OffsetAndMetadata(given)
-        for tp, given in offsets.items()
-    }
-    for tp, wanted in chosen.items():
-        if wanted.offset < 0:
-            raise ValueError(f"{tp}: offset {wanted.offset} is negative and cannot be committed")
-    return chosen

@@ -38,6 +38,9 @@ _ASK_AGAIN = (
 )
 
 
+Offsets = Mapping[TopicPartition, OffsetAndMetadata | int]
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """A member's generation, as in Kafka's AbstractCoordinator; the defaults are those of a client outside of any."""
@@ -195,6 +198,20 @@ def partition_answers(topics: Iterable[Any], group: str) -> dict[TopicPartition,
             code = p.error_code
             answers[tp] = error_of(code, f"group {group!r}, {tp}") if code else None
     return answers
+
+
+def offsets_to_commit(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return *offsets* as OffsetAndMetadata; raise ValueError for a negative offset."""
+    chosen = {
+        TopicPartition(*tp): given
+        if isinstance(given, OffsetAndMetadata)
+        else OffsetAndMetadata(given)
+        for tp, given in offsets.items()
+    }
+    for tp, wanted in chosen.items():
+        if wanted.offset < 0:
+            raise ValueError(f"{tp}: offset {wanted.offset} is negative and cannot be committed")
+    return chosen
 
 
 def by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[int]]:

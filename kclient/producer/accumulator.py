@@ -187,6 +187,16 @@ class Accumulator:
                 self._released(queue, batch)
         return late
 
+    def abort_waiting(self) -> list[ProducerBatch]:
+        """Remove all batches that are not in flight."""
+        dropped = []
+        for queue in list(self.queues.values()):
+            while queue.waiting:
+                batch = queue.waiting.popleft()
+                dropped.append(batch)
+                self._released(queue, batch)
+        return dropped
+
     def abort(self) -> list[ProducerBatch]:
         """Remove all batches, those in flight too; their responses will have no effect."""
         everything = list(self.unfinished())

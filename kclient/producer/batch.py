@@ -20,6 +20,9 @@ Row = tuple[int, int, bytes | None, bytes | None, Headers]
 """The fields of a `Record` (its offset is not used) as a plain tuple, which the garbage collector
 stops to look at: a producer holds hundreds of thousands of them."""
 
+LAST_SEQUENCE = 0x7FFFFFFF
+"""After it comes 0."""
+
 RECORD_OVERHEAD = 12
 """Bytes of a record beside key, value and headers: an upper bound of its varints."""
 
@@ -117,7 +120,9 @@ class ProducerBatch:
         self.size += size
         self.record_count += 1
 
-    def encode(self, codec: int, level: int | None = None) -> Buffer:
+    def encode(
+        self, codec: int, level: int | None = None, *, is_transactional: bool = False
+    ) -> Buffer:
         """Return the batch's bytes; encode and compress only once for all attempts."""
         self.closed = True
         if self.raw is not None:
@@ -132,7 +137,7 @@ class ProducerBatch:
             last_offset_delta=encoded.last_offset_delta,
             base_timestamp=encoded.base_timestamp,
             max_timestamp=encoded.max_timestamp,
-            attributes=codec,
+            attributes=codec | batches.TRANSACTIONAL if is_transactional else codec,
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
             base_sequence=self.base_sequence,
@@ -185,7 +190,10 @@ class ProducerBatch:
         self._finish()
 
     def split(self, number: int) -> tuple[ProducerBatch, ProducerBatch]:
-        """Split into two halves, numbered *number* and the next; requires two records or more."""
+        """Split into two halves, numbered *number* and the next; requires two records or more.
+
+        They share the sequences, so nothing changes for later batches.
+        """
         middle = self.record_count // 2
         first = ProducerBatch(self.tp, number, self.created_at)
         second = ProducerBatch(self.tp, number + 1, self.created_at)
@@ -195,6 +203,10 @@ class ProducerBatch:
         for half in (first, second):
             half.closed = True
             half.attempts = self.attempts
+            half.producer_id, half.producer_epoch = self.producer_id, self.producer_epoch
+        if self.base_sequence >= 0:
+            first.base_sequence = self.base_sequence
+            second.base_sequence = (self.base_sequence + first.record_count) & LAST_SEQUENCE
         waiters, self.waiters = self.waiters, []
         self.parts = (first, second)
         for index, timestamp, sink in waiters:

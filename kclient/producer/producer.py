@@ -14,15 +14,20 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Generic, Self
 
 from twisted.internet.defer import Deferred, fail, succeed
+from twisted.logger import Logger
 
 from kclient.config import ProducerConfig
 from kclient.errors import (
     BufferExhausted,
     ClientClosed,
     KafkaTimeoutError,
+    SerializationError,
+    TransactionAborted,
+    TransactionStateError,
 )
 from kclient.net.cluster import Cluster
-from kclient.net.waiting import as_deferred, deferring, within
+from kclient.net.group_offsets import offsets_to_commit
+from kclient.net.waiting import as_deferred, backoff, deferring, within
 from kclient.producer.accumulator import Accumulator
 from kclient.producer.batch import RECORD_OVERHEAD, ProducerBatch, Row, record_size
 from kclient.producer.partitioner import Partitioner, StickyPartitioner, partition_for_key
@@ -30,8 +35,19 @@ from kclient.producer.record_serializer import HeadersGiven, RecordSerializer, S
 from kclient.producer.sender import Sender, closed_error
 from kclient.producer.sequencer import Sequencer
 from kclient.producer.topics import TopicPartitions, topic_partitions
+from kclient.producer.transaction import Transaction
+from kclient.producer.transaction_manager import State, TransactionManager
+from kclient.producer.transaction_sender import TransactionSender
 from kclient.producer.waiters import AllCompleted, FlushTimeout, WaitingRecord
-from kclient.types import CloseResult, K, RecordMetadata, TopicPartition, V
+from kclient.types import (
+    CloseResult,
+    ConsumerGroupMetadata,
+    K,
+    OffsetAndMetadata,
+    RecordMetadata,
+    TopicPartition,
+    V,
+)
 from kclient.wire import batches
 from kclient.wire.batches import Buffer
 from kclient.wire.errors import KafkaError, MessageTooLarge, UnknownTopicOrPartition
@@ -45,7 +61,16 @@ class Producer(Generic[K, V]):
 
     *key_serializer* and *value_serializer* convert the arguments of `send` to bytes. Without a serializer an argument
     must be bytes, str (UTF-8) or None. *partitioner* replaces the default partitioner.
+
+    With the setting transactional.id all records are sent in transactions::
+
+        await producer.init_transactions()
+        async with producer.transaction():
+            await producer.send("orders", b"value")
+            await producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
     """
+
+    log = Logger()
 
     def __init__(
         self,
@@ -82,13 +107,19 @@ class Producer(Generic[K, V]):
             ),
             clock=reactor.seconds,
         )
+        transactional = bool(self.config.transactional_id)
+        sequencer = Sequencer(raises_epoch=not transactional) if idempotent else None
+        self._transactions: TransactionSender | None = None
+        if transactional and sequencer is not None:
+            self._transactions = self._transaction_sender(sequencer)
         self.sender = Sender(
             reactor,
             self.cluster,
             self.config,
             self.accumulator,
-            Sequencer() if idempotent else None,
+            sequencer,
             self._guard,
+            self._transactions,
         )
         self.sender.on_progress = self._progress
         self._parked: deque[WaitingRecord] = deque()
@@ -131,8 +162,13 @@ class Producer(Generic[K, V]):
         done: Deferred[RecordMetadata] = Deferred()
         try:
             row = self.row(topic, value, key, headers, timestamp_ms)
-            batch = None if self._parked else self.put(topic, partition, row)
+            if self._parked:
+                self._check_transaction()
+                batch = None
+            else:
+                batch = self.put(topic, partition, row)
         except KafkaError as problem:
+            self.record_failed(problem)
             return fail(problem)
         if batch is None:
             self._wait_for_room(topic, partition, row, done)
@@ -175,6 +211,11 @@ class Producer(Generic[K, V]):
 
         The bytes must not change until then. Only their header is parsed.
         """
+        if self._transactions is not None:
+            raise TransactionStateError(
+                "encoded batches cannot be part of a transaction",
+                hint="use send(), or a producer without transactional.id",
+            )
         info = batches.parse(batch)
         await self.ready(len(batch))
         tp = TopicPartition(topic, partition)
@@ -234,20 +275,95 @@ class Producer(Generic[K, V]):
                 await within(self._reactor, all_done.fired, seconds, FlushTimeout)
         return self.undelivered
 
+    # --- transactions
+
+    @deferring
+    async def init_transactions(self) -> None:
+        """Get a producer id and epoch, once, before the first transaction.
+
+        It fences earlier producers with this transactional.id, and ends their open transaction. Waits at most
+        max.block.ms; after KafkaTimeoutError it may be called again.
+        """
+        await self._transactional("init_transactions").init()
+
+    @deferring
+    async def begin_transaction(self) -> None:
+        """Begin a transaction: all records until its end belong to it.
+
+        Fires at once, except after a transaction that failed: then the coordinator raises the producer epoch first.
+        """
+        await self._transactional("begin_transaction").begin()
+
+    @deferring
+    async def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group_metadata: ConsumerGroupMetadata,
+    ) -> None:
+        """Commit *offsets*, those of the next records to consume, for a group, if the transaction is committed.
+
+        *group_metadata* is `Consumer.group_metadata` of the consumer that read the records: the group refuses the
+        offsets of a member that was replaced (KIP-447). That consumer needs enable.auto.commit=false.
+        """
+        transactions = self._transactional("send_offsets_to_transaction")
+        if not isinstance(group_metadata, ConsumerGroupMetadata):
+            raise TypeError("group_metadata is what consumer.group_metadata() returns")
+        chosen = offsets_to_commit(offsets)
+        await transactions.send_offsets(group_metadata, chosen)
+
+    @deferring
+    async def commit_transaction(self) -> None:
+        """Send all records, then commit: they become visible to consumers with isolation.level=read_committed.
+
+        Raise `TransactionAborted` if a record or a request failed: then only `abort_transaction` is possible. After
+        KafkaTimeoutError (max.block.ms) the outcome is open; a second call waits for it.
+        """
+        transactions = self._transactional("commit_transaction")
+        committing = as_deferred(transactions.commit())
+        flushing = self.flush(self.config.max_block_ms / 1000)
+        flushing.addErrback(lambda _: None)
+        try:
+            await committing
+        finally:
+            flushing.cancel()
+
+    @deferring
+    async def abort_transaction(self) -> None:
+        """Abort: no consumer with isolation.level=read_committed sees a record. Unsent records fail.
+
+        It waits for records that are in flight. After KafkaTimeoutError (max.block.ms) it may be called again.
+        """
+        await self._transactional("abort_transaction").abort()
+
+    def transaction(self) -> Transaction:
+        """Return a transaction as a block of ``async with``: committed at its end, aborted by an exception."""
+        self._transactional("transaction")
+        return Transaction(self)
+
+    # --- closing
+
     @deferring
     async def close(self, timeout: float = 10.0, *, flush: bool = True) -> CloseResult:
-        """Deliver the remaining records within *timeout* seconds, fail the others, close all connections."""
+        """Deliver the remaining records within *timeout* seconds, fail the others, close all connections.
+
+        An open transaction is aborted, one that is being committed or aborted is waited for.
+        """
         if self._closing is not None:
             return self._closing
         self._closing = CloseResult(self.sender.delivered, 0)
+        aborted = 0
         if flush and timeout > 0:
-            await self.flush(timeout)
+            end = self._reactor.seconds() + timeout
+            aborted = await self._end_transaction(timeout)
+            await self.flush(max(0.0, end - self._reactor.seconds()))
         self.closed = True
+        if self._transactions is not None:
+            self._transactions.close()
         reason = closed_error()
         parked, self._parked = list(self._parked), deque()
         for waiting in parked:
             waiting.fail(reason)
-        lost = self.sender.close(reason) + len(parked)
+        lost = self.sender.close(reason) + len(parked) + aborted
         self._closing = CloseResult(self.sender.delivered, lost)
         self._progress()
         await self.cluster.close()
@@ -273,11 +389,16 @@ class Producer(Generic[K, V]):
 
     # --- callable from any thread
 
-    def put(self, topic: str, partition: int | None, row: Row) -> ProducerBatch | None:
+    def put(
+        self, topic: str, partition: int | None, row: Row, *, has_waited: bool = False
+    ) -> ProducerBatch | None:
         """Append a record to its batch; return None if its topic is unknown or buffer.memory is full.
 
-        Call it under the guard. Wake the sender if the batch is new (record_count 1) or now closed.
+        Call it under the guard. Wake the sender if the batch is new (record_count 1) or now closed. A record that
+        *has_waited* here is part of the transaction in which it was sent, also if that is being committed by now.
         """
+        if self._transactions is not None and not has_waited:
+            self._transactions.manager.check_send()
         known = self._topics.get(topic)
         if known is None or known.version != self.cluster.metadata.version or self.closed:
             known = self._learn(topic)
@@ -311,7 +432,78 @@ class Producer(Generic[K, V]):
             "(max.block.ms)" + (f"; last problem: {problem}" if problem else "")
         )
 
+    def record_failed(self, problem: KafkaError) -> None:
+        """Handle a record that is in no batch: its transaction cannot be committed. Only in the reactor's thread.
+
+        As in Kafka a record that cannot be serialized, or is sent at the wrong time, is not part of the transaction.
+        """
+        wrong_use = SerializationError | TransactionStateError | TransactionAborted | ClientClosed
+        if self._transactions is not None and not isinstance(problem, wrong_use):
+            self._transactions.batch_failed(problem, has_sequence=False)
+
     # --- inside
+
+    def _transaction_sender(self, sequencer: Sequencer) -> TransactionSender:
+        config = self.config
+        first, most = config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000
+        manager = TransactionManager(
+            config.transactional_id, lambda count: backoff(count, first, most)
+        )
+        return TransactionSender(
+            self._reactor,
+            self.cluster,
+            config,
+            manager,
+            self._guard,
+            has_batches=lambda: self.undelivered > 0,
+            initialized=lambda producer: sequencer.given(*producer),
+            changed=self._transaction_changed,
+        )
+
+    def _transactional(self, call: str) -> TransactionSender:
+        self._check_open()
+        if self._transactions is None:
+            raise TransactionStateError(
+                f"{call}() needs the setting transactional.id",
+                hint="set it to a name that only this producer has at a time",
+            )
+        return self._transactions
+
+    def _check_transaction(self) -> None:
+        if self._transactions is not None:
+            self._transactions.manager.check_send()
+
+    def _transaction_changed(self) -> None:
+        """Fail what is not sent if the transaction is aborted, else send what may be sent now."""
+        assert self._transactions is not None
+        refusal = self._transactions.manager.refusal
+        if refusal is not None:
+            parked, self._parked = list(self._parked), deque()
+            for waiting in parked:
+                waiting.fail(refusal)
+            self.sender.abort_waiting(refusal)
+        self.sender.wake()
+
+    async def _end_transaction(self, timeout: float) -> int:
+        """End the open transaction before the producer is closed; return the number of its failed records."""
+        if self._transactions is None:
+            return 0
+        left, delivered = self.undelivered, self.sender.delivered
+        state = self._transactions.manager.state
+        end: Deferred[None]
+        if state is State.COMMITTING:
+            end = self.commit_transaction()
+        elif state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING):
+            end = self.abort_transaction()
+        else:
+            return 0
+        try:
+            await within(self._reactor, end, timeout, KafkaTimeoutError)
+        except KafkaError as problem:
+            self.log.warn(
+                "a transaction was open when the producer was closed: {problem}", problem=problem
+            )
+        return max(0, left - self.undelivered - (self.sender.delivered - delivered))
 
     def _check_open(self) -> None:
         if self.closed:
@@ -361,21 +553,25 @@ class Producer(Generic[K, V]):
         for parked in [p for p in self._parked if p.topic == topic]:
             self._parked.remove(parked)
             parked.fail(failure.value)
+            self.record_failed(failure.value)
         self._retry_waiting()
 
     def _too_long(self, parked: WaitingRecord, seconds: float) -> None:
         if parked in self._parked:
             self._parked.remove(parked)
-            parked.fail(self.exhausted(seconds))
+            problem = self.exhausted(seconds)
+            parked.fail(problem)
+            self.record_failed(problem)
 
     def _retry_waiting(self) -> None:
         while self._parked and not self.closed:
             parked = self._parked[0]
             try:
-                batch = self.put(parked.topic, parked.partition, parked.row)
+                batch = self.put(parked.topic, parked.partition, parked.row, has_waited=True)
             except KafkaError as problem:
                 self._parked.popleft()
                 parked.fail(problem)
+                self.record_failed(problem)
                 continue
             if batch is None:
                 break

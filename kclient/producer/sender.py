@@ -6,6 +6,8 @@ Theory of operation
 ones from the accumulator, groups them by leader, and sends one request to each connected leader with fewer unanswered
 requests than max.in.flight.requests.per.connection. A batch that cannot be sent now (no leader, no connection, no
 producer id) stays in its queue; the reason is kept for its error at expiry. A change of that wakes the sender again.
+With transactions each turn adds the partitions of new batches to the transaction; batches wait for that. When the
+transaction is aborted no batch is sent any more, and a batch in flight is not retried.
 
 Owner: the reactor's thread. The accumulator is accessed under *guard* only, because in the blocking API callers append
 in their own threads.
@@ -31,6 +33,7 @@ from kclient.producer.accumulator import Accumulator
 from kclient.producer.batch import ProducerBatch
 from kclient.producer.producer_id import init_producer_id
 from kclient.producer.sequencer import Sequencer
+from kclient.producer.transaction_sender import TransactionSender
 from kclient.types import TopicPartition
 from kclient.wire.compression import Codec
 from kclient.wire.errors import ErrorCode, KafkaError, UnsupportedVersion
@@ -48,7 +51,10 @@ _SEQUENCE_ERRORS = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PR
 
 
 class Sender:
-    """Sends the batches of the accumulator. *sequencer* is None for a producer without idempotence."""
+    """Sends the batches of the accumulator.
+
+    *sequencer* is None for a producer without idempotence, *transactions* for one without transactions.
+    """
 
     log = Logger()
 
@@ -60,7 +66,9 @@ class Sender:
         accumulator: Accumulator,
         sequencer: Sequencer | None,
         guard: AbstractContextManager[Any],
+        transactions: TransactionSender | None = None,
     ) -> None:
+        self._transactions = transactions
         self._reactor = reactor
         self._cluster = cluster
         self._config = config
@@ -101,6 +109,15 @@ class Sender:
             batch.failed(reason)
         return lost
 
+    def abort_waiting(self, reason: KafkaError) -> None:
+        """Fail the batches that are not in flight."""
+        with self._guard:
+            dropped = self._accumulator.abort_waiting()
+        for batch in dropped:
+            self._give_up(batch, reason)
+        if dropped and self.on_progress is not None:
+            self.on_progress()
+
     # --- a turn
 
     def _take_turn(self) -> None:
@@ -112,7 +129,9 @@ class Sender:
             expiry = self._accumulator.next_expiry()
         for batch in late:
             self._give_up(batch, self._expired(batch))
-        if ready and self._sequencer is not None and self._sequencer.needs_producer_id:
+        if self._transactions is not None:
+            ready = self._in_transaction(ready, self._transactions)
+        elif ready and self._sequencer is not None and self._sequencer.needs_producer_id:
             self._get_producer_id()
             ready = []
         if ready:
@@ -121,6 +140,18 @@ class Sender:
         if late and self.on_progress is not None:
             self.on_progress()
         self._set_timer(min((at for at in (next_at, expiry) if at is not None), default=None), now)
+
+    def _in_transaction(
+        self, ready: list[TopicPartition], transactions: TransactionSender
+    ) -> list[TopicPartition]:
+        """Have partitions with batches added to the transaction; return those of *ready* that are in it."""
+        manager = transactions.manager
+        with self._guard:
+            manager.add_partitions(
+                tp for tp, queue in self._accumulator.queues.items() if queue.waiting
+            )
+        transactions.wake()
+        return [tp for tp in ready if manager.may_send_to(tp)]
 
     def _send_ready(self, ready: list[TopicPartition]) -> None:
         turn = self._round % len(ready)
@@ -148,6 +179,10 @@ class Sender:
         accumulator, sequencer = self._accumulator, self._sequencer
         with self._guard:
             for tp in tps:
+                if self._transactions is not None and not self._transactions.manager.may_send_to(
+                    tp
+                ):
+                    continue  # aborted in this turn
                 first = accumulator.first(tp)
                 in_flight = accumulator.in_flight(tp)
                 if sequencer is not None and not sequencer.may_send(first, in_flight):
@@ -166,7 +201,7 @@ class Sender:
         sent = []
         for batch in taken:
             try:
-                data = batch.encode(self._codec)
+                data = batch.encode(self._codec, is_transactional=self._transactions is not None)
             except Exception as problem:
                 self._give_up_in_flight(batch, _not_encodable(batch, problem))
                 continue
@@ -180,6 +215,7 @@ class Sender:
             acks=self.acks,
             timeout_ms=self._config.request_timeout_ms,
             topics=[ProduceTopic(name, partitions) for name, partitions in topics.items()],
+            transactional_id=self._config.transactional_id or None,
         )
         self.requests += 1
         self.batches += len(sent)
@@ -246,9 +282,8 @@ class Sender:
                 batch.tp, leader.leader_id, leader.leader_epoch
             )
         code = answer.error_code
-        if code == ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1 and batch.raw is None:
-            if self._sequencer is not None:
-                self._sequencer.split(batch)
+        is_too_large = code == ErrorCode.MESSAGE_TOO_LARGE
+        if is_too_large and batch.record_count > 1 and batch.raw is None and not self._refusal():
             with self._guard:
                 self._accumulator.replace_by_halves(batch)
         elif code in _SEQUENCE_ERRORS and self._may_be_renumbered(batch):
@@ -279,6 +314,10 @@ class Sender:
             self._put_back(batch, problem)
 
     def _put_back(self, batch: ProducerBatch, problem: KafkaError) -> None:
+        refusal = self._refusal()
+        if refusal is not None:
+            self._give_up_in_flight(batch, refusal)
+            return
         wait = backoff(
             batch.attempts - 1,
             self._config.retry_backoff_ms / 1000,
@@ -306,6 +345,12 @@ class Sender:
         if self._sequencer is not None:
             self._sequencer.given_up(batch)
         batch.failed(problem)
+        if self._transactions is not None:
+            self._transactions.batch_failed(problem, has_sequence=batch.base_sequence >= 0)
+
+    def _refusal(self) -> KafkaError | None:
+        """Return why no batch is sent any more: the transaction is aborted."""
+        return None if self._transactions is None else self._transactions.manager.refusal
 
     def _after_answers(self) -> None:
         self.wake()

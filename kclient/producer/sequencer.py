@@ -8,22 +8,21 @@ sequence may leave a gap: later batches would be rejected. Then the producer rai
 partition moves to the new epoch, from sequence 0, when no batch with an old sequence is left. A batch keeps its
 sequence until the broker has confirmed that it does not have it, because under another sequence it could be stored
 twice. A gap is certain when a batch is rejected after all earlier ones are done. Then no later batch is stored, and
-all of them may get new sequences.
+all of them may get new sequences. The halves of a batch that is split share its sequences.
 
 Invariants: 1. per partition and epoch, sequences are consecutive. 2. a batch changes its sequence only if it is
 certainly not in the log. 3. a partition changes its epoch only without batches in flight, and without waiting batches
 that keep their sequence.
-In: a batch before sending, rejected, split, failed.   Owner: the sender.
+In: a batch before sending, rejected, failed.   Owner: the sender.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kclient.producer.batch import ProducerBatch
+from kclient.producer.batch import LAST_SEQUENCE, ProducerBatch
 from kclient.types import TopicPartition
 
-_LAST_SEQUENCE = 0x7FFFFFFF
 _LAST_EPOCH = 0x7FFF
 
 
@@ -43,9 +42,14 @@ class _PartitionSequence:
 
 
 class Sequencer:
-    """Assigns the sequences of one idempotent producer. *producer_id* is -1 before InitProducerId."""
+    """Assigns the sequences of one idempotent producer. *producer_id* is -1 before InitProducerId.
 
-    def __init__(self) -> None:
+    Without *raises_epoch* a failed batch only ends the sequences of its partition: the coordinator of a transactional
+    producer raises the epoch, before the next transaction.
+    """
+
+    def __init__(self, *, raises_epoch: bool = True) -> None:
+        self._raises_epoch = raises_epoch
         self.producer_id = -1
         self.epoch = -1
         self._partitions: dict[TopicPartition, _PartitionSequence] = {}
@@ -79,7 +83,7 @@ class Sequencer:
             self._partitions[batch.tp] = known
         batch.producer_id, batch.producer_epoch = known.producer_id, known.epoch
         batch.base_sequence = known.next_sequence
-        known.next_sequence = (known.next_sequence + batch.record_count) & _LAST_SEQUENCE
+        known.next_sequence = (known.next_sequence + batch.record_count) & LAST_SEQUENCE
 
     def given_up(self, batch: ProducerBatch) -> None:
         """Record that a batch failed: if it has a sequence, there may be a gap after it."""
@@ -87,15 +91,9 @@ class Sequencer:
         if known is None or known.broken:
             return
         known.broken = True
-        if (known.producer_id, known.epoch) == (self.producer_id, self.epoch):
+        is_latest = (known.producer_id, known.epoch) == (self.producer_id, self.epoch)
+        if self._raises_epoch and is_latest:
             self._raise_epoch()
-
-    def split(self, batch: ProducerBatch) -> None:
-        """Record that a batch was rejected as too large, so not stored, and is split in two."""
-        known = self._sequence_of(batch)
-        self.given_up(batch)
-        if known is not None:
-            known.hole = True
 
     def rejected_after_gap(self, batch: ProducerBatch) -> bool:
         """Handle the rejection of *batch* by its sequence, while no earlier batch is pending.

@@ -467,6 +467,8 @@ class TransactionManager:
             problem.message += "; an earlier request may have committed the transaction"
         self._to(State.FATAL_ERROR)
         self.error = problem
+        self._waiting.clear()
+        self._offsets.clear()
 
     def _retry_now(self) -> None:
         self._repetitions = 0

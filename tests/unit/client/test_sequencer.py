@@ -91,14 +91,28 @@ def test_a_refusal_that_nothing_explains_is_no_hole() -> None:
     assert not sequencer.rejected_after_gap(one)
 
 
-def test_a_batch_too_large_leaves_a_certain_hole() -> None:
+def test_the_halves_of_a_batch_too_large_share_its_sequences() -> None:
     sequencer = ready()
-    large, behind = batch(), batch()
+    large, behind = batch(records=5), batch()
     sequencer.number(large)
     sequencer.number(behind)
-    sequencer.split(large)
+    first, second = large.split(0)
+    for half in (first, second):
+        sequencer.number(half)
     sequencer.number(behind)
-    assert numbers(behind) == (7, 1, 0)
+    assert [numbers(each) for each in (first, second, behind)] == [(7, 0, 0), (7, 0, 2), (7, 0, 5)]
+
+
+def test_a_transactional_producer_does_not_raise_its_epoch_itself() -> None:
+    sequencer = Sequencer(raises_epoch=False)
+    sequencer.given(7, 0)
+    lost, later = batch(), batch()
+    sequencer.number(lost)
+    sequencer.given_up(lost)
+    assert sequencer.epoch == 0
+    sequencer.given(7, 1)
+    sequencer.number(later)
+    assert numbers(later) == (7, 1, 0)
 
 
 def test_other_partitions_go_over_when_they_can_and_a_batch_of_theirs_keeps_its_number() -> None:
