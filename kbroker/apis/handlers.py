@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 from kclient.wire.versions import SERVED
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
     from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
     from kbroker.apis.request import Handler, RawHandler
+    from kbroker.common.topic_partition import TopicPartition
     from kbroker.config import BrokerConfig
     from kbroker.controller.controller import KafkaController
     from kbroker.coordinator.group.group_coordinator import GroupCoordinator
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from kbroker.metadata.dynamic_config import DynamicConfig
     from kbroker.metadata.metadata_cache import MetadataCache
     from kbroker.replica.replica_manager import ReplicaManager
+    from kclient.wire.error_codes import ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,6 @@ def describe_log_dirs(broker: HandlerDependencies) -> Handler:
     """Make the handler of DescribeLogDirs, which queries the file systems in a thread."""
     from collections.abc import Collection
 
-    from twisted.internet.defer import Deferred
     from twisted.internet.threads import deferToThreadPool
 
     from kbroker.apis.api35_describe_log_dirs import DescribeLogDirs, Space, spaces
@@ -372,6 +375,35 @@ def end_txn(broker: HandlerDependencies) -> Handler:
     from kbroker.apis.api26_end_txn import EndTxn
 
     return EndTxn(_transactions(broker))
+
+
+def write_txn_markers(broker: HandlerDependencies) -> Handler:
+    """Make the handler of WriteTxnMarkers. As long as there is no authorizer, every principal has ALTER."""
+    from kbroker.apis.api27_write_txn_markers import WriteTxnMarkers
+
+    return WriteTxnMarkers(
+        broker.replica_manager,
+        broker.authorizer,
+        may_alter_cluster=lambda _principal: True,
+        end_group_transaction=broker.groups.end_transaction,
+        request_timeout=broker.config.request_timeout_ms / 1000,
+    )
+
+
+def txn_offset_commit(broker: HandlerDependencies) -> Handler:
+    """Make the handler of TxnOffsetCommit."""
+    from kbroker.apis.api28_txn_offset_commit import TxnOffsetCommit
+
+    verifier = broker.replica_manager.transaction_verifier
+    assert verifier is not None  # where transactions are served
+
+    def verify(
+        transactional_id: str, producer_id: int, producer_epoch: int, partition: TopicPartition
+    ) -> Deferred[tuple[ErrorCode, int]]:
+        asked = verifier.verify(transactional_id, producer_id, producer_epoch, partition)
+        return asked.addCallback(lambda found: (found.error, found.number))
+
+    return TxnOffsetCommit(broker.groups, broker.metadata, verify)
 
 
 def describe_transactions(broker: HandlerDependencies) -> Handler:

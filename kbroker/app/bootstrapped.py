@@ -23,6 +23,7 @@ from kbroker.controller.settings import ControllerSettings
 from kbroker.coordinator.group.core.limits import GroupLimits
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group.offset_expiry import OffsetExpiry
+from kbroker.coordinator.placement import partition_for
 from kbroker.coordinator.transaction.producer_id_manager import ProducerIdManager, first_producer_id
 from kbroker.coordinator.transaction.transaction_coordinator import (
     TransactionCoordinator,
@@ -45,6 +46,7 @@ from kbroker.replica.log_dir_failure_channel import LogDirFailureChannel
 from kbroker.replica.preferred_read_replica import replica_selector
 from kbroker.replica.replica_fetcher_manager import ReplicaFetcherManager
 from kbroker.replica.replica_manager import ReplicaManager
+from kbroker.replica.transaction_verifier import TransactionVerifier, coordinator_lookup
 from kbroker.security.core.broker_proof import BrokerProofs
 from kbroker.security.inter_broker_secret import InterBrokerSecret
 from kbroker.zk.interface import Expired, Lapsed, SessionEvent
@@ -104,8 +106,11 @@ async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
         undo.add(connections.close)
         return connections
 
+    verifier = None
+    if TRANSACTIONS_ARE_SERVED:
+        verifier = _transaction_verifier(broker, dynamic_config, metadata, dial, undo)
     replica_manager, groups = _make_replicas_and_groups(
-        broker, dynamic_config, metadata, fence, dial, undo
+        broker, dynamic_config, metadata, fence, dial, verifier, undo
     )
     _expire_offsets(broker, groups, metadata, undo)
     producer_ids = ProducerIdManager(
@@ -214,6 +219,7 @@ def _make_replicas_and_groups(
     metadata: MetadataCache,
     fence: ControllerFence,
     dial: BrokerDial,
+    transaction_verifier: TransactionVerifier | None,
     undo: Undo,
 ) -> tuple[ReplicaManager, GroupCoordinator]:
     """Make the log manager, the replica manager and the group coordinator, and begin to replicate."""
@@ -261,6 +267,7 @@ def _make_replicas_and_groups(
         topic_config=dynamic_config.log_config,
         now_ms=world.now_ms,
         fatal=lambda cause: configured.on_fatal(CannotContinueError(cause)),
+        transaction_verifier=transaction_verifier,
     )
     zookeeper.on_session(partial(_session_changed, replica_manager))
     dynamic_config.on_topic_config(replica_manager.reconfigure)
@@ -284,6 +291,27 @@ def _make_replicas_and_groups(
     )
     replica_manager.registry.leadership_listener = groups.on_leadership
     return replica_manager, groups
+
+
+def _transaction_verifier(
+    broker: IdentifiedBroker,
+    dynamic_config: DynamicConfig,
+    metadata: MetadataCache,
+    dial: BrokerDial,
+    undo: Undo,
+) -> TransactionVerifier:
+    """Make the verifier of first batches, with connections of its own: markers may wait for replicas on others."""
+    config = broker.configured.config
+    connections = BrokerConnections(
+        broker_id=broker.broker_id, request_timeout=config.request_timeout_ms / 1000, dial=dial
+    )
+    undo.add(connections.close)
+    return TransactionVerifier(
+        broker.configured.reactor,
+        connections,
+        coordinator_lookup(metadata, config.inter_broker_listener, partition_for),
+        is_enabled=lambda: dynamic_config.broker_config.transaction_partition_verification_enable,
+    )
 
 
 def _coordinate_transactions(

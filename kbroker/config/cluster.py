@@ -316,6 +316,12 @@ class TransactionSettings:
     producer_id_expiration_check_interval_ms: int = define(
         INT, 600_000, "Wait between two looks for producer ids that expired.", at_least(1)
     )
+    transaction_partition_verification_enable: bool = define(
+        BOOLEAN,
+        True,
+        "Whether the coordinator is asked before the first batch of a transaction (KIP-890).",
+        dynamic=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

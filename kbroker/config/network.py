@@ -116,7 +116,7 @@ class NetworkSettings:
     request_timeout_ms: int = define(
         INT,
         30_000,
-        "Accepted, no effect yet: longest wait for an answer of another broker.",
+        "Longest wait for an answer of a transaction coordinator, and for the replicas of a transaction marker.",
         at_least(1),
     )
     fetch_max_bytes: int = define(

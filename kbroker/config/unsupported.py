@@ -73,7 +73,6 @@ NO_EFFECT: Final[Mapping[str, tuple[str, ...]]] = {
         "replication.quota.window.",
         "socket.connection.setup.timeout.",
         "telemetry.max.bytes",
-        "transaction.partition.verification.enable",
         "transaction.state.log.load.buffer.size",
         "unstable.",
         "zookeeper.clientCnxnSocket",

@@ -124,6 +124,8 @@ class ReplicaManager:
         self.quotas = quotas
         self.now_ms = now_ms
         """The wall clock in ms: timestamps of records."""
+        self.transaction_verifier = transaction_verifier
+        """Asks the coordinators of transactions; None: transactional batches are refused."""
         self._metadata = metadata
         self._disk_pool = disk_pool
         self._alter_partition = alter_partition
