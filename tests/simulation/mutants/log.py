@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from kbroker.log import log_dir_history, log_loader, log_manager, scan
+from kbroker.log import log_dir_history, log_manager, scan
 from kbroker.log.clean_shutdown_file import CLEAN_SHUTDOWN, decode_clean_shutdown
-from kbroker.log.disk import Buffer, Disk, read_file, write_all
+from kbroker.log.disk import Disk, read_file, write_all
 from kbroker.log.flush_work import FlushWork
 from kbroker.log.log_dir import LogDir
 from kbroker.log.log_manager import LogManager
+from kbroker.log.log_segment import LogSegment
 from kbroker.log.producer_state import ProducerStates
 from kbroker.log.segment_replacement import SegmentReplacement
 from kbroker.log.unified_log import UnifiedLog
@@ -83,28 +83,10 @@ def crc_skipped_in_recovery() -> list[Change]:
     return [(scan, "check_crc", lambda _buf, _info: None)]
 
 
-class _NeverCut:
-    """A disk that does not cut files."""
-
-    def __init__(self, disk: Any) -> None:
-        self._disk = disk
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._disk, name)
-
-    def ftruncate(self, _fd: int, _size: int) -> None:
-        """Leave the file as it is."""
-
-
 @frequent_mutant
 def torn_tail_kept() -> list[Change]:
     """Recovery finds the last whole batch, and leaves in the file what is behind it."""
-    original = log_loader._recover
-
-    def recover(disk: Any, *given: Any) -> int:
-        return original(_NeverCut(disk), *given)
-
-    return [(log_loader, "_recover", recover)]
+    return [(LogSegment, "cut_file", lambda _segment: None)]
 
 
 @mutant
@@ -209,11 +191,11 @@ def replacement_without_sync() -> list[Change]:
     """The new segment of a compaction takes the place of the old ones before its content is synced."""
     original = SegmentReplacement.write
 
-    def write(self: SegmentReplacement, batches: Iterable[Buffer]) -> None:
+    def write(self: SegmentReplacement, *given: Any) -> None:
         disk = self._disk
         self._disk = _NoSync(disk)
         try:
-            original(self, batches)
+            original(self, *given)
         finally:
             self._disk = disk
 
