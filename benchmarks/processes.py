@@ -158,8 +158,14 @@ log.retention.hours=1
 
 
 def _properties(
-    directory: Path, broker_id: int, port: int, zookeeper_port: int, chroot: str
+    directory: Path,
+    broker_id: int,
+    port: int,
+    zookeeper_port: int,
+    chroot: str,
+    settings: Mapping[str, str] | None,
 ) -> Path:
+    """Write server.properties; *settings* are others than ours."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "server.properties"
     path.write_text(
@@ -170,17 +176,23 @@ def _properties(
             chroot=chroot,
             logs=directory / "logs",
         )
+        + "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
     )
     return path
 
 
 @contextlib.contextmanager
 def our_broker(
-    directory: Path, zookeeper_port: int, *, chroot: str = "ours", broker_id: int = 1
+    directory: Path,
+    zookeeper_port: int,
+    *,
+    chroot: str = "ours",
+    broker_id: int = 1,
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[Broker]:
     """Run a kbroker; yield at its ready line."""
     port = free_port()
-    path = _properties(directory, broker_id, port, zookeeper_port, chroot)
+    path = _properties(directory, broker_id, port, zookeeper_port, chroot, settings)
     log = directory / "broker.log"
     started = time.monotonic()
     with log.open("wb") as errors:
@@ -214,10 +226,11 @@ def apache_broker(
     chroot: str = "apache",
     broker_id: int = 1,
     heap: str = "1g",
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[Broker]:
     """Run an Apache Kafka broker; yield when it answers a Metadata request."""
     port = free_port()
-    path = _properties(directory, broker_id, port, zookeeper_port, chroot)
+    path = _properties(directory, broker_id, port, zookeeper_port, chroot, settings)
     log = directory / "broker.log"
     started = time.monotonic()
     # G1 and the heap size are those of Kafka's start script.
