@@ -348,24 +348,22 @@ def test_a_transactional_batch_needs_the_id_and_the_topic_no_mirror(
 def test_a_batch_that_is_replicated_while_the_request_asks_about_another_is_acknowledged(
     broker: ApiBroker, coordinators: Coordinators
 ) -> None:
-    states = [LeaderAndIsrPartitionState(n, 1, 1, 0, [1, 2], 0, [1, 2]) for n in range(2)]
+    """No event of its replicas is to come when the request begins to wait."""
+    states = [
+        LeaderAndIsrPartitionState(n, 1, 1, 0, isr, 0, isr) for n, isr in enumerate(([1, 2], [1]))
+    ]
     broker.become_leader_or_follower(
         LeaderAndIsrRequest(
             controller_epoch=1, topic_states=[LeaderAndIsrTopicState("r", None, states)]
         )
     )
-
-    def fetched(index: int, offset: int) -> None:
-        partition = broker.replica_manager.partition("r", index)
-        partition.read_as_follower(2, offset, 100, min_one_batch=True, current_leader_epoch=0)
-        settle(broker)
-
     outcomes = send(broker, numbered_batch(8, 0), transactional(P), topic="r")
     coordinators.turn()
-    fetched(0, 1)
+    partition = broker.replica_manager.partition("r", 0)
+    partition.read_as_follower(2, 1, 100, min_one_batch=True, current_leader_epoch=0)
+    settle(broker)
     coordinators.answer()
     settle(broker)
-    fetched(1, 1)
     assert codes(outcomes) == [0, 0]
 
 
