@@ -28,7 +28,7 @@ from kbroker.log.disk import READ, Buffer, Disk
 from kbroker.log.log_segment import LOG_SUFFIX
 from kbroker.log.slices import SegmentFile
 from kbroker.log.transaction_index import SUFFIX as TRANSACTIONS_SUFFIX
-from kbroker.log.transaction_index import entries_of
+from kbroker.log.transaction_index import LaterIndexes, entries_of
 from kclient.wire.batches import HEADER_SIZE, BatchInfo
 from kclient.wire.compression import decompress
 from kclient.wire.errors import CorruptMessage, KafkaError
@@ -51,8 +51,8 @@ class RoundLimits(NamedTuple):
     now_ms: int
     delete_retention_ms: int
     last_batches: Mapping[int, LastBatch]
-    aborted_across: Sequence[AbortedTransaction] = ()
-    """The aborted transactions that begin below `end_offset` and have their marker at or above it."""
+    later_indexes: LaterIndexes = LaterIndexes()
+    """Those of the segments from `end_offset` on: a transaction that begins below may have its marker there."""
 
 
 class CleanerSizes(NamedTuple):
@@ -186,7 +186,7 @@ class Cleaner:
         for segment in segments:
             stem = segment.path.removesuffix(LOG_SUFFIX)
             yield from entries_of(self._disk, stem + TRANSACTIONS_SUFFIX)
-        yield from self._limits.aborted_across
+        yield from self._limits.later_indexes.entries(self._disk)
 
     def _joined(self, pending: list[Buffer]) -> bytes:
         joined = b"".join(pending)

@@ -36,7 +36,7 @@ from kbroker.log.cleaner import Cleaner, CleanerSizes, RoundLimits, SourceSegmen
 from kbroker.log.core.cleaned_transactions import AbortedTransaction
 from kbroker.log.core.record_filter import LastBatch
 from kbroker.log.disk import OS_DISK, Buffer
-from kbroker.log.transaction_index import ENTRY_BYTES, packed, unpacked
+from kbroker.log.transaction_index import ENTRY_BYTES, LaterIndexes, packed, unpacked
 from kclient.wire.errors import CorruptMessage, KafkaError, UnknownServerError
 
 _LENGTH: Final = struct.Struct(">i")
@@ -260,8 +260,9 @@ def _new_round(request: dict[str, Any]) -> tuple[Cleaner, list[SourceSegment]]:
     segments = [SourceSegment(*each) for each in request["segments"]]
     last_batches = {int(key): LastBatch(*each) for key, each in request["last_batches"].items()}
     limits = RoundLimits(*request["limits"])
-    across = [AbortedTransaction(*each) for each in limits.aborted_across]
-    limits = limits._replace(last_batches=last_batches, aborted_across=across)
+    later = LaterIndexes(*limits.later_indexes)
+    newest = [AbortedTransaction(*each) for each in later.newest]
+    limits = limits._replace(last_batches=last_batches, later_indexes=later._replace(newest=newest))
     sizes = CleanerSizes(*request["sizes"])
     throttle = Throttle(request["max_bytes_per_second"])
     return Cleaner(OS_DISK, segments, limits, sizes, throttle=throttle), segments

@@ -112,7 +112,7 @@ class CleaningRound:
                 self._now_ms,
                 log.config.delete_retention_ms,
                 last_batches(log),
-                log.aborted_transactions_across(end),
+                log.later_indexes(end),
             ),
         )
         try:

@@ -34,6 +34,7 @@ from kbroker.log.disk import Disk
 from kbroker.log.log_segment import BASE_OFFSET, MAX_RELATIVE, LogSegment, write_gap
 from kbroker.log.segment_replacement import SegmentReplacement
 from kbroker.log.slices import FileSlice
+from kbroker.log.transaction_index import LaterIndexes
 from kclient.wire.batches import LARGEST_OFFSET
 
 
@@ -163,13 +164,13 @@ class LogSegments(Sequence[LogSegment]):
                 break
         return aborted
 
-    def aborted_transactions_across(self, offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions that begin below *offset*, where a segment begins, and end behind it."""
-        aborted: list[AbortedTransaction] = []
-        for segment in self._segments[self.index_of(offset) :]:
-            if segment.transaction_index.collect(offset, offset, aborted):
-                break
-        return aborted
+    def later_indexes(self, offset: int) -> LaterIndexes:
+        """Return the transaction indexes of the segments from *offset* on, where one begins."""
+        sealed = self._segments[self.index_of(offset) : -1]
+        active = self.active.transaction_index
+        return LaterIndexes(
+            [each.transaction_index.path for each in sealed], active.path, *active.parts()
+        )
 
     def _upper_bound(self, number: int, found: LogSlice) -> int:
         """Return an offset that is not below the end of *found*.

@@ -14,9 +14,9 @@ Owner: the thread that owns the log.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from kbroker.log.core.cleaned_transactions import AbortedTransaction
 from kbroker.log.disk import (
@@ -67,6 +67,11 @@ class TransactionIndex:
     def pending_bytes(self) -> int:
         """Bytes of entries that are not in the file yet."""
         return len(self._pending) * _ENTRY.size
+
+    def parts(self) -> tuple[int, list[AbortedTransaction]]:
+        """Return how many entries are in the file, and those behind them, in memory."""
+        on_disk = self._entries_on_disk()
+        return on_disk, [entry for each in self._pending for entry in unpacked(each, self.path)]
 
     def append(self, entry: AbortedTransaction) -> None:
         """Add an entry, in memory; `write_out` brings it to the file."""
@@ -196,8 +201,29 @@ class TransactionIndex:
 # Entries without an index
 
 
-def entries_of(disk: Disk, path: str) -> Iterator[AbortedTransaction]:
-    """Yield the entries of the file *path*, of a sealed segment; none if there is no file.
+class LaterIndexes(NamedTuple):
+    """The transaction indexes of the last segments of a log, as they are at one moment: for another process."""
+
+    sealed: Sequence[str] = ()
+    """The files of sealed segments."""
+    active: str = ""
+    """The file of the active segment."""
+    in_active: int = 0
+    """The entries in that file."""
+    newest: Sequence[AbortedTransaction] = ()
+    """Those behind them, which are in memory."""
+
+    def entries(self, disk: Disk) -> Iterator[AbortedTransaction]:
+        """Yield all of them. Slow. Raise OSError, CorruptMessage."""
+        for path in self.sealed:
+            yield from entries_of(disk, path)
+        if self.in_active:
+            yield from entries_of(disk, self.active, self.in_active)
+        yield from self.newest
+
+
+def entries_of(disk: Disk, path: str, count: int | None = None) -> Iterator[AbortedTransaction]:
+    """Yield the entries of the file *path*, the first *count* or all; none if there is no file.
 
     For another process or thread than the owner's: a file that is deleted meanwhile is read to its end. Slow. Raise
     OSError, CorruptMessage.
@@ -208,12 +234,17 @@ def entries_of(disk: Disk, path: str) -> Iterator[AbortedTransaction]:
         return
     try:
         position = 0
-        while content := disk.pread(fd, _AT_ONCE * ENTRY_BYTES, position):
-            whole = len(content) // ENTRY_BYTES * ENTRY_BYTES
+        while count is None or count > 0:
+            at_once = _AT_ONCE if count is None else min(count, _AT_ONCE)
+            content = disk.pread(fd, at_once * ENTRY_BYTES, position)
+            if not content:
+                break
+            whole = len(content) // ENTRY_BYTES
             if not whole:
                 raise CorruptMessage(f"{path}: byte {position}: no whole entry")
-            yield from unpacked(content[:whole], path)
-            position += whole
+            position += whole * ENTRY_BYTES
+            count = None if count is None else count - whole
+            yield from unpacked(content[: whole * ENTRY_BYTES], path)
     finally:
         disk.close(fd)
 

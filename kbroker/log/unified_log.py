@@ -43,6 +43,7 @@ from kbroker.log.partition_metadata_file import (
 from kbroker.log.producer_state_manager import ProducerStateManager
 from kbroker.log.segment_replacement import SegmentReplacement
 from kbroker.log.timestamps import TimestampOffset
+from kbroker.log.transaction_index import LaterIndexes
 from kclient.wire.batches import (
     IN_TRANSACTION,
     LARGEST_OFFSET,
@@ -541,13 +542,13 @@ class UnifiedLog:
         except OSError as error:
             raise KafkaStorageError(f"{self.directory}: a transaction index: {error}") from error
 
-    def aborted_transactions_across(self, offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions that begin below *offset*, where a segment begins, and end behind it.
+    def later_indexes(self, offset: int) -> LaterIndexes:
+        """Return the transaction indexes of the segments from *offset* on, where one begins.
 
-        All of them, if *offset* is not above the last stable offset. Raise KafkaStorageError, CorruptMessage.
+        Raise KafkaStorageError.
         """
         try:
-            return self.segments.aborted_transactions_across(offset)
+            return self.segments.later_indexes(offset)
         except OSError as error:
             raise KafkaStorageError(f"{self.directory}: a transaction index: {error}") from error
 

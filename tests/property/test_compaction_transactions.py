@@ -452,6 +452,10 @@ def test_rounds_keep_the_last_committed_record_of_each_key_and_show_nothing_abor
             if rng.random() < 0.3:
                 step()
                 world.check()
+        for _ in range(
+            rng.choice([0, 0, 3])
+        ):  # not flushed: their entries of the index are in memory
+            world.append()
         world.replicated()
         world.map_bytes = 24 * rng.choice([5, 20, 100])
         before = world.checkpoint

@@ -15,7 +15,7 @@ from kbroker.log.cleaner_process import CleanerProcess
 from kbroker.log.core.cleaned_transactions import AbortedTransaction
 from kbroker.log.core.record_filter import LastBatch
 from kbroker.log.disk import OS_DISK
-from kbroker.log.transaction_index import packed
+from kbroker.log.transaction_index import LaterIndexes, packed
 from kclient.wire.batches import iterate
 from kclient.wire.errors import CorruptMessage, UnknownServerError
 from kclient.wire.records import ABORT, COMMIT, Record, encode_batch
@@ -84,10 +84,19 @@ def test_the_process_has_the_aborted_transactions_of_indexes_and_of_the_round(
     path.write_bytes(b"".join(batches))
     entries = [AbortedTransaction(7, 0, 2, 1)]
     (tmp_path / "0.txnindex").write_bytes(b"".join(map(packed, entries)))
-    across = [AbortedTransaction(8, 1, 6, 3), AbortedTransaction(7, 3, 7, 4)]
+    later = [AbortedTransaction(8, 1, 6, 3), AbortedTransaction(6, 5, 7, 3)]
+    torn = packed(AbortedTransaction(9, 4, 9, 9))[:20]  # the broker is writing it
+    (tmp_path / "5.txnindex").write_bytes(packed(later[0]))
+    (tmp_path / "8.txnindex").write_bytes(packed(later[1]) + torn)
+    indexes = LaterIndexes(
+        [f"{tmp_path}/5.txnindex", f"{tmp_path}/6.txnindex"],  # one has no file
+        f"{tmp_path}/8.txnindex",
+        1,
+        [AbortedTransaction(7, 3, 8, 4)],
+    )
     segments = [SourceSegment(str(path), 0, path.stat().st_size)]
     last_batches = {7: LastBatch(0, 0), 8: LastBatch(1, 0), 9: LastBatch(4, 0)}
-    limits = RoundLimits(0, 5, 5_000, 100, last_batches, across)
+    limits = RoundLimits(0, 5, 5_000, 100, last_batches, indexes)
     here, there = Cleaner(OS_DISK, segments, limits, SIZES), process.round(segments, limits)
     for each in (here, there):
         assert each.build_offset_map() == 5
