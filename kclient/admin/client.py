@@ -6,11 +6,12 @@ Methods about several names return one dictionary, name -> result. They raise th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from kclient.admin import configs, elections, groups, topics
+from kclient.admin import configs, elections, groups, topics, transactions
 from kclient.admin.configs import ConfigDescription, ConfigResource
 from kclient.admin.elections import ElectionType
 from kclient.admin.groups import GroupDescription, GroupListing
@@ -20,6 +21,12 @@ from kclient.admin.log_dirs import LogDirs, describe_log_dirs
 from kclient.admin.reassignment_plan import Reassignment
 from kclient.admin.records import delete_records
 from kclient.admin.topics import CreatedTopic, TopicsToCreate
+from kclient.admin.transactions import (
+    OpenTransaction,
+    ProducerState,
+    TransactionDescription,
+    TransactionListing,
+)
 from kclient.config import AdminConfig
 from kclient.errors import KafkaError, LeaderUnavailable
 from kclient.net.answers import error_of, raise_or_return
@@ -29,7 +36,12 @@ from kclient.net.leader_epochs import EpochEnd, epoch_ends
 from kclient.net.metadata import Broker, TopicMetadata
 from kclient.net.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, list_offsets
 from kclient.net.waiting import deferring
-from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from kclient.types import (
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
 from kclient.wire.errors import ErrorCode
 
 _NAMED_TIMES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
@@ -394,3 +406,104 @@ class AdminClient:
             self.cluster, group, tps, timeout=self._time(timeout)
         )
         return raise_or_return(answers, raise_errors)
+
+    # --- transactions
+
+    @deferring
+    async def describe_producers(
+        self,
+        tps: Iterable[TopicPartition],
+        *,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[TopicPartition, tuple[ProducerState, ...] | KafkaError]:
+        """Return the producers in the log of each partition, with the start of an open transaction (KIP-664)."""
+        answers = await transactions.describe_producers(
+            self.cluster, tps, timeout=self._time(timeout)
+        )
+        return raise_or_return(answers, raise_errors)
+
+    @deferring
+    async def describe_transactions(
+        self,
+        transactional_ids: Iterable[str],
+        *,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[str, TransactionDescription | KafkaError]:
+        """Return state, producer and partitions of each transactional id."""
+        answers = await transactions.describe_transactions(
+            self.cluster, transactional_ids, timeout=self._time(timeout)
+        )
+        return raise_or_return(answers, raise_errors)
+
+    @deferring
+    async def fence_producers(
+        self,
+        transactional_ids: Iterable[str],
+        *,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[str, ProducerIdAndEpoch | KafkaError]:
+        """Fence the producer of each transactional id, and abort its open transaction; return the new epochs."""
+        answers = await transactions.fence_producers(
+            self.cluster, transactional_ids, timeout=self._time(timeout)
+        )
+        return raise_or_return(answers, raise_errors)
+
+    @deferring
+    async def list_transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        open_for_ms: int | None = None,
+        timeout: float | None = None,
+    ) -> list[TransactionListing]:
+        """Return the transactional ids of all coordinators; *open_for_ms*: only transactions open for longer."""
+        return await transactions.list_transactions(
+            self.cluster,
+            states=states,
+            producer_ids=producer_ids,
+            open_for_ms=open_for_ms,
+            timeout=self._time(timeout),
+        )
+
+    @deferring
+    async def find_hanging_transactions(
+        self,
+        tps: Iterable[TopicPartition],
+        *,
+        older_than_ms: int = 900_000,
+        timeout: float | None = None,
+    ) -> list[OpenTransaction]:
+        """Return the transactions in the logs of *tps* that no coordinator will end.
+
+        *older_than_ms* is at least the brokers' transaction.max.timeout.ms; younger transactions are not examined.
+        """
+        return await transactions.find_hanging_transactions(
+            self.cluster,
+            tps,
+            older_than_ms=older_than_ms,
+            now_ms=int(time.time() * 1000),
+            timeout=self._time(timeout),
+        )
+
+    @deferring
+    async def abort_transaction(
+        self,
+        tp: TopicPartition,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        coordinator_epoch: int = 0,
+        timeout: float | None = None,
+    ) -> None:
+        """Append an ABORT marker to *tp*: only for a hanging transaction, which no coordinator has."""
+        await transactions.abort_transaction(
+            self.cluster,
+            tp,
+            ProducerIdAndEpoch(producer_id, producer_epoch),
+            coordinator_epoch=coordinator_epoch,
+            timeout=self._time(timeout),
+        )

@@ -16,11 +16,22 @@ from kclient.admin.health import Health
 from kclient.admin.log_dirs import LogDirs
 from kclient.admin.reassignment_plan import Reassignment
 from kclient.admin.topics import CreatedTopic, TopicsToCreate
+from kclient.admin.transactions import (
+    OpenTransaction,
+    ProducerState,
+    TransactionDescription,
+    TransactionListing,
+)
 from kclient.blocking.thread import check_process, reactor_thread
 from kclient.errors import KafkaError
 from kclient.net.leader_epochs import EpochEnd
 from kclient.net.metadata import TopicMetadata
-from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from kclient.types import (
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
 
 T = TypeVar("T")
 
@@ -307,5 +318,99 @@ class AdminClient:
         return self._run(
             lambda: self._core.delete_group_offsets(
                 group, tps, timeout=timeout, raise_errors=raise_errors
+            )
+        )
+
+    # --- transactions
+
+    def describe_producers(
+        self,
+        tps: Iterable[TopicPartition],
+        *,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[TopicPartition, tuple[ProducerState, ...] | KafkaError]:
+        """Return the producers in the log of each partition, with the start of an open transaction (KIP-664)."""
+        return self._run(
+            lambda: self._core.describe_producers(tps, timeout=timeout, raise_errors=raise_errors)
+        )
+
+    def describe_transactions(
+        self,
+        transactional_ids: Iterable[str],
+        *,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[str, TransactionDescription | KafkaError]:
+        """Return state, producer and partitions of each transactional id."""
+        return self._run(
+            lambda: self._core.describe_transactions(
+                transactional_ids, timeout=timeout, raise_errors=raise_errors
+            )
+        )
+
+    def fence_producers(
+        self,
+        transactional_ids: Iterable[str],
+        *,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[str, ProducerIdAndEpoch | KafkaError]:
+        """Fence the producer of each transactional id, and abort its open transaction; return the new epochs."""
+        return self._run(
+            lambda: self._core.fence_producers(
+                transactional_ids, timeout=timeout, raise_errors=raise_errors
+            )
+        )
+
+    def list_transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        open_for_ms: int | None = None,
+        timeout: float | None = None,
+    ) -> list[TransactionListing]:
+        """Return the transactional ids of all coordinators; *open_for_ms*: only transactions open for longer."""
+        return self._run(
+            lambda: self._core.list_transactions(
+                states=states, producer_ids=producer_ids, open_for_ms=open_for_ms, timeout=timeout
+            )
+        )
+
+    def find_hanging_transactions(
+        self,
+        tps: Iterable[TopicPartition],
+        *,
+        older_than_ms: int = 900_000,
+        timeout: float | None = None,
+    ) -> list[OpenTransaction]:
+        """Return the transactions in the logs of *tps* that no coordinator will end.
+
+        *older_than_ms* is at least the brokers' transaction.max.timeout.ms; younger transactions are not examined.
+        """
+        return self._run(
+            lambda: self._core.find_hanging_transactions(
+                tps, older_than_ms=older_than_ms, timeout=timeout
+            )
+        )
+
+    def abort_transaction(
+        self,
+        tp: TopicPartition,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        coordinator_epoch: int = 0,
+        timeout: float | None = None,
+    ) -> None:
+        """Append an ABORT marker to *tp*: only for a hanging transaction, which no coordinator has."""
+        self._run(
+            lambda: self._core.abort_transaction(
+                tp,
+                producer_id,
+                producer_epoch,
+                coordinator_epoch=coordinator_epoch,
+                timeout=timeout,
             )
         )

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from kclient.net.answers import error_of
 from kclient.net.cluster import Cluster
 from kclient.net.connection import Connection
+from kclient.net.coordinators import KeyType
 from kclient.types import OffsetAndMetadata, TopicPartition
 from kclient.wire.errors import ErrorCode, KafkaError
 from kclient.wire.schema.offset_commit import (
@@ -55,15 +56,19 @@ async def request_coordinator(
     group: str,
     ask: Callable[[Connection], Awaitable[T]],
     *,
+    kind: KeyType = KeyType.GROUP,
     channel: str = "",
 ) -> T:
-    """Await ask(connection to the group's coordinator) once; a broker that no longer coordinates is forgotten."""
-    connection = await cluster.coordinator(group, channel=channel)
+    """Await ask(connection to the coordinator of *group*) once; a broker that no longer coordinates is forgotten.
+
+    *group* is a transactional id if *kind* is.
+    """
+    connection = await cluster.coordinator(group, kind, channel)
     try:
         return await ask(connection)
     except KafkaError as problem:
         if problem.code in _COORDINATOR_MOVED or problem.needs_metadata or connection.closed:
-            cluster.coordinators.forget(group)
+            cluster.coordinators.forget(group, kind)
         raise
 
 
@@ -74,13 +79,14 @@ async def retry_coordinator(
     *,
     timeout: float,
     what: str,
+    kind: KeyType = KeyType.GROUP,
     channel: str = "",
     retries: int | None = None,
 ) -> T:
     """Like `request_coordinator`, repeated while the error is retriable, at most *timeout* seconds."""
 
     async def attempt() -> T:
-        return await request_coordinator(cluster, group, ask, channel=channel)
+        return await request_coordinator(cluster, group, ask, kind=kind, channel=channel)
 
     return await cluster.retrying(attempt, timeout=timeout, what=what, retries=retries)
 
