@@ -71,9 +71,9 @@ class LoggedMarker:
 
 
 class CoordinatingBroker:
-    """A process with a session and a coordinator."""
+    """A process with a session and a coordinator; without *wait* its session begins later."""
 
-    def __init__(self, cluster: TransactionalBrokers, broker_id: int) -> None:
+    def __init__(self, cluster: TransactionalBrokers, broker_id: int, *, wait: bool = True) -> None:
         self.cluster = cluster
         self.broker_id = broker_id
         self.process = Process(cluster.scheduler, f"broker-{broker_id}", Random(broker_id))
@@ -92,8 +92,10 @@ class CoordinatingBroker:
             send=self._send,
             no_successor_at=lambda _partition, _epoch: self.no_successor_at,
         )
-        cluster.done(Deferred.fromCoroutine(_result(self.zk.start(10))))
+        connecting = Deferred.fromCoroutine(_result(self.zk.start(10)))
         self.coordinator.start()
+        if wait:
+            cluster.done(connecting)
 
     def lose_next_reply(self) -> None:
         """Have ZooKeeper do the next write, and lose its answer with the connection."""

@@ -555,6 +555,7 @@ def test_ids_that_are_not_used_expire_and_open_ones_do_not() -> None:
     cluster.pass_time(20)
     assert cluster.stored("idle") is None
     assert broker.state("idle") is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert set(broker.coordinator._shards.partitions[0].ids) == {"open"}
     assert broker.state("open") is ONGOING
     assert broker.init("idle") == (2, 0)
 
