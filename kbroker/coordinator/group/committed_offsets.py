@@ -131,6 +131,11 @@ def detail_path(offset_path: str) -> str:
     return f"{offset_path}/detail"
 
 
+def is_detail(path: str) -> bool:
+    """Return whether *path*, of an offset or its detail znode, is that of the detail."""
+    return path.endswith("/detail")
+
+
 async def read_offsets(zookeeper: ZooKeeper, group_id: str) -> tuple[GroupOffsets, list[str]]:
     """Read all offsets of a group; also return the problems of those that cannot be decoded.
 

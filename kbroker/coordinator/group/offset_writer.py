@@ -24,6 +24,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kbroker.common.reactor import Clock
+from kbroker.coordinator.group.committed_offsets import is_detail
 from kbroker.coordinator.group.core.commits import (
     CommitKey,
     CommitQueue,
@@ -226,9 +227,12 @@ class OffsetWriter:
             self._wake()
 
     def _undone(self, multi: _Multi) -> None:
-        """Have the offsets of groups read again if the failed *multi* would have created znodes for them."""
+        """Have the offsets of groups read again if the failed *multi* had more than new offsets for them.
+
+        `GroupOffsets` counts znodes and details as written when they are sent.
+        """
         for (_, group), operation in zip(multi.origins, multi.operations, strict=True):
-            if isinstance(operation, Create):
+            if isinstance(operation, Create) or is_detail(operation.path):
                 group.znodes.offsets_known = False
 
     async def _look_into(self, fence: ShardFence, multi: _Multi) -> None:

@@ -16,3 +16,13 @@ def test_the_first_commits_after_an_election_are_stored_in_order() -> None:
     assert [coordinator.done(each) for each in committing] == [[ErrorCode.NONE]] * 3
     assert coordinator.offsets() == {"t": {0: 8}}
     assert coordinator.ensemble.tree["/consumers/g/offsets/t/0"].data == b"8"
+
+
+def test_the_metadata_of_a_refused_multi_is_written_again() -> None:
+    coordinator = SteppedCoordinator()
+    coordinator.done(coordinator.commit(("t", 0, 5), metadata="a"))
+    committing = coordinator.commit(("t", 0, 6), metadata="b")
+    coordinator.turn()
+    coordinator.change_isr()  # the multi is refused: its check is of the former version
+    assert coordinator.done(committing) == [ErrorCode.NONE]
+    assert b'"b"' in coordinator.ensemble.tree["/consumers/g/offsets/t/0/detail"].data
