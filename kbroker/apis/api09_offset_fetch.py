@@ -80,8 +80,9 @@ class OffsetFetch:
     async def _offsets(
         self, group_id: str, require_stable: bool
     ) -> tuple[GroupOffsets, UnstablePartitions]:
-        offsets, pending = await self._coordinator.offsets_and_pending(group_id)
-        return offsets, pending if require_stable else STABLE
+        if require_stable:
+            return await self._coordinator.offsets_and_pending(group_id)
+        return await self._coordinator.offsets(group_id), STABLE
 
     async def _group(
         self, group: OffsetFetchRequestGroup, require_stable: bool, share: Slice

@@ -3,8 +3,10 @@
 Theory of operation
 ===================
 A commit is verified first: the transaction coordinator answers whether the transaction of the producer is open and has
-the group, and which number it has. The answer counts only until a marker of the producer arrives here; then it is
-asked for again. So no offset becomes pending behind its marker, where nothing would end it.
+the group, and which number it has. The answer counts only until a marker of the producer arrives here; then the request
+gets a retriable error. So no offset becomes pending behind its marker, where nothing would end it. The coordinator does
+not ask again by itself: the producer may have begun its next transaction, and the request may be of the former one. A
+producer that waits for the response sends it again.
 
 The offsets become pending by one write of the znode of producer and group; the response follows it. A marker sets
 them as the offsets of the group and deletes the znode in one multi, or deletes it. Offsets that do not fit into one
@@ -61,9 +63,6 @@ T = TypeVar("T")
 Verify = Callable[[str, int, int, TopicPartition], Deferred[tuple[ErrorCode, int]]]
 """Ask the transaction coordinator about (transactional id, producer id, epoch, partition): error and number."""
 
-QUESTIONS = 3
-"""How often a commit is verified, if markers of its producer arrive meanwhile."""
-
 REFUSALS = 5
 """How often in succession ZooKeeper may refuse a write because a znode is not as expected."""
 
@@ -94,10 +93,6 @@ class TransactionalCommit:
     generation_id: int = -1
 
 
-class _MarkerArrivedError(Exception):
-    """A marker of the producer arrived after the question: its answer does not count."""
-
-
 class TransactionalOffsets:
     """Writes and ends pending offsets of the groups of *shards*; a request waits *timeout* seconds at most."""
 
@@ -115,6 +110,8 @@ class TransactionalOffsets:
         self._writer = writer
         self._now_ms = now_ms
         self._timeout = timeout
+        self._at_once = COMMITS_AT_ONCE
+        """Offsets that one multi sets, at most."""
 
     # --- commits ------------------------------------------------------------------------------
 
@@ -139,20 +136,16 @@ class TransactionalOffsets:
     ) -> ErrorCode:
         shard = self._shards.locate(group_id)
         partition = (OFFSETS_TOPIC, shard.fence.partition)
-        for _ in range(QUESTIONS):
-            question = shard.pending.ask(commit.producer_id)
-            try:
-                error, number = await verify(
-                    commit.transactional_id, commit.producer_id, commit.producer_epoch, partition
-                )
-                if error is not ErrorCode.NONE:
-                    return _AS_COORDINATOR.get(error, error)
-                return await self._write(shard, group_id, offsets, commit, number, question)
-            except _MarkerArrivedError:
-                continue
-            finally:
-                shard.pending.answered(question)
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        question = shard.pending.ask(commit.producer_id)
+        try:
+            error, number = await verify(
+                commit.transactional_id, commit.producer_id, commit.producer_epoch, partition
+            )
+            if error is not ErrorCode.NONE:
+                return _AS_COORDINATOR.get(error, error)
+            return await self._write(shard, group_id, offsets, commit, number, question)
+        finally:
+            shard.pending.answered(question)
 
     async def _write(
         self,
@@ -168,7 +161,7 @@ class TransactionalOffsets:
         try:
             while True:
                 if question.is_void:
-                    raise _MarkerArrivedError
+                    return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
                 if self._shards.locate(group_id) is not shard:
                     raise NotCoordinator
                 group = shard.groups.get(group_id) or self._shards.add_group(shard, group_id)
@@ -180,35 +173,16 @@ class TransactionalOffsets:
                     await group.load_offsets()
                 else:
                     # No other event may come between this decision and its write.
-                    refused = group.machine.check_transactional_commit(
-                        commit.member_id, commit.group_instance_id, commit.generation_id
-                    )
-                    pending = core.add(
-                        znode.stored,
-                        commit.producer_epoch,
-                        number,
-                        _with_positions(shard, group, offsets),
-                    )
-                    if refused is ErrorCode.NONE and isinstance(pending, ErrorCode):
-                        refused = pending
-                    if refused is not ErrorCode.NONE or isinstance(pending, ErrorCode):
-                        return await self._refuse(group, refused)
-                    if not group.fence.zookeeper_answers:
-                        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-                    data = core.encode_pending(pending)
-                    if len(data) > core.MAX_BYTES:
-                        return await self._refuse(group, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
-                    if await self._write_pending(group, znode, pending, data):
+                    decided = _decide(shard, group, znode, offsets, commit, number)
+                    if isinstance(decided, ErrorCode):
+                        return await _confirmed(group, decided)
+                    if await self._write_pending(group, znode, *decided):
                         return ErrorCode.NONE
         finally:
             shard.pending.release(znode)
-
-    async def _refuse(self, group: GroupMetadata, error: ErrorCode) -> ErrorCode:
-        if group.idle:
-            self._shards.remove_group(group)
-        if error not in UNCONFIRMED:
-            await group.fence.confirm()
-        return error
+            created = shard.groups.get(group_id)
+            if created is not None and created.idle:
+                self._shards.remove_group(created)  # refused, and it was new
 
     async def _write_pending(
         self, group: GroupMetadata, znode: PendingZnode, pending: PendingOffsets, data: bytes
@@ -385,7 +359,7 @@ class TransactionalOffsets:
         batch: dict[TopicPartition, OffsetCommit | None] = {}
         size = 0
         for key, commit in left.items():
-            if len(batch) == COMMITS_AT_ONCE or size > BATCH_BYTES:
+            if len(batch) == self._at_once or size > BATCH_BYTES:
                 break
             batch[key] = None
             if offsets.position(*key) >= commit.detail.position:
@@ -502,15 +476,50 @@ class TransactionalOffsets:
     ) -> Deferred[ErrorCode]:
         """Fire with the error of *work*, or with *late* after the timeout; *work* continues."""
         answer: Deferred[ErrorCode] = Deferred()
-        timer = self._clock.callLater(self._timeout, answer.callback, late)
 
         def done(error: ErrorCode) -> None:
             if not answer.called:
-                timer.cancel()
                 answer.callback(error)
+            if timer.active():
+                timer.cancel()
+
+        timer = self._clock.callLater(self._timeout, done, late)
 
         Deferred.fromCoroutine(work).addErrback(_code).addCallback(done)
         return answer
+
+
+def _decide(
+    shard: CoordinatorShard,
+    group: GroupMetadata,
+    znode: PendingZnode,
+    offsets: Mapping[TopicPartition, OffsetCommit],
+    commit: TransactionalCommit,
+    number: int,
+) -> tuple[PendingOffsets, bytes] | ErrorCode:
+    """Return what is pending with *offsets*, and its encoding, or why the commit is refused."""
+    refused = group.machine.check_transactional_commit(
+        commit.member_id, commit.group_instance_id, commit.generation_id
+    )
+    if refused is not ErrorCode.NONE:
+        return refused
+    positioned = _with_positions(shard, group, offsets)
+    pending = core.add(znode.stored, commit.producer_epoch, number, positioned)
+    if isinstance(pending, ErrorCode):
+        return pending
+    if not group.fence.zookeeper_answers:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    data = core.encode_pending(pending)
+    if len(data) > core.MAX_BYTES:
+        return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    return pending, data
+
+
+async def _confirmed(group: GroupMetadata, error: ErrorCode) -> ErrorCode:
+    """Return *error*, an answer from memory, once this broker certainly coordinates the group."""
+    if error not in UNCONFIRMED:
+        await group.fence.confirm()
+    return error
 
 
 def _with_positions(
