@@ -25,6 +25,7 @@ from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group.offset_expiry import OffsetExpiry
 from kbroker.coordinator.placement import partition_for
 from kbroker.coordinator.transaction.producer_id_manager import ProducerIdManager, first_producer_id
+from kbroker.coordinator.transaction.stored_transactions import stored_transactions
 from kbroker.coordinator.transaction.transaction_coordinator import (
     TransactionCoordinator,
     TransactionLimits,
@@ -42,6 +43,7 @@ from kbroker.network.broker_dial import BrokerDial
 from kbroker.replica.alter_partition_manager import AlterPartitionManager
 from kbroker.replica.compaction_log_lines import CompactionLogLines
 from kbroker.replica.core.replication_quota import ReplicationQuotas
+from kbroker.replica.hanging_transactions import HangingTransactions
 from kbroker.replica.log_dir_failure_channel import LogDirFailureChannel
 from kbroker.replica.preferred_read_replica import replica_selector
 from kbroker.replica.replica_fetcher_manager import ReplicaFetcherManager
@@ -121,6 +123,10 @@ async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
         transactions = _coordinate_transactions(
             broker, replica_manager, groups, metadata, producer_ids, broker_connections()
         )
+        stored = partial(stored_transactions, reactor, zookeeper)
+        hanging = HangingTransactions(reactor, replica_manager.registry, stored)
+        hanging.start()
+        undo.add(hanging.stop)
     bootstrapped = BootstrappedBroker(
         identified=broker,
         authorizer=authorizer,

@@ -25,6 +25,7 @@ from kbroker.log.unified_log import AppendResult, UnifiedLog
 from kbroker.replica.core.follower_state import FollowerState
 from kbroker.replica.core.leader_state import Effect, LeaderState, WriteIsr
 from kbroker.replica.core.leader_transactions import (
+    UNKNOWN_NUMBER,
     EndTxnMarker,
     LeaderTransactions,
     Verification,
@@ -68,6 +69,16 @@ class TransactionNotVerifiedError(Exception):
         waiting: Deferred[None] = Deferred()
         self.verification.on_answer(lambda: waiting.callback(None))
         return waiting
+
+
+class UnknownTransaction(NamedTuple):
+    """A transaction that is open in the log, and did not begin in this leadership."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    """Of the last batch of the producer; -1 if a mirror copied it."""
+    leader_epoch: int
 
 
 class Read(NamedTuple):
@@ -405,15 +416,45 @@ class Partition:
             if own.producers.states.check(info) is None:
                 self._ask(verifier, info, transactional_id)
 
-    def _abort_lost_transaction(self, own: UnifiedLog, producer_id: int) -> None:
-        """Append the ABORT of a transaction that its coordinator has completed: its marker was lost.
+    def unknown_transactions(self) -> list[UnknownTransaction]:
+        """Return the open transactions that did not begin in this leadership; none of a mirror."""
+        own = self.log
+        if own is None or self.leader_state is None or not own.producers.transactions.ongoing:
+            return []
+        if own.config.kbroker_mirror_source_cluster_id:
+            return []
+        known = own.producers.states.entries
+        return [
+            UnknownTransaction(
+                producer_id,
+                each.first_offset,
+                known[producer_id].last_offset if producer_id in known else -1,
+                self.role.leader_epoch,
+            )
+            for producer_id, each in own.producers.transactions.ongoing.items()
+            if self.transactions.number_of(producer_id) == UNKNOWN_NUMBER
+        ]
 
-        The coordinator answered that the next one of the producer is open. The records of both would become one
-        transaction.
+    def abort_hanging_transaction(self, hanging: UnknownTransaction) -> None:
+        """Append the ABORT of a transaction that no coordinator has, unless its state has changed since."""
+        own, leader_state = self.log, self.leader_state
+        if own is None or leader_state is None or hanging not in self.unknown_transactions():
+            return
+        with suppress(
+            KafkaError
+        ):  # cut off, or its log directory is offline: the next look finds it again
+            self.require_leader()
+            self._abort_lost_transaction(own, hanging.producer_id)
+        self.log_end_advanced(leader_state, own.log_end_offset)
+
+    def _abort_lost_transaction(self, own: UnifiedLog, producer_id: int) -> None:
+        """Append the ABORT of a transaction that its coordinator has completed, or that none has: its marker was lost.
+
+        Before a batch of the next transaction: the records of both would become one.
         """
         known = own.producers.states.entries.get(producer_id)
         log.warn(
-            "{partition}: aborts a transaction of producer {producer_id}, which its coordinator has completed",
+            "{partition}: aborts a transaction of producer {producer_id}: no coordinator has it any more",
             partition=repr(self), producer_id=producer_id,
         )  # fmt: skip
         batch = encode_transaction_marker(
