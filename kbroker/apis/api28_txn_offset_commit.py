@@ -5,7 +5,8 @@ checked as those of OffsetCommit (KIP-447); v4 TRANSACTION_ABORTABLE (KIP-890), 
 INVALID_TXN_STATE. v5 is Kafka 4's, for clients that do not send AddOffsetsToTxn; it is not served.
 
 Differs from Kafka: a partition that does not exist is refused like a topic that does not, and so is a negative offset;
-and each request is verified with the transaction coordinator, not only the first one of a transaction.
+and each request is verified with the transaction coordinator, not only the first one of a transaction, also where
+transaction.partition.verification.enable is false.
 """
 
 from kbroker.apis.request import RequestContext

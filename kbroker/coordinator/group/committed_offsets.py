@@ -1,5 +1,7 @@
 """The committed offsets of one group: the acknowledged values, and the znodes that exist."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -120,6 +122,14 @@ class GroupOffsets:
     def partitions(self, topic: str) -> list[int]:
         """Return the partitions with an offset, whether it can be decoded or not."""
         return [*self.committed.get(topic, ()), *sorted(self.unreadable.get(topic, ()))]
+
+    def snapshot(self) -> GroupOffsets:
+        """Return a copy of what is committed and unreadable, which later commits do not change."""
+        return GroupOffsets(
+            self.group_id,
+            {topic: dict(partitions) for topic, partitions in self.committed.items()},
+            unreadable={topic: set(partitions) for topic, partitions in self.unreadable.items()},
+        )
 
     def partitions_with_detail(self, topic: str) -> set[int]:
         """Return the partitions with a detail znode."""

@@ -327,8 +327,11 @@ class GroupCoordinator:
         return await self._offsets(await self._coordinated(group_id), group_id)
 
     async def offsets_and_pending(self, group_id: str) -> tuple[GroupOffsets, UnstablePartitions]:
-        """Return the offsets as `offsets` does, and the partitions with an offset that a transaction commits."""
-        offsets = await self.offsets(group_id)
+        """Return the offsets as they are now, and the partitions with an offset that an open transaction commits.
+
+        A response that takes several turns of the reactor so has each transaction whole.
+        """
+        offsets = (await self.offsets(group_id)).snapshot()
         return offsets, self._shards.locate(group_id).pending.unstable(group_id)
 
     async def _offsets(self, shard: CoordinatorShard, group_id: str) -> GroupOffsets:

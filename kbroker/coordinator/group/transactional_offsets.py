@@ -26,7 +26,7 @@ Owner: the reactor's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -60,7 +60,7 @@ log = Logger()
 
 T = TypeVar("T")
 
-Verify = Callable[[str, int, int, TopicPartition], Deferred[tuple[ErrorCode, int]]]
+Verify = Callable[[str, int, int, TopicPartition], Awaitable[tuple[ErrorCode, int]]]
 """Ask the transaction coordinator about (transactional id, producer id, epoch, partition): error and number."""
 
 REFUSALS = 5

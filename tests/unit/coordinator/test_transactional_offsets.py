@@ -35,6 +35,18 @@ def test_a_commit_is_invisible_until_its_marker(coordinator: TransactionalCoordi
     assert coordinator.pending_znodes() == []
 
 
+def test_a_fetch_that_takes_several_turns_has_a_transaction_whole(
+    coordinator: TransactionalCoordinator,
+) -> None:
+    coordinator.done(coordinator.commit(("t", 0, 1), ("t", 1, 1)))
+    fetching = Deferred.fromCoroutine(coordinator.coordinator.offsets_and_pending("g"))
+    offsets, pending = coordinator.done(fetching)
+    coordinator.done(coordinator.txn_commit(("t", 0, 5), ("t", 1, 5)))
+    coordinator.done(coordinator.marker(is_commit=True))
+    assert [(p, committed.offset) for _, p, committed in offsets] == [(0, 1), (1, 1)]
+    assert ("t", 0) not in pending
+
+
 def test_an_abort_changes_nothing(coordinator: TransactionalCoordinator) -> None:
     coordinator.done(coordinator.txn_commit(("t", 0, 5)))
     assert coordinator.done(coordinator.marker(is_commit=False)) is E.NONE
