@@ -84,17 +84,11 @@ KAFKA: Final = {
 }
 """API key -> name and latest version of Kafka 3.9 in ZooKeeper mode; the first version of each is 0."""
 
-TRANSACTIONS: Final = "transactions are not built yet"
 ACLS: Final = "there are no ACLs yet"
 SASL: Final = "SASL is not supported yet"
 QUOTAS: Final = "client quotas are not built yet"
 NOT_SERVED: Final = {
     17: SASL,
-    24: TRANSACTIONS,
-    25: TRANSACTIONS,
-    26: TRANSACTIONS,
-    27: TRANSACTIONS,
-    28: TRANSACTIONS,
     29: ACLS,
     30: ACLS,
     31: ACLS,
@@ -111,8 +105,6 @@ NOT_SERVED: Final = {
     56: "leaders write the ISR to ZooKeeper, as Kafka's do before 2.7",
     57: "there are no feature versions to update",
     58: "it is for brokers that forward requests to a KRaft controller",
-    65: TRANSACTIONS,
-    66: TRANSACTIONS,
     67: "brokers take blocks of producer ids from ZooKeeper, as Kafka's do before 3.0",
     68: "the group protocol of KIP-848 is not supported",
     69: "the group protocol of KIP-848 is not supported",
@@ -145,6 +137,11 @@ TESTS: Final = {
     21: "tests/unit/apis/test_offsets.py",
     22: "tests/integration/test_idempotent_producers.py",
     23: "tests/unit/apis/test_offsets.py",
+    24: "tests/unit/apis/test_transaction_apis.py",
+    25: "tests/unit/apis/test_transaction_apis.py",
+    26: "tests/integration/test_transactions.py",
+    27: "tests/unit/apis/test_write_txn_markers.py",
+    28: "tests/unit/apis/test_transactional_offsets.py",
     32: "tests/unit/apis/test_configs.py",
     33: TOPICS,
     35: "tests/unit/apis/test_describe_log_dirs.py",
@@ -157,6 +154,8 @@ TESTS: Final = {
     47: GROUPS,
     60: "tests/unit/apis/test_metadata.py",
     61: "tests/unit/apis/test_describe_producers.py",
+    65: "tests/unit/apis/test_transaction_apis.py",
+    66: "tests/unit/apis/test_transaction_apis.py",
 }
 """API key -> the file with most of its tests."""
 

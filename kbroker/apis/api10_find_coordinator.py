@@ -7,7 +7,7 @@ The coordinator of a group is the leader of its partition of ``__consumer_offset
 type 1) is the leader of its partition of ``__transaction_state``. The topic is made when it is first needed, and the
 client has to try again.
 
-Differs from Kafka: transactions have no coordinator yet. A share group (key type 2, v6) is INVALID_REQUEST, as in Kafka
+A share group (key type 2, v6) is INVALID_REQUEST, as in Kafka
 with group.share.enable=false.
 """
 
@@ -34,26 +34,18 @@ log = Logger()
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
+TOPICS: Final = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC}
 
 
 class FindCoordinator:
-    """Answers FindCoordinator; for transactional ids only if *finds_transactions*."""
+    """Answers FindCoordinator."""
 
-    def __init__(
-        self,
-        metadata: MetadataCache,
-        admin_manager: AdminManager,
-        *,
-        finds_transactions: bool = False,
-    ) -> None:
+    def __init__(self, metadata: MetadataCache, admin_manager: AdminManager) -> None:
         self._metadata = metadata
         self._create: dict[str, Callable[[], Awaitable[None]]] = {
-            OFFSETS_TOPIC: admin_manager.create_offsets_topic
+            OFFSETS_TOPIC: admin_manager.create_offsets_topic,
+            TRANSACTIONS_TOPIC: admin_manager.create_transactions_topic,
         }
-        self._topics = {GROUP: OFFSETS_TOPIC}
-        if finds_transactions:
-            self._create[TRANSACTIONS_TOPIC] = admin_manager.create_transactions_topic
-            self._topics[TRANSACTION] = TRANSACTIONS_TOPIC
         self._making: set[str] = set()
 
     async def __call__(
@@ -78,9 +70,9 @@ class FindCoordinator:
         )
 
     def _find(self, key: str, key_type: int, listener: str) -> Coordinator:
-        name = self._topics.get(key_type)
+        name = TOPICS.get(key_type)
         if name is None:
-            text = f"coordinator type {key_type} is not served: only {sorted(self._topics)} are"
+            text = f"coordinator type {key_type} is not served: only {sorted(TOPICS)} are"
             return _none(key, ErrorCode.INVALID_REQUEST, text)
         if not key and key_type == GROUP:
             return _none(key, ErrorCode.INVALID_GROUP_ID, "the group id is empty")

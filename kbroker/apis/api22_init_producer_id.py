@@ -5,8 +5,6 @@ one; v4 PRODUCER_FENCED (KIP-588); v5 new error codes for transactions (KIP-890)
 
 An idempotent producer gets a new producer id. A producer with a transactional id gets the next epoch of that id's
 producer: the former one is fenced, and its open transaction aborted.
-
-Differs from Kafka: transactional ids are refused with INVALID_REQUEST, because there are no transactions yet.
 """
 
 from typing import Final
@@ -30,10 +28,10 @@ KNOWS_FENCED: Final = 4
 
 
 class InitProducerId:
-    """Answers InitProducerId; without *transactions* for idempotent producers only."""
+    """Answers InitProducerId: *producer_ids* are for idempotent producers, *transactions* for transactional ones."""
 
     def __init__(
-        self, producer_ids: ProducerIdManager, transactions: TransactionCoordinator | None = None
+        self, producer_ids: ProducerIdManager, transactions: TransactionCoordinator
     ) -> None:
         self._producer_ids = producer_ids
         self._transactions = transactions
@@ -47,8 +45,6 @@ class InitProducerId:
             return InitProducerIdResponse(
                 producer_id=await self._producer_ids.next(), producer_epoch=0
             )
-        if self._transactions is None:
-            raise InvalidRequest("transactions are not served by this broker")
         try:
             producer = await self._transactions.init_producer_id(
                 transactional_id, request.transaction_timeout_ms, _expected(request)

@@ -118,6 +118,15 @@ _ROWS: Final = (
         handlers.offset_for_leader_epoch,
         RequestBudget(4 * MIB, MANY),
     ),
+    ApiSpec(
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        handlers.add_partitions_to_txn,
+        RequestBudget(4 * MIB, MANY, answers_in_steps=True),
+    ),
+    ApiSpec(ApiKey.ADD_OFFSETS_TO_TXN, handlers.add_offsets_to_txn, RequestBudget(8 * KIB, FEW)),
+    ApiSpec(ApiKey.END_TXN, handlers.end_txn, RequestBudget(4 * KIB, FEW)),
+    ApiSpec(ApiKey.WRITE_TXN_MARKERS, handlers.write_txn_markers, RequestBudget(4 * MIB, 40_000)),
+    ApiSpec(ApiKey.TXN_OFFSET_COMMIT, handlers.txn_offset_commit, RequestBudget(4 * MIB, MANY)),
     # The answer has 40 settings for each resource.
     ApiSpec(
         ApiKey.DESCRIBE_CONFIGS,
@@ -162,6 +171,16 @@ _ROWS: Final = (
     ApiSpec(
         ApiKey.DESCRIBE_PRODUCERS,
         handlers.describe_producers,
+        RequestBudget(4 * MIB, MANY, answers_in_steps=True),
+    ),
+    ApiSpec(
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        handlers.describe_transactions,
+        RequestBudget(4 * MIB, MANY, answers_in_steps=True),
+    ),
+    ApiSpec(
+        ApiKey.LIST_TRANSACTIONS,
+        handlers.list_transactions,
         RequestBudget(4 * MIB, MANY, answers_in_steps=True),
     ),
 )

@@ -48,8 +48,7 @@ class HandlerDependencies:
     controller: KafkaController
     groups: GroupCoordinator
     producer_ids: ProducerIdManager
-    transactions: TransactionCoordinator | None
-    """None: this broker coordinates no transactions."""
+    transactions: TransactionCoordinator
     now_ms: Callable[[], int]
     """The wall clock."""
 
@@ -270,11 +269,7 @@ def find_coordinator(broker: HandlerDependencies) -> Handler:
     """Make the handler of FindCoordinator."""
     from kbroker.apis.api10_find_coordinator import FindCoordinator
 
-    return FindCoordinator(
-        broker.metadata,
-        broker.admin_manager,
-        finds_transactions=broker.transactions is not None,
-    )
+    return FindCoordinator(broker.metadata, broker.admin_manager)
 
 
 def offset_commit(broker: HandlerDependencies) -> Handler:
@@ -350,31 +345,25 @@ def delete_groups(broker: HandlerDependencies) -> Handler:
 # -- transactions ----------------------------------------------------------------------------------
 
 
-def _transactions(broker: HandlerDependencies) -> TransactionCoordinator:
-    """Return the coordinator: these APIs are served only where there is one."""
-    assert broker.transactions is not None
-    return broker.transactions
-
-
 def add_partitions_to_txn(broker: HandlerDependencies) -> Handler:
     """Make the handler of AddPartitionsToTxn."""
     from kbroker.apis.api24_add_partitions_to_txn import AddPartitionsToTxn
 
-    return AddPartitionsToTxn(_transactions(broker), broker.metadata, broker.authorizer)
+    return AddPartitionsToTxn(broker.transactions, broker.metadata, broker.authorizer)
 
 
 def add_offsets_to_txn(broker: HandlerDependencies) -> Handler:
     """Make the handler of AddOffsetsToTxn."""
     from kbroker.apis.api25_add_offsets_to_txn import AddOffsetsToTxn
 
-    return AddOffsetsToTxn(_transactions(broker))
+    return AddOffsetsToTxn(broker.transactions)
 
 
 def end_txn(broker: HandlerDependencies) -> Handler:
     """Make the handler of EndTxn."""
     from kbroker.apis.api26_end_txn import EndTxn
 
-    return EndTxn(_transactions(broker))
+    return EndTxn(broker.transactions)
 
 
 def write_txn_markers(broker: HandlerDependencies) -> Handler:
@@ -410,11 +399,11 @@ def describe_transactions(broker: HandlerDependencies) -> Handler:
     """Make the handler of DescribeTransactions."""
     from kbroker.apis.api65_describe_transactions import DescribeTransactions
 
-    return DescribeTransactions(_transactions(broker))
+    return DescribeTransactions(broker.transactions)
 
 
 def list_transactions(broker: HandlerDependencies) -> Handler:
     """Make the handler of ListTransactions."""
     from kbroker.apis.api66_list_transactions import ListTransactions
 
-    return ListTransactions(_transactions(broker), broker.now_ms)
+    return ListTransactions(broker.transactions, broker.now_ms)

@@ -57,9 +57,6 @@ from kclient.net.dial import resolve
 
 log = Logger(namespace="kbroker.broker")
 
-TRANSACTIONS_ARE_SERVED: bool = False
-"""Whether brokers coordinate transactions. The APIs are advertised by `SERVED` (`kclient.wire.versions`)."""
-
 MAX_CLEANER_THREADS = 64
 """Threads that wait for cleaner processes and write what they send. A thread starts when a round needs it."""
 
@@ -82,7 +79,7 @@ class BootstrappedBroker:
     replica_manager: ReplicaManager
     groups: GroupCoordinator
     producer_ids: ProducerIdManager
-    transactions: TransactionCoordinator | None
+    transactions: TransactionCoordinator
 
 
 async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
@@ -108,9 +105,7 @@ async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
         undo.add(connections.close)
         return connections
 
-    verifier = None
-    if TRANSACTIONS_ARE_SERVED:
-        verifier = _transaction_verifier(broker, dynamic_config, metadata, dial, undo)
+    verifier = _transaction_verifier(broker, dynamic_config, metadata, dial, undo)
     replica_manager, groups = _make_replicas_and_groups(
         broker, dynamic_config, metadata, fence, dial, verifier, undo
     )
@@ -118,15 +113,13 @@ async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
     producer_ids = ProducerIdManager(
         zookeeper, broker.broker_id, first=first_producer_id(broker.cluster_id)
     )
-    transactions = None
-    if TRANSACTIONS_ARE_SERVED:
-        transactions = _coordinate_transactions(
-            broker, replica_manager, groups, metadata, producer_ids, broker_connections()
-        )
-        stored = partial(stored_transactions, reactor, zookeeper)
-        hanging = HangingTransactions(reactor, replica_manager.registry, stored)
-        hanging.start()
-        undo.add(hanging.stop)
+    transactions = _coordinate_transactions(
+        broker, replica_manager, groups, metadata, producer_ids, broker_connections()
+    )
+    stored = partial(stored_transactions, reactor, zookeeper)
+    hanging = HangingTransactions(reactor, replica_manager.registry, stored)
+    hanging.start()
+    undo.add(hanging.stop)
     bootstrapped = BootstrappedBroker(
         identified=broker,
         authorizer=authorizer,

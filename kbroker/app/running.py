@@ -73,9 +73,7 @@ def listen(broker: BootstrappedBroker, undo: Undo) -> RunningBroker:
     socket_server = world.socket_server(reactor, config, pipeline)
     bound = {endpoint.listener: endpoint for endpoint in socket_server.start()}
     # The coordinator answers the members of groups before their connections close.
-    undo.add(socket_server.stop, broker.groups.stop)
-    if broker.transactions is not None:
-        undo.add(broker.transactions.stop)
+    undo.add(socket_server.stop, broker.groups.stop, broker.transactions.stop)
     advertised = tuple(
         replace(endpoint, port=endpoint.port or bound[endpoint.listener].port)
         for endpoint in config.advertised

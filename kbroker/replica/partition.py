@@ -793,13 +793,13 @@ def _is_open(log: UnifiedLog, info: BatchInfo) -> bool:
 def _refuse_transaction(transactional_id: str | None) -> None:
     """Raise the error of Kafka for transactional records of a transaction that no coordinator has.
 
-    Without a transactional id a request is not authorized. With one, the leader asks the coordinator (KIP-890), and
-    there no transactional id has a producer id: brokers have no transactions yet.
+    Without a transactional id a request is not authorized. With one, a leader that cannot ask a coordinator (KIP-890)
+    knows of no transactional id.
     """
     if transactional_id is None:
         raise TransactionalIdAuthorizationFailed(
             "transactional records need the transactional id of their request"
         )
     raise InvalidProducerIdMapping(
-        f"transactional id {transactional_id[:249]!r} has no transaction; this cluster has no transactions yet"
+        f"transactional id {transactional_id[:249]!r} has no transaction that this broker could ask for"
     )

@@ -33,7 +33,7 @@ from kclient.wire.schema.end_txn import EndTxnRequest
 from kclient.wire.schema.find_coordinator import FindCoordinatorRequest
 from kclient.wire.schema.init_producer_id import InitProducerIdRequest
 from kclient.wire.schema.list_transactions import ListTransactionsRequest
-from kclient.wire.versions import SERVED, SUPPORTED, ApiKey
+from kclient.wire.versions import SUPPORTED, ApiKey
 from tests.kit.inter_broker import authorizer_of
 from tests.kit.transactional_brokers import LISTENER, TIMEOUT_MS, TransactionalBrokers
 
@@ -66,9 +66,7 @@ class Client:
         self.topics: Any = Topics(cluster)
         coordinator, metadata = self.broker.coordinator, cluster.metadata
         self.handlers: dict[ApiKey, Any] = {
-            ApiKey.FIND_COORDINATOR: FindCoordinator(
-                metadata, self.topics, finds_transactions=True
-            ),
+            ApiKey.FIND_COORDINATOR: FindCoordinator(metadata, self.topics),
             ApiKey.INIT_PRODUCER_ID: InitProducerId(
                 ProducerIdManager(self.broker.zk, 1), coordinator
             ),
@@ -173,14 +171,6 @@ def test_an_idempotent_producer_gets_an_id_of_its_own(client: Client) -> None:
     assert (found.error_code, found.producer_epoch) == (0, 0)
     assert found.producer_id != 0
     assert client.init("").error_code == int(ErrorCode.INVALID_REQUEST)
-
-
-def test_without_a_coordinator_a_transactional_id_is_refused(client: Client) -> None:
-    client.handlers[ApiKey.INIT_PRODUCER_ID] = InitProducerId(
-        ProducerIdManager(client.broker.zk, 1)
-    )
-    assert client.init().error_code == int(ErrorCode.INVALID_REQUEST)
-    assert client.init(None).error_code == 0
 
 
 # --- partitions
@@ -329,18 +319,3 @@ def test_the_topic_is_created_when_it_is_first_needed(client: Client) -> None:
     response = client.ask(ApiKey.FIND_COORDINATOR, 3, request)
     assert response.error_code == int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert client.topics.created == [TRANSACTIONS_TOPIC]
-
-
-def test_no_broker_finds_a_coordinator_of_transactions_yet(client: Client) -> None:
-    client.handlers[ApiKey.FIND_COORDINATOR] = FindCoordinator(
-        client.cluster.metadata, client.topics
-    )
-    request = FindCoordinatorRequest("x", TRANSACTION)
-    response = client.ask(ApiKey.FIND_COORDINATOR, 3, request)
-    assert response.error_code == int(ErrorCode.INVALID_REQUEST)
-    assert client.topics.created == []
-    for api in (
-        ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN,
-        ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS,
-    ):  # fmt: skip
-        assert api not in SERVED
