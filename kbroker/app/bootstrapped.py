@@ -344,7 +344,6 @@ def _coordinate_transactions(
             coordinator.on_leadership(topic, partition, leader_epoch, zk_version, is_leader)
 
     replica_manager.registry.leadership_listener = on_leadership
-    transactions.start()
     return transactions
 
 

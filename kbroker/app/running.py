@@ -72,6 +72,7 @@ def listen(broker: BootstrappedBroker, undo: Undo) -> RunningBroker:
     )
     socket_server = world.socket_server(reactor, config, pipeline)
     bound = {endpoint.listener: endpoint for endpoint in socket_server.start()}
+    broker.transactions.start()
     # The coordinator answers the members of groups before their connections close.
     undo.add(socket_server.stop, broker.groups.stop, broker.transactions.stop)
     advertised = tuple(

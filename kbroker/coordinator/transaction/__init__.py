@@ -1,1 +1,1 @@
-"""The parts of the transaction coordinator that exist: the blocks of producer ids, and the decisions (`core`)."""
+"""The transaction coordinator, and the blocks of producer ids."""
