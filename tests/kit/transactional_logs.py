@@ -66,14 +66,14 @@ def marker(
     )
 
 
-def other_control(producer_id: int, key: bytes, *, base_offset: int = 0) -> bytes:
+def other_control(producer_id: int, key: bytes, *, base_offset: int = 0, epoch: int = 0) -> bytes:
     """A control batch that is no marker, by its *key*."""
     return encode_batch(
         [Record(base_offset, 1000, key, b"", ())],
         base_offset=base_offset,
         leader_epoch=0,
         producer_id=producer_id,
-        producer_epoch=0,
+        producer_epoch=epoch,
         attributes=CONTROL | TRANSACTIONAL,
     )
 
