@@ -10,7 +10,7 @@ necessarily all. The owner and the pool take turns:
     3  pool   `publish`: the segment becomes .swap, synced; from here on recovery completes the replacement
     4  owner  `LogSegments.replace`: the new segment is in the list; the files of the old ones become .deleted
     5  pool   `sync`
-    6  owner  `LogSegments.complete_replacement`: .swap becomes the final names
+    6  owner  `LogSegments.complete_replacement`: .swap becomes the final names, the transaction index last
     7  pool   `sync`; only then may another replacement of this log begin
 
 The suffixes are Kafka's (``LocalLog.replaceSegments``, KAFKA-6264): either broker opens a directory that the other one
@@ -216,6 +216,9 @@ class SegmentReplacement:
             self._remove_files()
 
     def _remove_files(self) -> None:
+        # Recovery would complete a replacement of which the batches, and not all the rest, are .swap files.
+        with suppress(FileNotFoundError):
+            self._disk.rename(self._paths(SWAP_SUFFIX)[-1], self._paths(CLEANED_SUFFIX)[-1])
         for suffix in (SWAP_SUFFIX, CLEANED_SUFFIX):
             for path in (*self._paths(suffix), self._gap_path(suffix)):
                 unlink_if_there(self._disk, path)
@@ -263,12 +266,22 @@ class SegmentReplacement:
         return f"{self._directory}/{self.following.base_offset:020d}{GAP_SUFFIX}{suffix}"
 
     def _rename(self, suffix: str) -> None:
-        """Give the files of the new segment another suffix, the batches last."""
-        *indexes, batches = zip(self._paths(self.segment.suffix), self._paths(suffix), strict=True)
-        for source, target in indexes:
-            with suppress(FileNotFoundError):  # one that was rebuilt is written by the next flush
-                self._disk.rename(source, target)
-        self._disk.rename(*batches)
+        """Give the files of the new segment another suffix: the batches last, but for final names.
+
+        While the batches are a .swap file, recovery takes an index with its final name for that of an old segment, and
+        removes it. The indexes of offsets and times are rebuilt then, and that of transactions would be lost.
+        """
+        pairs = zip(self._paths(self.segment.suffix), self._paths(suffix), strict=True)
+        offsets, times, transactions, batches = pairs
+        last = (transactions, batches) if suffix else (batches, transactions)
+        for pair in (offsets, times, *last):
+            if pair is batches:
+                self._disk.rename(*pair)
+            else:
+                with suppress(
+                    FileNotFoundError
+                ):  # one that was rebuilt is written by the next flush
+                    self._disk.rename(*pair)
         self.segment.renamed(suffix)
 
 
@@ -343,7 +356,8 @@ def recovery_steps(
         ):
             replaced.append(name)
     # As in step 6: while the batches are a .swap file, the rest of the replacement is completed at the next start.
-    renames.sort(key=lambda each: (each[1].endswith(LOG_SUFFIX), not each[1].endswith(GAP_SUFFIX)))
+    order = (GAP_SUFFIX, ".index", ".timeindex", LOG_SUFFIX, TRANSACTIONS_SUFFIX)
+    renames.sort(key=lambda each: order.index("." + each[1].rpartition(".")[2]))
     return RecoverySteps(replaced, renames)
 
 

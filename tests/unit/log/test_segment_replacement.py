@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
+import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from kbroker.config.log import LogConfig
+from kbroker.log.core.cleaned_transactions import AbortedTransaction
+from kbroker.log.partition_metadata_file import PartitionMetadata
 from kbroker.log.segment_replacement import abandoned_files, recovery_steps
 from kbroker.log.unified_log import UnifiedLog
-from kclient.wire.batches import iterate
+from kclient.wire.batches import iterate, parse
 from kclient.wire.errors import CorruptMessage, KafkaStorageError
+from kclient.wire.records import ABORT
+from tests.kit.dying_disk import Ended, EndingDisk
 from tests.kit.logs import append, open_log, records
+from tests.kit.transactional_logs import marker, transactional
 
 SETTINGS = {"segment_bytes": 160, "index_interval_bytes": 1}
 FIRST, SECOND, THIRD = (f"{base:020d}" for base in (0, 2, 4))
@@ -244,3 +252,57 @@ def test_the_batches_get_their_final_name_last_and_the_gap_file_first() -> None:
 def test_segments_that_have_their_final_name_already_stay_between_new_ones() -> None:
     here = [f"{FIRST}.log.swap", f"{SECOND}.log", f"{THIRD}.log.swap"]
     assert recovery_steps(here, {0: 2, 4: 6}, {}).replaced == []
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+@pytest.mark.parametrize("power_lost", [False, True])
+def test_a_crash_at_any_step_loses_no_aborted_transaction(
+    is_cancelled: bool, power_lost: bool
+) -> None:
+    reached_end = False
+    calls = 0
+    while not reached_end:
+        disk = EndingDisk.with_log("/data/t-0")
+        config = LogConfig(segment_bytes=10**6)
+        metadata = PartitionMetadata(None)
+        log = UnifiedLog.create("/data/t-0", config, metadata, now_ms=0, disk=disk)
+        for _ in range(2):
+            for batch in (transactional(7), marker(7, ABORT)):
+                log.append_as_leader(batch, parse(batch), 0, 1)
+            log.roll(1)
+        log.flush()
+        kept = [list(each.transaction_index.entries()) for each in log.segments][1]
+        disk.calls_left = calls
+        with suppress(Ended):
+            replace(log, kept, is_cancelled=is_cancelled)
+            reached_end = True
+        disk.calls_left = -1
+        if power_lost:
+            disk.lose_power(random.Random(calls))
+        else:
+            disk.kill()
+        log = UnifiedLog.open("/data/t-0", config, now_ms=1, disk=disk, recovery_point=4)
+        data = log.segments[0].file.pread(log.segments[0].size, 0)
+        is_new = parse(data).base_offset == 2
+        found = [entry.last_offset for s in log.segments for entry in s.transaction_index.entries()]
+        assert found == ([3] if is_new else [1, 3]), calls
+        assert not reached_end or is_new is not is_cancelled
+        calls += 1
+    assert calls > 20
+
+
+def replace(log: UnifiedLog, kept: list[AbortedTransaction], *, is_cancelled: bool = False) -> None:
+    """Replace both sealed segments by the batches of the second one."""
+    second = log.segments[1]
+    data = second.file.pread(second.size, 0)
+    replacement = log.start_replacement(0, 2)
+    replacement.write([data], lambda: kept)
+    replacement.publish()
+    if is_cancelled:
+        replacement.cancel()
+        replacement.sync()
+        return
+    log.replace_segments(replacement)
+    replacement.sync()
+    log.complete_replacement(replacement)
+    replacement.sync()
