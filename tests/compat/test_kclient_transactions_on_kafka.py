@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -36,28 +36,33 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="module")
-def brokers(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper_server: Ensemble
-) -> Iterator[list[ApacheKafka]]:
-    home = tmp_path_factory.mktemp("transactions")
-    zookeeper = f"{zookeeper_server.connect}/{home.name}"
+@contextmanager
+def two_brokers(home: Path, zookeeper_server: Ensemble) -> Iterator[list[ApacheKafka]]:
+    """Start a cluster of brokers 1 and 2."""
+    zookeeper = f"{zookeeper_server.connect}/transactions-{next(_numbers)}-{time.time_ns()}"
     with ExitStack() as stack:
         made = [
-            stack.enter_context(_broker(home / str(number), zookeeper, number)) for number in (1, 2)
+            stack.enter_context(
+                running_kafka(home / str(n), zookeeper, {**SETTINGS, "broker.id": str(n)})
+            )
+            for n in (1, 2)
         ]
         with AdminClient(bootstrap_servers=made[0].bootstrap) as admin:
             eventually("both brokers", lambda: len(admin.describe_cluster().brokers) == 2)
         yield made
 
 
-def _broker(home: Path, zookeeper: str, number: int) -> AbstractContextManager[ApacheKafka]:
-    return running_kafka(home, zookeeper, {**SETTINGS, "broker.id": str(number)})
+def addresses(brokers: list[ApacheKafka]) -> str:
+    """Return the bootstrap servers."""
+    return ",".join(broker.bootstrap for broker in brokers)
 
 
 @pytest.fixture(scope="module")
-def bootstrap(brokers: list[ApacheKafka]) -> str:
-    return ",".join(broker.bootstrap for broker in brokers)
+def bootstrap(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper_server: Ensemble
+) -> Iterator[str]:
+    with two_brokers(tmp_path_factory.mktemp("transactions"), zookeeper_server) as made:
+        yield addresses(made)
 
 
 def make_topic(bootstrap: str, partitions: int = 2) -> str:
@@ -209,21 +214,22 @@ def test_operators_see_transactions_and_fence_producers(bootstrap: str) -> None:
 
 
 def test_transactions_go_on_when_the_coordinator_is_killed(
-    brokers: list[ApacheKafka], bootstrap: str
+    tmp_path: Path, zookeeper_server: Ensemble
 ) -> None:
-    """The last test: the broker stays dead."""
-    topic, name = make_topic(bootstrap), "survivor"
-    with producing(bootstrap, name, request_timeout_ms=5000, max_block_ms=90_000) as producer:
-        with producer.transaction():
-            producer.send(topic, b"before", partition=0)
-        with AdminClient(bootstrap_servers=bootstrap) as admin:
-            coordinator = admin.describe_transactions([name])[name].coordinator
-        producer.begin_transaction()
-        for partition in (0, 1):
-            producer.send(topic, b"across-%d" % partition, partition=partition).result(30)
-        brokers[coordinator - 1].process.kill()
-        producer.commit_transaction()
-        with producer.transaction():
-            producer.send(topic, b"later", partition=1)
-    left = brokers[2 - coordinator].bootstrap
-    assert committed(left, topic) == [b"across-0", b"across-1", b"before", b"later"]
+    with two_brokers(tmp_path, zookeeper_server) as brokers:
+        bootstrap = addresses(brokers)
+        topic, name = make_topic(bootstrap), "survivor"
+        with producing(bootstrap, name, request_timeout_ms=5000, max_block_ms=90_000) as producer:
+            with producer.transaction():
+                producer.send(topic, b"before", partition=0)
+            with AdminClient(bootstrap_servers=bootstrap) as admin:
+                coordinator = admin.describe_transactions([name])[name].coordinator
+            producer.begin_transaction()
+            for partition in (0, 1):
+                producer.send(topic, b"across-%d" % partition, partition=partition).result(30)
+            brokers[coordinator - 1].process.kill()
+            producer.commit_transaction()
+            with producer.transaction():
+                producer.send(topic, b"later", partition=1)
+        left = brokers[2 - coordinator].bootstrap
+        assert committed(left, topic) == [b"across-0", b"across-1", b"before", b"later"]
