@@ -115,9 +115,10 @@ def test_kafka_and_we_refuse_the_same_batches(
             assert indexes[0] == indexes[1], what
             found[what] = tuple(E(each.error_code).name for each in answers)
         assert found == {what: (a.name, b.name) for what, _, _, a, b in CASES}
-        # Without a transaction coordinator Apache Kafka has NOT_ENOUGH_REPLICAS, which is retriable.
-        begun = Producer({"bootstrap.servers": theirs, "transactional.id": "begun", "log_level": 0})
-        begun.init_transactions(60)
+        # Without a transaction coordinator both have NOT_ENOUGH_REPLICAS, which is retriable.
+        for address in (theirs, ours):
+            settings = {"bootstrap.servers": address, "transactional.id": "begun", "log_level": 0}
+            Producer(settings).init_transactions(60)
         for transactional_id in (None, "never-begun"):
             codes = {
                 E(produced(address, "plain", TRANSACTIONAL, transactional_id).error_code).name

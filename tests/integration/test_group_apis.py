@@ -33,6 +33,7 @@ from kbroker.coordinator.transaction.producer_id_manager import (
     ProducerIdManager,
     first_producer_id,
 )
+from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
 from kbroker.metadata import broker_registration
 from kbroker.metadata.admin_manager import AdminManager
 from kbroker.metadata.metadata_cache import (
@@ -91,6 +92,8 @@ class NoTopics:
     async def create_offsets_topic(self) -> None:
         self.asked += 1
 
+    create_transactions_topic = create_offsets_topic
+
 
 class Client:
     """Sends requests of any version to the handlers of one broker."""
@@ -119,7 +122,10 @@ class Client:
                 ApiKey.SYNC_GROUP: lambda: SyncGroup(groups),
                 ApiKey.DESCRIBE_GROUPS: lambda: DescribeGroups(groups),
                 ApiKey.LIST_GROUPS: lambda: ListGroups(groups),
-                ApiKey.INIT_PRODUCER_ID: lambda: InitProducerId(self.producer_ids),
+                ApiKey.INIT_PRODUCER_ID: lambda: InitProducerId(
+                    self.producer_ids,
+                    cast(TransactionCoordinator, None),  # no transactional id here
+                ),
                 ApiKey.DELETE_GROUPS: lambda: DeleteGroups(groups),
                 ApiKey.OFFSET_DELETE: lambda: OffsetDelete(groups),
             },
@@ -362,8 +368,9 @@ async def test_the_coordinator_is_found_in_every_version(client: Client, version
     found = await find()
     assert (found.error_code, found.node_id, found.host, found.port) == (0, 1, "here", 9092)
     if version >= 1:
-        for key_type in (1, 2):
-            assert (await find(key_type)).error_code == ErrorCode.INVALID_REQUEST
+        assert (await find(1)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert client.topics.asked == 2
+        assert (await find(2)).error_code == ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_GROUPS))
@@ -438,9 +445,6 @@ async def test_producer_ids_are_given_in_every_version(client: Client, version: 
         (0, 1, 0),
         (0, 2, 0),
     ]
-    refused = replace(request, transactional_id="tx")
-    answer = await client.ask(ApiKey.INIT_PRODUCER_ID, version, refused)
-    assert answer.error_code == ErrorCode.INVALID_REQUEST
 
 
 @pytest_twisted.ensureDeferred
