@@ -93,7 +93,7 @@ def committed(bootstrap: str, topic: str, partitions: int = 2) -> list[bytes]:
         consumer.assign(tps, dict.fromkeys(tps, 0))
         ends = consumer.end_offsets(tps)
         deadline = time.monotonic() + 30
-        while any((consumer.next_offset(tp) or 0) < ends[tp] for tp in tps):
+        while any(consumer.position(tp) < ends[tp] for tp in tps):
             assert time.monotonic() < deadline
             for records in consumer.poll(200).values():
                 found += [record.value for record in records]
