@@ -1,9 +1,9 @@
-"""kclient's transactional producer on Apache Kafka: commit, abort, offsets, fencing, a coordinator killed."""
+"""kclient's transactional producer on Apache Kafka and on kbroker: commit, abort, offsets, fencing, a kill."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
@@ -15,6 +15,7 @@ from kclient import AdminClient, Consumer, OffsetAndMetadata, Producer, TopicPar
 from kclient.errors import TransactionAborted
 from kclient.wire.errors import ProducerFenced
 from tests.kit.apache_kafka import ApacheKafka, running_kafka, with_kafka
+from tests.kit.brokers import MakeCluster
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import Ensemble
 
@@ -57,10 +58,16 @@ def addresses(brokers: list[ApacheKafka]) -> str:
     return ",".join(broker.bootstrap for broker in brokers)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["Apache Kafka", "kbroker"])
 def bootstrap(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper_server: Ensemble
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    zookeeper_server: Ensemble,
+    module_clusters: MakeCluster,
 ) -> Iterator[str]:
+    if request.param == "kbroker":
+        yield module_clusters(2, SETTINGS).bootstrap
+        return
     with two_brokers(tmp_path_factory.mktemp("transactions"), zookeeper_server) as made:
         yield addresses(made)
 
@@ -213,23 +220,32 @@ def test_operators_see_transactions_and_fence_producers(bootstrap: str) -> None:
     assert committed(bootstrap, topic) == []
 
 
-def test_transactions_go_on_when_the_coordinator_is_killed(
+def transactions_over_a_kill(bootstrap: str, kill: Callable[[int], object]) -> None:
+    """Commit while *kill* ends the broker that coordinates, and once more after it."""
+    topic, name = make_topic(bootstrap), "survivor"
+    with producing(bootstrap, name, request_timeout_ms=5000, max_block_ms=90_000) as producer:
+        with producer.transaction():
+            producer.send(topic, b"before", partition=0)
+        with AdminClient(bootstrap_servers=bootstrap) as admin:
+            coordinator = admin.describe_transactions([name])[name].coordinator
+        producer.begin_transaction()
+        for partition in (0, 1):
+            producer.send(topic, b"across-%d" % partition, partition=partition).result(30)
+        kill(coordinator)
+        producer.commit_transaction()
+        with producer.transaction():
+            producer.send(topic, b"later", partition=1)
+    left = bootstrap.split(",")[2 - coordinator]
+    assert committed(left, topic) == [b"across-0", b"across-1", b"before", b"later"]
+
+
+def test_transactions_go_on_when_the_coordinator_of_apache_kafka_is_killed(
     tmp_path: Path, zookeeper_server: Ensemble
 ) -> None:
     with two_brokers(tmp_path, zookeeper_server) as brokers:
-        bootstrap = addresses(brokers)
-        topic, name = make_topic(bootstrap), "survivor"
-        with producing(bootstrap, name, request_timeout_ms=5000, max_block_ms=90_000) as producer:
-            with producer.transaction():
-                producer.send(topic, b"before", partition=0)
-            with AdminClient(bootstrap_servers=bootstrap) as admin:
-                coordinator = admin.describe_transactions([name])[name].coordinator
-            producer.begin_transaction()
-            for partition in (0, 1):
-                producer.send(topic, b"across-%d" % partition, partition=partition).result(30)
-            brokers[coordinator - 1].process.kill()
-            producer.commit_transaction()
-            with producer.transaction():
-                producer.send(topic, b"later", partition=1)
-        left = brokers[2 - coordinator].bootstrap
-        assert committed(left, topic) == [b"across-0", b"across-1", b"before", b"later"]
+        transactions_over_a_kill(addresses(brokers), lambda id: brokers[id - 1].process.kill())
+
+
+def test_transactions_go_on_when_the_coordinator_is_killed(broker_clusters: MakeCluster) -> None:
+    cluster = broker_clusters(2, SETTINGS)
+    transactions_over_a_kill(cluster.bootstrap, cluster.kill)
