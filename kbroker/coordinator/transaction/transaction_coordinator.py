@@ -7,6 +7,10 @@ docs/design/transactions.md.
 An answer from memory is confirmed first (`kbroker.coordinator.shard_fence`): it is correct as if the coordinator had
 read ZooKeeper after the request arrived.
 
+A producer often begins its next transaction while the markers of the last one are under way. Kafka refuses that with
+CONCURRENT_TRANSACTIONS, and clients retry after 20 ms or more. Here such a request first waits for a moment
+(`COMPLETE_WAIT`): most markers take less.
+
 Errors: all requests raise KafkaError. PRODUCER_FENCED is for the handlers to translate for old clients.
 
 Owner: the reactor's thread.
@@ -30,6 +34,7 @@ from kbroker.common.turns import WorkerTurns
 from kbroker.coordinator.placement import partition_for
 from kbroker.coordinator.shard_fence import LeadershipConfirmer
 from kbroker.coordinator.transaction.core.states import (
+    PREPARED,
     ProducerIdAndEpoch,
     TransactionMetadata,
     TransactionState,
@@ -71,6 +76,9 @@ MAX_GROUP_ID: Final = 1024
 
 SWEPT_PER_TURN: Final = 1000
 """Transactional ids that are looked at in one turn of the reactor."""
+
+COMPLETE_WAIT: Final = 0.1
+"""Seconds that a request waits for the markers of the transaction before."""
 
 NEVER_MS: Final = 2**63
 """An idle time after which no transactional id expires."""
@@ -135,9 +143,11 @@ class TransactionCoordinator:
             confirmer=LeadershipConfirmer(
                 clock, no_successor_at or (lambda _p, _e: clock.seconds()), is_alone
             ),
-            on_stored=self._markers.add,
+            on_stored=self._stored,
         )
         self._write = self._shards.writer.write
+        self._completing: dict[TransactionalId, list[Deferred[None]]] = {}
+        """Requests that wait for the end of a decided transaction."""
         self._timers: dict[str, Any] = {}
         self._stopped = False
         self.on_leadership = self._shards.on_leadership
@@ -295,11 +305,38 @@ class TransactionCoordinator:
     async def _decide(
         self, transactional_id: str, request: Callable[[Transaction], Decision]
     ) -> None:
+        id = self._find(transactional_id)
+        decision = request(id.machine)
+        if decision == Refuse(ErrorCode.CONCURRENT_TRANSACTIONS) and _is_prepared(id):
+            await self._until_complete(id)
+            id = self._find(transactional_id)
+            decision = request(id.machine)
+        await self._outcome(id, decision)
+
+    def _find(self, transactional_id: str) -> TransactionalId:
+        """Return a transactional id; one that does not exist is refused by its machine, and not kept."""
         shard = self._shards.locate(transactional_id)
-        id = shard.ids.get(transactional_id)
-        if id is None:
-            id = TransactionalId(shard.fence, transactional_id)  # it is refused, and not kept
-        await self._outcome(id, request(id.machine))
+        known = shard.ids.get(transactional_id)
+        return known if known is not None else TransactionalId(shard.fence, transactional_id)
+
+    async def _until_complete(self, id: TransactionalId) -> None:
+        """Wait until the transaction is complete, for at most `COMPLETE_WAIT`."""
+        waiting: Deferred[None] = Deferred()
+        self._completing.setdefault(id, []).append(waiting)
+        timer = self._clock.callLater(COMPLETE_WAIT, self._completed, id)
+        await waiting
+        if timer.active():
+            timer.cancel()
+
+    def _completed(self, id: TransactionalId) -> None:
+        for waiting in self._completing.pop(id, []):
+            waiting.callback(None)
+
+    def _stored(self, id: TransactionalId, markers: Collection[Marker]) -> None:
+        """Handle a new stored state."""
+        self._markers.add(id, markers)
+        if id in self._completing and not _is_prepared(id):
+            self._completed(id)
 
     async def _outcome(self, id: TransactionalId, decision: Decision) -> TransactionMetadata:
         """Return what is stored once *decision* is; raise its error."""
@@ -379,6 +416,11 @@ class TransactionCoordinator:
                     )
                     self._write_unasked(id, write)
                 await turns.done()
+
+
+def _is_prepared(id: TransactionalId) -> bool:
+    stored = id.machine.stored
+    return stored is not None and stored.state in PREPARED
 
 
 def _is_writable(shard: TransactionShard) -> bool:

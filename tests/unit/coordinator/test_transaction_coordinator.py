@@ -11,6 +11,7 @@ from kbroker.coordinator.placement import partition_for
 from kbroker.coordinator.transaction import transaction_writer
 from kbroker.coordinator.transaction.core.states import ProducerIdAndEpoch, TransactionState
 from kbroker.coordinator.transaction.core.transaction import Verified
+from kbroker.coordinator.transaction.transaction_coordinator import COMPLETE_WAIT
 from kbroker.zk import znodes
 from kclient.wire.error_codes import ErrorCode
 from tests.kit.transactional_brokers import (
@@ -70,6 +71,30 @@ def test_a_transaction_is_committed_in_all_its_partitions_and_groups(
     complete(cluster)
     assert cluster.logs[T0] == [marker, LoggedMarker(producer, 2, False, 0)]
     assert cluster.logs[T1] == [marker]
+
+
+def test_the_next_transaction_waits_for_a_moment_until_the_last_one_is_complete(
+    cluster: TransactionalBrokers,
+) -> None:
+    broker = cluster.broker()
+    producer = broker.init()
+    for number in range(1, 4):
+        assert broker.add(producer, T0) is NONE
+        assert broker.end(producer) is NONE
+        assert len(cluster.logs.get(T0, [])) == number - 1, "the marker is under way"
+    cluster.takes_requests = False
+    began = cluster.scheduler.now
+    assert broker.add(producer, T0) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert broker.end(producer) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert 2 * COMPLETE_WAIT <= cluster.scheduler.now - began < 3 * COMPLETE_WAIT
+    fenced = ProducerIdAndEpoch(0, 7)
+    began = cluster.scheduler.now
+    assert broker.add(fenced, T0) is ErrorCode.PRODUCER_FENCED
+    assert cluster.scheduler.now - began < COMPLETE_WAIT
+    waiting = broker.begin(broker.coordinator.add_partitions("x", producer, [T0]))
+    broker.coordinator.on_resignation(0)
+    assert cluster.done(waiting) is ErrorCode.NOT_COORDINATOR
+    assert broker.coordinator._completing == {}
 
 
 def test_each_step_is_stored_before_its_response(cluster: TransactionalBrokers) -> None:
