@@ -11,6 +11,7 @@ flight for each broker. The leader of a partition is that of the metadata cache.
   transaction. The markers of the transactional id are not sent any more; if ZooKeeper still names this broker as the
   coordinator, they are sent again after `FENCED_RETRY`;
 - any other error, or no answer: sent again after a pause, to the leader at that time;
+- no answer yet, and the partition has another leader: sent to that one, because the former may be paused;
 - a partition that ZooKeeper does not have (any more) counts as acknowledged. The metadata cache alone is no proof: it
   may be behind. Groups are stored in ZooKeeper, so their markers wait until ``__consumer_offsets`` exists again.
 
@@ -64,6 +65,9 @@ RETRY_SECONDS: Final = 0.1
 MAX_RETRY_SECONDS: Final = 3.0
 """The longest pause."""
 
+LEADER_CHECK: Final = 0.5
+"""Seconds between two looks whether the partitions of a request in flight have other leaders."""
+
 FENCED_RETRY: Final = 30.0
 """Seconds before markers that were fenced are sent again, if this broker is still the coordinator."""
 
@@ -80,7 +84,7 @@ Send = Callable[[int, str, int, ApiKey, int, Any], Deferred[Any]]
 class _Pending:
     """A marker that is not acknowledged."""
 
-    __slots__ = ("attempts", "id", "marker", "partition")
+    __slots__ = ("attempts", "id", "marker", "partition", "request")
 
     def __init__(self, id: TransactionalId, marker: Marker) -> None:
         self.id = id
@@ -88,6 +92,8 @@ class _Pending:
         self.attempts = 0
         self.partition: TopicPartition = ("", -1)
         """Where it goes, while it is queued or in flight."""
+        self.request: object = None
+        """The last request with this marker."""
 
 
 class _Channel:
@@ -214,6 +220,7 @@ class TransactionMarkerChannelManager:
         attempts = max(pending.attempts for pending in markers)
         for pending in markers:
             pending.attempts += 1
+            pending.request = None
         delay = min(RETRY_SECONDS * 2 ** min(attempts, 10), MAX_RETRY_SECONDS)
         self._clock.callLater(delay, self._again, markers)
 
@@ -265,14 +272,16 @@ class TransactionMarkerChannelManager:
             self._again_later([*markers, *channel.queue])
             return
         channel.busy = True
-        sending = self._send(
-            broker_id, *address, ApiKey.WRITE_TXN_MARKERS, SEND_VERSION, _request(markers)
-        )
+        request = _request(markers)
+        for pending in markers:
+            pending.request = request
+        sending = self._send(broker_id, *address, ApiKey.WRITE_TXN_MARKERS, SEND_VERSION, request)
+        self._clock.callLater(LEADER_CHECK, self._check_leaders, broker_id, markers, request)
         sending.addCallbacks(
             self._answered, self._not_answered,
-            callbackArgs=(markers,), errbackArgs=(markers, broker_id),
+            callbackArgs=(markers, request), errbackArgs=(markers, request, broker_id),
         )  # fmt: skip
-        sending.addErrback(self._failed, markers)
+        sending.addErrback(self._failed, markers, request)
         sending.addBoth(self._is_free, broker_id, channel)
 
     def _is_free(self, _result: object, broker_id: int, channel: _Channel) -> None:
@@ -280,7 +289,28 @@ class TransactionMarkerChannelManager:
         if self._channels.get(broker_id) is channel:
             self._send_next(broker_id)
 
-    def _answered(self, response: WriteTxnMarkersResponse, markers: list[_Pending]) -> None:
+    def _check_leaders(
+        self, broker_id: int, markers: list[_Pending], request: WriteTxnMarkersRequest
+    ) -> None:
+        """Send those of *markers* to other brokers that have another leader now, while *request* is not answered."""
+        waiting = [each for each in markers if each.request is request and self._is_current(each)]
+        if not waiting or self._stopped:
+            return
+        moved = []
+        for pending in waiting:
+            known = self._metadata.partition(*pending.partition)
+            if known is not None and known.leader >= 0 and known.leader != broker_id:
+                pending.request = None
+                moved.append(pending)
+        self._again(moved)
+        self._clock.callLater(LEADER_CHECK, self._check_leaders, broker_id, waiting, request)
+
+    def _answered(
+        self,
+        response: WriteTxnMarkersResponse,
+        markers: list[_Pending],
+        request: WriteTxnMarkersRequest,
+    ) -> None:
         errors = {
             (result.producer_id, topic.name, each.partition_index): each.error_code
             for result in response.markers
@@ -294,6 +324,8 @@ class TransactionMarkerChannelManager:
             error = errors.get((pending.marker.producer.producer_id, *pending.partition))
             if error == ErrorCode.NONE:
                 written.append(pending)
+            elif pending.request is not request:
+                continue  # it was sent to another broker meanwhile
             elif error in _FENCED:
                 fenced[pending.id] = error
             else:
@@ -303,13 +335,21 @@ class TransactionMarkerChannelManager:
         self._again_later(again)
         self._acknowledge(written)
 
-    def _not_answered(self, failure: Failure, markers: list[_Pending], broker_id: int) -> None:
+    def _not_answered(
+        self,
+        failure: Failure,
+        markers: list[_Pending],
+        request: WriteTxnMarkersRequest,
+        broker_id: int,
+    ) -> None:
         log.debug("markers to broker {b}: {e}", b=broker_id, e=failure.value)
-        self._again_later(markers)
+        self._again_later([each for each in markers if each.request is request])
 
-    def _failed(self, failure: Failure, markers: list[_Pending]) -> None:
+    def _failed(
+        self, failure: Failure, markers: list[_Pending], request: WriteTxnMarkersRequest
+    ) -> None:
         log.failure("a response to WriteTxnMarkers could not be handled", failure=failure)
-        self._again_later(markers)
+        self._again_later([each for each in markers if each.request is request])
 
     def _acknowledge(self, markers: Iterable[_Pending]) -> None:
         for pending in markers:

@@ -9,6 +9,7 @@ from kbroker.coordinator.placement import partition_for
 from kbroker.coordinator.transaction.core.states import ProducerIdAndEpoch, TransactionState
 from kbroker.coordinator.transaction.marker_channel_manager import (
     FENCED_RETRY,
+    LEADER_CHECK,
     MARKERS_PER_REQUEST,
     MAX_RETRY_SECONDS,
 )
@@ -126,6 +127,30 @@ def test_markers_go_to_the_new_leader(cluster: TransactionalBrokers) -> None:
     cluster.update_metadata()
     cluster.pass_time(MAX_RETRY_SECONDS + 0.1)
     assert state(cluster) is COMPLETE_COMMIT
+
+
+def test_markers_do_not_wait_for_a_former_leader_that_is_paused(
+    cluster: TransactionalBrokers,
+) -> None:
+    broker = cluster.broker()
+    producer = broker.init()
+    broker.add(producer, T0)
+    cluster.held = []
+    assert broker.end(producer) is NONE
+    cluster.run(lambda: bool(cluster.held))
+    paused, cluster.held = cluster.held, None
+    cluster.pass_time(3)
+    assert len(cluster.requests) == 1, "there is no other leader"
+    cluster.leader = 4
+    cluster.update_metadata()
+    cluster.pass_time(LEADER_CHECK + 0.1)
+    assert state(cluster) is COMPLETE_COMMIT
+    assert len(cluster.requests) == 2
+    for handle in paused:
+        handle()
+    cluster.pass_time(10)
+    assert len(cluster.requests) == 2, "the late response changes nothing"
+    assert len(cluster.logs[T0]) == 1
 
 
 def test_partitions_of_a_deleted_topic_count_as_acknowledged(cluster: TransactionalBrokers) -> None:
