@@ -5,6 +5,8 @@ one; v4 PRODUCER_FENCED (KIP-588); v5 new error codes for transactions (KIP-890)
 
 An idempotent producer gets a new producer id. A producer with a transactional id gets the next epoch of that id's
 producer: the former one is fenced, and its open transaction aborted.
+
+Differs from Kafka: a transactional id has 1024 characters at most, because it is the name of a znode.
 """
 
 from typing import Final

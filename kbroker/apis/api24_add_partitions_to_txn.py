@@ -8,7 +8,9 @@ A leader that verifies the first batch of a transaction receives the number of t
 (10000), and its coordinator sends the same number with the marker (docs/design/transactions.md).
 
 Differs from Kafka: verification does not ask whether the partition exists; the transaction has it or has it not. A
-transaction that is named twice in a request has INVALID_REQUEST the second time.
+transaction that is named twice in a request has INVALID_REQUEST the second time. A client that begins a transaction
+while the last one is being completed waits for up to 100 ms before it gets CONCURRENT_TRANSACTIONS. A transaction has
+at most as many partitions as fit in 800,000 bytes of state; more are UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations
