@@ -15,7 +15,7 @@ from typing import NamedTuple
 from kbroker.log import leader_epoch_cache as epochs_file
 from kbroker.log import producer_snapshots
 from kbroker.log.indexes import OffsetIndex, TimeIndex
-from kbroker.log.producer_state import ProducerStates
+from kbroker.log.producer_state import ProducerStateEntry, ProducerStates
 from kclient.wire.batches import BatchInfo, check_crc, iterate
 from kclient.wire.errors import KafkaError
 from kclient.wire.records import decode_batch
@@ -207,8 +207,11 @@ def _check_producers(replica: Replica) -> None:
         found = known.entries.get(producer_id)
         if found is None:
             replica.problem("producers", newest.name, f"does not know producer {producer_id}")
-        elif (found.epoch, found.last_sequence, found.last_offset) != (
-            entry.epoch, entry.last_sequence, entry.last_offset,
-        ):  # fmt: skip
+        elif (found.epoch, _last_batch(found)) != (entry.epoch, _last_batch(entry)):
             text = f"producer {producer_id}: {found}, the log has {entry}"
             replica.problem("producers", newest.name, text)
+
+
+def _last_batch(entry: ProducerStateEntry) -> tuple[int, int]:
+    """Return last sequence and offset; a snapshot has them of batches, not of markers, as in Kafka."""
+    return entry.last_sequence, entry.batches[-1].last_offset if entry.batches else -1
