@@ -1,7 +1,7 @@
 """``python -m tests.chaos --seed S --minutes M --out DIR [--scenario S1]``: run a cluster under faults, and judge it.
 
 The scenario S47 runs two clusters and a mirror (`tests.chaos.mirror_run`), with --workers 3 three that share the
-partitions.
+partitions. The scenario bank has transactions (`tests.chaos.bank_run`).
 
 Exit code 0: clean, or skipped where the machine does not allow it; 1: not clean. Everything
 (history, logs, data, ZooKeeper's journal, verdict) stays under DIR.
@@ -15,13 +15,15 @@ import sys
 import time
 from pathlib import Path
 
-from tests.chaos import mirror_run, namespaces
+from tests.chaos import bank_run, mirror_run, namespaces
+from tests.chaos.bank_run import BankRun
 from tests.chaos.mirror_run import MirrorRun
 from tests.chaos.run import Run
 from tests.chaos.scenarios import SCENARIOS
 from tests.chaos.skipped import Skipped
 
 MIRROR = "S47"
+BANK = "bank"
 
 
 def main() -> int:
@@ -30,7 +32,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--out", type=Path, default=None)
-    parser.add_argument("--scenario", choices=[*SCENARIOS, MIRROR, "list"], default="mixed")
+    parser.add_argument("--scenario", choices=[*SCENARIOS, MIRROR, BANK, "list"], default="mixed")
     parser.add_argument("--zookeepers", type=int, choices=(1, 3), default=0)
     parser.add_argument("--workers", type=int, choices=(0, 2, 3), default=0)
     arguments = parser.parse_args()
@@ -38,9 +40,12 @@ def main() -> int:
         for name, one in SCENARIOS.items():
             print(f"{name:6} {one.about}")
         print(f"{MIRROR:6} {mirror_run.ABOUT}")
+        print(f"{BANK:6} {bank_run.ABOUT}")
         return 0
     if arguments.scenario == MIRROR:
         return _play_mirror(arguments)
+    if arguments.scenario == BANK:
+        return _play_bank(arguments)
     scenario = SCENARIOS[arguments.scenario]
     if scenario.namespaces:
         try:
@@ -65,6 +70,13 @@ def _play_mirror(arguments: argparse.Namespace) -> int:
     out = _begin(arguments, mirror_run.ABOUT)
     seconds = arguments.minutes * 60
     result = MirrorRun(arguments.seed, seconds, out, arguments.workers).play()
+    print(result.to_text())
+    return 0 if result.clean else 1
+
+
+def _play_bank(arguments: argparse.Namespace) -> int:
+    out = _begin(arguments, bank_run.ABOUT)
+    result = BankRun(arguments.seed, arguments.minutes * 60, out).play()
     print(result.to_text())
     return 0 if result.clean else 1
 

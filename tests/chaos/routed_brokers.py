@@ -19,6 +19,8 @@ SETTINGS: Mapping[str, str] = {
     "min.insync.replicas": "2",
     "default.replication.factor": "3",
     "offsets.topic.replication.factor": "3",
+    "transaction.state.log.num.partitions": "5",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "2000",
     "auto.leader.rebalance.enable": "true",
     "leader.imbalance.check.interval.seconds": "15",
     "controlled.shutdown.max.retries": "3",
