@@ -92,7 +92,7 @@ _MODULES = {
     "consume": "kclient.cli.consume:consume",
     "info": "kclient.cli.info:info",
     "reassign": "kclient.cli.reassign:reassign",
-    "transactions": "kclient.cli.transactions:transactions",
+    "txn": "kclient.cli.txn:txn",
 }
 
 

@@ -1,4 +1,4 @@
-"""`kclient transactions`: list, describe, describe-producers, find-hanging, abort, fence (kafka-transactions.sh)."""
+"""`kclient txn`: list, describe, describe-producers, find-hanging, abort, fence (kafka-transactions.sh)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,26 @@ from kclient.wire.errors import KafkaError
 _LONGEST_TRANSACTION_MIN = 15
 """Kafka's transaction.max.timeout.ms, in minutes."""
 
+_STATES = (
+    *("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"),
+    *("Dead", "PrepareEpochFence"),
+)
+
 
 @click.group()
-def transactions() -> None:
+def txn() -> None:
     """Inspect transactions and producers; end transactions that hang."""
 
 
-@transactions.command("list")
-@click.option("-s", "--state", "states", multiple=True, help="Only these, such as Ongoing.")
+@txn.command("list")
+@click.option(
+    "-s",
+    "--state",
+    "states",
+    type=click.Choice(_STATES),
+    multiple=True,
+    help="Only these.",
+)
 @click.option("--producer-id", "producer_ids", type=int, multiple=True, help="Only these.")
 @click.option(
     "--running-longer-than-ms",
@@ -60,7 +72,7 @@ def list_(
     run(main)
 
 
-@transactions.command("describe")
+@txn.command("describe")
 @click.argument("names", nargs=-1, required=True, metavar="TRANSACTIONAL_ID...")
 @with_settings
 def describe(settings: Settings, names: tuple[str, ...]) -> None:
@@ -98,7 +110,7 @@ def describe(settings: Settings, names: tuple[str, ...]) -> None:
     run(main)
 
 
-@transactions.command("describe-producers")
+@txn.command("describe-producers")
 @click.option("-t", "--topic", required=True)
 @click.option("-p", "--partition", type=int, required=True)
 @with_settings
@@ -129,7 +141,7 @@ def describe_producers(settings: Settings, topic: str, partition: int) -> None:
     run(main)
 
 
-@transactions.command("find-hanging")
+@txn.command("find-hanging")
 @click.option("-t", "--topic", "topics", multiple=True, help="Only these topics; default: all.")
 @click.option("-p", "--partition", type=int, help="Only this partition of the topics.")
 @click.option(
@@ -180,7 +192,7 @@ def find_hanging(
     run(main)
 
 
-@transactions.command("abort")
+@txn.command("abort")
 @click.option("-t", "--topic", required=True)
 @click.option("-p", "--partition", type=int, required=True)
 @click.option("--start-offset", type=int, required=True, help="As in find-hanging.")
@@ -208,7 +220,7 @@ def abort(settings: Settings, topic: str, partition: int, start_offset: int) -> 
     run(main)
 
 
-@transactions.command("fence")
+@txn.command("fence")
 @click.argument("names", nargs=-1, required=True, metavar="TRANSACTIONAL_ID...")
 @with_settings
 def fence(settings: Settings, names: tuple[str, ...]) -> None:
