@@ -191,6 +191,8 @@ class TransactionalBrokers:
 
         self.logs: dict[TopicPartition, list[LoggedMarker]] = {}
         """The markers that each partition acknowledged."""
+        self._last: dict[tuple[TopicPartition, int], LoggedMarker] = {}
+        """By partition and producer id."""
         self.requests: list[tuple[int, WriteTxnMarkersRequest]] = []
         """The requests that were sent: coordinator and content."""
         self.error_of: Callable[[TopicPartition, WritableTxnMarker], ErrorCode] = (
@@ -350,10 +352,10 @@ class TransactionalBrokers:
         if error is not ErrorCode.NONE:
             return error
         log = self.logs.setdefault(key, [])
-        mine = [each for each in log if each.producer.producer_id == marker.producer_id]
-        if mine and mine[-1].coordinator_epoch > marker.coordinator_epoch:
+        last = self._last.get((key, marker.producer_id))
+        if last is not None and last.coordinator_epoch > marker.coordinator_epoch:
             return ErrorCode.TRANSACTION_COORDINATOR_FENCED
-        if mine and mine[-1].producer.epoch > marker.producer_epoch:
+        if last is not None and last.producer.epoch > marker.producer_epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         log.append(
             LoggedMarker(
@@ -363,6 +365,7 @@ class TransactionalBrokers:
                 marker.coordinator_epoch,
             )
         )
+        self._last[key, marker.producer_id] = log[-1]
         return ErrorCode.NONE
 
     def outcomes(self, number: int) -> dict[TopicPartition, set[bool]]:

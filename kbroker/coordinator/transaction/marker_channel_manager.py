@@ -53,7 +53,7 @@ from kclient.wire.versions import ApiKey
 
 log = Logger()
 
-MARKERS_PER_REQUEST: Final = 1000
+MARKERS_PER_REQUEST: Final = 500
 """Markers in one request, at most."""
 
 ROUTED_PER_TURN: Final = 1000
