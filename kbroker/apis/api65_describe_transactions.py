@@ -1,6 +1,9 @@
 """DescribeTransactions (65): the state of transactional ids (KIP-664).
 
 Versions served: 0. A group of the transaction is shown as its partition of ``__consumer_offsets``, as in Kafka.
+
+Differs from Kafka: an ended transaction has no start time. Kafka's coordinator shows that of the last one, until
+another broker becomes coordinator.
 """
 
 from __future__ import annotations

@@ -28,6 +28,16 @@ with_kafka = pytest.mark.skipif(
     reason=f"no Apache Kafka {apache.VERSION} in {JARS} (make venv fetches it by Maven), or no Java",
 )
 
+with_jdk = pytest.mark.skipif(shutil.which("javac") is None, reason="needs a JDK, not only a JRE")
+
+
+def with_module(name: str) -> pytest.MarkDecorator:
+    """Return the mark of tests that need the module *name* of Apache Kafka, too."""
+    return pytest.mark.skipif(
+        not apache.is_complete(JARS, name),
+        reason=f"no {name} of Apache Kafka {apache.VERSION} in {JARS} (make venv fetches it by Maven)",
+    )
+
 
 @dataclass
 class ApacheKafka:

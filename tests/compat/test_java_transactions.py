@@ -1,0 +1,363 @@
+"""Kafka's own producer, consumer, admin client and kafka-transactions.sh: answers are those of Apache Kafka."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.kit.apache_kafka import CLASSPATH, ApacheKafka, running_kafka, with_jdk, with_kafka
+from tests.kit.brokers import Cluster, MakeCluster
+from tests.kit.replicated import Observer
+from tests.kit.waiting import eventually
+from tests.kit.zookeeper import Ensemble, zookeeper_at
+
+PROGRAM = Path(__file__).parent / "java" / "Transactions.java"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.compat,
+    pytest.mark.timeout(180),
+    with_kafka,
+    with_jdk,
+]
+
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "transaction.state.log.num.partitions": "4",
+    "offsets.topic.num.partitions": "4",
+}
+
+_numbers = count(1)
+
+
+class Java:
+    """The Java program: one command a line, one line in return."""
+
+    def __init__(self, bootstrap: str, home: Path) -> None:
+        self._errors = home / "java.log"
+        with self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [
+                    *("java", "-Xmx256m", "-Dlog4j.configuration=file:/dev/null"),
+                    *("-cp", CLASSPATH, str(PROGRAM), bootstrap),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    def __call__(self, command: str) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer, self._errors.read_text()[-3000:]
+        return answer.strip()
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(module_clusters: MakeCluster) -> Cluster:
+    return module_clusters(3, {**SETTINGS, "offsets.topic.replication.factor": "3"})
+
+
+@pytest.fixture(scope="module")
+def apache(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper_server: Ensemble
+) -> Iterator[ApacheKafka]:
+    home = tmp_path_factory.mktemp("apache")
+    with running_kafka(home / "1", f"{zookeeper_server.connect}/{home.name}", SETTINGS) as kafka:
+        yield kafka
+
+
+@contextmanager
+def java(bootstrap: str, home: Path) -> Iterator[Java]:
+    home.mkdir(exist_ok=True)
+    program = Java(bootstrap, home)
+    try:
+        yield program
+    finally:
+        program.close()
+
+
+@pytest.fixture(scope="module")
+def ours(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Java]:
+    with java(cluster.bootstrap, tmp_path_factory.mktemp("ours")) as program:
+        yield program
+
+
+@pytest.fixture(scope="module")
+def theirs(apache: ApacheKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Java]:
+    with java(apache.bootstrap, tmp_path_factory.mktemp("theirs")) as program:
+        yield program
+
+
+def create(bootstrap: str, topic: str, replicas: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic(topic, 2, replicas)])[topic].result(30)
+
+
+STORIES = {
+    "commit-and-abort": """
+        open a ID
+        begin a
+        init a
+        begin a
+        begin a
+        send a T 0 v1
+        describe ID
+        list ID
+        list ID Ongoing
+        list ID CompleteCommit
+        list ID older=0
+        list ID older=100000
+        producers T 0
+        ends read_committed T
+        ends read_uncommitted T
+        read read_committed T
+        commit a
+        describe ID
+        list ID
+        producers T 0
+        read read_committed T
+        begin a
+        send a T 1 v2
+        send a T 0 v3
+        abort a
+        describe ID
+        begin a
+        commit a
+        begin a
+        send a T 1 v4
+        commit a
+        describe ID
+        ends read_committed T
+        read read_committed T
+        read read_uncommitted T
+        describe none
+        commit a
+    """,
+    "offsets": """
+        open a ID
+        init a
+        begin a
+        send a T 0 v1
+        offsets a T 1 ID-g
+        abort a
+        stored ID-g
+        begin a
+        offsets a T 1 ID-g
+        commit a
+        stored ID-g
+        describe ID
+        join m ID-h T
+        begin a
+        offsets a T 2 m
+        send a T 1 v2
+        commit a
+        stored ID-h
+        begin a
+        offsets a T 3 ID-h 0 unknown
+        commit a
+        abort a
+        begin a
+        offsets a T 3 ID-h 77 unknown
+        abort a
+        leave m
+        begin a
+        offsets a T 4 ID-h 1 gone
+        abort a
+        begin a
+        offsets a T 4 ID-h
+        commit a
+        stored ID-h
+        read read_committed T
+    """,
+    "fencing": """
+        open a ID
+        init a
+        begin a
+        send a T 0 of-the-first
+        open b ID transaction.timeout.ms=7000
+        init b
+        send a T 0 late
+        commit a
+        abort a
+        begin b
+        send b T 0 of-the-second
+        commit b
+        describe ID
+        open c ID
+        init c
+        begin b
+        offsets b T 1 ID-g
+        abort b
+        begin c
+        commit c
+        open d ID
+        init d
+        begin c
+        send c T 0 late
+        abort c
+        begin d
+        send d T 0 of-the-fourth
+        fence ID
+        commit d
+        read read_committed T
+        fence ID-new
+        describe ID-new
+        open e ID-e transaction.timeout.ms=999999999
+        init e
+    """,
+    "operators-end-a-transaction": """
+        open a ID
+        init a
+        begin a
+        send a T 0 ended
+        cut T 0
+        producers T 0
+        describe ID
+        send a T 0 visible
+        commit a
+        describe ID
+        read read_committed T
+        begin a
+        send a T 0 v3
+        cut T 0 -1
+        producers T 0
+        abort a
+        read read_committed T
+    """,
+}
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_each_answer_is_that_of_apache_kafka(
+    name: str, cluster: Cluster, apache: ApacheKafka, ours: Java, theirs: Java
+) -> None:
+    topic = f"{name}-{next(_numbers)}"
+    create(cluster.bootstrap, topic, 3)
+    create(apache.bootstrap, topic, 1)
+    for line in STORIES[name].strip().splitlines():
+        words = line.split()
+        command = " ".join(
+            topic if word == "T" else word.replace("ID", f"id-{topic}") for word in words
+        )
+        answer, expected = ours(command), theirs(command)
+        assert answer == expected, command
+
+
+OF_THE_CLUSTER = re.compile(
+    r"Coordinator|CoordinatorId|ProducerId|.*Time.*|.*Duration.*|LatestCoord.*"
+)
+
+
+def shown(printed: str) -> list[list[str]]:
+    """Return the table that the tool printed; ids and times become "N", "None" and "-1" remain."""
+    rows = [[cell.strip() for cell in line.split("\t")] for line in printed.split("|")]
+    header = rows[0]
+    return [header] + [
+        [
+            "N" if OF_THE_CLUSTER.fullmatch(name) and cell not in ("None", "-1") else cell
+            for name, cell in zip(header, row, strict=False)
+        ]
+        for row in rows[1:]
+    ]
+
+
+def test_the_tool_prints_what_it_prints_of_apache_kafka(
+    cluster: Cluster, apache: ApacheKafka, ours: Java, theirs: Java
+) -> None:
+    topic = f"tool-{next(_numbers)}"
+    create(cluster.bootstrap, topic, 3)
+    create(apache.bootstrap, topic, 1)
+    for command in (
+        f"open a {topic}",
+        "init a",
+        "begin a",
+        f"send a {topic} 0 v",
+        f"tool describe --transactional-id {topic}",
+        "tool describe --transactional-id none",
+        f"tool describe-producers --topic {topic} --partition 0",
+        f"tool find-hanging --topic {topic} --max-transaction-timeout 0",
+        f"tool abort --topic {topic} --partition 0 --start-offset 1",
+        f"tool abort --topic {topic} --partition 0 --start-offset 0",
+        f"tool describe-producers --topic {topic} --partition 0",
+        f"tool describe-producers --topic {topic} --partition 1",
+        f"read read_committed {topic}",
+    ):
+        assert shown(ours(command)) == shown(theirs(command)), command
+    for java in (ours, theirs):
+        rows = shown(java("tool list"))
+        assert rows[0] == ["TransactionalId", "Coordinator", "ProducerId", "TransactionState", ""]
+        assert [topic, "N", "N", "Ongoing"] in [row[:4] for row in rows]
+
+
+def test_a_hanging_transaction_is_found_and_aborted_by_the_tool(
+    cluster: Cluster, ours: Java
+) -> None:
+    topic = f"hanging-{next(_numbers)}"
+    for command in (f"open h {topic}", "init h"):
+        ours(command)
+    coordinator = int(ours(f"coordinator {topic}"))
+    leader = coordinator % 3 + 1
+    # Its leadership remains: this leader does not look for hanging transactions of its own.
+    Observer(cluster).create(topic, [[leader]])
+    for command in ("begin h", f"send h {topic} 0 v"):
+        ours(command)
+    with zookeeper_at(cluster.zookeeper_connect) as zookeeper:
+        zookeeper.delete(f"/transactions/ids/{topic}")
+    cluster.restart(coordinator)
+
+    def found() -> list[list[str]]:
+        asked = f"tool find-hanging --topic {topic} --max-transaction-timeout 0"
+        return [row[:6] for row in shown(ours(asked)) if row[0] == topic]
+
+    eventually("the hanging transaction", found)
+    assert found() == [[topic, "0", "N", "0", "-1", "0"]]
+    aborted = ours(f"tool abort --topic {topic} --partition 0 --start-offset 0")
+    assert aborted == "|exit 0"
+    assert found() == []
+    assert ours(f"ends read_committed {topic}") == "[2]"
+    assert ours(f"read read_committed {topic}") == ""
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_a_transaction_goes_on_when_its_coordinator_is_killed(
+    end: str, cluster: Cluster, ours: Java
+) -> None:
+    topic = f"killed-{end}-{next(_numbers)}"
+    create(cluster.bootstrap, topic, 3)
+    name = f"{topic}-id"
+    for command in (f"open k {name}", "init k", "begin k", f"send k {topic} 0 before"):
+        ours(command)
+    coordinator = int(ours(f"coordinator {name}"))
+    cluster.kill(coordinator)
+    try:
+        assert ours(f"send k {topic} 1 across") == "at 0"
+        assert ours(f"offsets k {topic} 1 {topic}-group") == "sent"
+        assert ours(f"{end} k") == {"commit": "committed", "abort": "aborted"}[end]
+        assert ours("begin k") == "begun"
+        assert ours(f"send k {topic} 1 behind") == "at 2"
+        assert ours("commit k") == "committed"
+    finally:
+        cluster.start(coordinator)
+    before = {"commit": ["0:0:before", "1:0:across"], "abort": []}[end]
+    assert ours(f"read read_committed {topic}").split() == [*before, "1:2:behind"]
+    assert ("offset=1," in ours(f"stored {topic}-group")) == (end == "commit")
