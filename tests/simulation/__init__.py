@@ -22,6 +22,10 @@ Every fourth seed has consumer groups (`group_stories.py`): members (`members.py
 and come back while their coordinator is deposed, paused or cut off. `group_rules.py` judges every write below
 `/consumers` and every answer.
 
+Every fifth seed has transactions (`transaction_stories.py`): producers (`transactional_producers.py`) commit, abort,
+die, sleep, are replaced under their transactional id, while coordinators and leaders fail. `transaction_rules.py`
+judges every write below `/transactions`, every committed marker, and what a reader with read_committed gets.
+
 `mirror.py` plays two clusters and the mirror between them; `mirror_script.py` draws what happens there.
 
 One seed is one story: no wall clock, no thread, no set of strings or objects is iterated over, one source of chance.

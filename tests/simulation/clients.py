@@ -50,6 +50,7 @@ from tests.simulation.impostor import Impostor
 from tests.simulation.members import Groups
 from tests.simulation.node import EPOCH, PORT, Node
 from tests.simulation.predicates import Observer
+from tests.simulation.transactional_producers import Transactions
 
 if TYPE_CHECKING:
     from tests.simulation.network import Wires
@@ -110,6 +111,8 @@ class Clients:
         self._pending_deletes: set[UUID] = set()
         """Topics with a requested deletion; until they are gone no topic of that name can be created."""
         self.groups = Groups(self, wires, CLIENTS)
+        self._wires = wires
+        self._transactions: Transactions | None = None
 
     # -- what the script asks for
 
@@ -173,6 +176,24 @@ class Clients:
         if topic in self.topics and topic not in self._administration:
             self._spawn(self._move(topic, partition, replicas))
 
+    def begin_transactions(self) -> None:
+        """Have the topics made that transactions need."""
+        if self._transactions is None:
+            self._transactions = Transactions(self, self._wires)
+
+    @property
+    def transactions(self) -> Transactions:
+        """What transactional producers do; a script begins with them."""
+        self.begin_transactions()
+        assert self._transactions is not None
+        return self._transactions
+
+    def heal(self) -> None:
+        """Let all groups and producers go on."""
+        self.groups.heal()
+        if self._transactions is not None:
+            self._transactions.heal()
+
     def accept_loss(self, topic: str, partition: int) -> None:
         """Have the operator accept the loss of a partition's records."""
         self._spawn(self._accept_loss(topic, partition))
@@ -186,7 +207,13 @@ class Clients:
     def depute(self, group: str) -> None:
         """Have another broker coordinate a group: the next of its replicas is preferred, and elected."""
         if self.observer.groups.partitions:
-            self._spawn(self._depute(partition_for(group, self.observer.groups.partitions)))
+            partition = partition_for(group, self.observer.groups.partitions)
+            self._spawn(self._depute(OFFSETS_TOPIC, partition))
+
+    def depute_partition(self, topic: str, partition: int) -> None:
+        """Have another broker lead a partition: the next of its replicas is preferred, and elected."""
+        if (topic, partition) in self.observer.replicas:
+            self._spawn(self._depute(topic, partition))
 
     @property
     def unfinished(self) -> str | None:
@@ -195,6 +222,8 @@ class Clients:
             return f"topics are being made or deleted: {self._administration}"
         if self.groups.unfinished is not None:
             return self.groups.unfinished
+        if self._transactions is not None and self._transactions.unfinished is not None:
+            return self._transactions.unfinished
         for writer in self._writers.values():
             if writer.unfinished:
                 return f"{writer} waits for {writer.unfinished} acknowledgements"
@@ -352,14 +381,14 @@ class Clients:
                 break
             await self.pause()
 
-    async def _depute(self, partition: int) -> None:
-        first, *others = self.observer.replicas[OFFSETS_TOPIC, partition]
+    async def _depute(self, topic: str, partition: int) -> None:
+        first, *others = self.observer.replicas[topic, partition]
         wanted = ReassignableTopic(
-            name=OFFSETS_TOPIC, partitions=[ReassignablePartition(partition, [*others, first])]
+            name=topic, partitions=[ReassignablePartition(partition, [*others, first])]
         )
         elect = ElectLeadersRequest(
             election_type=PREFERRED,
-            topic_partitions=[TopicPartitions(topic=OFFSETS_TOPIC, partitions=[partition])],
+            topic_partitions=[TopicPartitions(topic=topic, partitions=[partition])],
             timeout_ms=3000,
         )
         move = AlterPartitionReassignmentsRequest(timeout_ms=3000, topics=[wanted])
@@ -373,9 +402,9 @@ class Clients:
             try:
                 connection = await self.connection(controller, "admin")
                 response = await connection.request(api, version, request)
-                self.trace(f"{OFFSETS_TOPIC}-{partition}: {response}")
+                self.trace(f"{topic}-{partition}: {response}")
             except KafkaError as error:
-                self.trace(f"{OFFSETS_TOPIC}-{partition}: {error}")
+                self.trace(f"{topic}-{partition}: {error}")
 
     async def _accept_loss(self, topic: str, partition: int) -> None:
         request = ElectLeadersRequest(

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from kclient.wire.batches import BatchInfo, check_crc, iterate
 from kclient.wire.errors import CorruptMessage
+from kclient.wire.records import control_type, decode_columns
 
 if TYPE_CHECKING:
     from kbroker.log.unified_log import UnifiedLog
 
 Record = tuple[int, int]
 """Leader epoch and CRC of the batch that holds it."""
+
+Content = tuple[int, int | None, list[str]]
+"""Of a batch of a transaction: the producer id, the outcome in a marker, and the values of the records."""
 
 GONE: Record = (-1, -1)
 """In place of a record below the log's start."""
@@ -33,6 +37,8 @@ class Copy:
     records: list[Record] = field(default_factory=list)
     numbers: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
     """By the offset of a batch of an idempotent producer: its id, epoch, sequence, and how many records it has."""
+    transactional: dict[int, Content] = field(default_factory=dict)
+    """By the offset of a batch of a transaction."""
     agreed: int = 0
     """Below, it holds what the ledger holds."""
     reconciled: int = -1
@@ -49,6 +55,7 @@ class Copy:
         if self.log is not log or self.truncations != truncations:
             self.records.clear()
             self.numbers.clear()
+            self.transactional.clear()
             self.log, self.truncations, self.agreed, self.synced = log, truncations, 0, 0
         self.start = log.log_start_offset
         records = self.records
@@ -74,7 +81,9 @@ class Copy:
                     )
                 count = info.next_offset - len(records)
                 records += [(info.leader_epoch, info.crc)] * count
-                if info.producer_id >= 0:
+                if info.is_transactional:
+                    self.transactional[info.base_offset] = content_of(data, info)
+                if info.producer_id >= 0 and not info.is_control:
                     self.numbers[info.base_offset] = (
                         info.producer_id, info.producer_epoch, info.base_sequence,
                         info.last_offset_delta + 1,
@@ -93,6 +102,14 @@ class Copy:
             at += 1
         self.agreed = at
         return at
+
+
+def content_of(data: bytes, info: BatchInfo) -> Content:
+    """Return what a batch of a transaction has."""
+    columns = decode_columns(data, info)
+    if info.is_control:
+        return info.producer_id, control_type(columns.keys[0]), []
+    return info.producer_id, None, [value.decode() for value in columns.values if value is not None]
 
 
 def crc_is_right(data: bytes, info: BatchInfo) -> bool:

@@ -65,7 +65,11 @@ FLOWS = {
         GROUPS, 8.0, 9.0, ("coordinator/", "api10", "api11", "api14"), (*FETCH, "api12")
     ),
     "commit-offset": Flow(
-        GROUPS, 20.0, 20.9, ("api08", "group/offset_writer", "group/shard_fence"), (*FETCH, "api12")
+        GROUPS,
+        20.0,
+        20.9,
+        ("api08", "group/offset_writer", "coordinator/shard_fence"),
+        (*FETCH, "api12"),
     ),
 }
 

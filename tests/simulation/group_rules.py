@@ -38,6 +38,7 @@ from kclient.consumer.protocol import decode_assignment
 from kclient.types import TopicPartition
 from kclient.wire.error_codes import ErrorCode
 from tests.simulation.copies import Broken
+from tests.simulation.transaction_rules import GROUP as TRANSACTIONAL_GROUP
 
 if TYPE_CHECKING:
     from tests.simulation.losses import State
@@ -136,6 +137,8 @@ class GroupRules:
         self.offsets: dict[tuple[str, TopicPartition], Offsets] = {}
         self.writer: Callable[[], int | None] = lambda: None
         """Which broker sent the write that ZooKeeper does; None: no broker did."""
+        self.transactional_offset: Callable[[str, str, int, bytes], None] = lambda *_: None
+        """Judges an offset of the group that only transactions commit to."""
         self.partitions = 0
         """Of the offsets topic."""
         self._moment = 0
@@ -174,6 +177,8 @@ class GroupRules:
                 if kind == "delete"
                 else group.live.update({rest[1]: None})
             )
+        elif rest[:1] == ["offsets"] and len(rest) == 3 and name == TRANSACTIONAL_GROUP:
+            self.transactional_offset(kind, path, int(rest[2]), data)
         elif rest[:1] == ["offsets"] and len(rest) == 3:
             self._offset(name, TopicPartition(rest[1], int(rest[2])), kind, path, data)
 

@@ -13,7 +13,7 @@ Happening = tuple[float, str, tuple[str, ...]]
 Drawn = list[Happening]
 
 ENDS = (
-    "diskworks", "fast", "rejoin", "resume", "start", "thaw", "unblock", "unmute", "unstall",
+    "diskworks", "fast", "rejoin", "resume", "start", "thaw", "txnthaw", "unblock", "unmute", "unstall",
     "zkcatchup", "zkheal", "zkup",
 )  # fmt: skip
 """Verbs that end a fault."""

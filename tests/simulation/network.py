@@ -70,13 +70,14 @@ class Wires:
         for link in list(self.links):
             link.moved()
 
-    def stall(self, source: int, target: int) -> None:
-        """Let nothing pass for a while in the connections that there are; new ones work.
+    def stall(self, source: int, target: int, caller: int | None = None) -> None:
+        """Let nothing pass for a while in the connections that there are, or in those of one *caller*; new ones work.
 
         So it is where segments were lost: TCP sends them again, later each time, whatever became of the sender.
         """
         for link in self.links:
-            link.stall(source, target)
+            if caller in (None, link.caller):
+                link.stall(source, target)
 
     def unstall(self) -> None:
         """Let what was stalled arrive."""

@@ -41,7 +41,8 @@ granted (`losses.py`): then it is cut where the new leader's log ends, and the e
 24. CleanShutdown: a directory is marked clean when all logs in it are synced, and not while its broker runs.
 25. Fenced: after a write or a sync of a segment failed, nothing more is written to its log by the same process.
 
-What holds of consumer groups and committed offsets is in `group_rules.py`.
+What holds of consumer groups and committed offsets is in `group_rules.py`, what holds of transactions in
+`transaction_rules.py`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from kbroker.common.internal_topics import OFFSETS_TOPIC
+from kbroker.common.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.zk import znodes
 from kclient.wire.batches import iterate
 from tests.simulation import disk_checks
@@ -62,6 +63,9 @@ from tests.simulation.hosted import hosted_by
 from tests.simulation.losses import Losses, State
 from tests.simulation.sequences import Sequences
 from tests.simulation.synced import synced_end
+from tests.simulation.transaction_rules import PREFIX as TRANSACTIONS
+from tests.simulation.transaction_rules import TOPIC as TRANSACTIONAL_TOPIC
+from tests.simulation.transaction_rules import TransactionRules
 
 if TYPE_CHECKING:
     from kbroker.log.unified_log import UnifiedLog
@@ -102,6 +106,8 @@ class Observer:
         self.moving: dict[tuple[str, int], bool] = {}
         self.losses = Losses()
         self.groups = GroupRules(nodes, self.states, trace)
+        self.transactions = TransactionRules(nodes, self.states, self.losses, trace)
+        self.groups.transactional_offset = self.transactions.offset_written
         self.deletes = False
         """Whether records are deleted at all, by retention or by request."""
         self._lossy: dict[Where, int] = {}
@@ -128,6 +134,8 @@ class Observer:
         self.cut_off.committed(kind, path)
         if path.startswith(PREFIX):
             self.groups.committed(change)
+        if path.startswith(TRANSACTIONS):
+            self.transactions.committed(change)
         if not path.startswith("/brokers/topics/"):
             return
         elements = path.split("/")
@@ -149,7 +157,9 @@ class Observer:
         read = znodes.decode_topic(name, data)
         assert read.topic_id is not None
         if name == OFFSETS_TOPIC:
-            self.groups.partitions = len(read.partitions)
+            self.groups.partitions = self.transactions.group_partitions = len(read.partitions)
+        if name == TRANSACTIONS_TOPIC:
+            self.transactions.partitions = len(read.partitions)
         if kind == "create":
             self._trace(f"topic {name} is {read.topic_id.hex[:6]}")
         self.topics[name] = read.topic_id
@@ -331,6 +341,10 @@ class Observer:
             self._expose(partition.key[0], where, copy, ledger, mark)
             if copy.leader_state is leader_state or where not in self._lossy:
                 self.held.check_visible(where, ledger, begin, name)
+        if partition.key[0] == TRANSACTIONAL_TOPIC:
+            self.transactions.stable(
+                node.number, partition.key[1], leader_state, seen[0].last_stable_offset(mark)
+            )
 
     def _check_rules(
         self,
@@ -423,6 +437,9 @@ class Observer:
                     f"{topic}-{where[1]}", where, numbers[:3], range(offset, offset + numbers[3]),
                     start=copy.start, known=not self.has_lost(topic, where[1]),
                 )  # fmt: skip
+            content = copy.transactional.get(offset)
+            if content is not None:
+                self.transactions.exposed(where[1], offset, content)
         ledger += copy.records[len(ledger) : mark]
         self.deposits += 1
         self._check_isr(topic, where[1])

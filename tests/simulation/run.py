@@ -22,6 +22,8 @@ from twisted.logger import (
     globalLogPublisher,
 )
 
+from kbroker.common.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.coordinator.placement import partition_for
 from kbroker.zk import znodes
 from tests.kit.simulated_disk import SYNC_FAILS
 from tests.simulation import disk_damage
@@ -33,6 +35,9 @@ from tests.simulation.network import Wires
 from tests.simulation.node import Node
 from tests.simulation.predicates import Observer
 from tests.simulation.script import DIRECTORIES, Event, Script
+from tests.simulation.transaction_rules import GROUP as TRANSACTIONAL_GROUP
+from tests.simulation.transaction_stories import IDS, TXN_COORDINATOR, TXN_LEADER
+from tests.simulation.transactional_producers import Work
 from tests.simulation.zookeeper import ZOOKEEPER, Ensemble, ZkConnection
 
 PATIENCE = 60.0
@@ -46,6 +51,27 @@ TAIL_SECONDS = 1.0
 """Between the last event and the healing of everything."""
 
 CLUSTER_ID = "simulatedSimulatedSimu"
+BETWEEN = (
+    "block",
+    "cut",
+    "fast",
+    "oneway",
+    "slow",
+    "stall",
+    "stallanswers",
+    "stallcalls",
+    "unblock",
+)
+"""Verbs that concern what one broker sends to another."""
+
+SETTINGS_OF_TRANSACTIONS = (
+    ("transaction.state.log.num.partitions", "2"),
+    ("transaction.state.log.replication.factor", "3"),
+    ("transaction.abort.timed.out.transaction.cleanup.interval.ms", "1000"),
+    ("request.timeout.ms", "4000"),
+)
+"""Of brokers in scripts with transactions."""
+
 MOST_STEPS = 400_000
 """More than that and something goes round in circles."""
 
@@ -90,6 +116,8 @@ class Simulation:
         self._digest = 0
         self.wires = Wires(self.scheduler, self._fork())
         self.ensemble = Ensemble(self.scheduler, self._fork(), self.wires)
+        has_transactions = any(event.verb == "transactions" for event in script.events)
+        settings = SETTINGS_OF_TRANSACTIONS if has_transactions else ()
         self.nodes = {
             number: Node(
                 number,
@@ -99,6 +127,7 @@ class Simulation:
                 self._fork(),
                 trace=self.trace,
                 disks=script.disks,
+                settings=settings,
             )
             for number in range(1, script.brokers + 1)
         }
@@ -108,6 +137,7 @@ class Simulation:
         """Looks at a broker after each of its steps."""
         self.ensemble.on_commit.append(self.observer.committed)
         self.observer.groups.writer = lambda: self.ensemble.writer
+        self.observer.transactions.writer = lambda: self.ensemble.writer
         process = Process(self.scheduler, "clients", self._fork())
         self.wires.host(CLIENTS).process = process
         self.clients = Clients(process, self.wires, self.nodes, self.observer, self.trace)
@@ -115,8 +145,8 @@ class Simulation:
         self._whole_after = 0.0
         self._decides_at = 0.0
         self._muted = 1
-        self._coordinator = 1
-        """The broker that was last meant by "coordinator"."""
+        self._meant = {COORDINATOR: 1, TXN_COORDINATOR: 1, TXN_LEADER: 1}
+        """The broker that was last meant by each role."""
 
     def _fork(self) -> Random:
         return Random(self._rng.getrandbits(64))
@@ -268,14 +298,23 @@ class Simulation:
 
     def _do(self, event: Event) -> None:
         verb: Callable[..., None] = getattr(self, f"_{event.verb}")
-        if COORDINATOR not in event.words:
-            verb(*event.words)
-            return
-        if event.verb not in (*ENDS, *ASKS):
-            found = self.observer.groups.coordinator(GROUP)
-            self._coordinator = found if found is not None else self._coordinator
-        named = str(self._coordinator)
-        verb(*(named if word == COORDINATOR else word for word in event.words))
+        for role in self._meant:
+            if role in event.words and event.verb not in (*ENDS, *ASKS):
+                found = self._broker_as(role)
+                self._meant[role] = found if found is not None else self._meant[role]
+        words = [str(self._meant.get(word, word)) for word in event.words]
+        if event.verb in BETWEEN and words[0] == words[-1] and len(words) > 1:
+            return  # the coordinator leads, too
+        verb(*words)
+
+    def _broker_as(self, role: str) -> int | None:
+        """Return the broker in a role, by ZooKeeper."""
+        if role == COORDINATOR:
+            return self.observer.groups.coordinator(GROUP)
+        transactions = self.observer.transactions
+        return (
+            transactions.coordinator(IDS[0]) if role == TXN_COORDINATOR else transactions.leader(0)
+        )
 
     def _node(self, word: str) -> Node:
         return self.nodes[int(word)]
@@ -347,6 +386,48 @@ class Simulation:
     def _depute(self, group: str) -> None:
         """Have another broker coordinate a group, though its coordinator runs."""
         self.clients.depute(group)
+
+    def _transactions(self) -> None:
+        """Have the topics made that transactions need."""
+        self.clients.begin_transactions()
+
+    def _txnbegin(self, id: str) -> None:
+        """Start a producer under a transactional id; a former one is fenced."""
+        self.clients.transactions.begin(id)
+
+    def _transact(self, id: str, partitions: str, batches: str, offsets: str, ending: str) -> None:
+        """Have a producer make a transaction: "commit", "abort", or commit "late"."""
+        numbers = tuple(map(int, partitions.split(",")))
+        work = Work(numbers, int(batches), offsets == "offsets", ending)
+        self.clients.transactions.transact(id, work)
+
+    def _txndie(self, id: str) -> None:
+        self.clients.transactions.die(id)
+
+    def _txnfreeze(self, id: str) -> None:
+        self.clients.transactions.freeze(id)
+
+    def _txnthaw(self, _id: str) -> None:
+        self.clients.transactions.thaw()
+
+    def _txnread(self, partition: str) -> None:
+        """Read on with read_committed."""
+        self.clients.transactions.read(int(partition))
+
+    def _txnoffsets(self) -> None:
+        """Fetch the offsets of the group, with require_stable."""
+        self.clients.transactions.fetch_offsets()
+
+    def _txndepute(self, role: str) -> None:
+        """Have another broker coordinate the transactional id ("coordinator") or the group, though the former runs."""
+        rules = self.observer.transactions
+        name, topic, partitions = (
+            (IDS[0], TRANSACTIONS_TOPIC, rules.partitions)
+            if role == "coordinator"
+            else (TRANSACTIONAL_GROUP, OFFSETS_TOPIC, rules.group_partitions)
+        )
+        if partitions:
+            self.clients.depute_partition(topic, partition_for(name, partitions))
 
     def _start(self, broker: str) -> None:
         node = self._node(broker)
@@ -478,6 +559,14 @@ class Simulation:
             if other != self._muted:
                 self.wires.stall(self._muted, other)
 
+    def _stallcalls(self, broker: str, listener: str) -> None:
+        """Let the requests of one broker to another arrive later, in its open connections."""
+        self.wires.stall(int(broker), int(listener), caller=int(broker))
+
+    def _stallanswers(self, broker: str, listener: str) -> None:
+        """Let the responses of one broker to another arrive later, in the open connections of the other."""
+        self.wires.stall(int(broker), int(listener), caller=int(listener))
+
     def _unstall(self) -> None:
         self.wires.unstall()
 
@@ -545,7 +634,7 @@ class Simulation:
         for number in self.nodes:
             self._rejoin(str(number))
         self.wires.heal()
-        self.clients.groups.heal()
+        self.clients.heal()
         for node in self.nodes.values():
             connection = node.zookeeper()
             if connection is not None:

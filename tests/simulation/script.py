@@ -16,7 +16,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
 
-from tests.simulation import disk_damage, group_stories, log_faults, replication_faults
+from tests.simulation import (
+    disk_damage,
+    group_stories,
+    log_faults,
+    replication_faults,
+    transaction_stories,
+)
 
 BROKERS = 3
 DIRECTORIES = ("/data", "/more")
@@ -312,6 +318,7 @@ def _known_later(
         *disk_damage.damages(seed, weather, until, brokers),
         *group_stories.stories(seed, until),
         *replication_faults.sequence(seed, weather, until, brokers),
+        *transaction_stories.stories(seed, until),
     )
     yield from (Event(*each) for each in late)
 

@@ -10,7 +10,8 @@ from tests.simulation.run import Result
 
 WORK = (
     "again", "commit", "create", "crash", "delete", "freeze", "groups", "leave", "member", "misproduce",
-    "move", "offsets", "produce", "read", "resync", "solo", "trim",
+    "move", "offsets", "produce", "read", "resync", "solo", "transact", "transactions", "trim", "txnbegin",
+    "txnoffsets", "txnread",
 )  # fmt: skip
 """Verbs of the clients and the administrator; all others are faults, or the end of one."""
 

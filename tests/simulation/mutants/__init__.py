@@ -4,7 +4,15 @@ One module per subject. `registry.py` collects the bugs by name; `tests/simulati
 simulation finds them.
 """
 
-from tests.simulation.mutants import controller, disk_damage, groups, log, mirror, replication
+from tests.simulation.mutants import (
+    controller,
+    disk_damage,
+    groups,
+    log,
+    mirror,
+    replication,
+    transactions,
+)
 from tests.simulation.mutants.registry import FREQUENT, MUTANTS, frequent_mutant, mutant, planted
 
 __all__ = [
@@ -19,4 +27,5 @@ __all__ = [
     "mutant",
     "planted",
     "replication",
+    "transactions",
 ]
