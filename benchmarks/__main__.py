@@ -2,8 +2,9 @@
 
 Suites: broker (one kbroker beside Apache Kafka), clients (kclient beside other Python clients), groups (offset
 commits), mirror, audit (kaudit beside a full outer join in Spark), growth (partitions, connections), replication
-(three brokers: acks=all, many partitions, a killed broker, a rolling restart). Contenders alternate inside each round,
-so that other load on the machine affects all alike; compare medians and ratios.
+(three brokers: acks=all, many partitions, a killed broker, a rolling restart), transactions (three brokers, 100 records
+each). Contenders alternate inside each round, so that other load on the machine affects all alike; compare medians and
+ratios.
 """
 
 from __future__ import annotations

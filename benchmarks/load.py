@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from threading import Thread
 from typing import Any
 
 from benchmarks import client_loads, librdkafka
@@ -36,6 +37,53 @@ def rdkafka_produce(
     elapsed = producer.produce(count, value, partitions)
     producer.close()
     return {"seconds": elapsed, "messages": count, "bytes": count * size}
+
+
+def rdkafka_transactions(
+    bootstrap: str, topic: str, count: int, size: int, partitions: int = 1, producers: int = 1
+) -> dict[str, float]:
+    """Commit *count* transactions of 100 records each, by *producers* at a time, each in a thread."""
+    from confluent_kafka import Producer
+
+    latencies: list[float] = []
+    value = (bytes(range(256)) * (size // 256 + 1))[:size]
+
+    def work(producer: Any, transactions: int) -> None:
+        for _ in range(transactions):
+            producer.begin_transaction()
+            for record in range(100):
+                producer.produce(topic, value, partition=record % partitions)
+            began = time.perf_counter()
+            producer.commit_transaction(60)
+            latencies.append((time.perf_counter() - began) * 1000)
+
+    made = [
+        Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "transactional.id": f"bench-{number}",
+                "linger.ms": 0,
+                "log_level": 0,
+            }
+        )
+        for number in range(producers)
+    ]
+    for producer in made:
+        producer.init_transactions(60)
+    threads = [Thread(target=work, args=(producer, count // producers)) for producer in made]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    elapsed = time.perf_counter() - began
+    latencies.sort()
+    return {
+        "seconds": elapsed,
+        "transactions": len(latencies),
+        "p50_ms": latencies[len(latencies) // 2],
+        "p99_ms": latencies[len(latencies) * 99 // 100],
+    }
 
 
 def rdkafka_consume(
@@ -99,6 +147,8 @@ LOADS: dict[str, Callable[..., dict[str, float]]] = {
     "rdkafka-latency": rdkafka_latency,
     "rdkafka-produce-all": partial(rdkafka_produce, acks="all"),
     "rdkafka-latency-all": partial(rdkafka_latency, acks="all"),
+    "rdkafka-transactions-1": rdkafka_transactions,
+    "rdkafka-transactions-8": partial(rdkafka_transactions, producers=8),
     "confluent-kafka-produce": client_loads.confluent_produce,
     "confluent-kafka-consume": client_loads.confluent_consume,
     "aiokafka-produce": client_loads.aiokafka_produce,

@@ -13,6 +13,7 @@ from benchmarks.suites.groups import groups_suite
 from benchmarks.suites.growth import growth_suite
 from benchmarks.suites.mirror import mirror_suite
 from benchmarks.suites.replication import replication_suite
+from benchmarks.suites.transactions import transactions_suite
 
 Suite = Callable[[Path, int, int], tuple[list[Figure], list[str]]]
 """(directory, rounds, divisor of the work) -> (figures, notes)."""
@@ -25,4 +26,5 @@ SUITES: dict[str, Suite] = {
     "audit": audit_suite,
     "growth": growth_suite,
     "replication": replication_suite,
+    "transactions": transactions_suite,
 }
