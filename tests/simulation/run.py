@@ -36,6 +36,7 @@ from tests.simulation.node import Node
 from tests.simulation.predicates import Observer
 from tests.simulation.script import DIRECTORIES, Event, Script
 from tests.simulation.transaction_rules import GROUP as TRANSACTIONAL_GROUP
+from tests.simulation.transaction_rules import TOPIC as TRANSACTIONAL_TOPIC
 from tests.simulation.transaction_stories import IDS, TXN_COORDINATOR, TXN_LEADER
 from tests.simulation.transactional_producers import Work
 from tests.simulation.zookeeper import ZOOKEEPER, Ensemble, ZkConnection
@@ -396,7 +397,7 @@ class Simulation:
         self.clients.transactions.begin(id)
 
     def _transact(self, id: str, partitions: str, batches: str, offsets: str, ending: str) -> None:
-        """Have a producer make a transaction: "commit", "abort", or commit "late"."""
+        """Have a producer make a transaction: "commit", "abort", or commit "late", or "late=SECONDS"."""
         numbers = tuple(map(int, partitions.split(",")))
         work = Work(numbers, int(batches), offsets == "offsets", ending)
         self.clients.transactions.transact(id, work)
@@ -419,8 +420,11 @@ class Simulation:
         self.clients.transactions.fetch_offsets()
 
     def _txndepute(self, role: str) -> None:
-        """Have another broker coordinate the transactional id ("coordinator") or the group, though the former runs."""
+        """Have another broker coordinate the transactional id ("coordinator") or the "group", or lead ("leader")."""
         rules = self.observer.transactions
+        if role == "leader":
+            self.clients.depute_partition(TRANSACTIONAL_TOPIC, 0)
+            return
         name, topic, partitions = (
             (IDS[0], TRANSACTIONS_TOPIC, rules.partitions)
             if role == "coordinator"

@@ -93,6 +93,14 @@ class Work(NamedTuple):
     has_offsets: bool
     ending: str
 
+    @property
+    def late(self) -> tuple[float, float] | None:
+        """For how many seconds, at least and at most, the producer waits in the midst of it; None: it does not."""
+        name, _, seconds = self.ending.partition("=")
+        if name != "late":
+            return None
+        return (float(seconds), float(seconds)) if seconds else LATE_SECONDS
+
 
 class Peer:
     """A process outside of the cluster."""
@@ -219,8 +227,8 @@ class TransactionalProducer(Peer):
         self.clients.trace(f"{self!r} begins {transaction}: {work}")
         try:
             for number, partition in enumerate(work.partitions):
-                if number and work.ending == "late":
-                    await self.pause(*LATE_SECONDS)
+                if number and work.late is not None:
+                    await self.pause(*work.late)
                 await self._until_done(partial(self._add, partition))
                 for batch in range(work.batches):
                     await self._produce(transaction, partition, batch)
@@ -232,8 +240,8 @@ class TransactionalProducer(Peer):
                 await self._until_done(self._add_group)
                 await self._until_done(lambda: self._commit_offset(transaction))
                 transaction.has_offset = True
-            if work.ending == "late":
-                await self.pause(*LATE_SECONDS)
+            if work.late is not None:
+                await self.pause(*work.late)
             await self._end(transaction, "abort" if work.ending == "abort" else "commit")
         except Abort:
             if transaction.asked is None:
