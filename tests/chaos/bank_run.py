@@ -74,6 +74,8 @@ class BankFaults:
             self.pause_client, self.double_client, faults.kill_controller, faults.bounce, faults.end_session,
             faults.restart_cleanly, faults.lose_answers_to_clients, faults.cut_from_zookeeper,
             faults.cut_from_brokers, self.lose_answers_between_brokers, faults.kill_all,
+            faults.lose_answers_of_zookeeper, faults.kill_zookeeper, faults.pause_zookeeper, faults.tear_tail,
+            faults.leader_alone_with_clients, faults.one_way, faults.lose_words_of_controller, faults.come_back_empty,
         )  # fmt: skip
 
     def kill_a_leader(self, world: World, chance: random.Random) -> Iterator[str]:
