@@ -44,6 +44,7 @@ class ProducerStateManager:
         "_unsynced",
         "copied",
         "directory",
+        "markers",
         "snapshots",
         "states",
         "transactions",
@@ -63,6 +64,11 @@ class ProducerStateManager:
         """Which offsets a mirror copied: nothing in there is remembered."""
         self.states = ProducerStates()
         self.transactions = LogTransactions()
+        self.markers: dict[int, tuple[int, int]] = {}
+        """By producer id: the number of the transaction that its last marker ended, and the offset of that marker.
+
+        In memory only, and of the markers since the newest snapshot: a message that is late does not survive a restart.
+        """
         self._unsynced: list[str] = []
         self._cuts_marker = False
         """Whether the truncation under way cuts a marker that `transactions` does not remember."""
@@ -104,6 +110,8 @@ class ProducerStateManager:
             return None
         if is_own:
             self.states.transaction_ended(info.producer_id, marker.coordinator_epoch)
+            if marker.number >= 0:
+                self.markers[info.producer_id] = marker.number, base_offset
         completed = transactions.marker(info.producer_id, base_offset, is_aborted=marker.is_aborted)
         if completed is None or not completed.is_aborted:
             return None
@@ -132,7 +140,11 @@ class ProducerStateManager:
 
     def expire(self, idle_since_ms: int) -> int:
         """Remove producers that wrote nothing after *idle_since_ms* and have no open transaction; return how many."""
-        return self.states.expire(idle_since_ms, self.transactions.ongoing)
+        count = self.states.expire(idle_since_ms, self.transactions.ongoing)
+        known = self.states.entries
+        for producer_id in [each for each in self.markers if each not in known]:
+            del self.markers[producer_id]
+        return count
 
     def before_copy(self, base_offset: int) -> None:
         """Handle an append of a mirror at *base_offset*, before it."""
@@ -202,6 +214,8 @@ class ProducerStateManager:
             for producer_id, entry in self.states.entries.items()
             if entry.last_offset >= end_offset
         }
+        for producer_id in [k for k, (_, offset) in self.markers.items() if offset >= end_offset]:
+            del self.markers[producer_id]
         lost = self.states.truncate_from_end(end_offset)
         if lost:
             self._look_back(lost, end_offset, segments)
@@ -264,6 +278,7 @@ class ProducerStateManager:
             self._write_copied()
         self.snapshots.drop_behind(-1)
         self.states.clear()
+        self.markers.clear()
         self.transactions = LogTransactions()
         self._cuts_marker = False
 
@@ -286,6 +301,7 @@ class ProducerStateManager:
         start = segments[0].base_offset
         loaded = self.snapshots.load(end_offset, notes)
         self.states = ProducerStates()
+        self.markers = {}
         ongoing: Mapping[int, OngoingTransaction] = {}
         if loaded is not None:
             self.states, ongoing = loaded[1]

@@ -482,7 +482,8 @@ class Partition:
         producers, producer_id = log.producers, marker.producer_id
         known = producers.states.entries.get(producer_id)
         is_open = producer_id in producers.transactions.ongoing
-        if not self.transactions.takes(marker, known, is_open=is_open):
+        ended, _ = producers.markers.get(producer_id, (UNKNOWN_NUMBER, -1))
+        if not self.transactions.takes(marker, known, is_open=is_open, ended=ended):
             return 0
         batch = encode_transaction_marker(
             COMMIT if marker.is_commit else ABORT,
@@ -490,6 +491,7 @@ class Partition:
             producer_epoch=marker.producer_epoch,
             coordinator_epoch=marker.coordinator_epoch,
             timestamp=now_ms,
+            number=marker.number,
         )
         result = log.append_as_leader(batch, parse(batch), self.role.leader_epoch, now_ms)
         self.transactions.ended(producer_id)

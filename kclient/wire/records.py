@@ -51,6 +51,8 @@ COMMIT: Final = 1
 
 _CONTROL_KEY = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
+_MARKER_NUMBER = struct.Struct(">q")
+"""Behind the value of a marker; readers of Kafka's format do not read it."""
 LARGEST_MARKER: Final = 1024
 """Bytes of a control batch that is read as a marker: one has 78."""
 
@@ -61,6 +63,8 @@ class TransactionMarker(NamedTuple):
     is_aborted: bool
     coordinator_epoch: int
     """The epoch of the coordinator that wrote it; -1 if the record does not have it."""
+    number: int = -1
+    """Of the transaction, as kbroker's coordinator counts them; -1 if the record does not have it."""
 
 
 def control_type(key: bytes | None) -> int:
@@ -80,13 +84,15 @@ def encode_transaction_marker(
     producer_epoch: int,
     coordinator_epoch: int,
     timestamp: int,
+    number: int = -1,
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytes:
-    """Return the control batch that ends a producer's transaction (*kind* ABORT or COMMIT)."""
-    marker = Record(
-        0, timestamp, _CONTROL_KEY.pack(0, kind), _MARKER_VALUE.pack(0, coordinator_epoch)
-    )
+    """Return the control batch that ends a producer's transaction (*kind* ABORT or COMMIT), with its *number*."""
+    value = _MARKER_VALUE.pack(0, coordinator_epoch)
+    if number >= 0:
+        value += _MARKER_NUMBER.pack(number)
+    marker = Record(0, timestamp, _CONTROL_KEY.pack(0, kind), value)
     return encode_batch(
         [marker],
         base_offset=base_offset,
@@ -112,7 +118,9 @@ def transaction_marker(buf: Buffer, info: BatchInfo) -> TransactionMarker | None
     if kind not in (ABORT, COMMIT):
         return None
     value = columns.values[0]
-    coordinator_epoch = -1
+    coordinator_epoch = number = -1
     if value is not None and len(value) >= _MARKER_VALUE.size:
         _, coordinator_epoch = _MARKER_VALUE.unpack_from(value)
-    return TransactionMarker(kind == ABORT, coordinator_epoch)
+        if len(value) == _MARKER_VALUE.size + _MARKER_NUMBER.size:
+            (number,) = _MARKER_NUMBER.unpack_from(value, _MARKER_VALUE.size)
+    return TransactionMarker(kind == ABORT, coordinator_epoch, number)

@@ -17,6 +17,7 @@ A marker
 |---|---|
 | with a lower producer epoch, or a lower coordinator epoch, than the log has | refused |
 | with a lower number than that of the open transaction | late: acknowledged, without an effect |
+| with the number of the last marker in the log, or a lower one, while a transaction is open | the same |
 | any other | appended, a second one, too: it ends the transaction, and a late Produce in an old epoch is refused |
 
 A marker without an open transaction is appended as well, as in Kafka. An earlier leader may have a batch of the
@@ -26,8 +27,8 @@ A higher number than that of the open transaction cannot occur as long as no mar
 next transaction when this leader has acknowledged the marker of the former one. It ends the open transaction, which
 would hang otherwise.
 
-After a failover the number of an open transaction is not known, and each marker ends it. docs/design/transactions.md
-shows which fault is left.
+After a failover the number of an open transaction is not known. It is higher than that of the last marker of the
+producer, which is in the marker itself, so in each replica's log: each marker above that one ends it.
 
 Invariants:
 1. A batch begins a transaction only after a positive answer, and between the question and the append no marker of that
@@ -198,18 +199,25 @@ class LeaderTransactions:
     # Markers
 
     def takes(
-        self, marker: EndTxnMarker, known: ProducerStateEntry | None, *, is_open: bool
+        self,
+        marker: EndTxnMarker,
+        known: ProducerStateEntry | None,
+        *,
+        is_open: bool,
+        ended: int = UNKNOWN_NUMBER,
     ) -> bool:
         """Accept *marker*; return whether it is to be appended.
 
-        *known* is the state of the producer in the log, where its transaction *is_open* or not. Raise
-        InvalidProducerEpoch or TransactionCoordinatorFenced.
+        *known* is the state of the producer in the log, where its transaction *is_open* or not; *ended* is the number
+        in its last marker there. Raise InvalidProducerEpoch or TransactionCoordinatorFenced.
         """
         if known is not None:
             _check_epochs(marker, known)
         self._end_verification(marker)
         if not is_open:
             return True
+        if UNKNOWN_NUMBER not in (ended, marker.number) and marker.number <= ended:
+            return False  # the open transaction is a later one
         number = self.number_of(marker.producer_id)
         return UNKNOWN_NUMBER in (number, marker.number) or marker.number >= number
 

@@ -72,7 +72,19 @@ def epoch_not_raised_at_a_fence() -> list[Change]:
 @mutant
 def number_of_a_transaction_ignored() -> list[Change]:
     """A marker ends whichever transaction of its producer is open: the next one, too."""
-    return [(LeaderTransactions, "number_of", lambda _self, _producer_id: UNKNOWN_NUMBER)]
+    number_of = (LeaderTransactions, "number_of", lambda _self, _producer_id: UNKNOWN_NUMBER)
+    return [number_of, *number_of_a_transaction_in_memory_only()]
+
+
+@mutant
+def number_of_a_transaction_in_memory_only() -> list[Change]:
+    """A leader forgets the number of a transaction with its role, and does not find it in the log."""
+    original = LeaderTransactions.takes
+
+    def takes(self: LeaderTransactions, *args: Any, is_open: bool, ended: int) -> bool:
+        return original(self, *args, is_open=is_open)
+
+    return [(LeaderTransactions, "takes", takes)]
 
 
 @frequent_mutant

@@ -268,7 +268,21 @@ def test_a_marker_is_read_wherever_it_lies(kind):
     )
     data = b"xyz" + batch
     found = records.transaction_marker(data, batches.parse(data, 3))
-    assert found == (kind == records.ABORT, 3)
+    assert found == (kind == records.ABORT, 3, -1)
+
+
+def test_a_marker_has_the_number_of_its_transaction_behind_what_kafka_reads():
+    batch = records.encode_transaction_marker(
+        records.COMMIT,
+        producer_id=7,
+        producer_epoch=1,
+        coordinator_epoch=3,
+        timestamp=NOW_MS,
+        number=9,
+    )
+    (marker,) = decode_batch(batch, info_of(batch))
+    assert marker.value == b"\0\0\0\0\0\3" + (9).to_bytes(8, "big")
+    assert records.transaction_marker(batch, info_of(batch)) == (False, 3, 9)
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\xff\xff\0\0", b"\0\0\0\2"])
