@@ -420,14 +420,14 @@ class Simulation:
         self.clients.transactions.fetch_offsets()
 
     def _txndepute(self, role: str) -> None:
-        """Have another broker coordinate the transactional id ("coordinator") or the "group", or lead ("leader")."""
+        """Have another broker coordinate the transactional "id" or the "group", or be the "leader"."""
         rules = self.observer.transactions
         if role == "leader":
             self.clients.depute_partition(TRANSACTIONAL_TOPIC, 0)
             return
         name, topic, partitions = (
             (IDS[0], TRANSACTIONS_TOPIC, rules.partitions)
-            if role == "coordinator"
+            if role == "id"
             else (TRANSACTIONAL_GROUP, OFFSETS_TOPIC, rules.group_partitions)
         )
         if partitions:

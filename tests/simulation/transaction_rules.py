@@ -10,7 +10,8 @@ granted are left out from then on (`losses.py`).
    A decision is not changed. The epoch of a producer id and the number of the transaction do not fall.
 3. Marker: a marker that is committed to a partition is that of a decided transaction, and has its outcome.
 4. Hanging: no record of a transaction is committed to a partition behind the marker of the transaction.
-5. LastStableOffset: it is not above the first record of an open transaction, and does not fall in one leadership.
+5. LastStableOffset: it is not above the first record of an open transaction that is not decided, and does not fall in
+   one leadership. After a restart, a marker above the high watermark counts, as in Kafka.
 6. ReadCommitted: a reader gets only records of transactions that were committed before. At the end it gets all
    records of each, in all partitions, each of them once.
 7. PendingOffsets: offsets are set only by transactions that were committed, and do not go back. OffsetFetch with
@@ -312,7 +313,7 @@ class TransactionRules:
             raise Broken(f"LastStableOffset: {name}: {before} -> {offset}")
         self._stable[node, partition] = leader_state, offset
         for each in self._open.get(partition, {}).values():
-            if offset > each.first:
+            if offset > each.first and each.transaction.decided is None:
                 raise Broken(
                     f"LastStableOffset: {name} is {offset}, {each.transaction} is open from {each.first} on"
                 )

@@ -58,7 +58,7 @@ def _fault(rng: Random) -> Drawn:
         [(0.0, "zkexpire", words)],
         [(0.0, "zkdrop", words)],
         [(at, "zklose", words) for at in (0.0, 0.4, 0.9)],
-        [(0.0, "txndepute", (rng.choice(("coordinator", "group")),))],
+        [(0.0, "txndepute", (rng.choice(("id", "group")),))],
         [(0.0, "block", (one, other)), (lasts, "unblock", (one, other))],
         [(0.0, "oneway", (one, other)), (lasts, "unblock", (one, other))],
         [(0.0, "cut", (one, other))],
