@@ -63,6 +63,8 @@ class Workers:
             "session.timeout.ms": "6000",
             "heartbeat.interval.ms": "500",
             "consumer.isolation.level": "read_committed",
+            "consumer.session.timeout.ms": "6000",
+            "consumer.heartbeat.interval.ms": "500",
             "offset.storage.partitions": "2",
             "status.storage.partitions": "1",
         }
