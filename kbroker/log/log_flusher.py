@@ -2,7 +2,8 @@
 
 The pool syncs; the log handles the outcome on the owner's thread. Replication protects records that were never synced,
 so by default only full segments are synced, as in Kafka. A sync that fails, by whatever error, fences its log: what of
-it is on the disk is not known (S15).
+it is on the disk is not known (S15). Segments that fill up during a sync of full segments wait for the next one, which
+covers them all: a sync for each would sync the same segments again, as often as the disk is late.
 
 Where flush.messages or flush.ms is set, appends wait for their sync (`pending_flush`). One such sync of a log runs at a
 time; the next one begins when it has ended, and covers every append that was made meanwhile (group commit).
@@ -49,6 +50,8 @@ class LogFlusher:
         self._flushed = flushed
         self._running: dict[UnifiedLog, None] = {}
         """Logs that are being synced, all of them."""
+        self._sealing: dict[UnifiedLog, bool] = {}
+        """Logs with a sync of full segments under way, and whether one was rolled meanwhile."""
         self._logs = logs
         self._where = where
         self._in_pool = in_pool
@@ -82,7 +85,11 @@ class LogFlusher:
     def sealed(self, key: TopicPartition) -> None:
         """Start the flush of a log's full segments: one was rolled."""
         log = self._logs.get(key)
-        if log is not None:
+        if log is None:
+            return
+        if log in self._sealing:
+            self._sealing[log] = True
+        else:
             self._start(key, log, sealed_only=True)
 
     def _start(self, key: TopicPartition, log: UnifiedLog, *, sealed_only: bool = False) -> None:
@@ -92,10 +99,13 @@ class LogFlusher:
             return  # its directory is offline now, and the callback has reported that
         if work is None:
             return
-        if not sealed_only:
+        if sealed_only:
+            self._sealing[log] = False
+        else:
             self._running[log] = None
 
         def finished(error: BaseException | None, work: FlushWork = work) -> None:
+            has_rolled = sealed_only and self._sealing.pop(log)
             if not sealed_only:
                 self._running.pop(log, None)
             if error is not None:
@@ -103,6 +113,8 @@ class LogFlusher:
                 return
             log.finish_flush(work)
             if self._logs.get(key) is log:
+                if has_rolled:
+                    self._start(key, log, sealed_only=True)
                 self._go_on(key, log)
 
         self._in_pool(self._where[key], work.run, finished)
