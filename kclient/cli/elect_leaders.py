@@ -9,16 +9,8 @@ import click
 from kclient.cli.commands import with_settings
 from kclient.cli.context import FAILED, Settings, admin_client, print_message, run
 from kclient.cli.output import show
+from kclient.cli.topic_spec import parse_topic
 from kclient.types import TopicPartition
-
-
-def _chosen(text: str) -> tuple[str, tuple[int, ...] | None]:
-    """Parse topic or topic:0,1."""
-    name, given, numbers = text.partition(":")
-    try:
-        return name, tuple(int(number) for number in numbers.split(",")) if given else None
-    except ValueError:
-        raise click.UsageError(f"{text!r}: expected topic or topic:0,1,2") from None
 
 
 @click.command("elect-leaders")
@@ -40,7 +32,10 @@ def _chosen(text: str) -> tuple[str, tuple[int, ...] | None]:
 @with_settings
 def elect_leaders(settings: Settings, election_type: str, texts: tuple[str, ...]) -> None:
     """Elect leaders. An unclean leader may lack acknowledged records: they are lost."""
-    chosen = [_chosen(text) for text in texts]
+    try:
+        chosen = [parse_topic(text) for text in texts]
+    except ValueError as problem:
+        raise click.UsageError(str(problem)) from None
     if election_type == "unclean":
         where = ", ".join(texts) or "every partition without a leader"
         settings.confirm(f"Elect replicas that may lack acknowledged records, for {where}?")

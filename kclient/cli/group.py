@@ -1,4 +1,4 @@
-"""`kclient group`: list, describe, lag, seek, delete."""
+"""`kclient group`: list, describe, lag, seek, delete; offsets are reset, deleted, exported and imported."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from kclient.cli.commands import with_settings
 from kclient.cli.context import FAILED, Settings, admin_client, print_message, run
+from kclient.cli.group_offsets import delete_offsets, export, import_, reset_offsets
 from kclient.cli.offset_spec import Anchor, parse_offsets
 from kclient.cli.output import show
 from kclient.types import TopicPartition
@@ -261,3 +262,7 @@ def delete(settings: Settings, names: tuple[str, ...]) -> None:
         return failed
 
     run(main)
+
+
+for _command in (reset_offsets, delete_offsets, export, import_):
+    group.add_command(_command)

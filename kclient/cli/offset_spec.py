@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import Enum
+
+from kclient.cli.time_spec import parse_datetime
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"-(\d+)(ms|s|m|h|d|w)")
@@ -101,11 +102,8 @@ def _time(text: str, now_ms: int) -> Bound:
     if duration:
         return Bound(Anchor.TIME, now_ms - int(duration[1]) * _UNITS_MS[duration[2]])
     try:
-        moment = datetime.fromisoformat(text)
+        return Bound(Anchor.TIME, parse_datetime(text))
     except ValueError:
         raise ValueError(
             f"{text!r} is not a time: expected 13-digit ms, 10-digit s, an ISO date or datetime, or -1h"
         ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return Bound(Anchor.TIME, int(moment.timestamp() * 1000))

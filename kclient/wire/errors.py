@@ -508,6 +508,8 @@ class NoReassignmentInProgress(KafkaError, code=ErrorCode.NO_REASSIGNMENT_IN_PRO
 class GroupSubscribedToTopic(KafkaError, code=ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC):
     """The group is subscribed to the topic, so its offsets stay."""
 
+    hint = "stop the group's consumers of this topic first"
+
 
 class InvalidRecord(KafkaError, code=ErrorCode.INVALID_RECORD):
     """A record breaks a rule of the topic or of the format."""

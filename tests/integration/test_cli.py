@@ -273,6 +273,119 @@ def test_a_group_from_creation_to_deletion(cli):
     assert b"does not exist" in cli.run("group", "describe", group, code=1).stderr
 
 
+# --- committed offsets
+
+
+def new_offsets(cli: Cli, *words: str) -> dict[tuple[str, int], int]:
+    rows = cli.json("group", "reset-offsets", *words)
+    return {(row["group"], row["partition"]): row["new_offset"] for row in rows}
+
+
+def committed(cli: Cli, group: str) -> dict[int, int]:
+    rows = cli.json("group", "describe", group)
+    return {row["partition"]: row["current_offset"] for row in rows}
+
+
+@pytest.fixture(scope="module")
+def ten(cli: Cli) -> str:
+    """Make a topic with ten records, a second apart, in partition 0 and none in partition 1."""
+    name = cli.topic(2)
+    lines = [{"value": f"{n}", "timestamp": 1_600_000_000_000 + 1000 * n} for n in range(10)]
+    given = "".join(json.dumps(line) + "\n" for line in lines)
+    cli.run("produce", name, "-p", "0", "--input", "json", stdin=given.encode())
+    return name
+
+
+def test_offsets_are_reset_by_each_scenario(cli, ten):
+    group = f"group-{next(_names)}"
+    dry = cli.run("group", "reset-offsets", group, "--topic", ten, "--to-offset", "7")
+    heads, first, _ = (line.split() for line in dry.stdout.decode().splitlines())
+    assert heads == ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET", "CURRENT-OFFSET", "CHANGE"]
+    assert first == [group, ten, "0", "7", "-", "-"]
+    assert dry.stderr.decode().splitlines() == [
+        f"group '{group}': offset 7 is higher than the latest offset of {ten}-1: set to 0",
+        "Dry run: no offset was changed; repeat with --execute.",
+    ]
+    assert b"does not exist" in cli.run("group", "describe", group, code=1).stderr
+    new_offsets(cli, group, "-t", ten, "--to-offset", "7", "--execute")
+    assert committed(cli, group) == {0: 7, 1: 0}
+    for words, expected in {
+        ("--to-earliest",): 0,
+        ("--to-latest",): 10,
+        ("--to-current",): 7,
+        ("--shift-by", "-3"): 4,
+        ("--shift-by", "99999999999999999999"): 10,
+        ("--to-datetime", "2020-09-13T12:26:45.000"): 5,
+        ("--by-duration", "P1D"): 10,
+        ("--by-duration", "P99999999D"): 0,
+    }.items():
+        found = new_offsets(cli, group, "--all-topics", *words)
+        assert found == {(group, 0): expected, (group, 1): 0}, words
+    words = ("-t", f"{ten}:0,0", "-t", f"{ten}:0", "--to-offset", "-4")
+    assert new_offsets(cli, group, *words) == {(group, 0): 0}
+    assert committed(cli, group) == {0: 7, 1: 0}
+
+
+def test_exported_offsets_are_imported(cli, ten, tmp_path):
+    one, two = f"group-{next(_names)}", f"group-{next(_names)}"
+    new_offsets(cli, one, "-t", ten, "--to-offset", "7", "--execute")
+    exported = tmp_path / "offsets.csv"
+    cli.run("group", "export", one, "--file", str(exported))
+    assert exported.read_text() == f"{ten},0,7\n{ten},1,0\n"
+    assert new_offsets(cli, two, "--from-file", str(exported)) == {(two, 0): 7, (two, 1): 0}
+    cli.run("group", "import", str(exported), two, "--execute")
+    both = cli.out("group", "export", one, two)
+    assert both == "".join(f"{g},{ten},0,7\n{g},{ten},1,0\n" for g in sorted((one, two)))
+    everything = cli.out("group", "export", "--all-groups").splitlines()
+    assert set(both.splitlines()) <= set(everything)
+    moved = both.replace(",7", ",3").encode()
+    partly = cli.run("group", "import", "-", two, "--execute", stdin=moved)
+    assert f"-: offsets of other groups are left out: {one}".encode() in partly.stderr
+    assert (committed(cli, one)[0], committed(cli, two)[0]) == (7, 3)
+    cli.run("group", "import", "-", "--execute", stdin=moved)
+    assert committed(cli, one)[0] == 3
+
+
+def test_a_reset_of_what_does_not_exist_changes_nothing(cli, ten):
+    group = f"group-{next(_names)}"
+    new_offsets(cli, group, "-t", ten, "--to-offset", "7", "--execute")
+    for problem, words in {
+        "topic 'nosuch' does not exist": (group, "-t", ten, "-t", "nosuch", "--to-earliest"),
+        f"topic '{ten}' has no partition 9; its": (group, "-t", f"{ten}:0,9", "--to-earliest"),
+        "has no committed offsets; name topics": ("nosuch", "--all-topics", "--to-earliest"),
+        f"in {ten}-0 to shift; leave": (group, "nosuch", "-t", ten, "--shift-by", "1"),
+    }.items():
+        failed = cli.run("group", "reset-offsets", *words, "--execute", code=1)
+        assert problem in failed.stderr.decode()
+    missing = f"{group},{ten},0,1\n{group},{ten},99999999999,1\n".encode()
+    failed = cli.run("group", "import", "-", "--execute", stdin=missing, code=1)
+    assert f"topic '{ten}' has no partition 99999999999".encode() in failed.stderr
+    assert committed(cli, group) == {0: 7, 1: 0}
+
+
+def test_offsets_of_members_are_neither_reset_nor_deleted(cli, ten):
+    idle, busy = f"group-{next(_names)}", f"group-{next(_names)}"
+    words = ("consume", ten, "-g", busy, "-o", "start", "-f", "%v\n", "-X", "client.id=reader")
+    with cli.start(*words) as consumer:
+        read_for(consumer.stdout, b"9\n")
+        failed = cli.run(
+            *("group", "reset-offsets", busy, idle, "-t", ten, "--to-latest", "--execute"), code=1
+        )
+        problem = f"group '{busy}' is in state Stable, it has members (client ids: reader): stop"
+        assert problem in failed.stderr.decode()
+        assert committed(cli, idle) == {0: 10, 1: 0}
+        failed = cli.run("group", "delete-offsets", busy, "-t", f"{ten}:1", "-y", code=1)
+        assert failed.stdout.split()[-1] == b"GROUP_SUBSCRIBED_TO_TOPIC"
+        assert b"stop the group's consumers of this topic first" in failed.stderr
+        consumer.send_signal(signal.SIGINT)
+        consumer.wait(10)
+    (row,) = cli.json("group", "delete-offsets", idle, "-t", f"{ten}:0", "-y")
+    assert (row["offset"], row["status"], row["error"]) == (10, "deleted", None)
+    assert committed(cli, idle) == {1: 0}
+    failed = cli.run("group", "delete-offsets", "nosuch", "-t", ten, "-y", code=1)
+    assert b"GROUP_ID_NOT_FOUND: group 'nosuch'" in failed.stderr
+
+
 # --- how it ends
 
 
