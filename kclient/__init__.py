@@ -5,7 +5,7 @@ It has three APIs over the same clients. This one blocks, for programs with thre
 
     with Producer({"bootstrap.servers": "localhost:9092"}) as producer:
         producer.send("orders", b"value", key="key").result()
-    with Consumer("orders", config={"bootstrap.servers": "localhost:9092", "group.id": "g"}) as consumer:
+    with Consumer({"bootstrap.servers": "localhost:9092", "group.id": "g"}, ["orders"]) as consumer:
         for record in consumer:
             print(record.offset, record.value)
 

@@ -28,7 +28,8 @@ def _setting(
 class CommonConfig:
     """Settings of all clients."""
 
-    role: ClassVar[str] = "client"
+    client: ClassVar[str] = "AdminClient"
+    """The client with these settings, for error texts."""
 
     bootstrap_servers: str = _setting(
         "localhost:9092", "Brokers to connect to first, host:port separated by commas."
@@ -57,8 +58,9 @@ class CommonConfig:
     def load(cls, config: Mapping[str, Any] | None = None, /, **keywords: Any) -> Self:
         """Build the settings from dotted names and keywords; keywords win.
 
-        Raise one `ConfigError` that lists every problem.
+        Raise one `ConfigError` that lists every problem, TypeError if *config* is no dictionary.
         """
+        cls._check_is_dict(config)
         known = {f.name: f for f in dataclasses.fields(cls)}
         values: dict[str, Any] = {}
         problems: list[str] = []
@@ -83,6 +85,15 @@ class CommonConfig:
             else "several settings are wrong:" + "".join(f"\n  {p}" for p in problems)
         )
 
+    @classmethod
+    def _check_is_dict(cls, config: object) -> None:
+        if config is not None and not isinstance(config, Mapping):
+            servers = config if isinstance(config, str) else "localhost:9092"
+            raise TypeError(
+                f"{config!r} is no dict of settings; expected "
+                f'{cls.client}({{"bootstrap.servers": "{servers}"}})'
+            )
+
     def contradictions(self) -> list[str]:
         """Return the conflicts between settings."""
         try:
@@ -101,7 +112,7 @@ class CommonConfig:
 class ProducerConfig(CommonConfig):
     """Settings of a producer."""
 
-    role: ClassVar[str] = "producer"
+    client: ClassVar[str] = "Producer"
 
     acks: str = _setting(
         "all",
@@ -153,7 +164,7 @@ class ProducerConfig(CommonConfig):
 class ConsumerConfig(CommonConfig):
     """Settings of a consumer."""
 
-    role: ClassVar[str] = "consumer"
+    client: ClassVar[str] = "Consumer"
 
     group_id: str = _setting("", "The group to join; empty for a consumer without a group.")
     group_instance_id: str = _setting(
@@ -222,8 +233,6 @@ class ConsumerConfig(CommonConfig):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminConfig(CommonConfig):
     """Settings of an admin client."""
-
-    role: ClassVar[str] = "admin"
 
     retries: int = _setting(
         2_147_483_647, "Attempts after the first; default.api.timeout.ms limits them.", minimum=0

@@ -1,7 +1,8 @@
 """The admin client: its methods return Deferreds, which may be awaited.
 
-Methods about several names return one dictionary, name -> result. They raise the first error among the results; with
-``raise_errors=False`` an error is the result of its name. *timeout* is in seconds, ``default.api.timeout.ms`` if None.
+Methods about several names take a list, or one name, and return one dictionary, name -> result. They raise the first
+error among the results; with ``raise_errors=False`` an error is the result of its name. *timeout* is in seconds,
+``default.api.timeout.ms`` if None.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from kclient.admin.transactions import (
     TransactionDescription,
     TransactionListing,
 )
+from kclient.arguments import Names, names_in
 from kclient.config import AdminConfig
 from kclient.errors import KafkaError, LeaderUnavailable
 from kclient.net.answers import error_of, raise_or_return
@@ -66,7 +68,6 @@ class AdminClient:
     def __init__(
         self,
         config: Mapping[str, Any] | None = None,
-        /,
         *,
         reactor: Any = None,
         **keywords: Any,
@@ -135,7 +136,7 @@ class AdminClient:
     @deferring
     async def describe_topics(
         self,
-        names: Iterable[str] | None = None,
+        names: Names | None = None,
         *,
         internal: bool = False,
         raise_errors: bool = True,
@@ -143,7 +144,7 @@ class AdminClient:
         """Return partitions, leaders, replicas and ISR of *names*, of all topics if None."""
         if names is None:
             return dict((await self._all_topics(internal)).items())
-        wanted = list(names)
+        wanted = names_in(names, 'describe_topics(["orders"])')
         self.cluster.want_only(wanted)
         metadata = await self.cluster.refresh()
         answers: dict[str, TopicMetadata | KafkaError] = {}
@@ -173,10 +174,11 @@ class AdminClient:
 
     @deferring
     async def delete_topics(
-        self, names: Iterable[str], *, timeout: float | None = None, raise_errors: bool = True
+        self, names: Names, *, timeout: float | None = None, raise_errors: bool = True
     ) -> dict[str, KafkaError | None]:
         """Delete topics."""
-        answers = await topics.delete_topics(self.cluster, names, timeout=self._time(timeout))
+        wanted = names_in(names, 'delete_topics(["orders"])')
+        answers = await topics.delete_topics(self.cluster, wanted, timeout=self._time(timeout))
         return raise_or_return(answers, raise_errors)
 
     @deferring
@@ -196,10 +198,10 @@ class AdminClient:
 
     @deferring
     async def wait_for_topics(
-        self, names: Iterable[str], timeout: float | None = None
+        self, names: Names, timeout: float | None = None
     ) -> dict[str, TopicMetadata]:
         """Wait until every partition of *names* has a leader; return the topics."""
-        wanted = list(names)
+        wanted = names_in(names, 'wait_for_topics(["orders"])')
         self.cluster.want_only(wanted)
 
         async def attempt() -> dict[str, TopicMetadata]:
@@ -352,18 +354,20 @@ class AdminClient:
 
     @deferring
     async def describe_groups(
-        self, names: Iterable[str], *, timeout: float | None = None, raise_errors: bool = True
+        self, names: Names, *, timeout: float | None = None, raise_errors: bool = True
     ) -> dict[str, GroupDescription | KafkaError]:
         """Return state, protocol, coordinator and members of each group."""
-        answers = await groups.describe_groups(self.cluster, names, timeout=self._time(timeout))
+        wanted = names_in(names, 'describe_groups(["g"])')
+        answers = await groups.describe_groups(self.cluster, wanted, timeout=self._time(timeout))
         return raise_or_return(answers, raise_errors)
 
     @deferring
     async def delete_groups(
-        self, names: Iterable[str], *, timeout: float | None = None, raise_errors: bool = True
+        self, names: Names, *, timeout: float | None = None, raise_errors: bool = True
     ) -> dict[str, KafkaError | None]:
         """Delete groups without members."""
-        answers = await groups.delete_groups(self.cluster, names, timeout=self._time(timeout))
+        wanted = names_in(names, 'delete_groups(["g"])')
+        answers = await groups.delete_groups(self.cluster, wanted, timeout=self._time(timeout))
         return raise_or_return(answers, raise_errors)
 
     @deferring
@@ -426,28 +430,30 @@ class AdminClient:
     @deferring
     async def describe_transactions(
         self,
-        transactional_ids: Iterable[str],
+        transactional_ids: Names,
         *,
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[str, TransactionDescription | KafkaError]:
         """Return state, producer and partitions of each transactional id."""
+        wanted = names_in(transactional_ids, 'describe_transactions(["id"])')
         answers = await transactions.describe_transactions(
-            self.cluster, transactional_ids, timeout=self._time(timeout)
+            self.cluster, wanted, timeout=self._time(timeout)
         )
         return raise_or_return(answers, raise_errors)
 
     @deferring
     async def fence_producers(
         self,
-        transactional_ids: Iterable[str],
+        transactional_ids: Names,
         *,
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[str, ProducerIdAndEpoch | KafkaError]:
         """Fence the producer of each transactional id, and abort its open transaction; return the new epochs."""
+        wanted = names_in(transactional_ids, 'fence_producers(["id"])')
         answers = await transactions.fence_producers(
-            self.cluster, transactional_ids, timeout=self._time(timeout)
+            self.cluster, wanted, timeout=self._time(timeout)
         )
         return raise_or_return(answers, raise_errors)
 

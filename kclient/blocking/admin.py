@@ -22,6 +22,7 @@ from kclient.admin.transactions import (
     TransactionDescription,
     TransactionListing,
 )
+from kclient.arguments import Names
 from kclient.blocking.thread import check_process, reactor_thread
 from kclient.errors import KafkaError
 from kclient.net.leader_epochs import EpochEnd
@@ -46,7 +47,7 @@ class AdminClient:
     or with raise_errors=False is its result.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         self._thread = reactor_thread()
         self._core = Core(config, reactor=self._thread.reactor, **keywords)
 
@@ -98,7 +99,7 @@ class AdminClient:
 
     def describe_topics(
         self,
-        names: Iterable[str] | None = None,
+        names: Names | None = None,
         *,
         internal: bool = False,
         raise_errors: bool = True,
@@ -124,7 +125,7 @@ class AdminClient:
         )
 
     def delete_topics(
-        self, names: Iterable[str], *, timeout: float | None = None, raise_errors: bool = True
+        self, names: Names, *, timeout: float | None = None, raise_errors: bool = True
     ) -> dict[str, KafkaError | None]:
         """Delete topics."""
         return self._run(
@@ -147,7 +148,7 @@ class AdminClient:
         )
 
     def wait_for_topics(
-        self, names: Iterable[str], timeout: float | None = None
+        self, names: Names, timeout: float | None = None
     ) -> dict[str, TopicMetadata]:
         """Wait until every partition of *names* has a leader; return the topics."""
         return self._run(lambda: self._core.wait_for_topics(names, timeout))
@@ -266,7 +267,7 @@ class AdminClient:
         return self._run(lambda: self._core.list_groups(states=states, timeout=timeout))
 
     def describe_groups(
-        self, names: Iterable[str], *, timeout: float | None = None, raise_errors: bool = True
+        self, names: Names, *, timeout: float | None = None, raise_errors: bool = True
     ) -> dict[str, GroupDescription | KafkaError]:
         """Return state, protocol, coordinator and members of each group."""
         return self._run(
@@ -274,7 +275,7 @@ class AdminClient:
         )
 
     def delete_groups(
-        self, names: Iterable[str], *, timeout: float | None = None, raise_errors: bool = True
+        self, names: Names, *, timeout: float | None = None, raise_errors: bool = True
     ) -> dict[str, KafkaError | None]:
         """Delete groups without members."""
         return self._run(
@@ -337,7 +338,7 @@ class AdminClient:
 
     def describe_transactions(
         self,
-        transactional_ids: Iterable[str],
+        transactional_ids: Names,
         *,
         timeout: float | None = None,
         raise_errors: bool = True,
@@ -351,7 +352,7 @@ class AdminClient:
 
     def fence_producers(
         self,
-        transactional_ids: Iterable[str],
+        transactional_ids: Names,
         *,
         timeout: float | None = None,
         raise_errors: bool = True,

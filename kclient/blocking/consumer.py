@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 
 from twisted.internet.defer import Deferred
 
+from kclient.arguments import Config, Names, consumer_arguments
 from kclient.blocking.thread import (
     LEAVE_AT_EXIT,
     CallerThread,
@@ -39,19 +40,20 @@ T = TypeVar("T")
 class Consumer:
     """Consumes records from one cluster. Settings: `kclient.config.ConsumerConfig`.
 
-    with Consumer("orders", config={"bootstrap.servers": "localhost:9092", "group.id": "g"}) as consumer:
+    with Consumer({"bootstrap.servers": "localhost:9092", "group.id": "g"}, ["orders"]) as consumer:
         for record in consumer:
             print(record.topic_partition, record.offset, record.value)
     """
 
     def __init__(
         self,
-        *topics: str,
-        config: Mapping[str, Any] | None = None,
+        *config_and_topics: Config | Names,
+        config: Config | None = None,
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
         **keywords: Any,
     ) -> None:
+        config, topics = consumer_arguments(config_and_topics, config)
         self._thread = reactor_thread()
         self._errands: CallerThread | None = None
         self._core = Core(
@@ -100,7 +102,7 @@ class Consumer:
 
     def subscribe(
         self,
-        topics: Iterable[str] = (),
+        topics: Names = (),
         *,
         pattern: str | None = None,
         listener: RebalanceListener | None = None,
@@ -110,7 +112,7 @@ class Consumer:
 
     def assign(
         self,
-        partitions: Iterable[TopicPartition],
+        partitions: TopicPartition | Iterable[TopicPartition],
         offsets: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         """Consume exactly *partitions*, without group assignment; those in *offsets* from that offset on."""
@@ -202,13 +204,17 @@ class Consumer:
         return self._call(lambda: self._core.lag(tp))
 
     def beginning_offsets(
-        self, partitions: Iterable[TopicPartition], timeout: float | None = None
+        self,
+        partitions: TopicPartition | Iterable[TopicPartition],
+        timeout: float | None = None,
     ) -> dict[TopicPartition, int]:
         """Return the log start offset of each of *partitions*."""
         return self._run(lambda: self._core.beginning_offsets(partitions, timeout))
 
     def end_offsets(
-        self, partitions: Iterable[TopicPartition], timeout: float | None = None
+        self,
+        partitions: TopicPartition | Iterable[TopicPartition],
+        timeout: float | None = None,
     ) -> dict[TopicPartition, int]:
         """Return the offset after the last record of each of *partitions*."""
         return self._run(lambda: self._core.end_offsets(partitions, timeout))
@@ -250,7 +256,9 @@ class Consumer:
         self._call(begin)
 
     def committed(
-        self, partitions: Iterable[TopicPartition], timeout: float | None = None
+        self,
+        partitions: TopicPartition | Iterable[TopicPartition],
+        timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the group's committed offset for each of *partitions*, None without a commit."""
         return self._run(lambda: self._core.committed(partitions, timeout))

@@ -20,6 +20,7 @@ from typing import Any, Self
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from kclient.arguments import Config, Names, consumer_arguments, names_in, partitions_in
 from kclient.config import ConsumerConfig
 from kclient.consumer.fetcher import Fetcher
 from kclient.consumer.lookup import OffsetLookup
@@ -55,10 +56,11 @@ __all__ = ["CallbackRunner", "Consumer", "RebalanceListener"]
 class Consumer:
     """Consumes records from one cluster, on the reactor's thread; `kclient.blocking` is for programs with threads.
 
-        consumer = Consumer("orders", config={"bootstrap.servers": "localhost:9092", "group.id": "g"})
+        consumer = Consumer({"bootstrap.servers": "localhost:9092", "group.id": "g"}, ["orders"])
         records = await consumer.poll(timeout_ms=1000)
 
-    Settings are those of `ConsumerConfig`. *key_deserializer* and *value_deserializer* convert bytes to objects.
+    Settings are those of `ConsumerConfig`; ``Consumer("orders", bootstrap_servers="localhost:9092", group_id="g")`` is
+    the same consumer. *key_deserializer* and *value_deserializer* convert bytes to objects.
     *callback_runner* runs a listener's methods: by default on this thread; the blocking API runs them in the caller's.
     """
 
@@ -66,8 +68,8 @@ class Consumer:
 
     def __init__(
         self,
-        *topics: str,
-        config: Mapping[str, Any] | None = None,
+        *config_and_topics: Config | Names,
+        config: Config | None = None,
         reactor: Any = None,
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
@@ -76,6 +78,7 @@ class Consumer:
     ) -> None:
         if reactor is None:
             from twisted.internet import reactor
+        config, topics = consumer_arguments(config_and_topics, config)
         self.config = ConsumerConfig.load(config, **keywords)
         self.cluster = Cluster(reactor, self.config)
         self.cluster.allow_auto_topic_creation = self.config.allow_auto_create_topics
@@ -140,7 +143,7 @@ class Consumer:
 
     def subscribe(
         self,
-        topics: Iterable[str] = (),
+        topics: Names = (),
         *,
         pattern: str | None = None,
         listener: RebalanceListener | None = None,
@@ -156,11 +159,12 @@ class Consumer:
             raise KafkaError(
                 "this consumer has assigned partitions; unsubscribe before subscribing"
             )
-        self._subscription.subscribe(topics, pattern, listener)
+        wanted = names_in(topics, 'subscribe(["orders"])')
+        self._subscription.subscribe(wanted, pattern, listener)
 
     def assign(
         self,
-        partitions: Iterable[TopicPartition],
+        partitions: TopicPartition | Iterable[TopicPartition],
         offsets: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         """Consume exactly *partitions*, without group assignment.
@@ -172,7 +176,7 @@ class Consumer:
             raise ValueError("an offset is negative; see seek_to_beginning and seek_to_end")
         if self._subscription.member is not None:
             raise KafkaError("this consumer has a subscription; unsubscribe before assigning")
-        wanted = [TopicPartition(*tp) for tp in partitions]
+        wanted = partitions_in(partitions, "assign")
         self._partitions.assign(wanted)
         for tp, offset in (offsets or {}).items():
             self._state(tp).seek(offset)
@@ -305,17 +309,25 @@ class Consumer:
 
     @deferring
     async def beginning_offsets(
-        self, partitions: Iterable[TopicPartition], timeout: float | None = None
+        self,
+        partitions: TopicPartition | Iterable[TopicPartition],
+        timeout: float | None = None,
     ) -> dict[TopicPartition, int]:
         """Return the log start offset of each of *partitions*."""
-        return await self._lookup.edge(partitions, EARLIEST, self._time(timeout))
+        return await self._lookup.edge(
+            partitions_in(partitions, "beginning_offsets"), EARLIEST, self._time(timeout)
+        )
 
     @deferring
     async def end_offsets(
-        self, partitions: Iterable[TopicPartition], timeout: float | None = None
+        self,
+        partitions: TopicPartition | Iterable[TopicPartition],
+        timeout: float | None = None,
     ) -> dict[TopicPartition, int]:
         """Return the high watermark (read_committed: the last stable offset) of each of *partitions*."""
-        return await self._lookup.edge(partitions, LATEST, self._time(timeout))
+        return await self._lookup.edge(
+            partitions_in(partitions, "end_offsets"), LATEST, self._time(timeout)
+        )
 
     @deferring
     async def offsets_for_times(
@@ -354,11 +366,15 @@ class Consumer:
 
     @deferring
     async def committed(
-        self, partitions: Iterable[TopicPartition], timeout: float | None = None
+        self,
+        partitions: TopicPartition | Iterable[TopicPartition],
+        timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the group's committed offset for each of *partitions*, None without a commit."""
         self._need_group("committed")
-        return await self._commits.committed(partitions, timeout=self._time(timeout))
+        return await self._commits.committed(
+            partitions_in(partitions, "committed"), timeout=self._time(timeout)
+        )
 
     @deferring
     async def close(

@@ -105,7 +105,7 @@ class GroupSubscription:
         self, topics: Iterable[str], pattern: str | None, listener: RebalanceListener | None
     ) -> None:
         """Replace the subscription by *topics*, or by all topics that match *pattern*."""
-        self._topics = {topics} if isinstance(topics, str) else set(topics)
+        self._topics = set(topics)
         self._pattern = None if pattern is None else re.compile(pattern)
         self._listener = listener
         if self._pattern is not None:

@@ -75,7 +75,6 @@ class Producer(Generic[K, V]):
     def __init__(
         self,
         config: Mapping[str, Any] | None = None,
-        /,
         *,
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,

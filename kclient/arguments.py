@@ -1,0 +1,84 @@
+"""The shapes in which the clients take their arguments, the same for every client and API.
+
+The configuration is the first argument, or the keyword ``config``; single settings are keywords. Topics follow, each a
+string or a list of strings. One name or partition may stand for a list of one. Other shapes raise TypeError with the
+right call in its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kclient.types import TopicPartition
+
+Config = Mapping[str, Any]
+Names = str | Iterable[str]
+
+_RIGHT_CONSUMER = (
+    'Consumer({"bootstrap.servers": "localhost:9092", "group.id": "g"}, ["orders", "payments"])'
+)
+
+
+def consumer_arguments(
+    given: tuple[Config | Names, ...], config: Config | None
+) -> tuple[Config | None, list[str]]:
+    """Return (configuration, topics) of ``Consumer(*given, config=config)``; raise TypeError if a shape is wrong."""
+    rest = given
+    if given and isinstance(given[0], Mapping):
+        if config is not None:
+            raise TypeError(f"Consumer: there are two configurations; expected {_RIGHT_CONSUMER}")
+        config, rest = given[0], given[1:]
+    if config is not None and not isinstance(config, Mapping):
+        raise TypeError(f"Consumer: config={config!r} is no dict; expected {_RIGHT_CONSUMER}")
+    topics = []
+    for each in rest:
+        if isinstance(each, Mapping):
+            raise TypeError(f"Consumer: the configuration comes first: {_RIGHT_CONSUMER}")
+        topics += names_in(each, _RIGHT_CONSUMER)
+    for topic in topics:
+        if ":" in topic:
+            raise TypeError(
+                f"Consumer: {topic!r} is no topic; brokers are the setting bootstrap.servers: {_RIGHT_CONSUMER}"
+            )
+    return config, topics
+
+
+def names_in(given: Names, right: str) -> list[str]:
+    """Return the names in a list, or the one name that is given; raise TypeError for anything but strings.
+
+    *right* is the right call, for the error text.
+    """
+    several = isinstance(given, Iterable) and not isinstance(given, str | bytes | TopicPartition)
+    names: list[Any] = list(given) if several else [given]
+    for name in names:
+        if isinstance(name, TopicPartition):
+            raise TypeError(
+                f"{name!r} is a partition, not a name: consumer.assign takes partitions"
+            )
+        if not isinstance(name, str):
+            raise TypeError(f"{name!r} is no str; expected {right}")
+    return names
+
+
+def partitions_in(
+    given: TopicPartition | Iterable[TopicPartition], call: str
+) -> list[TopicPartition]:
+    """Return the partitions in a list, or the one partition that is given; a plain tuple may be a partition.
+
+    Raise TypeError with the name of the *call* for anything else.
+    """
+    several = (
+        isinstance(given, Iterable) and not isinstance(given, str) and not _is_partition(given)
+    )
+    partitions: list[Any] = list(given) if several else [given]
+    for each in partitions:
+        if not _is_partition(each):
+            raise TypeError(
+                f'{each!r} is no partition; expected {call}([TopicPartition("orders", 0)])'
+            )
+    return [TopicPartition(*each) for each in partitions]
+
+
+def _is_partition(given: object) -> bool:
+    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str)

@@ -1,0 +1,125 @@
+"""Every client of every API takes the same shapes of arguments; other shapes are refused with the right call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from twisted.internet.task import Clock
+
+import kclient
+from kclient import aio, tx
+from kclient.arguments import consumer_arguments, names_in, partitions_in
+from kclient.types import TopicPartition
+
+SETTINGS = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
+Make = Callable[..., Any]
+APIS = pytest.mark.parametrize("api", [kclient, aio, tx], ids=["blocking", "async", "twisted"])
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Create clients that are closed after the test; none of them connects."""
+    made = []
+
+    def create(api: Any, kind: str, *args: Any, **keywords: Any) -> Any:
+        if api is not kclient:
+            keywords["reactor"] = Clock()
+        client = getattr(api, kind)(*args, **keywords)
+        made.append(client)
+        return client
+
+    yield create
+    for client in made:
+        client.close()
+
+
+@APIS
+@pytest.mark.parametrize("kind", ["Producer", "Consumer", "AdminClient"])
+def test_a_dict_comes_first_or_is_the_keyword_config_or_settings_are_keywords(
+    api: Any, kind: str, make: Make
+) -> None:
+    for client in (
+        make(api, kind, {"bootstrap.servers": "a:1"}),
+        make(api, kind, config={"bootstrap.servers": "a:1"}),
+        make(api, kind, bootstrap_servers=["a:1"]),
+    ):
+        core = getattr(client, "_core", client)
+        assert core.config.bootstrap_servers == "a:1"
+
+
+@APIS
+def test_topics_are_a_list_or_strings(api: Any, make: Make) -> None:
+    for consumer in (
+        make(api, "Consumer", SETTINGS, ["t", "u"]),
+        make(api, "Consumer", SETTINGS, "t", "u"),
+        make(api, "Consumer", ["t", "u"], config=SETTINGS),
+        make(api, "Consumer", "t", "u", bootstrap_servers="127.0.0.1:1", group_id="g"),
+    ):
+        core = getattr(consumer, "_core", getattr(consumer, "_client", consumer))
+        assert core._subscription._topics == {"t", "u"}
+
+
+@APIS
+@pytest.mark.parametrize("kind", ["Producer", "Consumer", "AdminClient"])
+def test_an_address_in_place_of_the_settings_is_refused_with_the_right_call(
+    api: Any, kind: str, make: Make
+) -> None:
+    with pytest.raises(TypeError, match=rf'{kind}\({{"bootstrap\.servers": "'):
+        make(api, kind, "localhost:9092")
+
+
+@pytest.mark.parametrize(
+    ("given", "config", "why"),
+    [
+        (("t", SETTINGS), None, "the configuration comes first"),
+        ((SETTINGS, "t"), SETTINGS, "two configurations"),
+        (("t",), "localhost:9092", "is no dict"),
+        ((SETTINGS, [b"t"]), None, "b't' is no str"),
+        ((SETTINGS, 5), None, "5 is no str"),
+        ((SETTINGS, [TopicPartition("t", 0)]), None, "consumer.assign takes partitions"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(given: Any, config: Any, why: str) -> None:
+    with pytest.raises(TypeError, match=why):
+        consumer_arguments(given, config)
+
+
+def test_one_name_is_a_list_of_one_and_not_its_letters() -> None:
+    assert names_in("orders", "f(...)") == ["orders"]
+    assert names_in({"a": 1, "b": 2}, "f(...)") == ["a", "b"]
+
+
+def test_one_partition_is_a_list_of_one() -> None:
+    tp = TopicPartition("t", 0)
+    assert partitions_in(tp, "assign") == partitions_in([("t", 0)], "assign") == [tp]  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"'t' is no partition; expected assign\(\[TopicPartition"):
+        partitions_in("t", "assign")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("call", ["describe_topics", "wait_for_topics"])
+def test_the_admin_client_takes_one_name(call: str, make: Make) -> None:
+    """``delete_topics("ab")`` deleted the topics "a" and "b"."""
+    admin = make(tx, "AdminClient", SETTINGS)
+    getattr(admin, call)("ab").addErrback(lambda _: None)
+    assert admin.cluster._wanted == {"ab"}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "describe_topics",
+        "delete_topics",
+        "wait_for_topics",
+        "describe_groups",
+        "delete_groups",
+        "describe_transactions",
+        "fence_producers",
+    ],
+)
+def test_the_admin_client_refuses_what_is_no_name(call: str, make: Make) -> None:
+    failures: list[Any] = []
+    getattr(make(tx, "AdminClient", SETTINGS), call)([b"ab"]).addErrback(failures.append)
+    assert isinstance(failures[0].value, TypeError)
+    assert f"b'ab' is no str; expected {call}([" in str(failures[0].value)
