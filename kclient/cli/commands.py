@@ -47,7 +47,7 @@ _GLOBAL: list[Callable[[Any], Any]] = [
         "--timeout",
         type=float,
         default=None,
-        help=f"Timeout in seconds (default {DEFAULT_TIMEOUT_S:g}).",
+        help=f"Timeout of the contact with the cluster, in seconds (default {DEFAULT_TIMEOUT_S:g}).",
     ),
     click.option("-q", "--quiet", is_flag=True, help="Print no messages beside the data."),
     click.option("-y", "--yes", "assume_yes", is_flag=True, help="Do not ask for confirmation."),

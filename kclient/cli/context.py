@@ -142,7 +142,7 @@ def run(main: Main) -> NoReturn:
     reactor.run(installSignalHandlers=False)
     if interrupted:
         raise SystemExit(INTERRUPTED)
-    raise SystemExit(_exit_code(outcome[0] if outcome else None))
+    raise SystemExit(exit_code(outcome[0] if outcome else None))
 
 
 async def _coroutine(main: Main, reactor: Any) -> int | None:
@@ -166,7 +166,8 @@ def _on_interrupt(first: Callable[[], None]) -> list[int]:
     return seen
 
 
-def _exit_code(result: Any) -> int:
+def exit_code(result: Any) -> int:
+    """Return the exit code for a command's result or Failure; print the error of a Failure."""
     problem = getattr(result, "value", None)
     if problem is None:
         return int(result or 0)
@@ -180,7 +181,8 @@ def _exit_code(result: Any) -> int:
         problem.show()
         return problem.exit_code
     if isinstance(problem, KafkaError | ValueError | OSError):
-        print_message(f"kclient: {problem}")
+        longer = " (-m SECONDS waits longer)" if isinstance(problem, KafkaTimeoutError) else ""
+        print_message(f"kclient: {problem}{longer}")
         if isinstance(problem, BootstrapError | ConnectError):
             return UNREACHABLE
         if isinstance(problem, KafkaTimeoutError):

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
 from kclient.cli.commands import with_settings
 from kclient.cli.context import FAILED, Settings, print_message, run
+from kclient.cli.delivery import Deliveries, Given
 from kclient.cli.formats import from_envelope, unescaped
 from kclient.cli.line_template import Line, LineTemplate
 from kclient.cli.stdin import LineBatches
 
-
-class _Input(NamedTuple):
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]]
-    timestamp_ms: int | None = None
-    partition: int | None = None
+_DELIVERY_TIMEOUT_S = 120.0
 
 
 @click.command()
@@ -48,6 +43,13 @@ class _Input(NamedTuple):
     help="json reads what `consume -f json` writes; raw makes each file one record.",
 )
 @click.option("--acks", type=click.Choice(["0", "1", "all"]), default=None)
+@click.option(
+    "--delivery-timeout",
+    type=click.FloatRange(min=0.001),
+    default=None,
+    metavar="SECONDS",
+    help=f"Time for the acknowledgement of a record (default {_DELIVERY_TIMEOUT_S:g}); -m is for the contact.",
+)
 @with_settings
 def produce(
     settings: Settings,
@@ -62,8 +64,12 @@ def produce(
     compression: str | None,
     kind: str,
     acks: str | None,
+    delivery_timeout: float | None,
 ) -> None:
-    """Produce records to TOPIC, one per line, and wait until all are acknowledged."""
+    """Produce records to TOPIC, one per line, and wait until all are acknowledged.
+
+    Input is read as fast as records are delivered. When a record is not acknowledged in time no more input is read.
+    """
     fixed: list[tuple[str, bytes | None]] = []
     for header in headers:
         name, given, text = header.partition("=")
@@ -72,67 +78,64 @@ def produce(
     extra = {"compression.type": compression, "acks": acks}
 
     async def main(reactor: Any) -> int:
-        from twisted.python.failure import Failure
+        from twisted.internet.defer import CancelledError
 
         from kclient.config import ProducerConfig
-        from kclient.errors import KafkaError
         from kclient.producer.producer import Producer
 
         values = settings.client(ProducerConfig)
         values.update({name: value for name, value in extra.items() if value is not None})
-        limit = int(settings.timeout * 1000)
-        values.setdefault("delivery.timeout.ms", limit)
-        values.setdefault("max.block.ms", limit)
-        failures: list[KafkaError] = []
-        sent = 0
-
-        def note_failure(failure: Failure) -> None:
-            if not isinstance(failure.value, KafkaError):
-                failure.raiseException()
-            failures.append(failure.value)
-
+        if delivery_timeout is not None:
+            values["delivery.timeout.ms"] = int(delivery_timeout * 1000)
+        values.setdefault("delivery.timeout.ms", int(_DELIVERY_TIMEOUT_S * 1000))
+        # A record may wait for memory as long as for its acknowledgement: both wait for the same brokers.
+        values.setdefault("max.block.ms", values["delivery.timeout.ms"])
+        producer: Producer[Any, Any] = Producer(values, reactor=reactor)
+        deliveries = Deliveries(producer, topic, partition)
         delimiter = None if key_delimiter is None else unescaped(key_delimiter)
 
-        def read(piece: bytes) -> _Input:
+        def read(piece: bytes) -> Given:
             if kind == "raw":
-                return _Input(_encode(key), piece, fixed)
+                return Given(_encode(key), piece, fixed)
             if kind == "json":
-                return _from_json(piece, sent + 1, fixed)
+                return _from_json(piece, deliveries.sent + 1, fixed)
             if line_template is not None:
                 return _from_template(line_template(piece), _encode(key), null, fixed)
             return _from_line(piece, _encode(key), delimiter, null, fixed)
 
-        producer: Producer[Any, Any] = Producer(values, reactor=reactor)
-        pieces = LineBatches(reactor, paths or ("-",), whole_files=kind == "raw")
         async with producer:
-            async for each in (read(line) async for lines in pieces for line in lines):
-                await producer.ready(len(each.value or b"") + len(each.key or b""))
-                sending = producer.send(
-                    topic,
-                    each.value,
-                    each.key,
-                    headers=each.headers,
-                    partition=partition if each.partition is None else each.partition,
-                    timestamp_ms=each.timestamp_ms,
-                )
-                sending.addErrback(note_failure)
-                sent += 1
+            await producer.cluster.partitions(topic, timeout=settings.timeout)
+            try:
+                async for lines in LineBatches(reactor, paths or ("-",), whole_files=kind == "raw"):
+                    await deliveries.send(map(read, lines))
+                    if deliveries.timed_out:
+                        break
+            except CancelledError:
+                pass  # Ctrl-C ends the input; what was read is delivered.
             await producer.flush()
-        for problem in failures[:3]:
-            print_message(f"kclient: {problem}")
-        if not settings.quiet:
-            print_message(f"{sent - len(failures)} of {sent} records delivered to {topic}")
-        return FAILED if failures else 0
+        return _report(deliveries, topic, producer.config.delivery_timeout_ms / 1000, settings)
 
     run(main)
 
 
-def _from_json(line: bytes, number: int, headers: list[tuple[str, bytes | None]]) -> _Input:
+def _report(deliveries: Deliveries, topic: str, seconds: float, settings: Settings) -> int:
+    for problem, count in deliveries.problems.most_common(3):
+        print_message(f"kclient: {problem}" + (f" ({count} records)" if count > 1 else ""))
+    if deliveries.timed_out:
+        print_message(
+            f"kclient: the input was read no further; --delivery-timeout SECONDS (now {seconds:g}) waits longer"
+        )
+    if not settings.quiet:
+        print_message(f"{deliveries.delivered} of {deliveries.sent} records delivered to {topic}")
+    return FAILED if deliveries.problems else 0
+
+
+def _from_json(line: bytes, number: int, headers: list[tuple[str, bytes | None]]) -> Given:
     try:
         key, value, own, timestamp = from_envelope(line.decode())
     except ValueError as problem:
         raise ValueError(f"record {number}: {problem}") from problem
-    return _Input(key, value, own + headers, timestamp)
+    return Given(key, value, own + headers, timestamp)
 
 
 def _from_line(
@@ -141,13 +144,13 @@ def _from_line(
     delimiter: bytes | None,
     null: bool,
     headers: list[tuple[str, bytes | None]],
-) -> _Input:
+) -> Given:
     value = line
     if delimiter is not None:
         before, given, after = line.partition(delimiter)
         if given:
             key, value = before, after
-    return _Input(key, None if null and not value else value, headers)
+    return Given(key, None if null and not value else value, headers)
 
 
 def _from_template(
@@ -155,8 +158,8 @@ def _from_template(
     key: bytes | None,
     null: bool,
     headers: list[tuple[str, bytes | None]],
-) -> _Input:
-    return _Input(
+) -> Given:
+    return Given(
         key if line.key is None else line.key,
         None if null and not line.value else line.value,
         headers,

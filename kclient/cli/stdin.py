@@ -1,7 +1,8 @@
 """Lines of standard input or files, read concurrently with the reactor: records are sent before the input ends.
 
-A thread reads available data and passes them on in batches of lines; only a few batches wait. It is a daemon thread, so
-that Ctrl-C does not wait for a read of the terminal.
+A thread reads available data, up to 1 MiB at a time, and passes them on in batches of lines; only a few batches wait.
+It is a daemon thread, so that Ctrl-C does not wait for a read of the terminal. It reads the file descriptor, not
+`sys.stdin`: the interpreter cannot end while another thread holds the lock of that buffer, and aborts.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import IO, Any
+from io import FileIO
+from typing import Any
 
-import click
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-_PIECE = 1 << 16
-_AHEAD = 8
+_PIECE = 1 << 20
+_AHEAD = 4
 
 
 class LineBatches:
@@ -31,7 +32,7 @@ class LineBatches:
         self._waiter: Deferred[None] | None = None
 
     async def __aiter__(self) -> AsyncIterator[list[bytes]]:
-        threading.Thread(target=self._read, name="stdin", daemon=True).start()
+        self._start()
         while True:
             while not self._pieces:
                 self._waiter = Deferred()
@@ -45,12 +46,15 @@ class LineBatches:
             else:
                 yield piece
 
+    def _start(self) -> None:
+        threading.Thread(target=self._read, name="stdin", daemon=True).start()
+
     # --- in the thread
 
     def _read(self) -> None:
         try:
             for path in self._paths:
-                with click.open_file(path, "rb") as stream:
+                with FileIO(0 if path == "-" else path, closefd=path != "-") as stream:
                     for piece in [[stream.read()]] if self._whole_files else _lines(stream):
                         self._pass_on(piece)
         except Exception:
@@ -70,11 +74,10 @@ class LineBatches:
             waiter.callback(None)
 
 
-def _lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
+def _lines(stream: FileIO) -> Iterator[list[bytes]]:
     """Yield lines without their ends, as soon as they are available."""
-    read = getattr(stream, "read1", stream.read)
     rest = b""
-    while piece := read(_PIECE):
+    while piece := stream.read(_PIECE):
         *whole, rest = (rest + piece).split(b"\n")
         if whole:
             yield [line.removesuffix(b"\r") for line in whole]

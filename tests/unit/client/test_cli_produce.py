@@ -1,0 +1,149 @@
+"""`kclient produce`: what is read from standard input, how much of it waits, and what becomes of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from kclient.cli.context import TIMED_OUT, exit_code
+from kclient.cli.delivery import Deliveries, Given
+from kclient.cli.stdin import LineBatches
+from kclient.errors import KafkaTimeoutError
+from kclient.producer.producer import Producer
+from kclient.wire.errors import ErrorCode
+from kclient.wire.produce import (
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopicResponse,
+)
+from kclient.wire.schema.init_producer_id import InitProducerIdResponse
+from kclient.wire.versions import ApiKey
+from tests.kit.paper_cluster import PaperCluster
+from tests.kit.scripted_broker import Outcome
+
+
+class PaperProduce:
+    """The deliveries of one `kclient produce` to topic "t" on paper; `answer` acknowledges them."""
+
+    def __init__(self, most: int, **settings: Any) -> None:
+        self.paper = PaperCluster({"t": 1})
+        self.paper.answers[ApiKey.INIT_PRODUCER_ID] = lambda _: InitProducerIdResponse(
+            producer_id=5, producer_epoch=0
+        )
+        self.producer: Producer[Any, Any] = Producer(reactor=self.paper.clock, **settings)
+        self.paper.attach(self.producer.cluster)
+        self.deliveries = Deliveries(self.producer, "t", most=most)
+
+    def send(self, values: Iterable[bytes]) -> Outcome:
+        records = (Given(None, value, []) for value in values)
+        return Outcome(Deferred.fromCoroutine(self.deliveries.send(records)))
+
+    def answer(self, code: int = 0) -> None:
+        """Answer every Produce that waits."""
+        self.paper.pass_time(0.2)
+        for asked in self.paper.waiting(ApiKey.PRODUCE):
+            request: ProduceRequest = asked.message
+            [topic] = request.topics
+            answers = [ProducePartitionResponse(p.index, error_code=code, base_offset=0)
+                       for p in topic.partitions]  # fmt: skip
+            asked.answer(ProduceResponse([ProduceTopicResponse("t", answers)]))
+        self.paper.pass_time(0.2)
+
+
+def test_only_so_many_records_wait_for_their_acknowledgements() -> None:
+    """A million lines waited in the producer, and most of them for longer than their delivery timeout."""
+    it = PaperProduce(most=100)
+    sending = it.send(b"%d" % n for n in range(250))
+    it.paper.pass_time(0.2)
+    assert it.deliveries.sent == 100
+    it.answer()
+    assert it.deliveries.delivered == 100
+    assert it.deliveries.sent == 200
+    it.answer()
+    assert sending.fired
+    it.answer()
+    assert (it.deliveries.delivered, it.deliveries.failed) == (250, 0)
+
+
+def test_no_more_records_are_sent_after_one_was_not_acknowledged_in_time() -> None:
+    it = PaperProduce(most=100, delivery_timeout_ms=2000, max_block_ms=2000)
+    it.paper.answers[ApiKey.PRODUCE] = lambda _: ProduceResponse(
+        [ProduceTopicResponse("t", [ProducePartitionResponse(0, ErrorCode.NOT_ENOUGH_REPLICAS)])]
+    )
+    sending = it.send(b"%d" % n for n in range(1000))
+    for _ in range(30):
+        it.paper.pass_time(0.2)
+    assert sending.fired
+    assert it.deliveries.timed_out
+    assert (it.deliveries.sent, it.deliveries.delivered, it.deliveries.failed) == (100, 0, 100)
+
+
+def test_equal_errors_are_counted_and_not_repeated() -> None:
+    it = PaperProduce(most=10)
+    it.send([b"a", b"b", b"c"])
+    it.answer(code=ErrorCode.INVALID_RECORD)
+    assert list(it.deliveries.problems.values()) == [3]
+    assert not it.deliveries.timed_out
+
+
+# --- standard input
+
+IDLE = """
+import threading, time
+from kclient.cli.stdin import LineBatches
+class Reactor:
+    def callFromThread(self, *call): pass
+LineBatches(Reactor(), ["-"])._start()
+time.sleep(0.1)
+"""
+
+
+def test_the_process_ends_while_standard_input_is_idle() -> None:
+    """At Ctrl-C in an idle `kclient produce` the interpreter aborted with the stacks of all threads."""
+    kept_open, other_end = os.pipe()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", IDLE], stdin=kept_open, capture_output=True, timeout=20
+        )
+    finally:
+        os.close(kept_open)
+        os.close(other_end)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_lines_are_read_in_large_pieces(tmp_path: Any) -> None:
+    """A file of 200,000 lines is a few pieces, without a switch of threads for every 64 KiB."""
+    path = tmp_path / "lines"
+    path.write_bytes(b"".join(b"%07d\r\n" % n for n in range(200_000)) + b"end")
+    pieces: list[Any] = []
+
+    class Reactor:
+        def callFromThread(self, call: Any, piece: Any) -> None:  # noqa: N802 (Twisted's name)
+            pieces.append(piece)
+            batches._room.release()
+
+    batches = LineBatches(Reactor(), [str(path)])
+    batches._read()
+    *lists, last = pieces
+    assert last is None
+    assert len(lists) <= 4
+    lines = [line for piece in lists for line in piece]
+    assert lines == [b"%07d" % n for n in range(200_000)] + [b"end"]
+
+
+# --- exit codes
+
+
+def test_a_timeout_names_the_option_that_waits_longer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(Failure(KafkaTimeoutError("creating topics: gave up after 10 s"))) == TIMED_OUT
+    assert capsys.readouterr().err == (
+        "kclient: creating topics: gave up after 10 s (-m SECONDS waits longer)\n"
+    )
