@@ -9,9 +9,8 @@ and each request is verified with the transaction coordinator, not only the firs
 transaction.partition.verification.enable is false.
 """
 
+from kbroker.apis.committed_partitions import known_partitions
 from kbroker.apis.request import RequestContext
-from kbroker.coordinator.group.core.commits import OffsetCommit
-from kbroker.coordinator.group.core.records import CommitDetail
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group.transactional_offsets import TransactionalCommit, Verify
 from kbroker.metadata.metadata_cache import MetadataCache
@@ -39,29 +38,18 @@ class TxnOffsetCommit:
     ) -> TxnOffsetCommitResponse:
         """Answer when the offsets are pending in ZooKeeper."""
         response = TxnOffsetCommitResponse()
-        wanted: list[tuple[str, int, OffsetCommit]] = []
-        answers: list[TxnOffsetCommitResponsePartition] = []
-        share = context.turns.slice()
-        for topic in request.topics:
-            answered = TxnOffsetCommitResponseTopic(name=topic.name)
-            response.topics.append(answered)
-            known = self._metadata.topic(topic.name)
-            for asked in topic.partitions:
-                if share.is_over():
-                    await share.next()
-                answer = TxnOffsetCommitResponsePartition(partition_index=asked.partition_index)
-                answered.partitions.append(answer)
-                if known is None or asked.partition_index not in known.partitions:
-                    answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                elif asked.committed_offset < 0:
-                    answer.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
-                else:
-                    detail = CommitDetail(
-                        asked.committed_leader_epoch, asked.committed_metadata or ""
-                    )
-                    commit = OffsetCommit(asked.committed_offset, detail)
-                    wanted.append((topic.name, asked.partition_index, commit))
-                    answers.append(answer)
+
+        def begin_topic(name: str) -> list[TxnOffsetCommitResponsePartition]:
+            response.topics.append(TxnOffsetCommitResponseTopic(name))
+            return response.topics[-1].partitions
+
+        commits, answers = await known_partitions(
+            request.topics,
+            self._metadata,
+            context.turns.slice(),
+            begin_topic=begin_topic,
+            answer_to=TxnOffsetCommitResponsePartition,
+        )
         transaction = TransactionalCommit(
             transactional_id=request.transactional_id,
             producer_id=request.producer_id,
@@ -72,10 +60,10 @@ class TxnOffsetCommit:
         )
         try:
             errors = await self._coordinator.commit_in_transaction(
-                request.group_id, wanted, transaction, self._verify
+                request.group_id, commits, transaction, self._verify
             )
         except KafkaError as failure:
-            errors = [failure.code] * len(wanted)
+            errors = [failure.code] * len(commits)
         for answer, error in zip(answers, errors, strict=True):
             answer.error_code = _for_version(error, context.api_version)
         return response
