@@ -18,6 +18,7 @@ visible. Partitions that take no records of producers (mirrors, `__transaction_s
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from twisted.internet.defer import Deferred, TimeoutError, maybeDeferred
@@ -29,7 +30,7 @@ from kbroker.apis.request import RequestContext
 from kbroker.common.gather import outcomes_of
 from kbroker.common.internal_topics import INTERNAL_TOPICS, OFFSETS_TOPIC
 from kbroker.replica.core.leader_transactions import UNKNOWN_NUMBER, EndTxnMarker
-from kbroker.replica.partition import Partition
+from kbroker.replica.purgatory import PendingPartition
 from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.errors import ErrorCode, KafkaError, code_of
 from kclient.wire.schema.write_txn_markers import (
@@ -93,7 +94,7 @@ class WriteTxnMarkers:
         """Answer each partition of each marker."""
         is_authorized = self._is_authorized(context, request)
         response = WriteTxnMarkersResponse()
-        pending: list[_Pending] = []
+        pending: list[PendingPartition] = []
         in_groups: list[Deferred[None]] = []
         share = context.turns.slice(clock_every=1)
         for sent in request.markers:
@@ -121,7 +122,7 @@ class WriteTxnMarkers:
                         in_groups.append(self._end_in_groups(marker, result))
                     elif topic.name not in INTERNAL_TOPICS:
                         self._append(topic.name, marker, result, pending)
-        await self._replicated(pending)
+        await self._replica_manager.purgatory.until_done(pending, self._request_timeout)
         await outcomes_of(in_groups)
         return response
 
@@ -136,7 +137,7 @@ class WriteTxnMarkers:
         topic: str,
         marker: EndTxnMarker,
         result: WritableTxnMarkerPartitionResult,
-        pending: list[_Pending],
+        pending: list[PendingPartition],
     ) -> None:
         """End the transaction in one partition; add it to *pending* if its replicas do not have the marker yet."""
         manager = self._replica_manager
@@ -147,7 +148,8 @@ class WriteTxnMarkers:
             result.error_code = int(code_of(error))
             return
         if offset:
-            pending.append(_Pending(partition, offset, result))
+            check = partial(partition.is_committed, offset, partition.role.leader_epoch)
+            pending.append(PendingPartition(partition.key, check, result))
 
     def _end_in_groups(
         self, marker: EndTxnMarker, result: WritableTxnMarkerPartitionResult
@@ -178,58 +180,3 @@ class WriteTxnMarkers:
         )
         ending.addTimeout(self._request_timeout, self._replica_manager.reactor)
         return ending.addCallback(ended).addErrback(failed)
-
-    async def _replicated(self, pending: list[_Pending]) -> None:
-        """Wait until all in-sync replicas have the markers, or the time is over."""
-        wait = _Wait(pending)
-        if wait.is_over():
-            return
-        purgatory = self._replica_manager.purgatory
-        keys = [each.partition.key for each in pending]
-        await purgatory.delay(
-            purgatory.high_watermarks, keys, self._request_timeout, wait.is_over, wait.time_out
-        )
-
-
-class _Pending:
-    """A marker that not all in-sync replicas may have yet."""
-
-    __slots__ = ("_leader_epoch", "_offset", "_result", "partition")
-
-    def __init__(
-        self, partition: Partition, offset: int, result: WritableTxnMarkerPartitionResult
-    ) -> None:
-        self.partition = partition
-        self._offset = offset
-        self._leader_epoch = partition.role.leader_epoch
-        self._result = result
-
-    def is_done(self) -> bool:
-        """Return whether the wait is over; an error is put into the result."""
-        try:
-            return self.partition.is_committed(self._offset, self._leader_epoch)
-        except KafkaError as error:
-            self._result.error_code = int(code_of(error))
-            return True
-
-    def time_out(self) -> None:
-        """Make the result an error: the marker is in the log, but may or may not become committed."""
-        self._result.error_code = ErrorCode.REQUEST_TIMED_OUT
-
-
-class _Wait:
-    """The markers of a request that are not acknowledged yet."""
-
-    def __init__(self, pending: list[_Pending]) -> None:
-        self._pending = pending
-
-    def is_over(self) -> bool | None:
-        """Return True when none is left, else None."""
-        self._pending = [each for each in self._pending if not each.is_done()]
-        return None if self._pending else True
-
-    def time_out(self) -> bool:
-        """Give up those that are left."""
-        for each in self._pending:
-            each.time_out()
-        return True

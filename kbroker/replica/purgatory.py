@@ -24,7 +24,7 @@ Owner: the reactor's thread
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -33,6 +33,7 @@ from kbroker.common.topic_partition import TopicPartition
 from kbroker.network.service import HeldResponse
 from kbroker.replica.core.fetch_session import FetchSession
 from kbroker.replica.core.watchers import Watchers
+from kclient.wire.errors import ErrorCode, KafkaError, code_of
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -91,6 +92,37 @@ class DelayedOperation(Generic[T]):
             self.timer.cancel()
 
 
+class PartitionResult(Protocol):
+    """The part of a response that a partition has."""
+
+    error_code: int
+
+
+class PendingPartition:
+    """A partition of a request that waits. *check* returns whether its wait is over; its KafkaError ends it, too."""
+
+    __slots__ = ("_check", "_result", "key")
+
+    def __init__(
+        self, key: TopicPartition, check: Callable[[], bool], result: PartitionResult
+    ) -> None:
+        self.key = key
+        self._check = check
+        self._result = result
+
+    def is_done(self) -> bool:
+        """Return whether the wait is over; an error is put into the result."""
+        try:
+            return self._check()
+        except KafkaError as error:
+            self._result.error_code = int(code_of(error))
+            return True
+
+    def time_out(self) -> None:
+        """Make the result an error: what was begun may or may not become complete."""
+        self._result.error_code = int(ErrorCode.REQUEST_TIMED_OUT)
+
+
 class DelayedOperationPurgatory:
     """All delayed operations of the replica manager."""
 
@@ -126,6 +158,24 @@ class DelayedOperationPurgatory:
         operation.timer = self._reactor.callLater(max(seconds, 0), operation.expire)
         watchers.add(operation, operation._keys)  # type: ignore[arg-type]  # of K
         return operation.answer
+
+    async def until_done(self, pending: Iterable[PendingPartition], seconds: float) -> None:
+        """Wait until all of *pending* are done; after *seconds* those that are left time out."""
+        left = [each for each in pending if not each.is_done()]
+        if not left:
+            return
+
+        def attempt() -> bool | None:
+            left[:] = [each for each in left if not each.is_done()]
+            return None if left else True
+
+        def expired() -> bool:
+            for each in left:
+                each.time_out()
+            return True
+
+        keys = [each.key for each in left]
+        await self.delay(self.high_watermarks, keys, seconds, attempt, expired)
 
     def expire(self, session: FetchSession) -> None:
         """Complete the fetch of *session* that waits, if one does, with what there is."""

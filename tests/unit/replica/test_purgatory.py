@@ -9,7 +9,10 @@ import pytest
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
-from kbroker.replica.purgatory import DelayedOperationPurgatory
+from kbroker.replica.purgatory import DelayedOperationPurgatory, PendingPartition
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import NotLeaderOrFollower
+from kclient.wire.schema.write_txn_markers import WritableTxnMarkerPartitionResult
 
 A, B = ("a", 0), ("b", 0)
 
@@ -125,3 +128,33 @@ def test_an_operation_may_end_another_one(
     purgatory.high_watermarks.notify(A)
     clock.advance(0)
     assert results == ["cancelled", "first"]
+
+
+def test_a_request_waits_until_each_of_its_partitions_is_done(
+    purgatory: DelayedOperationPurgatory, clock: Clock
+) -> None:
+    results = [WritableTxnMarkerPartitionResult(n) for n in range(4)]
+    done: set[int] = {0}
+
+    def lost() -> bool:
+        if 1 in done:
+            raise NotLeaderOrFollower("lost")
+        return False
+
+    checks = [lambda: 0 in done, lost, lambda: 2 in done, lambda: 3 in done]
+    pending = [
+        PendingPartition(A if n < 2 else B, check, result)
+        for n, (check, result) in enumerate(zip(checks, results, strict=True))
+    ]
+    answer = Deferred.fromCoroutine(purgatory.until_done(pending, 5.0))
+    done |= {1, 2}
+    for key in (A, B):
+        purgatory.high_watermarks.notify(key)
+    clock.advance(0)
+    assert not answer.called
+    clock.advance(5.0)
+    assert answer.called
+    errors = [0, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0, ErrorCode.REQUEST_TIMED_OUT]
+    assert [each.error_code for each in results] == errors
+    assert Deferred.fromCoroutine(purgatory.until_done(pending[:1], 5.0)).called
+    assert not clock.getDelayedCalls()
