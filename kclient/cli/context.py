@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -100,6 +100,29 @@ def admin_client(settings: Settings, reactor: Any) -> Any:
 def print_message(text: str) -> None:
     """Write a line for operators, to stderr."""
     click.echo(text, err=True)
+
+
+def print_answers(
+    answers: Mapping[str, Any],
+    line: Callable[[str, Any], str],
+    accepted: Mapping[type[KafkaError], str] | None = None,
+) -> int:
+    """Print the line of each answer, by name, or its error; return the exit code.
+
+    An *accepted* error is no failure: its value is the message for operators, with ``{name}``.
+    """
+    failed = 0
+    for name, answer in answers.items():
+        if not isinstance(answer, KafkaError):
+            click.echo(line(name, answer))
+            continue
+        messages = [text for kind, text in (accepted or {}).items() if isinstance(answer, kind)]
+        if messages:
+            print_message(messages[0].format(name=name))
+        else:
+            print_message(f"kclient: {name}: {answer}")
+            failed = FAILED
+    return failed
 
 
 def list_settings() -> None:

@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, admin_client, print_message, run
+from kclient.cli.context import (
+    FAILED,
+    Settings,
+    admin_client,
+    print_answers,
+    print_message,
+    run,
+)
 from kclient.cli.group_offsets import delete_offsets, export, import_, reset_offsets
 from kclient.cli.offset_spec import Anchor, parse_offsets
 from kclient.cli.output import show
@@ -248,18 +255,9 @@ def delete(settings: Settings, names: tuple[str, ...]) -> None:
     settings.confirm(f"Delete {', '.join(names)} and the offsets?")
 
     async def main(reactor: Any) -> int:
-        from kclient.wire.errors import KafkaError
-
         async with admin_client(settings, reactor) as admin:
             answers = await admin.delete_groups(names, raise_errors=False)
-        failed = 0
-        for name, answer in answers.items():
-            if isinstance(answer, KafkaError):
-                print_message(f"kclient: {name}: {answer}")
-                failed = FAILED
-            else:
-                click.echo(f"Deleted group {name}.")
-        return failed
+        return print_answers(answers, lambda name, _: f"Deleted group {name}.")
 
     run(main)
 

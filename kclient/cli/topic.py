@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, admin_client, print_message, run
+from kclient.cli.context import Settings, admin_client, print_answers, run
 from kclient.cli.output import show
 from kclient.cli.topic_describe import describe
 
@@ -89,7 +89,7 @@ def create(
 ) -> None:
     """Create topics."""
     from kclient.types import NewTopic
-    from kclient.wire.errors import KafkaError, TopicAlreadyExists
+    from kclient.wire.errors import TopicAlreadyExists
 
     wanted = [
         NewTopic(name, partitions, replicas, _pairs(configs), _assignment(assignment))
@@ -99,16 +99,12 @@ def create(
     async def main(reactor: Any) -> int:
         async with admin_client(settings, reactor) as admin:
             answers = await admin.create_topics(wanted, validate_only=dry_run, raise_errors=False)
-        failed = 0
-        for name, answer in answers.items():
-            if isinstance(answer, TopicAlreadyExists) and if_not_exists:
-                print_message(f"Topic {name} exists already.")
-            elif isinstance(answer, KafkaError):
-                print_message(f"kclient: {name}: {answer}")
-                failed = FAILED
-            else:
-                click.echo(f"{'Would create' if dry_run else 'Created'} topic {name}.")
-        return failed
+        done = "Would create" if dry_run else "Created"
+        return print_answers(
+            answers,
+            lambda name, _: f"{done} topic {name}.",
+            {TopicAlreadyExists: "Topic {name} exists already."} if if_not_exists else None,
+        )
 
     run(main)
 
@@ -122,20 +118,15 @@ def delete(settings: Settings, names: tuple[str, ...], if_exists: bool) -> None:
     settings.confirm(f"Delete {', '.join(names)} and all records?")
 
     async def main(reactor: Any) -> int:
-        from kclient.wire.errors import KafkaError, UnknownTopicOrPartition
+        from kclient.wire.errors import UnknownTopicOrPartition
 
         async with admin_client(settings, reactor) as admin:
             answers = await admin.delete_topics(names, raise_errors=False)
-        failed = 0
-        for name, answer in answers.items():
-            if isinstance(answer, UnknownTopicOrPartition) and if_exists:
-                print_message(f"Topic {name} does not exist.")
-            elif isinstance(answer, KafkaError):
-                print_message(f"kclient: {name}: {answer}")
-                failed = FAILED
-            else:
-                click.echo(f"Deleted topic {name}.")
-        return failed
+        return print_answers(
+            answers,
+            lambda name, _: f"Deleted topic {name}.",
+            {UnknownTopicOrPartition: "Topic {name} does not exist."} if if_exists else None,
+        )
 
     run(main)
 

@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, admin_client, print_message, run
+from kclient.cli.context import (
+    FAILED,
+    Settings,
+    admin_client,
+    print_answers,
+    print_message,
+    run,
+)
 from kclient.cli.output import show
 from kclient.types import TopicPartition
 from kclient.wire.errors import KafkaError
@@ -230,15 +237,11 @@ def fence(settings: Settings, names: tuple[str, ...]) -> None:
     async def main(reactor: Any) -> int:
         async with admin_client(settings, reactor) as admin:
             answers = await admin.fence_producers(names, raise_errors=False)
-        failed = 0
-        for name, answer in answers.items():
-            if isinstance(answer, KafkaError):
-                print_message(f"kclient: {name}: {answer}")
-                failed = FAILED
-            else:
-                click.echo(
-                    f"Fenced {name}: producer id {answer.producer_id} has epoch {answer.epoch}."
-                )
-        return failed
+        return print_answers(
+            answers,
+            lambda name, new: (
+                f"Fenced {name}: producer id {new.producer_id} has epoch {new.epoch}."
+            ),
+        )
 
     run(main)
