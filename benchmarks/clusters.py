@@ -15,7 +15,6 @@ from pathlib import Path
 
 from benchmarks.processes import cpu_seconds, free_port, peak_memory_mib, wait_for_port
 
-APACHE = "Apache Kafka"
 BROKERS = (1, 2, 3)
 SESSION_S = 6.0
 """zookeeper.session.timeout.ms of all brokers, in seconds."""

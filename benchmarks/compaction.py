@@ -29,8 +29,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import apache, results
-from benchmarks.contenders import print_progress, zookeeper_classpath
+from benchmarks import results
+from benchmarks.contenders import (
+    OURS,
+    available,
+    in_turn,
+    print_progress,
+    zookeeper_classpath,
+)
 from benchmarks.processes import (
     Broker,
     apache_broker,
@@ -40,7 +46,6 @@ from benchmarks.processes import (
     zookeeper,
 )
 from benchmarks.results import Figure
-from benchmarks.suites.one_broker import APACHE, OURS
 
 TOPIC = "compacted"
 SEGMENT_BYTES = 256 << 20
@@ -296,25 +301,18 @@ def measure(directory: Path, work: Work, rounds: int) -> tuple[list[Figure], lis
             f"{directory} has {free / 1e9:.1f} GB free; {2.2 * work.bytes / 1e9:.1f} GB are needed"
         )
     figures = CompactionFigures(work)
-    jars: Path | None = None
-    makes = [OURS, APACHE]
-    try:
-        jars = apache.jars()
-    except apache.NotAvailable as not_available:
-        figures.notes.append(f"Apache Kafka was not measured: {not_available}")
-        makes = [OURS]
+    makes, jars = available(figures.notes)
     with zookeeper(directory / "zookeeper", zookeeper_classpath()) as port:
-        for turn in range(rounds):
-            for make in makes if turn % 2 == 0 else makes[::-1]:
-                place = directory / f"{make.split()[0].lower()}-{turn}"
-                if make == OURS:
-                    running = our_broker(place, port, chroot=place.name, settings=SETTINGS)
-                else:
-                    assert jars is not None
-                    running = apache_broker(place, port, jars, chroot=place.name, settings=SETTINGS)
-                with running as broker:
-                    figures.take(make, broker, place / "logs")
-                fresh(place)  # the next one needs the space
+        for turn, make in in_turn(makes, rounds):
+            place = directory / f"{make.split()[0].lower()}-{turn}"
+            if make == OURS:
+                running = our_broker(place, port, chroot=place.name, settings=SETTINGS)
+            else:
+                assert jars is not None
+                running = apache_broker(place, port, jars, chroot=place.name, settings=SETTINGS)
+            with running as broker:
+                figures.take(make, broker, place / "logs")
+            fresh(place)  # the next one needs the space
     return figures.all(), figures.notes
 
 

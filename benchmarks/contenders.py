@@ -10,7 +10,26 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks import apache
 from benchmarks.processes import Broker, apache_broker, fresh, our_broker
+
+OURS, APACHE = "ours", "Apache Kafka"
+
+
+def available(notes: list[str]) -> tuple[list[str], Path | None]:
+    """Return the contenders and Apache Kafka's jars; without them kbroker alone, and the reason is added to *notes*."""
+    try:
+        return [OURS, APACHE], apache.jars()
+    except apache.NotAvailable as not_available:
+        notes.append(f"Apache Kafka was not measured: {not_available}")
+        return [OURS], None
+
+
+def in_turn(makes: list[str], rounds: int) -> Iterator[tuple[int, str]]:
+    """Yield (round, contender); every other round is in the opposite order."""
+    for turn in range(rounds):
+        for make in makes if turn % 2 == 0 else makes[::-1]:
+            yield turn, make
 
 
 def print_progress(text: str) -> None:
@@ -101,7 +120,7 @@ def contender(
     name: str, directory: Path, zookeeper_port: int, jars: Path | None
 ) -> Iterator[Broker]:
     """Run a broker of the named make on a new directory, which is emptied at the end."""
-    if name == "ours":
+    if name == OURS:
         running = our_broker(directory, zookeeper_port, chroot=directory.name)
     else:
         assert jars is not None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks import apache
-from benchmarks.clusters import APACHE, ThreeBrokers, start_three
+from benchmarks.clusters import ThreeBrokers, start_three
 from benchmarks.contenders import (
+    available,
     create_replicated,
     delete_topic,
+    in_turn,
     load,
     print_progress,
     zookeeper_classpath,
@@ -87,27 +88,20 @@ def replication_suite(directory: Path, rounds: int, divide: int) -> tuple[list[F
         " happens to; 'nothing' is an idle cluster",
         "without a leader: no broker answers ListOffsets for the partition, asked every 10 ms",
     ]
-    jars: Path | None = None
-    makes = ["ours", APACHE]
-    try:
-        jars = apache.jars()
-    except apache.NotAvailable as not_available:
-        notes.append(f"Apache Kafka was not measured: {not_available}")
-        makes = ["ours"]
+    makes, jars = available(notes)
     figures, scale = ReplicationFigures(divide), ScaleFigures(divide)
     growth = GrowthFigures(divide)
     parts: list[tuple[str, ReplicationFigures | ScaleFigures | GrowthFigures]]
     parts = [("throughput", figures), ("scale", scale), ("growth", growth)]
     with zookeeper(directory / "zookeeper", zookeeper_classpath()) as port:
-        for turn in range(rounds):
-            for make in makes if turn % 2 == 0 else makes[::-1]:
-                for name, part in parts if not turn else parts[:1]:
-                    print_progress(f"round {turn + 1}: {make}, {name}")
-                    place = directory / f"{make.split()[0].lower()}-{turn}-{name}"
-                    try:
-                        with start_three(make, place, port, jars) as cluster:
-                            part.take(make, cluster)
-                    except (OSError, RuntimeError) as error:  # keep the other figures
-                        notes.append(f"{make}, {name}, failed: {error}")
-                    fresh(place)
+        for turn, make in in_turn(makes, rounds):
+            for name, part in parts if not turn else parts[:1]:
+                print_progress(f"round {turn + 1}: {make}, {name}")
+                place = directory / f"{make.split()[0].lower()}-{turn}-{name}"
+                try:
+                    with start_three(make, place, port, jars) as cluster:
+                        part.take(make, cluster)
+                except (OSError, RuntimeError) as error:  # keep the other figures
+                    notes.append(f"{make}, {name}, failed: {error}")
+                fresh(place)
     return [*figures.all(), *scale.all(), *growth.all()], notes

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks import apache
-from benchmarks.clusters import APACHE, ThreeBrokers, start_three
-from benchmarks.contenders import create_replicated, load, print_progress, zookeeper_classpath
+from benchmarks.clusters import ThreeBrokers, start_three
+from benchmarks.contenders import (
+    available,
+    create_replicated,
+    in_turn,
+    load,
+    print_progress,
+    zookeeper_classpath,
+)
 from benchmarks.processes import fresh, zookeeper
 from benchmarks.replicated_scale import rotated
 from benchmarks.results import Figure
@@ -61,20 +67,13 @@ def transactions_suite(directory: Path, rounds: int, divide: int) -> tuple[list[
         "each producer begins, sends 100 records to six partitions, and commits, one transaction after the other;"
         " three brokers, one ZooKeeper and the client share the machine; RF=3, also of __transaction_state"
     ]
-    jars: Path | None = None
-    makes = ["ours", APACHE]
-    try:
-        jars = apache.jars()
-    except apache.NotAvailable as not_available:
-        notes.append(f"Apache Kafka was not measured: {not_available}")
-        makes = ["ours"]
+    makes, jars = available(notes)
     figures = TransactionFigures(divide)
     with zookeeper(directory / "zookeeper", zookeeper_classpath()) as port:
-        for turn in range(rounds):
-            for make in makes if turn % 2 == 0 else makes[::-1]:
-                print_progress(f"round {turn + 1}: {make}")
-                place = directory / f"{make.split()[0].lower()}-{turn}"
-                with start_three(make, place, port, jars) as cluster:
-                    figures.take(make, cluster)
-                fresh(place)
+        for turn, make in in_turn(makes, rounds):
+            print_progress(f"round {turn + 1}: {make}")
+            place = directory / f"{make.split()[0].lower()}-{turn}"
+            with start_three(make, place, port, jars) as cluster:
+                figures.take(make, cluster)
+            fresh(place)
     return figures.all(), notes
