@@ -6,7 +6,7 @@ a request between any two steps of the coordinator.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -20,30 +20,25 @@ from kbroker.coordinator.group.core.effects import JoinGroupResult
 from kbroker.coordinator.group.core.records import CommitDetail
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.zk import znodes
-from kbroker.zk.znodes import PERSISTENT_PATHS
+from kclient.net.waiting import as_deferred
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import KafkaError
 from tests.kit.groups import LIMITS, join_request
-from tests.simulation.clock import Process, Scheduler
-from tests.simulation.network import Wires
-from tests.simulation.zookeeper import Ensemble, ZkConnection, client_of
+from tests.kit.stepped_zookeeper import SteppedZooKeeper
+from tests.simulation.clock import Process
+from tests.simulation.zookeeper import ZkConnection, client_of
 
 STATE = znodes.partition_state_path(OFFSETS_TOPIC, 0)
 
 
-class SteppedCoordinator:
+class SteppedCoordinator(SteppedZooKeeper):
     """A session, a coordinator that has loaded, and a wall clock (*now_ms*) that the test sets."""
 
     def __init__(self, **limits: float) -> None:
-        self.scheduler = Scheduler()
-        rng = Random(1)
-        self.ensemble = Ensemble(self.scheduler, rng, Wires(self.scheduler, rng))
+        super().__init__()
         self.process = Process(self.scheduler, "broker", Random(2))
         self.connections: list[ZkConnection] = []
         self.now_ms = 1_000_000
-        for path in PERSISTENT_PATHS:
-            if path not in self.ensemble.tree:
-                self.ensemble.put(path)
         assignment = znodes.TopicAssignment(uuid4(), {0: znodes.ReplicaAssignment((1, 2))})
         self.ensemble.put(znodes.topic_path(OFFSETS_TOPIC), znodes.encode_topic(assignment))
         state = znodes.PartitionState(1, 0, (1,), 1)
@@ -56,7 +51,7 @@ class SteppedCoordinator:
             limits=replace(LIMITS, **{"initial_rebalance_delay": 0.0, **limits}),  # type: ignore[arg-type]
             now_ms=lambda: self.now_ms,
         )
-        self.done(Deferred.fromCoroutine(_result(self.zk.start(10))))
+        self.done(as_deferred(self.zk.start(10)))
         self.elect()
 
     def elect(self) -> None:
@@ -65,38 +60,9 @@ class SteppedCoordinator:
         self.coordinator.on_election(0, 0)
         self.run(lambda: self.coordinator.listing()[1] is ErrorCode.NONE)
 
-    # --- time
-
-    def run(self, until: Callable[[], bool], seconds: float = 60.0) -> None:
-        """Step until *until* returns True."""
-        end = self.scheduler.now + seconds
-        while not until():
-            assert self.scheduler.step(end) is not False, "it did not happen"
-
-    def turn(self) -> None:
-        """Make every call that is due now, and let no time pass."""
-        while self.scheduler.step(self.scheduler.now) is not False:
-            pass
-
-    def pass_time(self, seconds: float) -> None:
-        """Make every call that is due in so many seconds."""
-        end = self.scheduler.now + seconds
-        while self.scheduler.step(end) is not False:
-            pass
-
-    def done(self, under_way: Deferred[Any]) -> Any:
-        """Step until *under_way* has fired; return its result, or raise its error."""
-        outcome: list[Any] = []
-        under_way.addBoth(outcome.append)
-        self.run(lambda: bool(outcome))
-        if hasattr(outcome[0], "raiseException"):
-            outcome[0].raiseException()
-        return outcome[0]
-
     def change_isr(self) -> None:
         """Write the state of the partition again, with the same leader: its version grows."""
-        node = self.ensemble.tree[STATE]
-        self.ensemble._commit(("set", STATE, node.data, 0, self.ensemble._next_zxid()))
+        self.write(STATE, self.ensemble.tree[STATE].data)
 
     # --- requests, which return at once
 
@@ -126,10 +92,6 @@ class SteppedCoordinator:
         """Handle OffsetDelete."""
         deletion = self.coordinator.delete_offsets(group, wanted)
         return Deferred.fromCoroutine(_codes(deletion, len(wanted)))
-
-
-async def _result(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable
 
 
 async def _codes(request: Awaitable[Sequence[ErrorCode]], count: int) -> list[ErrorCode]:

@@ -30,10 +30,9 @@ from kbroker.coordinator.transaction.transaction_coordinator import (
 )
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.zk import znodes
-from kbroker.zk.znodes import PERSISTENT_PATHS
 from kclient.errors import ConnectionClosed
+from kclient.net.waiting import as_deferred
 from kclient.wire.error_codes import ErrorCode
-from kclient.wire.errors import KafkaError
 from kclient.wire.interbroker import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
@@ -50,9 +49,9 @@ from kclient.wire.schema.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from kclient.wire.versions import ApiKey
-from tests.simulation.clock import Process, Scheduler
-from tests.simulation.network import Wires
-from tests.simulation.zookeeper import Ensemble, ZkConnection, client_of
+from tests.kit.stepped_zookeeper import SteppedZooKeeper, outcome_of
+from tests.simulation.clock import Process
+from tests.simulation.zookeeper import ZkConnection, client_of
 
 LISTENER = "PLAINTEXT"
 LIMITS = TransactionLimits()
@@ -92,7 +91,7 @@ class CoordinatingBroker:
             send=self._send,
             no_successor_at=lambda _partition, _epoch: self.no_successor_at,
         )
-        connecting = Deferred.fromCoroutine(_result(self.zk.start(10)))
+        connecting = as_deferred(self.zk.start(10))
         self.coordinator.start()
         if wait:
             cluster.done(connecting)
@@ -153,32 +152,27 @@ class CoordinatingBroker:
 
     def begin(self, request: Awaitable[Any]) -> Deferred[Any]:
         """Begin a request; its Deferred has the result, or the code of its KafkaError."""
-        return Deferred.fromCoroutine(_outcome(request))
+        return Deferred.fromCoroutine(outcome_of(request))
 
     def error(self, request: Awaitable[None]) -> ErrorCode:
         """Return the error code of a request."""
         return self.ask(request) or ErrorCode.NONE
 
 
-class TransactionalBrokers:
+class TransactionalBrokers(SteppedZooKeeper):
     """The cluster: *coordinators* partitions of __transaction_state, topics "t" and "u", 3 of __consumer_offsets.
 
     Broker 3 leads all partitions that take markers.
     """
 
     def __init__(self, *, coordinators: int = 1, limits: TransactionLimits = LIMITS) -> None:
+        super().__init__()
         self.limits = limits
-        self.scheduler = Scheduler()
-        rng = Random(1)
-        self.ensemble = Ensemble(self.scheduler, rng, Wires(self.scheduler, rng))
         self.now_ms = 1_000_000
         self.metadata = MetadataCache("cluster")
         self.leader = 3
         self.epochs = dict.fromkeys(range(coordinators), -1)
         self.topics: dict[str, int] = {}
-        for path in PERSISTENT_PATHS:
-            if path not in self.ensemble.tree:
-                self.ensemble.put(path)
         self.create_topic(TRANSACTIONS_TOPIC, coordinators)
         self.create_topic(OFFSETS_TOPIC, 3)
         self.create_topic("t", 2)
@@ -282,10 +276,6 @@ class TransactionalBrokers:
         path = znodes.partition_state_path(TRANSACTIONS_TOPIC, partition)
         self.write(path, self.ensemble.tree[path].data)
 
-    def write(self, path: str, data: bytes) -> None:
-        """Write a znode by hand."""
-        self.ensemble._commit(("set", path, data, 0, self.ensemble._next_zxid()))
-
     def stored(self, name: str = "x") -> TransactionMetadata | None:
         """Return what ZooKeeper has of a transactional id."""
         path = znodes.transactional_id_path(name)
@@ -379,32 +369,10 @@ class TransactionalBrokers:
 
     # --- time
 
-    def run(self, until: Callable[[], bool], seconds: float = 60.0) -> None:
-        """Step until *until* returns True."""
-        end = self.scheduler.now + seconds
-        while not until():
-            assert self.scheduler.step(end) is not False, "it did not happen"
-
-    def turn(self) -> None:
-        """Make every call that is due now, and let no time pass."""
-        while self.scheduler.step(self.scheduler.now) is not False:
-            pass
-
     def pass_time(self, seconds: float) -> None:
         """Make every call that is due in so many seconds; the wall clock goes with it."""
         self.now_ms += int(seconds * 1000)
-        end = self.scheduler.now + seconds
-        while self.scheduler.step(end) is not False:
-            pass
-
-    def done(self, under_way: Deferred[Any]) -> Any:
-        """Step until *under_way* has fired; return its result, or raise its error."""
-        outcome: list[Any] = []
-        under_way.addBoth(outcome.append)
-        self.run(lambda: bool(outcome))
-        if hasattr(outcome[0], "raiseException"):
-            outcome[0].raiseException()
-        return outcome[0]
+        super().pass_time(seconds)
 
 
 def with_limits(**changes: Any) -> TransactionLimits:
@@ -415,14 +383,3 @@ def with_limits(**changes: Any) -> TransactionLimits:
 def names_of(partitions: Iterable[TopicPartition]) -> list[str]:
     """Return partitions as text."""
     return sorted(f"{topic}-{partition}" for topic, partition in partitions)
-
-
-async def _result(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable
-
-
-async def _outcome(request: Awaitable[Any]) -> Any:
-    try:
-        return await request
-    except KafkaError as error:
-        return error.code

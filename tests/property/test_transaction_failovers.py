@@ -33,8 +33,8 @@ from kbroker.coordinator.transaction.core.states import (
 from kbroker.coordinator.transaction.core.transaction import Verified
 from kbroker.zk.znodes import TRANSACTIONAL_IDS, unescape
 from kclient.wire.error_codes import ErrorCode
-from kclient.wire.errors import KafkaError
 from kclient.wire.schema.write_txn_markers import WritableTxnMarker
+from tests.kit.stepped_zookeeper import outcome_of
 from tests.kit.transactional_brokers import (
     CoordinatingBroker,
     TransactionalBrokers,
@@ -158,7 +158,7 @@ class Story:
         waiting: Deferred[Any] = Deferred()
 
         def arrive() -> None:
-            answered = Deferred.fromCoroutine(_outcome(request(broker)))
+            answered = Deferred.fromCoroutine(outcome_of(request(broker)))
             answered.addCallback(lambda answer: self.clients.callLater(0.001, have, answer))
 
         def have(answer: Any) -> None:
@@ -365,13 +365,6 @@ def _resume(broker: CoordinatingBroker) -> None:
         broker.process.resume()
         for connection in broker.connections:
             connection.process_resumed()
-
-
-async def _outcome(request: Awaitable[Any]) -> Any:
-    try:
-        return await request
-    except KafkaError as error:
-        return error.code
 
 
 def play(seed: int) -> Story:

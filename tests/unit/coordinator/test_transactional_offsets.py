@@ -472,9 +472,7 @@ def test_a_poison_znode_concerns_its_group_only(coordinator: TransactionalCoordi
     assert coordinator.done(coordinator.marker(is_commit=True)) is E.NONE
     assert coordinator.offsets() == {"t": {0: 5}}
     mended = {"version": 1, "producer_epoch": 0, "number": NUMBER, "offsets": {"t": [[0, 8, 1]]}}
-    ensemble = coordinator.ensemble
-    data = json.dumps(mended).encode()
-    ensemble._commit(("set", "/transactions/pending/6,poisoned", data, 0, ensemble._next_zxid()))
+    coordinator.write("/transactions/pending/6,poisoned", json.dumps(mended).encode())
     assert coordinator.done(coordinator.marker(is_commit=True, producer_id=6)) is E.NONE
     assert coordinator.offsets("poisoned") == {"t": {0: 8}}
     assert not shard.pending.unstable("poisoned").is_unreadable
@@ -493,7 +491,6 @@ def test_another_coordinator_answers_no_marker_from_memory(
     node = coordinator.ensemble.tree[STATE]
     data = node.data.replace(b'"leader":1', b'"leader":2')
     assert data != node.data
-    ensemble = coordinator.ensemble
-    ensemble._commit(("set", STATE, data, 0, ensemble._next_zxid()))
+    coordinator.write(STATE, data)
     assert coordinator.done(coordinator.marker(is_commit=True)) is E.NOT_LEADER_OR_FOLLOWER
     assert coordinator.done(coordinator.txn_commit(("t", 0, 5))) == [E.NOT_COORDINATOR]

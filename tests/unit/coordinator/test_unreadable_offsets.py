@@ -31,7 +31,7 @@ def coordinator(request: pytest.FixtureRequest) -> SteppedCoordinator:
     made.done(made.commit(("t", 0, 5), metadata="m"))
     made.done(made.commit(("t", 1, 7)))
     damaged = OFFSET if request.param == "offset" else f"{OFFSET}/detail"
-    made.ensemble._commit(("set", damaged, b"no offset", 0, made.ensemble._next_zxid()))
+    made.write(damaged, b"no offset")
     made.elect()
     return made
 

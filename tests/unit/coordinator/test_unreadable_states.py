@@ -21,9 +21,9 @@ def test_the_groups_of_other_partitions_are_loaded_and_its_own_when_it_is_mended
     replicas = znodes.ReplicaAssignment((1,))
     two = znodes.encode_topic(znodes.TopicAssignment(uuid4(), {0: replicas, 1: replicas}))
     whole = ensemble.tree[STATE].data
-    ensemble._commit(("set", znodes.topic_path(OFFSETS_TOPIC), two, 0, ensemble._next_zxid()))
+    coordinator.write(znodes.topic_path(OFFSETS_TOPIC), two)
     ensemble.put(znodes.partition_state_path(OFFSETS_TOPIC, 1), whole)
-    ensemble._commit(("set", STATE, b"{", 0, ensemble._next_zxid()))
+    coordinator.write(STATE, b"{")
     coordinator.coordinator.on_resignation(0)
     for partition in (0, 1):
         coordinator.coordinator.on_election(partition, 0)
@@ -35,6 +35,6 @@ def test_the_groups_of_other_partitions_are_loaded_and_its_own_when_it_is_mended
     error = coordinator.done(Deferred.fromCoroutine(refused))
     assert error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
-    ensemble._commit(("set", STATE, whole, 0, ensemble._next_zxid()))
+    coordinator.write(STATE, whole)
     coordinator.pass_time(2 * RETRY_LOADING)
     assert coordinator.done(coordinator.commit(("t", 0, 5), group=groups[0])) == [ErrorCode.NONE]
