@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.kit.apache_kafka import CLASSPATH, ApacheKafka, running_kafka, with_jdk, with_kafka
+from tests.kit.apache_kafka import QUIET_JAVA, ApacheKafka, running_kafka, with_jdk, with_kafka
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.replicated import Observer
 from tests.kit.waiting import eventually
@@ -44,10 +44,7 @@ class Java:
         self._errors = home / "java.log"
         with self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
-                [
-                    *("java", "-Xmx256m", "-Dlog4j.configuration=file:/dev/null"),
-                    *("-cp", CLASSPATH, str(PROGRAM), bootstrap),
-                ],
+                [*QUIET_JAVA, str(PROGRAM), bootstrap],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

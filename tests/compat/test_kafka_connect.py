@@ -16,7 +16,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from benchmarks.apache import CONNECT_FILE
 from kbroker.local import processes
 from kbroker.local.zookeeper import free_ports
-from tests.kit.apache_kafka import CLASSPATH, with_kafka, with_module
+from tests.kit.apache_kafka import (
+    EXACTLY_ONCE_SETTINGS,
+    QUIET_JAVA,
+    with_kafka,
+    with_module,
+)
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.waiting import eventually
 
@@ -30,12 +35,6 @@ pytestmark = [
     pytest.mark.flaky(reruns=1, only_rerun=["waited"]),
 ]
 
-SETTINGS = {
-    "offsets.topic.replication.factor": "3",
-    "offsets.topic.num.partitions": "2",
-    "transaction.state.log.replication.factor": "3",
-    "transaction.state.log.num.partitions": "2",
-}
 FILE = "org.apache.kafka.connect.file.FileStream"
 
 
@@ -75,11 +74,7 @@ class Workers:
         path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         with (self._home / f"worker-{port}.log").open("ab") as log:
             self._processes[port] = processes.start_bound_to_us(
-                [
-                    *("java", "-Xmx256m", "-Dlog4j.configuration=file:/dev/null"),
-                    *("-cp", CLASSPATH, "org.apache.kafka.connect.cli.ConnectDistributed"),
-                    str(path),
-                ],
+                [*QUIET_JAVA, "org.apache.kafka.connect.cli.ConnectDistributed", str(path)],
                 output=log,
             )
 
@@ -104,10 +99,8 @@ class Workers:
             try:
                 with urllib.request.urlopen(request, timeout=20) as response:
                     return json.load(response)
-            except (
-                OSError
-            ):  # refused, while it starts; or an HTTP error, while the workers rebalance
-                continue
+            except OSError:
+                continue  # refused, while it starts; or an HTTP error, while the workers rebalance
         return None
 
     def configure(self, connector: str, settings: dict[str, str]) -> None:
@@ -172,7 +165,7 @@ class Lines:
 def test_each_line_is_copied_once_while_a_broker_and_a_worker_are_killed(
     broker_clusters: MakeCluster, tmp_path: Path
 ) -> None:
-    cluster = broker_clusters(3, SETTINGS)
+    cluster = broker_clusters(3, EXACTLY_ONCE_SETTINGS)
     lines, workers = Lines(cluster, tmp_path), Workers(cluster, tmp_path)
     try:
         lines.write(50)

@@ -16,7 +16,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.apache import STREAMS
 from kbroker.local import processes
-from tests.kit.apache_kafka import CLASSPATH, with_jdk, with_kafka, with_module
+from tests.kit.apache_kafka import (
+    EXACTLY_ONCE_SETTINGS,
+    QUIET_JAVA,
+    with_jdk,
+    with_kafka,
+    with_module,
+)
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.waiting import eventually
 
@@ -35,13 +41,6 @@ pytestmark = [
     pytest.mark.flaky(reruns=1, only_rerun=["waited"]),
 ]
 
-SETTINGS = {
-    "offsets.topic.replication.factor": "3",
-    "offsets.topic.num.partitions": "2",
-    "transaction.state.log.replication.factor": "3",
-    "transaction.state.log.num.partitions": "2",
-}
-
 
 @contextmanager
 def word_count(cluster: Cluster, home: Path, number: int) -> Iterator[subprocess.Popen[bytes]]:
@@ -49,8 +48,8 @@ def word_count(cluster: Cluster, home: Path, number: int) -> Iterator[subprocess
     with (home / f"streams-{number}.log").open("wb") as log:
         instance = processes.start_bound_to_us(
             [
-                *("java", "-Xmx256m", "-Dlog4j.configuration=file:/dev/null", "-cp", CLASSPATH),
-                *(str(PROGRAM), cluster.bootstrap, "word-count", str(home / f"state-{number}")),
+                *(*QUIET_JAVA, str(PROGRAM)),
+                *(cluster.bootstrap, "word-count", str(home / f"state-{number}")),
                 *("lines", "counts"),
             ],
             output=log,
@@ -113,7 +112,7 @@ class Lines:
 def test_each_word_is_counted_once_while_brokers_and_an_instance_are_killed(
     broker_clusters: MakeCluster, tmp_path: Path
 ) -> None:
-    cluster = broker_clusters(3, SETTINGS)
+    cluster = broker_clusters(3, EXACTLY_ONCE_SETTINGS)
     lines = Lines(cluster)
     try:
         with word_count(cluster, tmp_path, 1), word_count(cluster, tmp_path, 2) as second:

@@ -22,6 +22,16 @@ from tests.kit.waiting import eventually
 
 JARS = apache.folder()
 CLASSPATH = f"{JARS}/*"
+QUIET_JAVA = ("java", "-Xmx256m", "-Dlog4j.configuration=file:/dev/null", "-cp", CLASSPATH)
+"""A command without its class or program; Kafka's clients log nothing."""
+
+EXACTLY_ONCE_SETTINGS = {
+    "offsets.topic.replication.factor": "3",
+    "offsets.topic.num.partitions": "2",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.num.partitions": "2",
+}
+"""Of three kbrokers that serve an application with exactly_once, and of which one is killed at a time."""
 
 with_kafka = pytest.mark.skipif(
     not apache.is_complete(JARS) or shutil.which("java") is None,
