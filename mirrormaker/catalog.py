@@ -11,7 +11,7 @@ from kclient.admin import configs, topics
 from kclient.admin.configs import ConfigResource, ConfigSource, ResourceType
 from kclient.errors import KafkaError, KafkaTimeoutError
 from kclient.net.cluster import Cluster
-from kclient.net.waiting import all_settled
+from kclient.net.waiting import settled_by
 from kclient.types import NewTopic
 from kclient.wire.errors import ErrorCode, InvalidConfig, TopicAlreadyExists, for_code
 from kclient.wire.schema.metadata import MetadataRequest, MetadataRequestTopic
@@ -173,9 +173,8 @@ class Catalog:
         A broker that has just started answers before it knows the topics. So a topic is not among them if the
         controller has it, or cannot be asked.
         """
-        missing = sorted(names)
-        answers = await all_settled(self.topic_id_at_controller(name) for name in missing)
-        return {name for name, answer in zip(missing, answers, strict=True) if answer is None}
+        answers = await settled_by(sorted(names), self.topic_id_at_controller)
+        return {name for name, answer in answers.items() if answer is None}
 
     async def limit_of(self, topic: str) -> int:
         """Return the effective max.message.bytes of *topic* as of now; 0 if it is unknown. Raise KafkaError."""

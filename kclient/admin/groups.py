@@ -16,7 +16,7 @@ from kclient.net.group_offsets import (
     raise_if_coordinator_moved,
     retry_coordinator,
 )
-from kclient.net.waiting import all_of, all_settled
+from kclient.net.waiting import all_of, settled_by
 from kclient.types import TopicPartition
 from kclient.wire.errors import MalformedMessage
 from kclient.wire.messages import decode_consumer_protocol
@@ -115,8 +115,7 @@ async def describe_groups(
             cluster, group, ask, timeout=timeout, what=f"describing group {group!r}"
         )
 
-    names = list(groups)
-    return dict(zip(names, await all_settled(one(g) for g in names), strict=True))
+    return await settled_by(groups, one)
 
 
 async def delete_groups(
@@ -137,8 +136,7 @@ async def delete_groups(
             cluster, group, ask, timeout=timeout, what=f"deleting group {group!r}"
         )
 
-    names = list(groups)
-    return dict(zip(names, await all_settled(one(g) for g in names), strict=True))
+    return await settled_by(groups, one)
 
 
 async def delete_group_offsets(

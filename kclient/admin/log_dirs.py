@@ -9,7 +9,7 @@ from kclient.errors import KafkaError
 from kclient.net.answers import error_of
 from kclient.net.cluster import Cluster
 from kclient.net.group_offsets import by_topic
-from kclient.net.waiting import all_settled
+from kclient.net.waiting import settled_by
 from kclient.types import TopicPartition
 from kclient.wire.schema.describe_log_dirs import (
     DescribableLogDirTopic,
@@ -75,8 +75,7 @@ async def describe_log_dirs(
         what = f"log directories of broker {node}"
         return await cluster.retrying(attempt, timeout=timeout, what=what)
 
-    nodes = list(brokers)
-    return dict(zip(nodes, await all_settled(one(node) for node in nodes), strict=True))
+    return await settled_by(brokers, one)
 
 
 def _log_dir(node: int, found: DescribeLogDirsResult) -> LogDir:

@@ -18,7 +18,7 @@ from kclient.net.coordinators import KeyType
 from kclient.net.group_offsets import by_topic, retry_coordinator
 from kclient.net.leader_requests import request_leaders_retrying
 from kclient.net.transactions import init_producer_id
-from kclient.net.waiting import all_of, all_settled
+from kclient.net.waiting import all_of, settled_by
 from kclient.types import ProducerIdAndEpoch, TopicPartition
 from kclient.wire.errors import TransactionalIdNotFound, UnsupportedVersion
 from kclient.wire.schema import describe_producers as producers_wire
@@ -137,8 +137,7 @@ async def describe_transactions(
             what=f"describing transactional id {name!r}",
         )
 
-    names = list(transactional_ids)
-    return dict(zip(names, await all_settled(one(name) for name in names), strict=True))
+    return await settled_by(transactional_ids, one)
 
 
 async def list_transactions(
@@ -243,8 +242,7 @@ async def fence_producers(
             what=f"fencing the producer of {name!r}",
         )
 
-    names = list(transactional_ids)
-    return dict(zip(names, await all_settled(one(name) for name in names), strict=True))
+    return await settled_by(transactional_ids, one)
 
 
 async def find_hanging_transactions(

@@ -12,6 +12,7 @@ from twisted.python.failure import Failure
 from kclient.wire.errors import KafkaError
 
 T = TypeVar("T")
+K = TypeVar("K")
 P = ParamSpec("P")
 
 
@@ -60,6 +61,14 @@ async def all_settled(awaitables: Iterable[Awaitable[T]]) -> list[T | KafkaError
             result.raiseException()
         answers.append(result if succeeded else result.value)
     return answers
+
+
+async def settled_by(
+    keys: Iterable[K], ask: Callable[[K], Awaitable[T]]
+) -> dict[K, T | KafkaError]:
+    """Await what *ask* returns for each of *keys*, concurrently; return the results, which may be KafkaErrors."""
+    asked = list(keys)
+    return dict(zip(asked, await all_settled(map(ask, asked)), strict=True))
 
 
 def within(
