@@ -30,7 +30,7 @@ def read_offsets(text: str, *, group: str | None) -> dict[str, dict[TopicPartiti
     """Parse *text*; its offsets belong to *group* if they name none. Empty lines are ignored.
 
     Raise `OffsetCsvError` for a file without offsets, for another number of fields than in the first line, and for a
-    partition that occurs twice in a group.
+    partition that occurs twice in a group. Negative offsets are refused, as by Kafka's tool: none is committed.
     """
     found: dict[str, dict[TopicPartition, int]] = {}
     lines: dict[tuple[str, TopicPartition], int] = {}
@@ -75,7 +75,7 @@ def _parsed(
         raise OffsetCsvError(f"{place} has no topic")
     if not re.fullmatch(r"[0-9]+", partition):
         raise OffsetCsvError(f"{place}: {partition!r} is not a partition")
-    if not re.fullmatch(r"-?[0-9]+", offset):
+    if not re.fullmatch(r"[0-9]+", offset):
         raise OffsetCsvError(f"{place}: {offset!r} is not an offset")
     return group, TopicPartition(topic, int(partition)), int(offset)
 

@@ -31,7 +31,7 @@ def test_kafka_quotes_long_names():
 
 
 def test_other_editors_of_the_file_are_no_problem():
-    assert read_offsets("\ufefft, 0, 1\r\n\r\nt ,1,-2", group="g") == {"g": {T0: 1, T1: -2}}
+    assert read_offsets("\ufefft, 0, 1\r\n\r\nt ,1,2", group="g") == {"g": {T0: 1, T1: 2}}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,7 @@ def test_other_editors_of_the_file_are_no_problem():
         ("topic,partition,offset\n", "g", "line 1: 'partition' is not a partition"),
         ("t,0,1\nt,-1,1\n", "g", "line 2: '-1' is not a partition"),
         ("t,0,1\nt,1,x\n", "g", "line 2: 'x' is not an offset"),
+        ("t,0,1\nt,1,-1\n", "g", "line 2: '-1' is not an offset"),
         ("t,0,1_0\n", "g", "line 1: '1_0' is not an offset"),
         ("t,٣,1\n", "g", "line 1: '٣' is not a partition"),
         ("t,0,\n", "g", "line 1: '' is not an offset"),
