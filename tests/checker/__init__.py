@@ -10,6 +10,9 @@ that keeps the promises, and name it as Jepsen's test of Kafka does. `verdict` g
 What a client does not know is kept apart from what failed (`outcomes`): a record without an answer may be in the
 log or not, and either is right.
 
+Keys that transactions write to have rules of their own (`transactions`, `visibility`, `decisions`): what readers of
+each isolation level see (KIP-98).
+
 Everything is O(events), pure, and knows nothing of brokers. ``python -m tests.checker HISTORY.jsonl`` prints the
 verdict; exit code 0: clean, 1: a promise was broken, 2: too little was read to decide.
 """

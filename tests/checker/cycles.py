@@ -19,7 +19,7 @@ def information_cycles(derived: Derived) -> Iterator[Anomaly]:
     by_id = {id(one): one for one in transactions}
     for reader in transactions:
         for key, records in reader.polls():
-            writes = derived.logs[key].writes
+            writes = derived.logs[key].writes if key in derived.logs else {}
             for _, value in records:
                 write = writes.get(value)
                 if write is not None and write.operation is not reader and id(write.operation) in edges:  # fmt: skip

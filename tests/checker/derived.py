@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
 from tests.checker.history import (
     TRANSFERS,
@@ -21,6 +22,9 @@ from tests.checker.history import (
     Process,
     operations,
 )
+from tests.checker.transactions import Transactions, derive_transactions
+
+Micro = TypeVar("Micro", bound=tuple[Any, ...])
 
 
 @dataclass(slots=True)
@@ -94,6 +98,8 @@ class Derived:
     logs: dict[str, KeyLog]
     committed: list[tuple[str, Write]]
     """What must be there: promised, or of unknown outcome and seen."""
+    transactions: Transactions
+    """Transactions, and the keys that are judged by isolation level; *logs* is without those."""
 
     def transfers(self) -> Iterable[Operation]:
         """Return the operations that send or poll, in the order of their beginnings."""
@@ -103,20 +109,24 @@ class Derived:
 def derive(events: list[Event]) -> Derived:
     """Derive the logs from the history. Raise HistoryError if a value was written twice."""
     found = operations(events)
+    transactions = derive_transactions(found)
     logs: dict[str, KeyLog] = {}
 
     def log_of(key: str) -> KeyLog:
         return logs.setdefault(key, KeyLog(key))
 
+    def mine(micros: Iterable[Micro]) -> Iterable[Micro]:
+        return (one for one in micros if one[0] not in transactions.logs)
+
     finals = (one for one in found if one.f == "final" and one.outcome == "ok")
     for operation in finals:
-        for key, end in operation.v.items():
+        for key, end in mine(operation.v.items()):
             log_of(key).end = max(end, log_of(key).end or 0)
             log_of(key).in_final_polls[operation.process] = set()
     for operation in found:
         if operation.f not in TRANSFERS:
             continue
-        for key, offset, value in operation.sends():
+        for key, offset, value in mine(operation.sends()):
             log = log_of(key)
             if value in log.writes:
                 raise HistoryError(
@@ -126,9 +136,9 @@ def derive(events: list[Event]) -> Derived:
             write = log.writes[value] = Write(value, operation, offset)
             if write.binding and offset is not None:
                 log.put(offset, value, operation)
-        for key, records in operation.polls():
+        for key, records in mine(operation.polls()):
             log_of(key).poll(operation, records)
-    return Derived(events, found, logs, list(_committed(logs)))
+    return Derived(events, found, logs, list(_committed(logs)), transactions)
 
 
 def _committed(logs: dict[str, KeyLog]) -> Iterable[tuple[str, Write]]:

@@ -14,10 +14,19 @@
   - ``final``: ``{key: end}``: this process has polled all that the key holds below *end*, to its last record
   - ``assigned``: ``{"group", "generation", "member", "keys"}``, what a group member was given
   - ``commit``, ``committed``: ``{"group", "offsets": {key: offset}}``, an offset commit, and what is asked back
+  - transactions (`tests.checker.transactions`): ``init_transactions`` ``{"id": transactional id}``;
+    ``begin_transaction`` ``{"id", "txn": name}``, the name of one transaction; ``send`` with ``meta.txn``;
+    ``send_offsets`` ``{"txn", "group", "offsets": {key: offset}}``; ``commit_transaction`` and ``abort_transaction``
+    ``{"txn"}``, any number of attempts, where ok is the answer of the coordinator; ``fenced`` ``{"id"}``: this
+    process got PRODUCER_FENCED, its epoch was raised by another producer or by the coordinator. Where transactions
+    commit offsets, ``committed`` is asked with require_stable (KIP-447) and does not name keys without an offset
+  - ``position``: ``{key: offset}``: this process has polled all that it may see below *offset*
   - ``election``: ``{key: [leader, leader epoch]}``, completed (from the audit of ZooKeeper)
   - ``admin``, ``nemesis``: anything
 - meta of a send: ``acks`` (default "all"), ``idempotent`` and ``retries`` (both default false): what the client
-  does by itself; ``ordered``: it keeps the order of its sends; ``broker``: it answered.
+  does by itself; ``ordered``: it keeps the order of its sends; ``broker``: it answered; ``txn``: its transaction.
+- meta of a reader: ``isolation`` on any operation of a process: ``read_committed`` or ``read_uncommitted``, its
+  isolation.level. ``stable`` of a poll or a position: ``{key: last stable offset}`` of the same answer.
 """
 
 from __future__ import annotations

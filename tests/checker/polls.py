@@ -50,6 +50,8 @@ def order_of_polls(derived: Derived) -> Iterator[Anomaly]:
             continue
         moved = {key for key, _ in operation.polls() if key in operation.meta.get("rebalanced", ())}
         for key, records in operation.polls():
+            if key not in derived.logs:
+                continue
             if key in moved:
                 here.last.pop(key, None)
             yield from _one_key(derived.logs[key], key, records, operation, here)
@@ -98,7 +100,7 @@ def realtime_lag(derived: Derived) -> Iterator[Anomaly]:
             continue
         now = operation.ended.t
         for key, records in operation.polls():
-            known = acknowledged[key]
+            known = acknowledged.get(key, [])
             at = bisect_right(known, (records[-1][0], now)) if records else len(known)
             if at < len(known) and known[at][1] < now:
                 lag = (now - known[at][1]) / 1e9

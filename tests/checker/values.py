@@ -31,7 +31,7 @@ def lost_writes(derived: Derived) -> Iterator[Anomaly]:
         others = [
             value
             for other, _, value in write.operation.sends()
-            if value in derived.logs[other].readers
+            if other in derived.logs and value in derived.logs[other].readers
         ]
         if offsets is not None and min(offsets) <= log.read_up_to:
             torn = bool(others) and write.operation.f == "txn"

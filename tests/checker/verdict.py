@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from tests.checker import cycles, groups, polls, sends, values
+from tests.checker import cycles, decisions, groups, polls, sends, values, visibility
 from tests.checker.anomaly import Anomaly
 from tests.checker.derived import Derived, derive
 from tests.checker.history import TRANSFERS, Event, ordered
 
 __all__ = ["Anomaly", "Judgement", "Verdict", "check"]
 
-RULES: Final[tuple[Callable[[Derived], Iterator[Anomaly]], ...]] = (
+Rule = Callable[[Derived], Iterator[Anomaly]]
+RULES: Final[tuple[Rule, ...]] = (
     values.inconsistent_offsets,
     values.lost_writes,
     values.unseen,
@@ -32,6 +33,17 @@ RULES: Final[tuple[Callable[[Derived], Iterator[Anomaly]], ...]] = (
     groups.owners,
     groups.commits,
     cycles.information_cycles,
+    visibility.aborted_reads,
+    visibility.early_reads,
+    visibility.phantoms,
+    visibility.places,
+    visibility.last_stable_offset,
+    visibility.views,
+    visibility.unjudged,
+    decisions.decided_twice,
+    decisions.fenced_commits,
+    decisions.order_of_transactions,
+    decisions.applied_offsets,
 )
 SHOWN: Final = 5
 """Findings of one name that are shown with their events."""
@@ -116,11 +128,11 @@ def _short(event: Event) -> str:
     return line if len(line) <= 300 else line[:290] + " ..."
 
 
-def check(events: Iterable[Event]) -> Verdict:
-    """Judge a history. Raise HistoryError if it is none."""
+def check(events: Iterable[Event], rules: Iterable[Rule] = RULES) -> Verdict:
+    """Judge a history by *rules*. Raise HistoryError if it is none."""
     history = ordered(events)
     derived = derive(history)
-    found = [anomaly for rule in RULES for anomaly in rule(derived)]
+    found = [anomaly for rule in rules for anomaly in rule(derived)]
     return Verdict(tuple(found), _figures(derived), {event.i: event for event in history})
 
 
@@ -138,17 +150,23 @@ def _figures(derived: Derived) -> dict[str, int]:
         for operation in derived.operations
         if operation.f in TRANSFERS and any(True for _ in operation.sends())
     )
-    return {
+    isolated = [
+        record for log in derived.transactions.logs.values() for record in log.records.values()
+    ]
+    figures = {
         "events": len(derived.events),
         "processes": len({operation.process for operation in derived.operations}),
-        "keys": len(derived.logs),
+        "keys": len(derived.logs) + len(derived.transactions.logs),
         "sends": sum(outcomes.values()),
         "ok": outcomes["ok"],
         "fail": outcomes["fail"],
         "info": outcomes["info"],
         "acknowledged": sum(
             write.binding for log in derived.logs.values() for write in log.writes.values()
-        ),
-        "values read": sum(len(log.readers) for log in derived.logs.values()),
+        )
+        + sum(one.is_visible and one.is_acknowledged for one in isolated),
+        "values read": sum(len(log.readers) for log in derived.logs.values())
+        + sum(one.read is not None for one in isolated),
         "owners known": len(set(_owners(derived))),
     }
+    return figures | (decisions.figures(derived) if derived.transactions.all else {})

@@ -1,0 +1,371 @@
+"""Every rule about transactions on the smallest history that breaks it, and on the one next to it that does not.
+
+Each pair is a name and two histories: the first one is right, the second one breaks the rules that are named.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.checker.building import Story
+from tests.checker.history import HistoryError
+from tests.checker.verdict import RULES, Judgement, check
+
+COMMITTED = {"isolation": "read_committed"}
+
+
+def story(*values: int, txn: str = "one", p: int = 0, begin: int = 0, on: Story | None = None) -> Story:  # fmt: skip
+    """Begin a transaction and send values to t-0, at the offsets from *begin* on."""
+    made = (Story().init(p=p) if on is None else on).begin(txn, p=p)
+    for number, value in enumerate(values):
+        made.send(value, begin + number, p=p, txn=txn)
+    return made
+
+
+def read(made: Story, *records: tuple[int, int]) -> Story:
+    """Read t-0 to its end with read_committed."""
+    return made.final(*records, isolation="read_committed")
+
+
+def two(first: str = "ok") -> Story:
+    """Two transactions of one producer: 1 and 2 at 0 and 1, 3 at 3, behind the marker. The first may be open."""
+    return story(3, txn="two", begin=3, on=story(1, 2).commit("one", first)).commit("two")
+
+
+def across(outcome: str = "ok") -> Story:
+    """One transaction in two keys, with an offset of a group."""
+    return (
+        story(1).send(2, 0, key="t-1", txn="one").offsets("one", {"in-0": 7}).commit("one", outcome)
+    )
+
+
+def asked(made: Story, offset: int) -> Story:
+    """Ask for the offset of the group."""
+    return made.done(8, "committed", {"group": "g", "offsets": {"in-0": offset}})
+
+
+def replaced() -> Story:
+    """A transaction is open while a second producer gets its transactional id."""
+    return story(1).init(p=1)
+
+
+PAIRS: dict[str, tuple[Story, set[str], Story]] = {
+    "a committed record is read by each reader that reads past it": (
+        read(two().view((0, 1), (1, 2), to=3), (0, 1), (1, 2), (3, 3)),
+        {"torn-transaction"},
+        read(two().view((0, 1), to=3), (0, 1), (1, 2), (3, 3)),
+    ),
+    "a committed record is read at the end": (
+        read(two(), (0, 1), (1, 2), (3, 3)),
+        {"lost-transaction"},
+        read(two(), (0, 1), (1, 2)),
+    ),
+    "a committed record without an acknowledgement is read at the end": (
+        read(story(1).send(2, None, "open", txn="one").commit("one"), (0, 1), (1, 2)),
+        {"torn-transaction"},
+        read(story(1).send(2, None, "open", txn="one").commit("one"), (0, 1)),
+    ),
+    "a reader that stops below a record need not see it": (
+        read(two().view((0, 1), to=1), (0, 1), (1, 2), (3, 3)),
+        {"torn-transaction"},
+        read(two().view((0, 1), to=2), (0, 1), (1, 2), (3, 3)),
+    ),
+    "a record is there once": (
+        read(story(1).commit("one"), (0, 1)),
+        {"duplicate"},
+        read(story(1).commit("one"), (0, 1), (1, 1)),
+    ),
+    "an offset has one record": (
+        read(two().view((0, 1), to=1), (0, 1), (1, 2), (3, 3)),
+        {"inconsistent-offsets", "duplicate"},
+        read(two().view((0, 2), to=1), (0, 1), (1, 2), (3, 3)),
+    ),
+    "an aborted record is not read": (
+        read(story(2, txn="two", begin=2, on=story(1).abort("one")).commit("two"), (2, 2)),
+        {"aborted-read"},
+        read(story(2, txn="two", begin=2, on=story(1).abort("one")).commit("two"), (0, 1), (2, 2)),
+    ),
+    "without an attempt to commit nothing is read": (
+        read(story(2, txn="two", begin=2, on=story(1)).commit("two"), (2, 2)),
+        {"aborted-read"},
+        read(story(2, txn="two", begin=2, on=story(1)).commit("two"), (0, 1), (2, 2)),
+    ),
+    "an attempt that certainly failed commits nothing": (
+        read(two("fail"), (3, 3)),
+        {"aborted-read"},
+        read(two("fail"), (0, 1), (1, 2), (3, 3)),
+    ),
+    "of an unknown outcome: nothing": (
+        read(two("info"), (3, 3)),
+        {"torn-transaction"},
+        read(two("info"), (1, 2), (3, 3)),
+    ),
+    "of an unknown outcome: everything": (
+        read(two("open"), (0, 1), (1, 2), (3, 3)),
+        {"torn-transaction"},
+        read(two("open"), (0, 1), (3, 3)),
+    ),
+    "of an unknown outcome: the same in all views": (
+        read(two("info").view(to=0), (0, 1), (1, 2), (3, 3)),
+        {"torn-transaction"},
+        read(two("info").view(to=1), (0, 1), (1, 2), (3, 3)),
+    ),
+    "a transaction is whole over its keys": (
+        read(across("info"), (0, 1)).final((0, 2), key="t-1"),
+        {"torn-transaction"},
+        read(across("info"), (0, 1)).final(key="t-1"),
+    ),
+    "its records are there, so are its offsets": (
+        asked(read(across("info"), (0, 1)).final((0, 2), key="t-1"), 7),
+        {"commit-regress"},
+        asked(read(across("info"), (0, 1)).final((0, 2), key="t-1"), 0),
+    ),
+    "its offsets are there, so are its records": (
+        asked(read(across("info"), (0, 1)).final((0, 2), key="t-1"), 7),
+        {"torn-transaction"},
+        read(asked(across("info"), 7)).final(key="t-1"),
+    ),
+    "the offsets of a committed transaction stay": (
+        asked(read(across(), (0, 1)).final((0, 2), key="t-1"), 7),
+        {"commit-regress"},
+        asked(read(across(), (0, 1)).final((0, 2), key="t-1"), 0),
+    ),
+    "the offsets of an aborted transaction are not committed": (
+        asked(read(story(2, txn="two", begin=2, on=story(1).offsets("one", {"in-0": 7}).abort("one"))
+                   .offsets("two", {"in-0": 7}).commit("two"), (2, 2)), 7),
+        {"aborted-offsets"},
+        asked(read(story(2, txn="two", begin=2, on=story(1).offsets("one", {"in-0": 7}).abort("one"))
+                   .commit("two"), (2, 2)), 7),
+    ),
+    "offsets are committed after the attempt only": (
+        asked(read(across(), (0, 1)).final((0, 2), key="t-1"), 7),
+        {"aborted-offsets"},
+        read(asked(story(1).offsets("one", {"in-0": 7}), 7).commit("one"), (0, 1)),
+    ),
+    "offsets are those that a client set": (
+        asked(read(across(), (0, 1)).final((0, 2), key="t-1"), 7),
+        {"phantom-offset"},
+        asked(read(across(), (0, 1)).final((0, 2), key="t-1"), 8),
+    ),
+    "a smaller offset without an answer may arrive until its producer is replaced": (
+        asked(read(
+            story(2, txn="two", begin=2, p=1, on=across("open").init(p=1, id="y"))
+            .offsets("two", {"in-0": 9}, p=1).commit("two", p=1), (0, 1), (2, 2)), 7),
+        {"commit-regress"},
+        asked(read(
+            story(2, txn="two", begin=2, p=1, on=across("open").init(p=1))
+            .offsets("two", {"in-0": 9}, p=1).commit("two", p=1), (0, 1), (2, 2)), 7),
+    ),
+    "records of a producer are in the order of its transactions": (
+        read(two(), (0, 1), (1, 2), (3, 3)),
+        {"transaction-order", "nonmonotonic-send"},
+        read(story(3, txn="two", on=story(1, 2, begin=2).commit("one")).commit("two"), (0, 3), (2, 1), (3, 2)),
+    ),
+    "records of an aborted transaction are in order, too": (
+        read(story(3, txn="two", begin=3, on=story(1, 2).abort("one")).commit("two"), (3, 3)),
+        {"transaction-order", "nonmonotonic-send"},
+        read(story(3, txn="two", on=story(1, 2, begin=2).abort("one")).commit("two"), (0, 3)),
+    ),
+    "records are in order where only readers know": (
+        read(story().send(1, None, "open", txn="one").send(2, None, "open", txn="one").commit("one"), (0, 1), (1, 2)),
+        {"transaction-order"},
+        read(story().send(1, None, "open", txn="one").send(2, None, "open", txn="one").commit("one"), (0, 2), (1, 1)),
+    ),
+    "a newer producer of a transactional id writes behind the older one": (
+        read(story(3, txn="two", begin=3, p=1, on=story(1, 2).commit("one").init(p=1)).commit("two", p=1),
+             (0, 1), (1, 2), (3, 3)),
+        {"transaction-order"},
+        read(story(3, txn="two", p=1, on=story(1, 2, begin=2).commit("one").init(p=1)).commit("two", p=1),
+             (0, 3), (2, 1), (3, 2)),
+    ),
+    "an open transaction is not read": (
+        read(story(1).view(to=0).commit("one"), (0, 1)),
+        {"early-read"},
+        read(story(1).view((0, 1), to=1).commit("one"), (0, 1)),
+    ),
+    "a record is not read before it is sent": (
+        read(story(1).commit("one").send(2, 2, p=3).view((0, 1), (2, 2), to=3), (0, 1), (2, 2)),
+        {"early-read"},
+        read(story(1).commit("one").view((0, 1), (2, 2), to=3).send(2, 2, p=3), (0, 1), (2, 2)),
+    ),
+    "an open transaction is not read past": (
+        read(story(1).view(to=0).commit("one"), (0, 1)),
+        {"torn-transaction"},
+        read(story(1).view(to=1).commit("one"), (0, 1)),
+    ),
+    "records are below the last stable offset": (
+        read(story(1).commit("one").poll((0, 1), p=5, isolation="read_committed", stable={"t-0": 1}), (0, 1)),
+        {"beyond-stable"},
+        read(story(1).commit("one").poll((0, 1), p=5, isolation="read_committed", stable={"t-0": 0}), (0, 1)),
+    ),
+    "positions are not above the last stable offset": (
+        read(story(1).commit("one").done(5, "position", {"t-0": 2}, **COMMITTED, stable={"t-0": 2}), (0, 1)),
+        {"beyond-stable"},
+        read(story(1).commit("one").done(5, "position", {"t-0": 2}, **COMMITTED, stable={"t-0": 1}), (0, 1)),
+    ),
+    "with read_uncommitted positions may be above it": (
+        read(story(1).commit("one").poll((0, 1), p=5, isolation="read_uncommitted", stable={"t-0": 0}), (0, 1)),
+        {"beyond-stable"},
+        read(story(1).commit("one").poll((0, 1), p=5, isolation="read_committed", stable={"t-0": 0}), (0, 1)),
+    ),
+    "a producer that was replaced does not commit": (
+        read(replaced().commit("one", "fail")),
+        {"fenced-commit"},
+        read(replaced().commit("one"), (0, 1)),
+    ),
+    "a producer that was replaced may have committed before": (
+        read(story(1).commit("one", "open").init(p=1), (0, 1)),
+        {"fenced-commit"},
+        read(story(1).init(p=1).commit("one", "open"), (0, 1)),
+    ),
+    "a producer that was replaced commits no offsets": (
+        asked(read(story(1).offsets("one", {"in-0": 7}).commit("one", "open").init(p=1), (0, 1)), 7),
+        {"fenced-commit"},
+        asked(read(story(1).offsets("one", {"in-0": 7}).init(p=1).commit("one", "open")), 7),
+    ),
+    "a producer without an answer to its beginning replaces none for certain": (
+        read(story(1).init(p=1, outcome="open").commit("one"), (0, 1)),
+        {"fenced-commit"},
+        read(story(1).init(p=1, outcome="ok").commit("one"), (0, 1)),
+    ),
+    "another transactional id replaces none": (
+        read(story(1).init(p=1, id="y").commit("one"), (0, 1)),
+        {"fenced-commit"},
+        read(story(1).init(p=1, id="x").commit("one"), (0, 1)),
+    ),
+    "an older producer replaces none": (
+        read(story(1, p=1, on=Story().init(p=0).init(p=1)).commit("one", p=1), (0, 1)),
+        {"fenced-commit"},
+        read(story(1, p=0, on=Story().init(p=0).init(p=1)).commit("one", p=0), (0, 1)),
+    ),
+    "a producer that was fenced commits nothing more": (
+        read(story(1).commit("one").done(0, "fenced", {"id": "x"}), (0, 1)),
+        {"fenced-commit"},
+        read(story(1).done(0, "fenced", {"id": "x"}).commit("one"), (0, 1)),
+    ),
+    "a transaction ends once": (
+        read(story(1).commit("one", "info").abort("one")),
+        {"decided-twice"},
+        read(story(1).commit("one").abort("one"), (0, 1)),
+    ),
+    "read_uncommitted sees aborted records": (
+        read(story(1).abort("one").view((0, 1), to=1, isolation="read_uncommitted")),
+        {"read-skip"},
+        read(story(1).abort("one").view(to=1, isolation="read_uncommitted")),
+    ),
+    "read_uncommitted sees what others saw": (
+        read(story().send(1, None, "open", txn="one").abort("one")
+             .view((0, 1), to=1, isolation="read_uncommitted").view((0, 1), to=1, p=6, isolation="read_uncommitted")),
+        {"read-skip"},
+        read(story().send(1, None, "open", txn="one").abort("one")
+             .view((0, 1), to=1, isolation="read_uncommitted").view(to=1, p=6, isolation="read_uncommitted")),
+    ),
+    "read_uncommitted sees everything at the end": (
+        read(story(1).abort("one").final((0, 1), p=98, isolation="read_uncommitted")),
+        {"unseen"},
+        read(story(1).abort("one").final(p=98, isolation="read_uncommitted")),
+    ),
+    "in the order of offsets": (
+        read(two().view((0, 1), (1, 2), to=3), (0, 1), (1, 2), (3, 3)),
+        {"nonmonotonic-poll"},
+        read(two().view((0, 1), (1, 2), (0, 1), (1, 2), to=3), (0, 1), (1, 2), (3, 3)),
+    ),
+    "again after a seek": (
+        read(two().view((0, 1), (1, 2), to=3).view((0, 1), to=1), (0, 1), (1, 2), (3, 3)),
+        {"nonmonotonic-poll"},
+        read(two().view((0, 1), (1, 2), to=3).poll((0, 1), p=5), (0, 1), (1, 2), (3, 3)),
+    ),
+    "further on after the key was given up": (
+        read(two().view((0, 1), to=1).done(5, "assign", ["t-1"]).poll((3, 3), p=5), (0, 1), (1, 2), (3, 3)),
+        {"torn-transaction"},
+        read(two().view((0, 1), to=1).done(5, "assign", ["t-0"]).poll((3, 3), p=5), (0, 1), (1, 2), (3, 3)),
+    ),
+    "further on after a rebalance": (
+        read(two().view((0, 1), to=1).poll((3, 3), p=5, rebalanced=["t-0"]), (0, 1), (1, 2), (3, 3)),
+        {"torn-transaction"},
+        read(two().view((0, 1), to=1).poll((3, 3), p=5, rebalanced=["t-1"]), (0, 1), (1, 2), (3, 3)),
+    ),
+    "records without a transaction are read with both levels": (
+        read(story(1).commit("one").send(2, 2, p=3), (0, 1), (2, 2)),
+        {"unseen"},
+        read(story(1).commit("one").send(2, 2, p=3), (0, 1)),
+    ),
+    "records that failed are not read": (
+        read(story(1).send(2, None, "fail", txn="one").commit("one"), (0, 1)),
+        {"G1a"},
+        read(story(1).send(2, None, "fail", txn="one").commit("one"), (0, 1), (1, 2)),
+    ),
+    "records that no client wrote are not read": (
+        read(story(1).commit("one"), (0, 1)),
+        {"phantom"},
+        read(story(1).commit("one"), (0, 1), (1, 7)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_history_that_keeps_the_guarantees_is_clean(name: str) -> None:
+    verdict = check(PAIRS[name][0].events)
+    assert verdict.names() == set(), verdict.to_text()
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_broken_guarantee_is_named(name: str) -> None:
+    _, expected, made = PAIRS[name]
+    verdict = check(made.events)
+    assert verdict.names() == expected, verdict.to_text()
+    assert verdict.judgement is Judgement.BROKEN
+
+
+NEW_RULES = [
+    rule for rule in RULES if rule.__module__.endswith((".visibility", ".decisions", ".groups"))
+]
+
+
+@pytest.mark.parametrize("rule", NEW_RULES, ids=lambda one: one.__name__)
+def test_without_a_rule_something_is_not_noticed(rule: object) -> None:
+    if rule.__name__ in ("unjudged", "owners"):  # type: ignore[attr-defined]
+        pytest.skip("judges no promise of transactions")
+    others = [one for one in RULES if one is not rule]
+    assert any(check(made.events, others).names() != names for _, names, made in PAIRS.values())
+
+
+def test_what_was_not_read_to_the_end_is_not_judged() -> None:
+    verdict = check(story(1).commit("one").view((0, 1), to=1).events)
+    assert verdict.judgement is Judgement.UNKNOWN
+    assert verdict.names(bad=False) == {"unjudged"}
+
+
+def test_keys_without_transactions_have_the_other_rules() -> None:
+    made = read(story(1).commit("one"), (0, 1)).send(5, 0, key="u-0", p=3).final(key="u-0", p=4)
+    assert check(made.events).names() == {"unseen"}
+
+
+def test_transactions_and_their_records_are_counted() -> None:
+    made = story(4, txn="two", begin=5, on=story(1, 2).commit("one")).abort("two").begin("three")
+    made = read(made.send(3, 7, txn="three").commit("three", "open"), (0, 1), (1, 2), (7, 3))
+    figures = check(made.events).figures
+    wanted = {
+        "transactions": 3,
+        "committed transactions": 1,
+        "aborted transactions": 1,
+        "unknown transactions": 1,
+        "unknown, found committed": 1,
+        "transactional records": 4,
+        "acknowledged": 3,
+    }
+    assert {name: figures[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (Story().send(1, 0, txn="one"), "was not begun"),
+        (Story().commit("one"), "was not begun"),
+        (Story().begin("one").begin("one"), "begins transaction one again"),
+        (story(1).send(1, 1, txn="one"), "is written by"),
+    ],
+)
+def test_what_is_no_history_of_transactions_is_refused(made: Story, text: str) -> None:
+    with pytest.raises(HistoryError, match=text):
+        check(made.events)
