@@ -22,6 +22,7 @@ From 1 and 3 it follows that the sum of a view is 0, without the postings with a
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -97,20 +98,33 @@ class View:
     positions: dict[int, int] = field(default_factory=dict)
     postings: dict[int, dict[int, Posting]] = field(default_factory=lambda: defaultdict(dict))
     """By partition and offset."""
+    polls: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    """By partition: monotonic times (ns) of its beginning and of each poll, and the number of postings until then."""
+    asked: tuple[int, int, dict[int, int]] | None = None
+    """The committed offsets of the group by partition of orders, between two times (ns)."""
 
     def to_json(self) -> str:
         """Return it as one line."""
         rows = [[p, o, *one] for p, held in self.postings.items() for o, one in held.items()]
-        return json.dumps([self.reader, list(self.positions.items()), rows])
+        asked = self.asked and [*self.asked[:2], list(self.asked[2].items())]
+        polls = list(self.polls.items())
+        return json.dumps([self.reader, list(self.positions.items()), rows, polls, asked])
 
     @classmethod
     def from_json(cls, line: str) -> View:
         """Read a line."""
-        reader, positions, rows = json.loads(line)
+        reader, positions, rows, polls, asked = json.loads(line)
         view = cls(reader, dict(positions))
+        view.polls = {partition: [(t, count) for t, count in held] for partition, held in polls}
+        view.asked = asked and (asked[0], asked[1], dict(asked[2]))
         for partition, offset, *posting in rows:
             view.postings[partition][offset] = Posting(*posting)
         return view
+
+    def polled(self, partition: int) -> None:
+        """Note the time of the beginning of a partition, or of a poll."""
+        now = (time.monotonic_ns(), len(self.postings[partition]))
+        self.polls.setdefault(partition, []).append(now)
 
     @property
     def count(self) -> int:

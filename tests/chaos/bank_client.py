@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
 from confluent_kafka import Consumer as LibrdkafkaConsumer
@@ -24,7 +25,9 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka import Producer as LibrdkafkaProducer
 
 import kclient
+from kclient.wire.errors import ProducerFenced
 from tests.chaos.bank import GROUP, ORDERS, POSTINGS, Order, Posting, transfer
+from tests.chaos.bank_history import Journal
 
 PATIENCE = 15.0
 """Seconds of retries for one call."""
@@ -55,6 +58,9 @@ class Read(NamedTuple):
     order: Order
 
 
+Delivered = Callable[[Posting, int], None]
+
+
 class Rebuild(Exception):
     """Only a new producer or consumer can continue."""
 
@@ -70,12 +76,16 @@ class Bank(Protocol):
         """Begin a transaction."""
         ...
 
-    def post(self, posting: Posting) -> None:
-        """Send a posting."""
+    def post(self, posting: Posting, delivered: Delivered) -> None:
+        """Send a posting; call *delivered* with it and its offset."""
         ...
 
-    def commit(self, after: dict[int, int]) -> None:
-        """Commit, with the offsets of the next orders by partition. Raise KafkaError or KafkaException."""
+    def send_offsets(self, after: dict[int, int]) -> None:
+        """Commit the offsets of the next orders by partition, if the transaction is committed."""
+        ...
+
+    def commit(self) -> None:
+        """Commit. Raise KafkaError or KafkaException."""
         ...
 
     def abort(self) -> None:
@@ -117,16 +127,25 @@ class KclientBank:
         """Begin a transaction."""
         self._producer.begin_transaction()
 
-    def post(self, posting: Posting) -> None:
+    def post(self, posting: Posting, delivered: Delivered) -> None:
         """Send a posting."""
-        self._producer.send(POSTINGS, posting.encode(), partition=posting.partition)
 
-    def commit(self, after: dict[int, int]) -> None:
-        """Commit with offsets."""
+        def ended(future: Future[kclient.RecordMetadata]) -> None:
+            if not future.cancelled() and future.exception() is None:
+                delivered(posting, future.result().offset)
+
+        sent = self._producer.send(POSTINGS, posting.encode(), partition=posting.partition)
+        sent.add_done_callback(ended)
+
+    def send_offsets(self, after: dict[int, int]) -> None:
+        """Send the offsets."""
         self._producer.send_offsets_to_transaction(
             {kclient.TopicPartition(ORDERS, p): offset for p, offset in after.items()},
             self._consumer.group_metadata(),
         )
+
+    def commit(self) -> None:
+        """Commit."""
         self._producer.commit_transaction()
 
     def abort(self) -> None:
@@ -181,15 +200,25 @@ class LibrdkafkaBank:
         """Begin a transaction."""
         self._producer.begin_transaction()
 
-    def post(self, posting: Posting) -> None:
+    def post(self, posting: Posting, delivered: Delivered) -> None:
         """Send a posting."""
-        self._producer.produce(POSTINGS, posting.encode(), partition=posting.partition)
 
-    def commit(self, after: dict[int, int]) -> None:
-        """Commit with offsets."""
+        def ended(error: Any, message: Any) -> None:
+            if error is None:
+                delivered(posting, message.offset())
+
+        self._producer.produce(
+            POSTINGS, posting.encode(), partition=posting.partition, on_delivery=ended
+        )
+
+    def send_offsets(self, after: dict[int, int]) -> None:
+        """Send the offsets."""
         at = [TopicPartition(ORDERS, p, offset) for p, offset in after.items()]
         group = self._consumer.consumer_group_metadata()
         self._retry(lambda: self._producer.send_offsets_to_transaction(at, group, 5))
+
+    def commit(self) -> None:
+        """Commit."""
         self._retry(lambda: self._producer.commit_transaction(5))
 
     def abort(self) -> None:
@@ -224,7 +253,7 @@ LIBRARIES: dict[str, Callable[[str, str, int], Bank]] = {
 }
 
 
-def serve(bank: Bank, chance: random.Random, names: Callable[[], str]) -> None:
+def serve(bank: Bank, chance: random.Random, names: Callable[[], str], journal: Journal) -> None:
     """Apply orders until an error that only new clients survive."""
     while True:
         signal.alarm(HANGS)
@@ -232,24 +261,54 @@ def serve(bank: Bank, chance: random.Random, names: Callable[[], str]) -> None:
         if not orders:
             continue
         name = names()
+        journal.begins(name)
         try:
             bank.begin()
-            for one in orders:
-                place = f"{one.partition}@{one.offset}"
-                for posting in transfer(place, one.order, name, 2 * len(orders)):
-                    bank.post(posting)
-            if chance.random() < SLOW:
-                time.sleep(chance.uniform(0, SLOWEST))
-            if chance.random() < ABORTED:
-                bank.abort()
-                note("aborted", name)
-                continue
-            bank.commit({one.partition: one.offset + 1 for one in orders})
-            note("committed", name)
+            _apply(bank, chance, orders, name, journal)
         except (kclient.KafkaError, KafkaException) as problem:
             note("refused", f"{name} {type(problem).__name__} {problem}")
-            bank.abort()
-            note("aborted", name)
+            journal.failed(problem, is_fenced=is_fenced(problem))
+            _abort(bank, name, journal)
+
+
+def _apply(
+    bank: Bank, chance: random.Random, orders: list[Read], name: str, journal: Journal
+) -> None:
+    """Write the postings of *orders* in the transaction that was begun, and end it."""
+    postings = [
+        posting
+        for one in orders
+        for posting in transfer(f"{one.partition}@{one.offset}", one.order, name, 2 * len(orders))
+    ]
+    journal.sends(postings)
+    for posting in postings:
+        bank.post(posting, journal.delivered)
+    if chance.random() < SLOW:
+        time.sleep(chance.uniform(0, SLOWEST))
+    if chance.random() < ABORTED:
+        _abort(bank, name, journal)
+        return
+    after = {one.partition: one.offset + 1 for one in orders}
+    journal.sends_offsets(after)
+    bank.send_offsets(after)
+    journal.commits()
+    bank.commit()
+    journal.committed()
+    note("committed", name)
+
+
+def _abort(bank: Bank, name: str, journal: Journal) -> None:
+    journal.aborts()
+    bank.abort()
+    journal.aborted()
+    note("aborted", name)
+
+
+def is_fenced(problem: Exception) -> bool:
+    """Return whether the coordinator refused the epoch of the producer."""
+    if isinstance(problem, KafkaException):
+        return bool(problem.args[0].name() == "_FENCED")
+    return isinstance(problem, ProducerFenced)
 
 
 def note(what: str, detail: str) -> None:
@@ -266,9 +325,12 @@ def main() -> None:
         bank: Bank | None = None
         signal.alarm(2 * HANGS)
         try:
+            journal = Journal(f"{name}-{os.getpid()}-{next(numbers)}", name, note)
+            journal.initializes()
             bank = LIBRARIES[library](bootstrap, name, int(timeout_ms))
+            journal.initialized()
             note("ready", name)
-            serve(bank, chance, lambda: f"{name}-{os.getpid()}-{next(numbers)}")
+            serve(bank, chance, lambda: f"{name}-{os.getpid()}-{next(numbers)}", journal)
         except (kclient.KafkaError, KafkaException, Rebuild) as problem:
             note("rebuild", f"{type(problem).__name__} {problem}")
         try:

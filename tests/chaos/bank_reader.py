@@ -16,7 +16,15 @@ from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as Place
 
 import kclient
-from tests.chaos.bank import POSTING_PARTITIONS, POSTINGS, Posting, View
+from tests.chaos.bank import (
+    GROUP,
+    ORDER_PARTITIONS,
+    ORDERS,
+    POSTING_PARTITIONS,
+    POSTINGS,
+    Posting,
+    View,
+)
 
 PATIENCE = 40.0
 """Seconds for a view."""
@@ -37,14 +45,30 @@ def by_kclient(bootstrap: str, isolation: str = "read_committed") -> View:
             consumer.assign([partition])
             consumer.seek(partition, 0)
             end = consumer.end_offsets([partition], PATIENCE)[partition]
+            view.polled(number)
             while (position := consumer.position(partition, PATIENCE)) < end:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"{partition} at {position} of {end}")
                 for records in consumer.poll(1000).values():
                     for one in records:
                         view.postings[number][one.offset] = Posting.decode(one.value or b"")
+                view.polled(number)
             view.positions[number] = position
+    if isolation == "read_committed":
+        _ask(config, view)
     return view
+
+
+def _ask(config: dict[str, Any], view: View) -> None:
+    """Ask for the committed offsets of the orders, with require_stable."""
+    places = [kclient.TopicPartition(ORDERS, number) for number in range(ORDER_PARTITIONS)]
+    with kclient.Consumer(
+        config={**config, "group.id": GROUP, "enable.auto.commit": False}
+    ) as consumer:
+        began = time.monotonic_ns()
+        found = consumer.committed(places, PATIENCE)
+    offsets = {one.partition: held.offset for one, held in found.items() if held is not None}
+    view.asked = (began, time.monotonic_ns(), offsets)
 
 
 def by_librdkafka(bootstrap: str, isolation: str = "read_committed") -> View:
@@ -66,6 +90,7 @@ def by_librdkafka(bootstrap: str, isolation: str = "read_committed") -> View:
     try:
         for number in range(POSTING_PARTITIONS):
             consumer.assign([Place(POSTINGS, number, 0)])
+            view.polled(number)
             while number not in view.positions:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"partition {number}")
@@ -80,6 +105,7 @@ def by_librdkafka(bootstrap: str, isolation: str = "read_committed") -> View:
                         view.positions[number] = message.offset()
                     else:
                         raise KafkaException(problem)
+                view.polled(number)
         return view
     finally:
         consumer.close()

@@ -7,6 +7,7 @@
 3. All is healed; the clients have to apply every order.
 4. All clients are killed. After the transaction timeout the last stable offset of each partition is its high watermark,
    and ZooKeeper has no pending offsets. The final postings are read by both libraries.
+5. What clients and readers did is a history (`tests.chaos.bank_history`, transactions.jsonl), which the checker judges.
 """
 
 from __future__ import annotations
@@ -44,11 +45,13 @@ from tests.chaos.bank import (
     View,
     judge,
 )
+from tests.chaos.bank_history import HISTORY, history
 from tests.chaos.bank_reader import READERS
 from tests.chaos.mirror_run import MirrorResult
 from tests.chaos.recorder import Recorder
 from tests.chaos.scenario import play_fault, progress
 from tests.chaos.world import PATIENCE, World
+from tests.checker.verdict import Judgement, check
 
 ABOUT = "bank transfers in transactions: each order once, both postings or none, nothing hangs"
 CLIENTS = (("kclient", 8000), ("librdkafka", 8000), ("kclient", 2000), ("librdkafka", 3000))
@@ -313,6 +316,7 @@ class BankRun:
         for path in self.out.glob("client-*.out"):
             for line in path.read_text(errors="replace").splitlines():
                 found[line.split(" ", 2)[1] if " " in line else line] += 1
+        del found[HISTORY]
         return found
 
     # -- judgement
@@ -330,7 +334,8 @@ class BankRun:
         self._wait_ended()
         finals = {library: read(world.bootstrap) for library, read in READERS.items()}
         final = finals["librdkafka"]
-        views = [*self._views(), *finals.values()]
+        seen = list(self._views())
+        views = [*seen, *finals.values()]
         self.result.problems += judge(orders, views, final)
         everything = READERS["librdkafka"](world.bootstrap, "read_uncommitted")
         self._note(
@@ -338,6 +343,7 @@ class BankRun:
             f"{everything.count - final.count} postings were aborted; {len(views)} views, "
             f"{sum(view.count for view in views)} postings in them; {dict(self._notes())}"
         )
+        self._check(seen, list(finals.values()), everything)
         world.stop(*world.alive)
         logs = audit_logs(
             {n: world.brokers[n].data for n in world.ids},
@@ -350,6 +356,28 @@ class BankRun:
             self.result.problems += audit_log_lines(
                 world.brokers[n].home / "broker.log", world.allowed_log_lines
             )
+
+    def _check(self, views: list[View], finals: list[View], everything: View) -> None:
+        """Let the checker judge what clients and readers did."""
+        events = history(self._lines(HISTORY), views, finals, everything)
+        with (self.out / "transactions.jsonl").open("w", encoding="utf-8") as file:
+            file.writelines(event.to_json() + "\n" for event in events)
+        verdict = check(events)
+        (self.out / "checker.txt").write_text(verdict.to_text() + "\n")
+        for one in verdict.anomalies:
+            if one.bad:
+                self._problem(one.name, one.key or POSTINGS, one.text)
+        if verdict.judgement is Judgement.UNKNOWN:
+            self._problem("unjudged", POSTINGS, "the checker had too little to judge")
+        figures = ", ".join(f"{count} {name}" for name, count in verdict.figures.items())
+        self._note(f"checker: {verdict.judgement.value}; {figures}")
+
+    def _lines(self, word: str) -> Iterator[str]:
+        """Yield the lines of clients with a word."""
+        for path in self.out.glob("client-*.out"):
+            for line in path.read_text(errors="replace").splitlines():
+                if f" {word} " in line:
+                    yield line
 
     def _views(self) -> Iterator[View]:
         for path in self._readers:
