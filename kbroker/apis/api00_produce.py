@@ -32,7 +32,8 @@ from kbroker.log.log_validator import LongValidationError, RecordValidation
 from kbroker.network.service import Answer, RequestRefusedError
 from kbroker.replica.conditional_append import UnexpectedLogEndError, append_copied
 from kbroker.replica.core.leader_transactions import Verification
-from kbroker.replica.partition import Partition, TransactionNotVerifiedError
+from kbroker.replica.partition import Partition
+from kbroker.replica.partition_transactions import TransactionNotVerifiedError
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.replica.transaction_verifier import RETRIABLE
 from kclient.wire import produce

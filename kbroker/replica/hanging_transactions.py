@@ -28,7 +28,8 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.replica.partition import Partition, UnknownTransaction
+from kbroker.replica.partition import Partition
+from kbroker.replica.partition_transactions import UnknownTransaction
 
 log = Logger()
 

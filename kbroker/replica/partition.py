@@ -2,6 +2,7 @@
 
 It joins `PartitionRole`, `LeaderState` and `FollowerState` with the log on disk. Every method raises the KafkaError of
 the response. Delayed requests are woken through `PartitionDependencies`, when the state is consistent again.
+Transactions begin and end in `PartitionTransactions`.
 
 Owner: the reactor's thread.
 """
@@ -13,9 +14,6 @@ from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
 
-from twisted.internet.defer import Deferred
-from twisted.logger import Logger
-
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.log.core.cleaned_transactions import AbortedTransaction
 from kbroker.log.leader_epoch_cache import UNKNOWN_EPOCH, UNKNOWN_OFFSET
@@ -24,19 +22,13 @@ from kbroker.log.log_validator import RecordValidation
 from kbroker.log.unified_log import AppendResult, UnifiedLog
 from kbroker.replica.core.follower_state import FollowerState
 from kbroker.replica.core.leader_state import Effect, LeaderState, WriteIsr
-from kbroker.replica.core.leader_transactions import (
-    UNKNOWN_NUMBER,
-    EndTxnMarker,
-    LeaderTransactions,
-    Verification,
-)
+from kbroker.replica.core.leader_transactions import EndTxnMarker, Verification
 from kbroker.replica.core.role import PartitionRole, Role
 from kbroker.replica.partition_dependencies import PartitionDependencies
-from kbroker.replica.transaction_verifier import RETRIABLE, TransactionVerifier, Verified
-from kclient.wire.batches import BatchInfo, Buffer, check_produced, iterate, parse
+from kbroker.replica.partition_transactions import PartitionTransactions, UnknownTransaction
+from kclient.wire.batches import BatchInfo, Buffer, check_produced
 from kclient.wire.errors import (
     FencedLeaderEpoch,
-    InvalidProducerIdMapping,
     InvalidTxnState,
     KafkaError,
     KafkaStorageError,
@@ -44,41 +36,11 @@ from kclient.wire.errors import (
     NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
     OffsetOutOfRange,
-    OutOfOrderSequenceNumber,
     PolicyViolation,
-    TransactionalIdAuthorizationFailed,
     UnknownLeaderEpoch,
 )
 from kclient.wire.interbroker import LeaderAndIsrPartitionState
 from kclient.wire.produce import MIRROR_SOURCE_CONFIG
-from kclient.wire.records import ABORT, COMMIT, encode_transaction_marker
-
-log = Logger()
-
-
-class TransactionNotVerifiedError(Exception):
-    """The batch begins a transaction, and the coordinator is being asked: append it again after the answer."""
-
-    def __init__(self, validation: RecordValidation, verification: Verification) -> None:
-        super().__init__("the coordinator is asked about the transaction of a batch")
-        self.validation = validation
-        self.verification = verification
-
-    def answered(self) -> Deferred[None]:
-        """Fire after the answer; batches that wait for the same one continue in the order of these calls."""
-        waiting: Deferred[None] = Deferred()
-        self.verification.on_answer(lambda: waiting.callback(None))
-        return waiting
-
-
-class UnknownTransaction(NamedTuple):
-    """A transaction that is open in the log, and did not begin in this leadership."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    """Of the last batch of the producer; -1 if a mirror copied it."""
-    leader_epoch: int
 
 
 class Read(NamedTuple):
@@ -131,8 +93,7 @@ class Partition:
         self._dependencies = dependencies
         self.last_copied = (-1, -1, 0)
         """Leader epoch, log end offset and CRC of the last batch after the last conditional append."""
-        self.transactions = LeaderTransactions()
-        """What this broker, as the leader, knows of transactions besides the log."""
+        self.transactions = PartitionTransactions(key, self.role, dependencies)
 
     def __repr__(self) -> str:
         topic, index = self.key
@@ -188,7 +149,7 @@ class Partition:
             durable_end=log.held_at,
         )
         is_unbroken = self.leader_state.led_since_epoch < role.leader_epoch
-        self.transactions = LeaderTransactions(self.transactions if is_unbroken else None)
+        self.transactions.begin_leader_epoch(is_unbroken=is_unbroken)
         self.perform(self.leader_state.propose_again())
         self.abort_copied_transactions()
 
@@ -316,10 +277,8 @@ class Partition:
         info = check_produced(
             buf, max_batch_bytes=config.max_message_bytes, zstd_allowed=zstd_allowed
         )
-        if info.is_transactional and (
-            transactional_id is None or self._dependencies.transaction_verifier is None
-        ):
-            _refuse_transaction(transactional_id)
+        if info.is_transactional:
+            self.transactions.check_request(transactional_id)
         if validation is None:
             validation = RecordValidation(buf, info, config, now_ms)
             validation.run_briefly()
@@ -329,212 +288,65 @@ class Partition:
             if repeated is not None:
                 return repeated
             if info.is_transactional:
-                self._require_transaction(log, info, transactional_id, validation, verification)
+                self.transactions.require(log, info, transactional_id, validation, verification)
             elif info.producer_id in log.producers.transactions.ongoing:
                 raise InvalidTxnState(
                     f"{self}: producer {info.producer_id} has an open transaction, the batch is not transactional"
                 )
         result = log.append_as_leader(buf, info, self.role.leader_epoch, now_ms)
         if info.is_transactional:
-            self.transactions.began(info.producer_id)
+            self.transactions.in_epoch.began(info.producer_id)
         self.log_end_advanced(leader_state, result.last_offset + 1)
         return result
 
     # -- transactions --------------------------------------------------------------------------
-
-    def _require_transaction(
-        self,
-        log: UnifiedLog,
-        info: BatchInfo,
-        transactional_id: str | None,
-        validation: RecordValidation,
-        asked: Verification | None,
-    ) -> None:
-        """Return if the batch is in its producer's open transaction, or may begin one.
-
-        Raise TransactionNotVerifiedError; NotEnoughReplicas, which producers retry, if the answer to *asked* does not
-        count; OutOfOrderSequenceNumber for a batch that must wait for an earlier one.
-        """
-        producer_id = info.producer_id
-        verifier = self._dependencies.transaction_verifier
-        if verifier is None or _is_open(log, info) or not verifier.is_enabled():
-            return
-        verification = self.transactions.verified(producer_id, info.producer_epoch)
-        if verification is None:
-            if asked is None:
-                asked = self._ask(verifier, info, transactional_id or "")
-                raise TransactionNotVerifiedError(validation, asked)
-            raise NotEnoughReplicas(
-                f"{self}: a marker arrived, or the leader changed, while the coordinator was asked"
-            )
-        if (
-            producer_id not in log.producers.states.entries
-            and info.base_sequence > verification.lowest_sequence
-        ):
-            raise OutOfOrderSequenceNumber(
-                f"{self}: producer {producer_id} sent sequence {info.base_sequence} before"
-                f" {verification.lowest_sequence}, which it has to repeat"
-            )
-        if producer_id in log.producers.transactions.ongoing:
-            self._abort_lost_transaction(log, producer_id)
-
-    def _ask(
-        self, verifier: TransactionVerifier, info: BatchInfo, transactional_id: str
-    ) -> Verification:
-        """Return the question about the transaction of a batch; it is asked now unless it is under way."""
-        transactions, producer_id = self.transactions, info.producer_id
-        verification, is_new = transactions.ask(
-            producer_id, info.producer_epoch, info.base_sequence
-        )
-
-        def answered(found: Verified) -> None:
-            is_retriable = found.error in RETRIABLE
-            transactions.answered(
-                producer_id, verification, found.error, found.number, is_retriable=is_retriable
-            )
-
-        if is_new:
-            asked = verifier.verify(transactional_id, producer_id, info.producer_epoch, self.key)
-            asked.addCallback(answered)
-            asked.addErrback(lambda failure: log.failure("an answer failed", failure))
-        return verification
 
     def ask_ahead(self, buf: Buffer, transactional_id: str) -> None:
         """Ask about the transaction of the batch in *buf*, if it may begin one: it is appended later in this request.
 
         The questions of all partitions of a request then leave together.
         """
-        verifier, own = self._dependencies.transaction_verifier, self.log
-        if verifier is None or own is None or self.leader_state is None:
-            return
-        if own.config.kbroker_mirror_source_cluster_id or not verifier.is_enabled():
-            return
-        with suppress(KafkaError):  # the append raises it, too
-            info = parse(buf)
-            if not info.is_transactional or info.producer_id < 0 or _is_open(own, info):
-                return
-            if own.producers.states.check(info) is None:
-                self._ask(verifier, info, transactional_id)
-
-    def unknown_transactions(self) -> list[UnknownTransaction]:
-        """Return the open transactions that did not begin in this leadership; none of a mirror."""
-        own = self.log
-        if own is None or self.leader_state is None or not own.producers.transactions.ongoing:
-            return []
-        if own.config.kbroker_mirror_source_cluster_id:
-            return []
-        known = own.producers.states.entries
-        return [
-            UnknownTransaction(
-                producer_id,
-                each.first_offset,
-                known[producer_id].last_offset if producer_id in known else -1,
-                self.role.leader_epoch,
-            )
-            for producer_id, each in own.producers.transactions.ongoing.items()
-            if self.transactions.number_of(producer_id) == UNKNOWN_NUMBER
-        ]
-
-    def abort_hanging_transaction(self, hanging: UnknownTransaction) -> None:
-        """Append the ABORT of a transaction that no coordinator has, unless its state has changed since."""
-        own, leader_state = self.log, self.leader_state
-        if own is None or leader_state is None or hanging not in self.unknown_transactions():
-            return
-        with suppress(
-            KafkaError
-        ):  # cut off, or its log directory is offline: the next look finds it again
-            self.require_leader()
-            self._abort_lost_transaction(own, hanging.producer_id)
-        self.log_end_advanced(leader_state, own.log_end_offset)
-
-    def _abort_lost_transaction(self, own: UnifiedLog, producer_id: int) -> None:
-        """Append the ABORT of a transaction that its coordinator has completed, or that none has: its marker was lost.
-
-        Before a batch of the next transaction: the records of both would become one.
-        """
-        known = own.producers.states.entries.get(producer_id)
-        log.warn(
-            "{partition}: aborts a transaction of producer {producer_id}: no coordinator has it any more",
-            partition=repr(self), producer_id=producer_id,
-        )  # fmt: skip
-        batch = encode_transaction_marker(
-            ABORT,
-            producer_id=producer_id,
-            producer_epoch=own.producers.transactions.ongoing[producer_id].producer_epoch,
-            coordinator_epoch=-1 if known is None else known.coordinator_epoch,
-            timestamp=self._dependencies.now_ms(),
-        )
-        now_ms = self._dependencies.now_ms()
-        own.append_as_leader(batch, parse(batch), self.role.leader_epoch, now_ms)
-        self.transactions.ended(producer_id)
+        if self.log is not None and self.leader_state is not None:
+            self.transactions.ask_ahead(self.log, buf, transactional_id)
 
     def end_transaction(self, marker: EndTxnMarker, now_ms: int) -> int:
         """Append *marker* as leader, if it has an effect; return the offset up to which to wait for the replicas.
 
         The marker counts when the records below that offset are committed; 0: it counts now. Raise NotEnoughReplicas
         with fewer in-sync replicas than min.insync.replicas, InvalidProducerEpoch, or TransactionCoordinatorFenced.
-
-        A mirror has no transactions of this cluster: a marker has no effect there.
         """
         log, leader_state = self.require_leader_for_append(-1)
-        if log.config.kbroker_mirror_source_cluster_id:
-            return 0
-        producers, producer_id = log.producers, marker.producer_id
-        known = producers.states.entries.get(producer_id)
-        is_open = producer_id in producers.transactions.ongoing
-        ended, _ = producers.markers.get(producer_id, (UNKNOWN_NUMBER, -1))
-        if not self.transactions.takes(marker, known, is_open=is_open, ended=ended):
-            return 0
-        batch = encode_transaction_marker(
-            COMMIT if marker.is_commit else ABORT,
-            producer_id=producer_id,
-            producer_epoch=marker.producer_epoch,
-            coordinator_epoch=marker.coordinator_epoch,
-            timestamp=now_ms,
-            number=marker.number,
-        )
-        result = log.append_as_leader(batch, parse(batch), self.role.leader_epoch, now_ms)
-        self.transactions.ended(producer_id)
-        self.log_end_advanced(leader_state, result.last_offset + 1)
-        return result.last_offset + 1
+        end = self.transactions.end(log, marker, now_ms)
+        if end:
+            self.log_end_advanced(leader_state, end)
+        return end
+
+    def unknown_transactions(self) -> list[UnknownTransaction]:
+        """Return the open transactions that did not begin in this leadership; none of a mirror."""
+        if self.log is None or self.leader_state is None:
+            return []
+        return self.transactions.unknown(self.log)
+
+    def abort_hanging_transaction(self, hanging: UnknownTransaction) -> None:
+        """Append the ABORT of a transaction that no coordinator has, unless its state has changed since."""
+        log, leader_state = self.log, self.leader_state
+        if log is None or leader_state is None or hanging not in self.unknown_transactions():
+            return
+        # Cut off, or its log directory is offline: the next look finds it again.
+        with suppress(KafkaError):
+            self.require_leader()
+            self.transactions.abort_lost(log, hanging.producer_id)
+        self.log_end_advanced(leader_state, log.log_end_offset)
 
     def abort_copied_transactions(self, *, is_promoted_now: bool = False) -> None:
-        """Append an ABORT marker for each open transaction of a promoted mirror that was copied.
-
-        No coordinator of this cluster has these transactions: the last stable offset would not move again. All are
-        copied that are open when the topic *is promoted now*. Later, the log of the broker that copied shows it.
-        """
+        """Abort the open transactions of a promoted mirror that were copied; see `PartitionTransactions`."""
         log, leader_state = self.log, self.leader_state
-        if log is None or leader_state is None or not log.config.is_promoted_mirror:
+        if log is None or leader_state is None:
             return
-        ongoing = log.producers.transactions.ongoing
-        if self._dependencies.transaction_verifier is not None and not is_promoted_now:
-            copied = log.producers.copied
-            ongoing = {p: each for p, each in ongoing.items() if each.first_offset in copied}
-        if not ongoing:
-            return
-        now_ms = self._dependencies.now_ms()
-        markers = b"".join(
-            encode_transaction_marker(
-                ABORT,
-                producer_id=producer_id,
-                producer_epoch=each.producer_epoch,
-                coordinator_epoch=-1,
-                timestamp=now_ms,
-                base_offset=log.log_end_offset + n,
-            )
-            for n, (producer_id, each) in enumerate(ongoing.items())
-        )
-        with suppress(KafkaStorageError):  # the log directory is offline then
-            # As a copy: it is no batch of a producer of this cluster with the same id.
-            log.append_copied(
-                markers,
-                list(iterate(markers)),
-                self.role.leader_epoch,
-                now_ms,
-                start_offset=log.log_end_offset,
-            )
-        self.log_end_advanced(leader_state, log.log_end_offset)
+        if self.transactions.abort_copied(log, is_promoted_now=is_promoted_now):
+            self.log_end_advanced(leader_state, log.log_end_offset)
+
+    # -- the log end, and what is acknowledged -------------------------------------------------
 
     def log_end_advanced(self, leader_state: LeaderState, log_end_offset: int) -> None:
         """Pass the new log end to the leader state, and wake the followers' fetches."""
@@ -781,27 +593,4 @@ def _read_up_to(
     aborted = log.aborted_transactions(offset, found, end) if read_committed else ()
     return Read(
         found, high_watermark, log.log_start_offset, offset >= end, last_stable_offset, aborted
-    )
-
-
-def _is_open(log: UnifiedLog, info: BatchInfo) -> bool:
-    """Return whether the batch is in an open transaction of its producer, of the same epoch."""
-    if info.producer_id not in log.producers.transactions.ongoing:
-        return False
-    known = log.producers.states.entries.get(info.producer_id)
-    return known is not None and known.epoch == info.producer_epoch
-
-
-def _refuse_transaction(transactional_id: str | None) -> None:
-    """Raise the error of Kafka for transactional records of a transaction that no coordinator has.
-
-    Without a transactional id a request is not authorized. With one, a leader that cannot ask a coordinator (KIP-890)
-    knows of no transactional id.
-    """
-    if transactional_id is None:
-        raise TransactionalIdAuthorizationFailed(
-            "transactional records need the transactional id of their request"
-        )
-    raise InvalidProducerIdMapping(
-        f"transactional id {transactional_id[:249]!r} has no transaction that this broker could ask for"
     )

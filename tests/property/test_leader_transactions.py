@@ -33,7 +33,7 @@ from kbroker.replica.core.leader_transactions import (
     LeaderTransactions,
     Verification,
 )
-from kbroker.replica.partition import TransactionNotVerifiedError
+from kbroker.replica.partition_transactions import TransactionNotVerifiedError
 from kbroker.replica.transaction_verifier import RETRIABLE, Coordinator, TransactionVerifier
 from kclient.errors import ConnectionClosed
 from kclient.wire.batches import iterate

@@ -36,7 +36,8 @@ Invariants:
 2. In a leader epoch, a batch of a producer that the log does not know is not appended before a batch with a lower
    sequence that waits, or that was refused for a time: the lower one would be out of order for ever (KAFKA-14920).
 
-In: batches, answers of the coordinator, markers   Out: what to append, errors   Owner: replica.partition. Pure.
+In: batches, answers of the coordinator, markers   Out: what to append, errors
+Owner: replica.partition_transactions. Pure.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def test_the_first_batch_waits_for_the_answer_and_the_others_do_not(
     assert [(each.error_code, each.base_offset) for each in outcomes] == [(0, 0)]
     assert codes(send(broker, transactional(P, sequence=1))) == [0]
     assert coordinators.turn() == 0
-    assert broker.replica_manager.partition("t", 0).transactions.number_of(P) == 5
+    assert broker.replica_manager.partition("t", 0).transactions.in_epoch.number_of(P) == 5
 
 
 def test_the_partitions_of_a_request_are_asked_about_together(
@@ -286,9 +286,9 @@ def test_the_number_is_known_in_the_next_epoch_of_the_same_leader_only(
 ) -> None:
     begun(broker, coordinators)
     broker.lead("t", 3, leader_epoch=1)
-    assert broker.replica_manager.partition("t", 0).transactions.number_of(P) == 5
+    assert broker.replica_manager.partition("t", 0).transactions.in_epoch.number_of(P) == 5
     broker.lead("t", 3, leader_epoch=3)
-    assert broker.replica_manager.partition("t", 0).transactions.number_of(P) == -1
+    assert broker.replica_manager.partition("t", 0).transactions.in_epoch.number_of(P) == -1
 
 
 def test_a_duplicate_of_an_ended_transaction_has_the_first_answer(

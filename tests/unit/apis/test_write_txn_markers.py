@@ -201,7 +201,7 @@ def test_lower_epochs_are_refused(markers: Markers) -> None:
 def test_a_late_marker_of_an_earlier_transaction_has_no_effect(markers: Markers) -> None:
     write(markers)
     transactions = markers.broker.replica_manager.partition("t", 0).transactions
-    transactions._numbers[P] = 8
+    transactions.in_epoch._numbers[P] = 8
     assert markers.end(number=7) == [0]
     assert held(log_of(markers.broker)) == []
     assert markers.end(number=8) == [0]

@@ -126,9 +126,9 @@ def test_a_change_of_the_role_or_the_topic_during_the_reads_aborts_nothing(
 
 
 def test_mirrors_and_transactions_with_a_number_are_never_asked_about(story: Story) -> None:
-    story.partition.transactions._numbers[P] = 5
+    story.partition.transactions.in_epoch._numbers[P] = 5
     assert story.look(3) == 0
-    story.partition.transactions._numbers.clear()
+    story.partition.transactions.in_epoch._numbers.clear()
     log = story.partition._own_log
     log.config = replace(log.config, kbroker_mirror_source_cluster_id="source")
     assert story.look(3) == 0
