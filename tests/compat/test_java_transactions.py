@@ -23,13 +23,14 @@ PROGRAM = Path(__file__).parent / "java" / "Transactions.java"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.compat,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(300),
     with_kafka,
     with_jdk,
 ]
 
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     "transaction.state.log.num.partitions": "4",
     "offsets.topic.num.partitions": "4",
 }
@@ -38,9 +39,13 @@ _numbers = count(1)
 
 
 class Java:
-    """The Java program: one command a line, one line in return."""
+    """The Java program: one command a line, one line in return.
+
+    Commands have numbers. A test that is repeated after its deadline skips answers that the first run did not wait for.
+    """
 
     def __init__(self, bootstrap: str, home: Path) -> None:
+        self._sent = 0
         self._errors = home / "java.log"
         with self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
@@ -54,11 +59,16 @@ class Java:
     def __call__(self, command: str) -> str:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(command + "\n")
+        self._sent += 1
+        self.process.stdin.write(f"{self._sent} {command}\n")
         self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        assert answer, self._errors.read_text()[-3000:]
-        return answer.strip()
+        number = 0
+        while number != self._sent:
+            line = self.process.stdout.readline()
+            assert line, self._errors.read_text()[-3000:]
+            first, _, answer = line.strip().partition(" ")
+            number = int(first)
+        return answer
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -221,6 +231,89 @@ STORIES = {
         describe ID-new
         open e ID-e transaction.timeout.ms=999999999
         init e
+    """,
+    "several-at-once": """
+        open a ID-a
+        open b ID-b
+        init a
+        init b
+        begin a
+        begin b
+        send a T 0 a1
+        send b T 0 b1
+        send a T 0 a2
+        send b T 1 b2
+        list ID
+        producers T 0
+        offsets a T 1 ID-g
+        offsets b T 2 ID-g
+        commit b
+        describe ID-b
+        ends read_committed T
+        read read_committed T
+        abort a
+        describe ID-a
+        stored ID-g
+        ends read_committed T
+        read read_committed T
+        begin a
+        queue a T 0 a3
+        queue a T 1 a4
+        close a
+        describe ID-a
+        open c ID-a
+        init c
+        describe ID-a
+        read read_committed T
+        begin b
+        offsets b T 5 ID-g
+        close b
+        open d ID-b
+        init d
+        stored ID-g
+        producers T 1
+        begin d
+        send d none-such 0 v
+        abort d
+    """,
+    "a-timeout": """
+        open a ID transaction.timeout.ms=1000
+        init a
+        begin a
+        send a T 0 v1
+        offsets a T 1 ID-g
+        expired ID
+        describe ID
+        producers T 0
+        stored ID-g
+        send a T 0 late
+        commit a
+        abort a
+        read read_committed T
+        open b ID transaction.timeout.ms=1000
+        init b
+        begin b
+        send b T 0 v2
+        expired ID
+        offsets b T 3 ID-g
+        commit b
+        abort b
+        begin b
+        send b T 1 v3
+        commit b
+        describe ID
+        read read_committed T
+        open c ID transaction.timeout.ms=1000
+        init c
+        begin c
+        send c T 0 v4
+        expired ID
+        abort c
+        begin c
+        send c T 0 v5
+        expired ID
+        commit c
+        close c
     """,
     "operators-end-a-transaction": """
         open a ID

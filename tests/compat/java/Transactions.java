@@ -34,7 +34,7 @@ import org.apache.kafka.common.serialization.StringSerializer;
 import org.apache.kafka.common.utils.Exit;
 import org.apache.kafka.tools.TransactionsCommand;
 
-/** Runs transactions by Kafka's own clients: one command a line, answered by one line, its result or the name of its exception. */
+/** Runs transactions by Kafka's own clients: one numbered command a line, answered by one line, its result or the name of its exception. */
 class Transactions {
     private static final Map<String, KafkaProducer<String, String>> producers = new HashMap<>();
     private static final Map<String, KafkaConsumer<String, String>> members = new HashMap<>();
@@ -46,15 +46,16 @@ class Transactions {
         admin = Admin.create(Map.of("bootstrap.servers", bootstrap, "default.api.timeout.ms", "30000"));
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
+            String[] words = line.split(" ");
             String answer;
             try {
-                answer = run(line.split(" "));
+                answer = run(Arrays.copyOfRange(words, 1, words.length));
             } catch (Exception error) {
                 Throwable cause = error instanceof ExecutionException ? error.getCause() : error;
                 cause.printStackTrace();
                 answer = cause.getClass().getSimpleName();
             }
-            System.out.println(answer);
+            System.out.println(words[0] + " " + answer);
         }
         producers.values().forEach(producer -> producer.close(Duration.ZERO));
         members.values().forEach(member -> member.close(Duration.ZERO));
@@ -112,6 +113,11 @@ class Transactions {
                 TransactionDescription found = settled(name);
                 return found.state() + " epoch " + found.producerEpoch() + " timeout " + found.transactionTimeoutMs()
                     + " " + sorted(found.topicPartitions());
+            case "expired":
+                while (settled(name).state() == TransactionState.ONGOING) {
+                    Thread.sleep(50);
+                }
+                return "expired";
             case "list":
                 return list(words);
             case "producers":
