@@ -21,7 +21,7 @@ from kbroker.log.log_manager import LogManager
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate
 from kclient.wire.records import decode_batch
-from tests.kit.apache_kafka import CLASSPATH, ApacheKafka, running_kafka, with_kafka
+from tests.kit.apache_kafka import ApacheKafka, java, running_kafka, with_kafka
 from tests.kit.inline_cleaner import InlineCleaner, RecordedRounds
 from tests.kit.log_managers import Pool
 from tests.kit.logs import read_bytes
@@ -30,7 +30,7 @@ from tests.kit.waiting import eventually
 pytestmark = [pytest.mark.slow, pytest.mark.compat, with_kafka, pytest.mark.timeout(240)]
 
 KEYS = 60
-DUMP = ("java", "-Xmx128m", "-cp", CLASSPATH, "kafka.tools.DumpLogSegments")
+DUMP = java("128m", "kafka.tools.DumpLogSegments")
 CONFIG = LogConfig(
     cleanup_policy=("compact",), segment_bytes=20_000, min_cleanable_dirty_ratio=0.01
 )

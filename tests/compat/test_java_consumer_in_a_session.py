@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.kit.apache_kafka import CLASSPATH, with_kafka
+from tests.kit.apache_kafka import java, with_kafka
 from tests.kit.brokers import MakeCluster
 from tests.kit.waiting import eventually
 
@@ -54,8 +54,8 @@ def test_it_reads_on_where_it_was_when_the_broker_has_forgotten_its_session(
     with output.open("wb") as out, errors.open("wb") as err:
         consumer = subprocess.Popen(
             [
-                *("java", "-Xmx128m", f"-Dlog4j.configuration=file:{tmp_path}/log4j.properties"),
-                *("-cp", CLASSPATH, "org.apache.kafka.tools.consumer.ConsoleConsumer"),
+                *java("128m", f"-Dlog4j.configuration=file:{tmp_path}/log4j.properties"),
+                "org.apache.kafka.tools.consumer.ConsoleConsumer",
                 *("--bootstrap-server", cluster.bootstrap, "--topic", "t", "--from-beginning"),
                 *("--max-messages", str(ROUNDS * PER_ROUND)),
             ],

@@ -9,7 +9,7 @@ import pytest
 
 from kclient.wire import batches
 from kclient.wire.records import COMMIT, Record, encode_batch, encode_transaction_marker
-from tests.kit.apache_kafka import CLASSPATH, with_kafka
+from tests.kit.apache_kafka import java, with_kafka
 from tests.kit.record_batches import NOW_MS
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -25,7 +25,7 @@ def dumped(log: Path) -> str:
     """What DumpLogSegments prints of *log*."""
     result = subprocess.run(
         [
-            *("java", "-Xmx256m", "-cp", CLASSPATH, "kafka.tools.DumpLogSegments"),
+            *java("256m", "kafka.tools.DumpLogSegments"),
             *("--files", str(log), "--print-data-log", "--deep-iteration"),
         ],
         capture_output=True,

@@ -16,12 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from benchmarks.apache import CONNECT_FILE
 from kbroker.local import processes
 from kbroker.local.zookeeper import free_ports
-from tests.kit.apache_kafka import (
-    EXACTLY_ONCE_SETTINGS,
-    QUIET_JAVA,
-    with_kafka,
-    with_module,
-)
+from tests.kit.apache_kafka import EXACTLY_ONCE_SETTINGS, QUIET, java, with_kafka, with_module
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.waiting import eventually
 
@@ -74,7 +69,10 @@ class Workers:
         path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         with (self._home / f"worker-{port}.log").open("ab") as log:
             self._processes[port] = processes.start_bound_to_us(
-                [*QUIET_JAVA, "org.apache.kafka.connect.cli.ConnectDistributed", str(path)],
+                [
+                    *java("256m", QUIET, "org.apache.kafka.connect.cli.ConnectDistributed"),
+                    str(path),
+                ],
                 output=log,
             )
 

@@ -12,7 +12,7 @@ import pytest
 
 from kclient import Producer
 from kclient.admin.offset_csv import read_offsets
-from tests.kit.apache_kafka import CLASSPATH, with_kafka
+from tests.kit.apache_kafka import QUIET, java, with_kafka
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.cli import command_line
 from tests.kit.replicated import Observer
@@ -43,15 +43,14 @@ def cluster(module_clusters: MakeCluster) -> Cluster:
     )
 
 
-def java(tool: str, *words: str) -> list[str]:
+def tool_command(tool: str, *words: str) -> list[str]:
     """Return the command that runs one of Kafka's tools."""
-    quiet = "-Dlog4j.configuration=file:/dev/null"
-    return ["java", "-Xmx128m", quiet, "-cp", CLASSPATH, f"org.apache.kafka.tools.{tool}", *words]
+    return java("128m", QUIET, f"org.apache.kafka.tools.{tool}", *words)
 
 
 def run(cluster: Cluster, tool: str, *words: str) -> str:
     """Run a tool and return what it printed; it must succeed."""
-    command = java(tool, "--bootstrap-server", cluster.bootstrap, *words)
+    command = tool_command(tool, "--bootstrap-server", cluster.bootstrap, *words)
     done = subprocess.run(command, capture_output=True, text=True, timeout=90)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -122,7 +121,7 @@ def test_partitions_are_moved(cluster: Cluster, tmp_path: Path) -> None:
 
 def test_replicas_are_compared(cluster: Cluster) -> None:
     name = topic_on(cluster, [1, 2], [2, 3], records=10)
-    command = java(
+    command = tool_command(
         "ReplicaVerificationTool", "--broker-list", cluster.bootstrap, "--topics-include", name,
         "--time", "-2", "--report-interval-ms", "100",
     )  # fmt: skip
@@ -140,7 +139,7 @@ def test_replicas_are_compared(cluster: Cluster) -> None:
 def test_the_consumer_reads_from_its_rack_while_the_leader_stands_still(cluster: Cluster) -> None:
     records = 5000
     name = topic_on(cluster, [1, 2], records=records)
-    command = java(
+    command = tool_command(
         "consumer.ConsoleConsumer", "--bootstrap-server", cluster.bootstrap,
         "--topic", name, "--partition", "0", "--offset", "earliest",
         "--consumer-property", "client.rack=west",

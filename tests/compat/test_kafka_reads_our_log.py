@@ -21,7 +21,7 @@ from kbroker.log.claimed_log_dirs import ClaimedLogDirs
 from kbroker.log.log_manager import LogManager
 from kclient.wire.batches import parse
 from kclient.wire.records import ABORT
-from tests.kit.apache_kafka import CLASSPATH, with_kafka
+from tests.kit.apache_kafka import java, with_kafka
 from tests.kit.logs import append, batch_of, open_log, records
 from tests.kit.producer_batches import append_numbered
 from tests.kit.transactional_logs import marker, transactional
@@ -38,7 +38,7 @@ pytestmark = [
 def dump(*arguments: str) -> str:
     """Run DumpLogSegments and return its output."""
     done = subprocess.run(
-        ["java", "-Xmx128m", "-cp", CLASSPATH, "kafka.tools.DumpLogSegments", *arguments],
+        java("128m", "kafka.tools.DumpLogSegments", *arguments),
         capture_output=True,
         text=True,
         timeout=50,
@@ -148,7 +148,7 @@ class ApacheKafka:
             f"listeners=PLAINTEXT://{self.address}\noffsets.topic.replication.factor=1\n"
             "log.flush.offset.checkpoint.interval.ms=500\nzookeeper.session.timeout.ms=2000\n"
         )
-        command = ["java", "-Xmx256m", "-cp", CLASSPATH, "kafka.Kafka", str(settings)]
+        command = java("256m", "kafka.Kafka", str(settings))
         with self.output.open("ab") as output:
             self.process = start_bound_to_us(command, output=output)
 

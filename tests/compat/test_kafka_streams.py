@@ -18,7 +18,8 @@ from benchmarks.apache import STREAMS
 from kbroker.local import processes
 from tests.kit.apache_kafka import (
     EXACTLY_ONCE_SETTINGS,
-    QUIET_JAVA,
+    QUIET,
+    java,
     with_jdk,
     with_kafka,
     with_module,
@@ -48,7 +49,7 @@ def word_count(cluster: Cluster, home: Path, number: int) -> Iterator[subprocess
     with (home / f"streams-{number}.log").open("wb") as log:
         instance = processes.start_bound_to_us(
             [
-                *(*QUIET_JAVA, str(PROGRAM)),
+                *java("256m", QUIET, str(PROGRAM)),
                 *(cluster.bootstrap, "word-count", str(home / f"state-{number}")),
                 *("lines", "counts"),
             ],

@@ -16,7 +16,7 @@ import pytest
 from kbroker.local.processes import start_bound_to_us
 from kbroker.local.zookeeper import free_ports
 from kclient import AdminClient, Consumer, KafkaError, NewTopic, Producer, TopicPartition
-from tests.kit.apache_kafka import QUIET_JAVA, with_kafka
+from tests.kit.apache_kafka import QUIET, java, with_kafka
 from tests.kit.cli import environment_for
 from tests.kit.kclient_processes import KclientProcesses
 from tests.kit.waiting import eventually
@@ -49,7 +49,7 @@ class JavaBroker:
         home.mkdir()
         path = home / "server.properties"
         path.write_text(SETTINGS.format(id=number, port=port, home=home, zookeeper=zookeeper))
-        self._command = [*QUIET_JAVA, "kafka.Kafka", str(path)]
+        self._command = java("256m", QUIET, "kafka.Kafka", str(path))
         self._log = home / "broker.log"
         self.process: subprocess.Popen[bytes] | None = None
 

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 )
 
 from kclient.wire.batches import iterate
-from tests.kit.apache_kafka import CLASSPATH, ApacheKafka, running_kafka, with_kafka
+from tests.kit.apache_kafka import ApacheKafka, java, running_kafka, with_kafka
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.mirrors import Mirror, stored
 from tests.kit.waiting import eventually
@@ -228,7 +228,7 @@ def test_a_java_producer_to_a_mirror_fails_at_once_and_shows_why(
     client = AdminClient({"bootstrap.servers": west.bootstrap, "log_level": 0})
     topic = NewTopic("t", 1, 1, config={"kbroker.mirror.source.cluster.id": "there"})
     client.create_topics([topic])["t"].result(10)
-    command = ["java", f"-Dlog4j.configuration={logging.as_uri()}", "-cp", CLASSPATH]
+    command = java("128m", f"-Dlog4j.configuration={logging.as_uri()}")
     command += ["kafka.tools.ConsoleProducer", "--topic", "t"]
     command += ["--bootstrap-server", west.bootstrap, "--producer-property", "acks=all"]
     command += ["--producer-property", f"enable.idempotence={idempotent}"]

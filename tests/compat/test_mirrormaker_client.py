@@ -13,7 +13,7 @@ from confluent_kafka.admin import NewTopic
 
 from kclient.blocking import AdminClient
 from kclient.types import OffsetAndMetadata, TopicPartition
-from tests.kit.apache_kafka import CLASSPATH, with_kafka
+from tests.kit.apache_kafka import java, with_kafka
 from tests.kit.brokers import MakeCluster
 from tests.kit.mirrors import Mirror
 from tests.kit.waiting import eventually
@@ -39,7 +39,7 @@ SETTINGS = {
 def found(bootstrap: str, policy: str) -> list[str]:
     """Return the lines of the Java program."""
     done = subprocess.run(
-        ["java", "-Xmx256m", "-cp", CLASSPATH, str(PROGRAM), bootstrap, policy, "east", "billing"],
+        java("256m", str(PROGRAM), bootstrap, policy, "east", "billing"),
         capture_output=True,
         text=True,
         timeout=100,

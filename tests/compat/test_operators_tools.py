@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from tests.kit.apache_kafka import CLASSPATH, with_kafka
+from tests.kit.apache_kafka import java, with_kafka
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.operators import Operator, until_directories
 from tests.kit.replicated import Observer
@@ -55,14 +55,7 @@ def tool(cluster: Cluster, command: str, *arguments: str) -> str:
     """Run one of Kafka's tools; return its output."""
     done = subprocess.run(
         [
-            "java",
-            "-Xmx128m",
-            "-cp",
-            CLASSPATH,
-            command,
-            "--bootstrap-server",
-            cluster.bootstrap,
-            *arguments,
+            *java("128m", command, "--bootstrap-server", cluster.bootstrap, *arguments),
         ],
         capture_output=True,
         text=True,

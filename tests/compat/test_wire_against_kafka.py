@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tests.kit.apache_kafka import CLASSPATH, with_kafka
+from tests.kit.apache_kafka import java, with_kafka
 from tests.kit.wire_messages import MESSAGES, body, everything_set, structs, versions_of
 
 PROGRAM = Path(__file__).parent / "java" / "EchoMessages.java"
@@ -29,9 +29,8 @@ def test_kafkas_classes_read_our_bytes_and_write_the_same():
             for message in [everything_set(cls, version, ours=False), *drawn]:
                 ours = body(api, direction, version, message)
                 cases.append((f"{int(api)} {version} {direction}", ours, message))
-    classpath = CLASSPATH
     done = subprocess.run(
-        ["java", "-Xmx256m", "-cp", classpath, str(PROGRAM)],
+        java("256m", str(PROGRAM)),
         input="".join(f"{head} {ours.hex()}\n" for head, ours, _ in cases),
         capture_output=True,
         text=True,

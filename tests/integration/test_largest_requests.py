@@ -113,10 +113,16 @@ class Watched:
         self.base = self.memory("VmRSS")
 
     def settle(self) -> None:
-        """Wait until the broker has freed most of the request before, at most 5 s: a busy machine delays that."""
-        deadline = time.monotonic() + 5
-        while self.memory("VmRSS") - self.base > MEMORY // 2 and time.monotonic() < deadline:
+        """Wait until the broker has freed the request before: its memory is small, or has not fallen for 0.3 s.
+
+        The C library keeps some of what was freed.
+        """
+        lowest = self.memory("VmRSS")
+        deadline = time.monotonic() + 0.3
+        while lowest - self.base > MEMORY // 2 and time.monotonic() < deadline:
             time.sleep(0.05)
+            if (now := self.memory("VmRSS")) < lowest - (1 << 20):
+                lowest, deadline = now, time.monotonic() + 0.3
 
     def memory(self, which: str) -> int:
         """Resident bytes now (VmRSS), or the most since `/proc/PID/clear_refs` was written (VmHWM)."""

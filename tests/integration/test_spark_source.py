@@ -591,7 +591,9 @@ from pyspark.sql import SparkSession
 from spark_jobs.source import KbrokerDataSource
 
 bootstrap, topic, home = sys.argv[1:]
-spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+options = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+spark = builder.config("spark.driver.extraJavaOptions", options).getOrCreate()
 spark.dataSource.register(KbrokerDataSource)
 (
     spark.readStream.format("kbroker")

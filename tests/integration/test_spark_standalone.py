@@ -12,7 +12,7 @@ import pytest
 
 from kclient import AdminClient, NewTopic, Producer
 from tests.kit.brokers import MakeCluster
-from tests.kit.spark_standalone import spark_standalone
+from tests.kit.spark_standalone import SHORT_LIVED, spark_standalone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -51,6 +51,8 @@ def test_workers_without_our_packages_audit_with_a_packed_environment(
             *("--target-prefix", "copy.", "--out", str(tmp_path / "out"), "--complete"),
             *("--master", spark.master, "--environment", str(archive), "--no-self-test"),
             *("--conf", "spark.executor.memory=512m", "--conf", "spark.driver.host=127.0.0.1"),
+            *("--conf", f"spark.driver.extraJavaOptions={SHORT_LIVED}"),
+            *("--conf", f"spark.executor.extraJavaOptions={SHORT_LIVED}"),
         )
         assert done.returncode == 1, done.stdout + done.stderr
         found = [

@@ -22,9 +22,6 @@ from tests.kit.waiting import eventually
 
 JARS = apache.folder()
 CLASSPATH = f"{JARS}/*"
-QUIET_JAVA = ("java", "-Xmx256m", "-Dlog4j.configuration=file:/dev/null", "-cp", CLASSPATH)
-"""A command without its class or program; Kafka's clients log nothing."""
-
 EXACTLY_ONCE_SETTINGS = {
     "offsets.topic.replication.factor": "3",
     "offsets.topic.num.partitions": "2",
@@ -32,6 +29,22 @@ EXACTLY_ONCE_SETTINGS = {
     "transaction.state.log.num.partitions": "2",
 }
 """Of three kbrokers that serve an application with exactly_once, and of which one is killed at a time."""
+
+QUIET = "-Dlog4j.configuration=file:/dev/null"
+"""Kafka's classes log nothing."""
+
+
+def java(heap: str, *words: str) -> list[str]:
+    """Return the command that runs *words* (options, a class or a source file, its arguments) with Kafka's jars.
+
+    These processes live for seconds: without the optimising compiler and the collector's threads they take half as much
+    of the processor. Benchmarks do not use this.
+    """
+    return [
+        *("java", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+        *("-cp", CLASSPATH, *words),
+    ]
+
 
 with_kafka = pytest.mark.skipif(
     not apache.is_complete(JARS) or shutil.which("java") is None,
@@ -79,7 +92,7 @@ def running_kafka(
     }
     path = home / "server.properties"
     path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-    command = ["java", "-Xmx512m", "-cp", CLASSPATH, "kafka.Kafka", str(path)]
+    command = java("512m", "kafka.Kafka", str(path))
     with (home / "kafka.log").open("wb") as log:
         process = processes.start_bound_to_us(command, output=log)
     try:

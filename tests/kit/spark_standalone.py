@@ -17,6 +17,8 @@ from tests.kit.waiting import eventually
 
 HOME = Path(pyspark.__file__).parent
 MASTER = "org.apache.spark.deploy.master.Master"
+SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""Options of a JVM that ends after seconds: they halve its processor time."""
 WORKER = "org.apache.spark.deploy.worker.Worker"
 
 
@@ -63,6 +65,7 @@ def _daemon(name: str, *words: str, log: Path) -> Iterator[None]:
         "SPARK_HOME": str(HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED,
     } | {each: os.environ[each] for each in ("JAVA_HOME",) if each in os.environ}
     with log.open("wb") as stream:
         command = [str(HOME / "bin" / "spark-class"), name, *words]

@@ -83,7 +83,7 @@ def check_what_vanished(pair: RenumberedLive, first: Reconciliation, run: Reconc
 
 def test_no_verdict_rests_on_a_record_that_the_last_look_did_not_compare() -> None:
     looks, standing, vanished, verdicts = 0, 0, 0, set()
-    for seed in range(60 * SEEDS):
+    for seed in range(24 * SEEDS):
         changes = random.Random(seed).choice([1, 2, 9])
         pair, twin = (live(seed, looks_with_changes=changes) for _ in range(2))
         run = pair.audit(rounds=random.Random(seed).choice([0, 1, 2, 3]))
@@ -101,7 +101,7 @@ def test_no_verdict_rests_on_a_record_that_the_last_look_did_not_compare() -> No
 
 def test_later_looks_on_quiet_logs_find_what_a_full_audit_finds() -> None:
     replaced, vanished = 0, 0
-    for seed in range(60 * SEEDS):
+    for seed in range(24 * SEEDS):
         pair = live(seed, looks_with_changes=1, chance=0.7)
         run = pair.audit(rounds=2)
         standing = {TopicPartition(each.topic, each.partition) for each in run.settled.standing}

@@ -78,7 +78,7 @@ def test_no_verdict_of_later_looks_rests_on_what_neither_this_run_nor_an_earlier
     tmp_path: Path,
 ) -> None:
     looks, standing, carried, vanished, verdicts = 0, 0, 0, 0, set()
-    for seed in range(40 * SEEDS):
+    for seed in range(32 * SEEDS):
         rng = random.Random(seed)
         pair = start(seed, looks_with_changes=rng.choice([1, 2, 9]), chance=0.5)
         for number in range(1, RUNS + 1):
@@ -102,7 +102,7 @@ def test_no_verdict_of_later_looks_rests_on_what_neither_this_run_nor_an_earlier
 def test_later_looks_on_quiet_logs_find_what_a_full_audit_finds(tmp_path: Path) -> None:
     """The logs change until the end of the first look of the last run; then nothing does."""
     replaced = 0
-    for seed in range(40 * SEEDS):
+    for seed in range(32 * SEEDS):
         pair = start(seed, looks_with_changes=1, chance=0.5)
         out = tmp_path / str(seed)
         for number in range(1, RUNS):

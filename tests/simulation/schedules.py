@@ -8,7 +8,7 @@ from tests.simulation.batch import outcomes
 from tests.simulation.run import Result
 from tests.simulation.shrink import shrink
 
-SEEDS_PER_CHUNK = 60
+SEEDS_PER_CHUNK = 25
 CHUNKS = 8
 """Of each file."""
 

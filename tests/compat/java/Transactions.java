@@ -6,6 +6,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -127,6 +128,7 @@ class Transactions {
                         + " start " + state.currentTransactionStartOffset().orElse(-1)
                         + " coordinator " + state.coordinatorEpoch().isPresent());
                 }
+                Collections.sort(states);  // Apache Kafka lists them in the order of its hash map
                 return states.toString();
             case "cut":
                 return cut(name, words[2], words.length > 3 ? Integer.parseInt(words[3]) : null);
