@@ -30,6 +30,7 @@ def main(run: Callable[[], int] | None = None) -> None:
 def _run() -> int:
     import click
 
+    from kclient.extras import what_to_install
     from spark_jobs.verdict import ExitCode
 
     try:
@@ -43,7 +44,12 @@ def _run() -> int:
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
-    except Exception:
+    except Exception as problem:
+        if isinstance(problem, ModuleNotFoundError):
+            advice = what_to_install(problem, "kaudit", "audit")
+            if advice is not None:
+                click.echo(advice, err=True)
+                return ExitCode.INTERNAL
         import traceback
 
         with suppress(OSError):

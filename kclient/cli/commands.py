@@ -11,6 +11,17 @@ import click
 from kclient.cli.context import DEFAULT_TIMEOUT_S, Settings, list_settings
 from kclient.cli.output import FORMATS
 
+
+def _list_if_asked(
+    context: click.Context, _option: click.Parameter, pairs: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Print all settings for ``-X list`` and exit, with or without a command."""
+    if "list" in pairs:
+        list_settings()
+        context.exit()
+    return pairs
+
+
 _GLOBAL: list[Callable[[Any], Any]] = [
     click.option(
         "-b",
@@ -32,6 +43,7 @@ _GLOBAL: list[Callable[[Any], Any]] = [
         "pairs",
         multiple=True,
         metavar="NAME=VALUE",
+        callback=_list_if_asked,
         help="A client setting; -X list shows all.",
     ),
     click.option(
@@ -79,9 +91,6 @@ def _apply(settings: Settings, options: dict[str, Any]) -> None:
     settings.timeout = settings.timeout if timeout is None else timeout
     settings.quiet = options.pop("quiet") or settings.quiet
     settings.assume_yes = options.pop("assume_yes") or settings.assume_yes
-    if "list" in settings.pairs:
-        list_settings()
-        raise SystemExit(0)
 
 
 _MODULES = {

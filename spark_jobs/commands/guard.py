@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import click
 
+from kclient.extras import what_to_install
 from spark_jobs.verdict import ExitCode
 
 
@@ -36,7 +37,12 @@ def guarded(work: Callable[[], int], on_error: Callable[[int, str], None] | None
     except SparkNotStarted as problem:
         code, cause = ExitCode.INTERNAL, f"{problem}; this is not a verdict"
     except Exception as problem:
-        if "RangeUnreadable" in str(problem):
+        missing = isinstance(problem, ModuleNotFoundError) and what_to_install(
+            problem, "this command", "audit"
+        )
+        if missing:
+            code, cause = ExitCode.INTERNAL, missing
+        elif "RangeUnreadable" in str(problem):
             code, cause = ExitCode.UNREADABLE, _cause(str(problem))
         else:
             import traceback
