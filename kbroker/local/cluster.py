@@ -23,6 +23,12 @@ from kbroker.local.zookeeper import LocalError
 
 Progress = Callable[[str], None]
 
+
+def counted(count: int, noun: str) -> str:
+    """Return "1 broker" or "3 brokers"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 READY = b"READY broker.id="
 ZOOKEEPER_TIMEOUT = 30.0
 BROKER_TIMEOUT = 30.0
@@ -176,9 +182,11 @@ def _start_brokers(
     directory.save_cluster(cluster)
     missing = [b for b in cluster.brokers if not b.running]
     if running := len(cluster.brokers) - len(missing):
-        progress(f"{cluster.name}: {running} of {len(cluster.brokers)} brokers are running already")
+        progress(
+            f"{cluster.name}: {running} of {counted(len(cluster.brokers), 'broker')} running already"
+        )
     if missing:
-        progress(f"{cluster.name}: starting {len(missing)} brokers")
+        progress(f"{cluster.name}: starting {counted(len(missing), 'broker')}")
     started = time.monotonic()
     for broker in missing:
         home = directory.broker_home(cluster.name, broker)
@@ -300,7 +308,7 @@ def _chosen(directory: Directory, name: str | None) -> list[ClusterState]:
 def _stop_clusters(directory: Directory, clusters: list[ClusterState], progress: Progress) -> None:
     for cluster in clusters:
         running = [b.process for b in cluster.brokers if b.process and b.process.alive]
-        _stop_all(running, cluster.name, "brokers", progress)
+        _stop_all(running, cluster.name, "broker", progress)
         for broker in cluster.brokers:
             broker.process = None
         directory.save_cluster(cluster)
@@ -309,7 +317,7 @@ def _stop_clusters(directory: Directory, clusters: list[ClusterState], progress:
 def _stop_ensemble(directory: Directory, progress: Progress) -> None:
     servers = directory.ensemble()
     running = [s.process for s in servers if s.process and s.process.alive]
-    _stop_all(running, "ZooKeeper", "servers", progress)
+    _stop_all(running, "ZooKeeper", "server", progress)
     for server in servers:
         server.process = None
     if servers:
@@ -319,7 +327,7 @@ def _stop_ensemble(directory: Directory, progress: Progress) -> None:
 def _stop_all(running: list[ProcessIdentity], name: str, kind: str, progress: Progress) -> None:
     if not running:
         return
-    progress(f"{name}: stopping {len(running)} {kind}")
+    progress(f"{name}: stopping {counted(len(running), kind)}")
     with ThreadPoolExecutor(len(running)) as pool:
         gently = list(pool.map(lambda p: processes.stop(p, timeout=STOP_TIMEOUT), running))
     if killed := gently.count(False):

@@ -12,7 +12,7 @@ from threading import Event, Thread
 
 import pytest
 
-from kbroker.local.cluster import _start_brokers
+from kbroker.local.cluster import _start_brokers, counted
 from kbroker.local.processes import ProcessIdentity
 from kbroker.local.state import BrokerState, ClusterState, Directory, ServerState, checked_name
 from kbroker.local.zookeeper import LocalError, Server, free_ports
@@ -132,3 +132,7 @@ def test_a_broker_that_runs_and_is_not_ready_is_waited_for(tmp_path: Path) -> No
     waiting.join(30)
     assert has_returned.is_set()
     assert directory.clusters() == [cluster]
+
+
+def test_one_broker_is_singular() -> None:
+    assert [counted(n, "broker") for n in (0, 1, 3)] == ["0 brokers", "1 broker", "3 brokers"]
