@@ -113,6 +113,8 @@ def consume(
         if not as_member:
             values["enable.auto.commit"] = "false"
         printer = _Printer(write, count, idle_timeout)
+        if sys.stderr.isatty() and not settings.quiet:
+            printer.note_at_end = waiting_note(topics, spec)
         async with Consumer(config=values, reactor=reactor, **deserializers) as consumer:
             places = await _places(
                 consumer, topics, chosen, min(settings.timeout, _NO_SUCH_TOPIC_S)
@@ -132,6 +134,13 @@ def consume(
         return 0
 
     run(main)
+
+
+def waiting_note(topics: tuple[str, ...], spec: OffsetSpec) -> str:
+    """Return what a person at a terminal is shown when all records are printed and the command waits."""
+    skipped = spec.first.anchor is Anchor.END and not spec.first.number
+    older = "; -o start prints those that are there already" if skipped else ""
+    return f"waiting for new records of {', '.join(topics)} (Ctrl-C ends{older}; -e stops at the log ends)"
 
 
 _FOR_MEMBERS = (Anchor.START, Anchor.END, Anchor.STORED)
@@ -222,6 +231,8 @@ class _Printer:
         self._idle_timeout = idle_timeout
         self._stops: dict[TopicPartition, int] | None = None
         self.printed = 0
+        self.note_at_end: str | None = None
+        """A line for stderr when all records are printed, once."""
         self.broken = False
         """Whether writing polled records failed."""
 
@@ -249,8 +260,17 @@ class _Printer:
                 stream.flush()
                 self.broken = False
                 last = time.monotonic()
-            elif self._idle_timeout is not None and time.monotonic() - last > self._idle_timeout:
+                continue
+            if self.note_at_end is not None and self._at_end(consumer):
+                print_message(self.note_at_end)
+                self.note_at_end = None
+            if self._idle_timeout is not None and time.monotonic() - last > self._idle_timeout:
                 return
+
+    def _at_end(self, consumer: Any) -> bool:
+        """Return whether every assigned partition is consumed up to its high watermark."""
+        assigned = consumer.assignment()
+        return bool(assigned) and all(consumer.lag(tp) == 0 for tp in assigned)
 
     def _print(self, stream: Any, tp: TopicPartition, records: list[Any]) -> None:
         stop = None if self._stops is None else self._stops.get(tp)

@@ -22,6 +22,8 @@ from kclient.wire.errors import KafkaError
 
 FAILED, USAGE, UNREACHABLE, UNHEALTHY, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 124, 130
 DEFAULT_TIMEOUT_S = 10.0
+_NAME_THE_BROKERS = """\
+  -b HOST:PORT or KCLIENT_BOOTSTRAP_SERVERS names the brokers; `kbroker local env` prints those of a local cluster"""
 _PUT_AWAY_S = 5.0
 """Seconds that a command may take to end after Ctrl-C."""
 
@@ -206,6 +208,8 @@ def exit_code(result: Any) -> int:
     if isinstance(problem, KafkaError | ValueError | OSError):
         longer = " (-m SECONDS waits longer)" if isinstance(problem, KafkaTimeoutError) else ""
         print_message(f"kclient: {problem}{longer}")
+        if isinstance(problem, BootstrapError):
+            print_message(_NAME_THE_BROKERS)
         if isinstance(problem, BootstrapError | ConnectError):
             return UNREACHABLE
         if isinstance(problem, KafkaTimeoutError):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kclient.errors import Address, AttemptFailed, BootstrapError, ConnectError
+from kclient.errors import Address, AttemptFailed, BootstrapError, Cause, ConnectError
 from kclient.net.brokers import Brokers
 from kclient.net.connection import Connection
+
+_ZOOKEEPER_PORTS = (2181, 2182)
+"""The usual client ports, without and with TLS."""
 
 
 def bootstrap_id(index: int) -> int:
@@ -25,4 +28,21 @@ async def connect_to_first(brokers: Brokers, addresses: Sequence[Address]) -> Co
             return await brokers.connection(bootstrap_id(index), address)
         except ConnectError as problem:
             attempts.append(AttemptFailed(address, problem.cause, problem.detail))
-    raise BootstrapError(attempts)
+    raise BootstrapError(attempts, likely_mistake(attempts))
+
+
+def likely_mistake(attempts: Sequence[AttemptFailed]) -> str:
+    """Return the likely reason why these are not addresses of brokers, "" without a guess."""
+    for attempt in attempts:
+        if attempt.address.port in _ZOOKEEPER_PORTS:
+            return (
+                f"{attempt.address.port} is a port of ZooKeeper; clients connect to brokers, "
+                "by default on port 9092"
+            )
+    for attempt in attempts:
+        if attempt.cause in (Cause.CLOSED, Cause.NOT_KAFKA):
+            return (
+                f"a listener with TLS answers as {attempt.address} does; "
+                "kclient needs a PLAINTEXT listener"
+            )
+    return ""

@@ -249,7 +249,7 @@ class Cluster:
                 if isinstance(late, _OutOfTime):
                     cause = self.last_problem
                     raise KafkaTimeoutError(
-                        f"{what}: gave up after {timeout:g} s" + (f": {cause}" if cause else "")
+                        f"{what}: gave up after {timeout:.3g} s" + (f": {cause}" if cause else "")
                     ) from cause
             except KafkaError as failed:
                 problem = failed

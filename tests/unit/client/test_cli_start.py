@@ -8,9 +8,15 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from twisted.python.failure import Failure
 
 from kclient.cli.commands import kclient
+from kclient.cli.consume import waiting_note
+from kclient.cli.context import UNREACHABLE, exit_code
+from kclient.cli.offset_spec import parse_offsets
+from kclient.errors import Address, AttemptFailed, BootstrapError, Cause
 from kclient.extras import what_to_install
+from kclient.net.bootstrap import likely_mistake
 
 
 @pytest.mark.parametrize("words", [["-X", "list"], ["topic", "list", "-X", "list"]])
@@ -54,3 +60,53 @@ def test_a_command_without_its_extra_prints_one_line(
 def test_a_missing_module_of_our_own_is_no_missing_extra() -> None:
     problem = ModuleNotFoundError("No module named 'kclient.nope'", name="kclient.nope")
     assert what_to_install(problem, "kclient", "avro") is None
+
+
+# --- no broker
+
+
+@pytest.mark.parametrize(
+    ("port", "cause", "guess"),
+    [
+        (2181, Cause.CLOSED, "2181 is a port of ZooKeeper; clients connect to brokers"),
+        (2181, Cause.REFUSED, "2181 is a port of ZooKeeper"),
+        (9093, Cause.CLOSED, "a listener with TLS answers as b:9093 does"),
+        (443, Cause.NOT_KAFKA, "a listener with TLS answers as b:443 does"),
+    ],
+)
+def test_the_likely_mistake_about_an_address_is_named(port: int, cause: Cause, guess: str) -> None:
+    attempts = [
+        AttemptFailed(Address("a", 9092), Cause.DNS),
+        AttemptFailed(Address("b", port), cause),
+    ]
+    assert guess in likely_mistake(attempts)
+
+
+def test_there_is_no_guess_about_brokers_that_are_down() -> None:
+    assert not likely_mistake([AttemptFailed(Address("a", 9092), Cause.REFUSED)])
+
+
+def test_an_unreachable_cluster_names_the_ways_to_name_the_brokers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    problem = BootstrapError([AttemptFailed(Address("localhost", 9092), Cause.REFUSED)])
+    assert exit_code(Failure(problem)) == UNREACHABLE
+    shown = capsys.readouterr().err
+    assert "localhost:9092: connection refused" in shown
+    assert all(
+        n in shown for n in ("-b HOST:PORT", "KCLIENT_BOOTSTRAP_SERVERS", "kbroker local env")
+    )
+
+
+# --- the end of a topic
+
+
+@pytest.mark.parametrize(
+    ("offset", "names_start"), [("end", True), ("start", False), ("-3", False)]
+)
+def test_the_note_at_the_end_has_the_option_for_older_records(
+    offset: str, names_start: bool
+) -> None:
+    note = waiting_note(("t", "u"), parse_offsets(offset, now_ms=0))
+    assert note.startswith("waiting for new records of t, u ")
+    assert ("-o start" in note) is names_start
