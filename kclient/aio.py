@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from twisted.internet.defer import Deferred
 
 from kclient.producer.transaction import Transaction
+from kclient.standard_logging import use_standard_logging
 
 T = TypeVar("T")
 
@@ -101,6 +102,7 @@ class _AwaitableClient:
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         keywords.setdefault("reactor", _reactor())
+        use_standard_logging()
         self._client = type(self)._kind(*args, **keywords)
 
     def __getattr__(self, name: str) -> Any:

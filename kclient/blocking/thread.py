@@ -22,6 +22,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.python.failure import Failure
 
 from kclient.errors import ClientClosed, KafkaTimeoutError
+from kclient.standard_logging import use_standard_logging
 
 T = TypeVar("T")
 
@@ -45,6 +46,7 @@ class ReactorThread:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.reactor: Any = _new_reactor()
+        use_standard_logging()
         started = threading.Event()
         self.reactor.callWhenRunning(started.set)
         self.thread = threading.Thread(

@@ -33,9 +33,9 @@ from kclient.consumer.partitions import Partitions
 from kclient.errors import ConsumerLeftGroup, KafkaError
 from kclient.net.answers import error_of
 from kclient.net.cluster import Cluster
-from kclient.net.metadata import ClusterMetadata
+from kclient.net.metadata import ClusterMetadata, TopicMetadata
 from kclient.types import TopicPartition
-from kclient.wire.errors import for_code
+from kclient.wire.errors import ErrorCode, for_code
 
 CallbackRunner = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs a listener's method, in the thread that the API requires."""
@@ -91,6 +91,8 @@ class GroupSubscription:
         self._wake = wake
         self._report = report
         self._topics: set[str] = set()
+        self._unknown: set[str] = set()
+        """Subscribed topics that do not exist, each logged once."""
         self._pattern: re.Pattern[str] | None = None
         self._listener: RebalanceListener | None = None
         self._callbacks: deque[tuple[Callable[[], Awaitable[None]], Deferred[None]]] = deque()
@@ -191,9 +193,22 @@ class GroupSubscription:
             topic = metadata.topics.get(name)
             if topic is not None and topic.error_code and not for_code(topic.error_code).retriable:
                 self._report(("topic", name), error_of(topic.error_code, f"topic {name!r}"))
+            self._warn_if_unknown(name, topic)
         self.member.topics_changed(
             self._matching(metadata), lambda name: len(metadata.partitions(name) or ())
         )
+
+    def _warn_if_unknown(self, name: str, topic: TopicMetadata | None) -> None:
+        """Log once that a topic does not exist: the consumer waits for it, and polls return nothing until then."""
+        if topic is None or topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            self._unknown.discard(name)
+        elif name not in self._unknown:
+            self._unknown.add(name)
+            self.log.warn(
+                "topic {name!r} does not exist: group {group} has no records of it until it is created",
+                name=name,
+                group=self._config.group_id,
+            )
 
     # --- callbacks of the membership
 

@@ -47,6 +47,9 @@ from kclient.wire.versions import ApiKey
 
 T = TypeVar("T")
 
+_FAILURES_TO_LOG = 2
+"""The first failed Metadata request is often raised to the caller. The second is one of a series, logged once."""
+
 
 class Cluster:
     """Connections, metadata and routing of one client.
@@ -288,6 +291,8 @@ class Cluster:
         except KafkaError as problem:
             self.last_problem = problem
             self._failures += 1
+            if self._failures == _FAILURES_TO_LOG and not self.closed:
+                self.log.warn("{problem}\n  retrying", problem=problem)
             if self.metadata.version and not self.closed:
                 self._stale = False
                 self.update_soon()
