@@ -5,6 +5,8 @@ Each pair is a name and two histories: the first one is right, the second one br
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.checker.building import Story
@@ -47,6 +49,33 @@ def asked(made: Story, offset: int) -> Story:
 def replaced() -> Story:
     """A transaction is open while a second producer gets its transactional id."""
     return story(1).init(p=1)
+
+
+def with_offset(made: Story, txn: str, offset: int, outcome: str = "ok", *, p: int = 0) -> Story:
+    """Make a transaction without records, with an offset of the group."""
+    return made.begin(txn, p=p).offsets(txn, {"in-0": offset}, p=p).commit(txn, outcome, p=p)
+
+
+def zombie(txn: str, offset: int) -> Story:
+    """A producer sends an offset, then a newer one with its transactional id commits offset 7."""
+    made = story(1).commit("one").begin(txn).offsets(txn, {"in-0": offset})
+    return with_offset(made.init(p=1), "three", 7, p=1)
+
+
+def three(*, last: int) -> Story:
+    """Offset 5, perhaps 3, and 9 of a newer producer; then the group is asked."""
+    made = with_offset(with_offset(story(1).commit("one"), "two", 5), "three", 3, "open")
+    return asked(read(with_offset(made.init(p=1), "four", 9, p=1), (0, 1)), last)
+
+
+def overlapping(first: Callable[..., Story], second: Callable[..., Story]) -> Story:
+    """Do both, a commit and a third producer, while a second producer waits for its transactional id."""
+    made = story(1)
+    waiting = made.event(1, "invoke", "init_transactions", {"id": "x"})
+    for one in (first, second):
+        one(made, p=2) if one is Story.init else one(made, "one")
+    made.event(1, "ok", "init_transactions", {"id": "x"}, op=waiting.i)
+    return made
 
 
 PAIRS: dict[str, tuple[Story, set[str], Story]] = {
@@ -94,6 +123,21 @@ PAIRS: dict[str, tuple[Story, set[str], Story]] = {
         read(two("fail"), (3, 3)),
         {"aborted-read"},
         read(two("fail"), (0, 1), (1, 2), (3, 3)),
+    ),
+    "an abort that was answered after an attempt to commit aborts": (
+        read(story(1).commit("one", "info").abort("one")),
+        {"aborted-read"},
+        read(story(1).commit("one", "info").abort("one"), (0, 1)),
+    ),
+    "a commit that is attempted again may have succeeded before": (
+        read(story(1).commit("one", "info").view((0, 1), to=1).commit("one"), (0, 1)),
+        {"early-read"},
+        read(story(1).view((0, 1), to=1).commit("one", "info").commit("one"), (0, 1)),
+    ),
+    "a commit that is attempted again may have succeeded before its producer was replaced": (
+        read(story(1).commit("one", "info").init(p=1).commit("one"), (0, 1)),
+        {"fenced-commit"},
+        read(story(1).init(p=1).commit("one", "info").commit("one"), (0, 1)),
     ),
     "of an unknown outcome: nothing": (
         read(two("info"), (3, 3)),
@@ -155,6 +199,33 @@ PAIRS: dict[str, tuple[Story, set[str], Story]] = {
         asked(read(
             story(2, txn="two", begin=2, p=1, on=across("open").init(p=1))
             .offsets("two", {"in-0": 9}, p=1).commit("two", p=1), (0, 1), (2, 2)), 7),
+    ),
+    "a smaller offset does not arrive after its producer was replaced": (
+        three(last=9),
+        {"commit-regress"},
+        three(last=5),
+    ),
+    "a smaller offset that was committed while the larger one was under way may be the last": (
+        asked(read(story(2, txn="two", begin=2, on=story(1).offsets("one", {"in-0": 4}).commit("one", "open"))
+                   .offsets("two", {"in-0": 2}).commit("two"), (0, 1), (2, 2)), 2),
+        {"commit-regress"},
+        asked(read(story(2, txn="two", begin=2, on=story(1).offsets("one", {"in-0": 2}).commit("one"))
+                   .offsets("two", {"in-0": 4}).commit("two", "open"), (0, 1), (2, 2)), 2),
+    ),
+    "offsets of which the commit failed do not arrive": (
+        asked(read(with_offset(with_offset(story(1).commit("one"), "two", 3, "fail"), "three", 7), (0, 1)), 7),
+        {"aborted-offsets", "commit-regress"},
+        asked(read(with_offset(with_offset(story(1).commit("one"), "two", 3, "fail"), "three", 7), (0, 1)), 3),
+    ),
+    "offsets of a producer that was replaced do not arrive": (
+        asked(read(zombie("two", 3).commit("two", "open"), (0, 1)), 7),
+        {"fenced-commit", "commit-regress"},
+        asked(read(zombie("two", 3).commit("two", "open"), (0, 1)), 3),
+    ),
+    "aborted records of an older producer may lie behind those of a newer one": (
+        read(story(2, txn="two", p=1, on=story(1, begin=5).init(p=1)).commit("two", p=1), (0, 2)),
+        {"transaction-order"},
+        read(story(2, txn="two", p=1, on=story(1, begin=5).commit("one").init(p=1)).commit("two", p=1), (0, 2), (5, 1)),
     ),
     "records of a producer are in the order of its transactions": (
         read(two(), (0, 1), (1, 2), (3, 3)),
@@ -224,9 +295,14 @@ PAIRS: dict[str, tuple[Story, set[str], Story]] = {
         asked(read(story(1).offsets("one", {"in-0": 7}).init(p=1).commit("one", "open")), 7),
     ),
     "a producer without an answer to its beginning replaces none for certain": (
-        read(story(1).init(p=1, outcome="open").commit("one"), (0, 1)),
+        read(story(1).init(p=1, outcome="info").commit("one"), (0, 1)),
         {"fenced-commit"},
         read(story(1).init(p=1, outcome="ok").commit("one"), (0, 1)),
+    ),
+    "the first answer to a later producer counts": (
+        read(overlapping(Story.commit, Story.init), (0, 1)),
+        {"fenced-commit"},
+        read(overlapping(Story.init, Story.commit), (0, 1)),
     ),
     "another transactional id replaces none": (
         read(story(1).init(p=1, id="y").commit("one"), (0, 1)),
