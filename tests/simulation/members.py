@@ -274,6 +274,7 @@ class Member(Peer):
         elif self._judge(error):
             self.member_id, self.generation = answer.member_id, answer.generation_id
             rules.joined(self.group, begun_in, self.generation, self.member_id, answer.leader)
+            self.stable = False  # until the assignment is there: without an answer it joins again, as clients do
             await self._sync(node, answer)
         else:
             await self.pause(*PAUSE)
