@@ -182,9 +182,9 @@ def _start_brokers(
     directory.save_cluster(cluster)
     missing = [b for b in cluster.brokers if not b.running]
     if running := len(cluster.brokers) - len(missing):
-        progress(
-            f"{cluster.name}: {running} of {counted(len(cluster.brokers), 'broker')} running already"
-        )
+        verb = "is" if running == 1 else "are"
+        all_brokers = counted(len(cluster.brokers), "broker")
+        progress(f"{cluster.name}: {running} of {all_brokers} {verb} running already")
     if missing:
         progress(f"{cluster.name}: starting {counted(len(missing), 'broker')}")
     started = time.monotonic()
