@@ -156,10 +156,8 @@ class Flow:
         self._target_epochs: dict[TopicPartition, int] = {}
         """Per source partition, the target's leader epoch at the last read of its log end."""
         target.on_change(lambda _metadata: self._check_target_epochs())
-        for cluster in (
-            source,
-            target,
-        ):  # new metadata may show a leader for a partition without one
+        # New metadata may show a leader for a partition without one.
+        for cluster in (source, target):
             cluster.on_change(lambda _metadata: self.send_requests())
 
     def _new_locator(self) -> ReadsLogEnds:

@@ -314,9 +314,8 @@ class LogDir:
         """Replace checkpoints (by file name), unless later ones are there. Slow; any thread."""
         with self._write_lock:
             starts = files.get(offset_checkpoint_file.LOG_START_OFFSETS)
-            if (
-                starts is not None
-            ):  # the copy first: an entry that only one of the two has does not count
+            if starts is not None:
+                # The copy first: an entry that only one of the two has does not count.
                 files = {offset_checkpoint_file.LOG_START_OFFSETS_COPY: starts, **files}
             for name, offsets in files.items():
                 if self._last_write.get(name, 0) > number:

@@ -155,9 +155,8 @@ def load(
 
 
 def _clear_leftovers(disk: Disk, directory: str, names: set[str]) -> None:
-    for name in sorted(
-        names
-    ):  # one order, whatever the process: a simulated schedule is repeatable
+    # Sorted: the order of a set depends on the process, and a simulated schedule is repeatable.
+    for name in sorted(names):
         if name.endswith(_LEFTOVERS):
             unlink_if_there(disk, f"{directory}/{name}")
 

@@ -278,9 +278,8 @@ class SegmentReplacement:
             if pair is batches:
                 self._disk.rename(*pair)
             else:
-                with suppress(
-                    FileNotFoundError
-                ):  # one that was rebuilt is written by the next flush
+                # An index that was rebuilt is written by the next flush.
+                with suppress(FileNotFoundError):
                     self._disk.rename(*pair)
         self.segment.renamed(suffix)
 

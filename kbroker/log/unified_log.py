@@ -678,10 +678,8 @@ class UnifiedLog:
                 modified_ms=self._disk.modified_ms,
             )
         except OSError as error:
-            if error.errno in (
-                errno.EMFILE,
-                errno.ENFILE,
-            ):  # not a fault of the disk: tried again later
+            # Without file descriptors it is tried again later: the disk has no fault.
+            if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise KafkaStorageError(f"retention of {self.directory}: {error}") from error
             raise self._fence(error) from error
         if not count:

@@ -223,8 +223,7 @@ class KafkaPythonClient:
 
         try:
             self._producer.close(0.5)
-        except (
-            KafkaTimeoutError
-        ):  # it waits for what is under way and then leaves its thread running
+        except KafkaTimeoutError:
+            # It waited for what is under way, and leaves its thread running.
             self._producer._sender.force_close()
         self._consumer.close()

@@ -353,9 +353,8 @@ def test_each_answer_is_that_of_apache_kafka(
             topic if word == "T" else word.replace("ID", f"id-{topic}") for word in words
         )
         answer, expected = ours(command), theirs(command)
-        if (
-            words[0] == "stored"
-        ):  # Apache Kafka answers EndTxn before its group coordinator has the offsets
+        if words[0] == "stored":
+            # Apache Kafka answers EndTxn before its group coordinator has the offsets.
             deadline = time.monotonic() + 5
             while answer != expected and time.monotonic() < deadline:
                 expected = theirs(command)

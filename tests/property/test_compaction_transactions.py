@@ -454,9 +454,8 @@ def test_rounds_keep_the_last_committed_record_of_each_key_and_show_nothing_abor
             if rng.random() < 0.3:
                 step()
                 world.check()
-        for _ in range(
-            rng.choice([0, 0, 3])
-        ):  # not flushed: their entries of the index are in memory
+        # Not flushed: their entries of the index are in memory.
+        for _ in range(rng.choice([0, 0, 3])):
             world.append()
         world.replicated()
         world.map_bytes = 24 * rng.choice([5, 20, 100])
@@ -471,9 +470,8 @@ def test_rounds_keep_the_last_committed_record_of_each_key_and_show_nothing_abor
         world.checkpoint = before  # as after a crash before the checkpoint
         again = world.clean()
         world.check()
-        if (
-            again == end and not is_disturbed
-        ):  # else another batch may be the last one of a producer
+        # Elsewhere another batch may be the last one of a producer.
+        if again == end and not is_disturbed:
             assert world.held() == once
         if again is not None:
             world.check_whole(again)

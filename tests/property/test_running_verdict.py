@@ -96,9 +96,8 @@ def test_1_2_3_the_state_is_a_join_of_what_was_read_over_restarts(data: st.DataO
     verdict = RunningVerdict(starts, limit=100)
     read: Logs = {key: [] for key in whole}
     for batch in data.draw(batches(whole)):
-        if data.draw(
-            st.booleans()
-        ):  # the process ended; Spark repeats a micro-batch that it did not commit
+        if data.draw(st.booleans()):
+            # The process ended; Spark repeats a micro-batch that it did not commit.
             half = RunningVerdict.from_json(json.loads(saved[-1]), limit=100, now=0.0)
             half.apply(batch, 0.0)
             verdict = RunningVerdict.from_json(json.loads(saved[-1]), limit=100, now=0.0)

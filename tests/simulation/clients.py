@@ -145,9 +145,8 @@ class Clients:
     def create(self, topic: str, partitions: int, kinds: tuple[str, ...] = ()) -> None:
         if topic not in self._administration:
             losses = self.observer.losses
-            if (
-                topic not in self.topics
-            ):  # else the request is refused, and the settings stay as they are
+            # The request for a topic that exists is refused, and the settings stay as they are.
+            if topic not in self.topics:
                 for kind, topics in (("unclean", losses.unclean), ("flushed", losses.flushed)):
                     (topics.add if kind in kinds else topics.discard)(topic)
             self.observer.deletes |= "short" in kinds

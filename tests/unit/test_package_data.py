@@ -18,11 +18,8 @@ def test_every_data_file_of_a_package_matches_a_pattern_of_package_data() -> Non
     }
     left_out = []
     for path in (each for name in PACKAGES for each in (ROOT / name).rglob("*")):
-        if not path.is_file() or path.suffix in (
-            ".py",
-            ".pyc",
-            ".so",
-        ):  # the build adds what it compiled
+        # The build adds what it compiled (.so).
+        if not path.is_file() or path.suffix in (".py", ".pyc", ".so"):
             continue
         package = path.parent
         while not (package / "__init__.py").exists():

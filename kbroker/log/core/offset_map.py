@@ -47,9 +47,8 @@ class OffsetMap:
         digest = blake2b(key, digest_size=16).digest()
         position, found = self._find(digest)
         if not found:
-            if (
-                self.size >= self.slots - 1
-            ):  # one stays empty: it ends the search for a key that is not there
+            # One slot stays empty: it ends the search for a key that is not there.
+            if self.size >= self.slots - 1:
                 raise IndexError(f"the offset map is full with {self.size} keys")
             self.size += 1
         _ENTRY.pack_into(self._table, position, digest, offset + 1)
