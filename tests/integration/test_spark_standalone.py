@@ -12,7 +12,8 @@ import pytest
 
 from kclient import AdminClient, NewTopic, Producer
 from tests.kit.brokers import MakeCluster
-from tests.kit.spark_standalone import SHORT_LIVED, spark_standalone
+from tests.kit.jvm import SHORT_LIVED
+from tests.kit.spark_standalone import spark_standalone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

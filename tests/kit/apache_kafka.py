@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from benchmarks import apache
 from kbroker.local import processes
 from kbroker.local.zookeeper import free_ports
+from tests.kit.jvm import SHORT_LIVED
 from tests.kit.waiting import eventually
 
 JARS = apache.folder()
@@ -35,15 +36,8 @@ QUIET = "-Dlog4j.configuration=file:/dev/null"
 
 
 def java(heap: str, *words: str) -> list[str]:
-    """Return the command that runs *words* (options, a class or a source file, its arguments) with Kafka's jars.
-
-    These processes live for seconds: without the optimising compiler and the collector's threads they take half as much
-    of the processor. Benchmarks do not use this.
-    """
-    return [
-        *("java", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-        *("-cp", CLASSPATH, *words),
-    ]
+    """Return the command that runs *words* (options, a class or a source file, its arguments) with Kafka's jars."""
+    return ["java", f"-Xmx{heap}", *SHORT_LIVED.split(), "-cp", CLASSPATH, *words]
 
 
 with_kafka = pytest.mark.skipif(

@@ -13,12 +13,11 @@ from typing import NamedTuple
 import pyspark
 
 from kbroker.local.zookeeper import free_ports
+from tests.kit.jvm import SHORT_LIVED
 from tests.kit.waiting import eventually
 
 HOME = Path(pyspark.__file__).parent
 MASTER = "org.apache.spark.deploy.master.Master"
-SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""Options of a JVM that ends after seconds: they halve its processor time."""
 WORKER = "org.apache.spark.deploy.worker.Worker"
 
 
