@@ -32,16 +32,12 @@ class OffsetCommit:
     ) -> OffsetCommitResponse:
         """Answer when the offsets are in ZooKeeper."""
         response = OffsetCommitResponse()
-
-        def begin_topic(name: str) -> list[OffsetCommitResponsePartition]:
-            response.topics.append(OffsetCommitResponseTopic(name))
-            return response.topics[-1].partitions
-
+        topics = response.topics
         commits, answers = await known_partitions(
             request.topics,
             self._metadata,
             context.turns.slice(),
-            begin_topic=begin_topic,
+            add_topic=lambda name, found: topics.append(OffsetCommitResponseTopic(name, found)),
             answer_to=OffsetCommitResponsePartition,
         )
         try:

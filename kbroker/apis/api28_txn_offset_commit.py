@@ -38,16 +38,12 @@ class TxnOffsetCommit:
     ) -> TxnOffsetCommitResponse:
         """Answer when the offsets are pending in ZooKeeper."""
         response = TxnOffsetCommitResponse()
-
-        def begin_topic(name: str) -> list[TxnOffsetCommitResponsePartition]:
-            response.topics.append(TxnOffsetCommitResponseTopic(name))
-            return response.topics[-1].partitions
-
+        topics = response.topics
         commits, answers = await known_partitions(
             request.topics,
             self._metadata,
             context.turns.slice(),
-            begin_topic=begin_topic,
+            add_topic=lambda name, found: topics.append(TxnOffsetCommitResponseTopic(name, found)),
             answer_to=TxnOffsetCommitResponsePartition,
         )
         transaction = TransactionalCommit(

@@ -45,18 +45,19 @@ async def known_partitions(
     metadata: MetadataCache,
     share: Slice,
     *,
-    begin_topic: Callable[[str], list[Answer]],
+    add_topic: Callable[[str, list[Answer]], None],
     answer_to: Callable[[int], Answer],
 ) -> tuple[list[tuple[str, int, OffsetCommit]], list[Answer]]:
     """Return the commits of partitions that *metadata* knows, and their answers; the other answers get an error.
 
-    *begin_topic* adds a topic to the response and returns the list of its partitions; *answer_to* makes the answer for
-    a partition index.
+    *add_topic* adds a topic to the response, with the list of its answers, which grows; *answer_to* makes the answer
+    for a partition index.
     """
     commits: list[tuple[str, int, OffsetCommit]] = []
     answers: list[Answer] = []
     for topic in topics:
-        answered = begin_topic(topic.name)
+        answered: list[Answer] = []
+        add_topic(topic.name, answered)
         known = metadata.topic(topic.name)
         for asked in topic.partitions:
             if share.is_over():

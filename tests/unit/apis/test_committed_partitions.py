@@ -42,14 +42,10 @@ class Answered:
                 topics,
                 metadata,
                 turns.slice(),
-                begin_topic=self._begin_topic,
+                add_topic=lambda name, answers: self.response.append((name, answers)),
                 answer_to=OffsetCommitResponsePartition,
             )
         )
-
-    def _begin_topic(self, name: str) -> list[OffsetCommitResponsePartition]:
-        self.response.append((name, []))
-        return self.response[-1][1]
 
 
 def test_each_partition_is_answered_and_those_that_exist_are_committed() -> None:
