@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -15,9 +14,9 @@ from mirrormaker.shared_direction import LEAVE, SharedDirection, WholeDirection
 from mirrormaker.topics import Plan, Topic
 from mirrormaker.worker_registry import workers_path
 from mirrormaker.workers import WorkerState
-from tests.simulation.clock import Process, Scheduler
-from tests.simulation.network import Wires
-from tests.simulation.zookeeper import Ensemble, client_of
+from tests.kit.stepped_zookeeper import SteppedZooKeeper
+from tests.simulation.clock import Process
+from tests.simulation.zookeeper import client_of
 
 CONFIG = MirrorConfig.of(
     {
@@ -34,13 +33,11 @@ SOURCE = {"orders": Topic(2), "new": Topic(1)}
 EVERY = {TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("new", 0)}
 
 
-class World:
+class World(SteppedZooKeeper):
     """A simulated ZooKeeper, and a process that is the only worker."""
 
     def __init__(self) -> None:
-        self.scheduler = Scheduler()
-        rng = Random(1)
-        self.ensemble = Ensemble(self.scheduler, rng, Wires(self.scheduler, rng))
+        super().__init__()
         self.process = Process(self.scheduler, "worker", Random(1))
         self.changes = 0
         self.direction = SharedDirection(
@@ -60,16 +57,6 @@ class World:
 
     def _changed(self) -> None:
         self.changes += 1
-
-    def until(self, done: Callable[[], bool], seconds: float = 20.0) -> None:
-        end = self.scheduler.now + seconds
-        while not done():
-            assert self.scheduler.step(end) is not False, "it did not happen"
-
-    def pass_time(self, seconds: float) -> None:
-        end = self.scheduler.now + seconds
-        while self.scheduler.step(end) is not False:
-            pass
 
     @property
     def is_registered(self) -> bool:
@@ -91,7 +78,7 @@ def test_a_worker_copies_nothing_before_it_is_registered_and_then_its_share() ->
     assert direction.share(PLAN, SOURCE) == set()
     assert not direction.is_elected
     assert not direction.copies_groups
-    world.until(lambda: world.changes > 0)
+    world.run(lambda: world.changes > 0)
     assert direction.share(PLAN, SOURCE) == EVERY, (
         "the only worker is elected: also what is unmarked"
     )
@@ -102,17 +89,17 @@ def test_a_worker_copies_nothing_before_it_is_registered_and_then_its_share() ->
 def test_a_worker_that_compares_no_topics_leaves_and_comes_back_with_the_next_comparison() -> None:
     world = World()
     direction = world.direction
-    world.until(lambda: direction.workers.state is WorkerState.MEMBER)
+    world.run(lambda: direction.workers.state is WorkerState.MEMBER)
     world.pass_time(LEAVE - world.scheduler.now - 1)
     direction.update_registration({})
     world.pass_time(0.9)
     assert world.is_registered
     world.pass_time(0.2)
     direction.update_registration({})
-    world.until(lambda: not world.is_registered)
+    world.run(lambda: not world.is_registered)
     assert not direction.copies_groups
     assert direction.share(PLAN, SOURCE) == set(), "it had no share before"
     direction.compared()
     direction.update_registration({})
-    world.until(lambda: direction.workers.state is WorkerState.MEMBER)
+    world.run(lambda: direction.workers.state is WorkerState.MEMBER)
     assert world.is_registered

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -15,9 +14,9 @@ from kbroker.zk.client import ZooKeeperClient
 from mirrormaker.settings import LinkSettings
 from mirrormaker.worker_registry import PUBLISH_INTERVAL, WorkerRegistry, workers_path
 from mirrormaker.workers import Workers, WorkerSettings, WorkerState, group_of
-from tests.simulation.clock import Process, Scheduler
-from tests.simulation.network import Wires
-from tests.simulation.zookeeper import ZOOKEEPER, Ensemble, ZkConnection, client_of
+from tests.kit.stepped_zookeeper import SteppedZooKeeper
+from tests.simulation.clock import Process
+from tests.simulation.zookeeper import ZOOKEEPER, ZkConnection, client_of
 
 TIMEOUT = 6.0
 PATH = workers_path("theSource")
@@ -69,25 +68,9 @@ class Worker:
         return [int(each.worker_id, 16) for each in self.workers.members]
 
 
-class World:
-    def __init__(self) -> None:
-        self.scheduler = Scheduler()
-        rng = Random(1)
-        self.wires = Wires(self.scheduler, rng)
-        self.ensemble = Ensemble(self.scheduler, rng, self.wires)
-
+class World(SteppedZooKeeper):
     def worker(self, number: int, group: str = "orders") -> Worker:
         return Worker(self, number, group)
-
-    def until(self, done: Callable[[], bool], seconds: float = 60.0) -> None:
-        end = self.scheduler.now + seconds
-        while not done():
-            assert self.scheduler.step(end) is not False, "it did not happen"
-
-    def pass_time(self, seconds: float) -> None:
-        end = self.scheduler.now + seconds
-        while self.scheduler.step(end) is not False:
-            pass
 
     @property
     def znodes(self) -> list[str]:
@@ -101,71 +84,71 @@ def world() -> World:
 
 def test_workers_find_each_other_and_the_oldest_is_elected(world: World) -> None:
     one = world.worker(1)
-    world.until(lambda: one.seen == [1])
+    world.run(lambda: one.seen == [1])
     two = world.worker(2)
-    world.until(lambda: one.seen == two.seen == [1, 2])
+    world.run(lambda: one.seen == two.seen == [1, 2])
     assert (one.workers.is_elected, two.workers.is_elected) == (True, False)
     assert len(world.znodes) == 2
 
 
 def test_a_killed_worker_is_left_out_when_its_session_expires(world: World) -> None:
     one, two = world.worker(1), world.worker(2)
-    world.until(lambda: len(one.seen) == len(two.seen) == 2)
+    world.run(lambda: len(one.seen) == len(two.seen) == 2)
     one.process.kill()
     one.connections[-1].process_died()
-    world.until(lambda: two.seen == [2], TIMEOUT + 1)
+    world.run(lambda: two.seen == [2], TIMEOUT + 1)
     assert two.workers.is_elected
 
 
 def test_a_worker_that_stops_is_left_out_at_once(world: World) -> None:
     one, two = world.worker(1), world.worker(2)
-    world.until(lambda: len(one.seen) == len(two.seen) == 2)
+    world.run(lambda: len(one.seen) == len(two.seen) == 2)
     Deferred.fromCoroutine(one.registry.stop())
-    world.until(lambda: two.seen == [2], 0.5)
+    world.run(lambda: two.seen == [2], 0.5)
 
 
 def test_an_expired_session_is_followed_by_a_registration_with_the_same_id(world: World) -> None:
     one, two = world.worker(1), world.worker(2)
-    world.until(lambda: len(one.seen) == len(two.seen) == 2)
+    world.run(lambda: len(one.seen) == len(two.seen) == 2)
     before = one.changes
     session = one.connections[-1].session
     assert session is not None
     world.ensemble.end(session)
-    world.until(lambda: one.workers.state is WorkerState.CUT_OFF)
+    world.run(lambda: one.workers.state is WorkerState.CUT_OFF)
     assert one.changes > before
-    world.until(lambda: one.seen == two.seen == [2, 1])
+    world.run(lambda: one.seen == two.seen == [2, 1])
 
 
 def test_a_worker_that_is_cut_off_knows_it_before_its_znode_is_gone(world: World) -> None:
     one, two = world.worker(1), world.worker(2)
-    world.until(lambda: len(one.seen) == len(two.seen) == 2)
+    world.run(lambda: len(one.seen) == len(two.seen) == 2)
     world.pass_time(TIMEOUT)
-    world.wires.block(1, ZOOKEEPER)
+    world.ensemble.wires.block(1, ZOOKEEPER)
     one.connections[-1].unreachable()
-    world.until(lambda: one.workers.state is WorkerState.CUT_OFF)
+    world.run(lambda: one.workers.state is WorkerState.CUT_OFF)
     assert len(world.znodes) == 2
-    world.until(lambda: two.seen == [2])
-    world.wires.unblock(1, ZOOKEEPER)
+    world.run(lambda: two.seen == [2])
+    world.ensemble.wires.unblock(1, ZOOKEEPER)
     one.connections[-1].reachable()
-    world.until(lambda: one.seen == two.seen == [2, 1])
+    world.run(lambda: one.seen == two.seen == [2, 1])
 
 
 def test_a_session_that_outlives_an_outage_needs_no_second_registration(world: World) -> None:
     one = world.worker(1)
-    world.until(lambda: one.seen == [1])
+    world.run(lambda: one.seen == [1])
     znodes = world.znodes
     world.ensemble.stop()
-    world.until(lambda: one.workers.state is WorkerState.CUT_OFF)
+    world.run(lambda: one.workers.state is WorkerState.CUT_OFF)
     world.ensemble.start()
-    world.until(lambda: one.seen == [1])
+    world.run(lambda: one.seen == [1])
     assert world.znodes == znodes
 
 
 def test_a_registration_with_an_unknown_outcome_is_read_back(world: World) -> None:
     one = Worker(world, 1, "orders")
-    world.until(lambda: bool(one.connections) and one.connections[-1].live)
+    world.run(lambda: bool(one.connections) and one.connections[-1].live)
     one.connections[-1].lose_next_reply = True
-    world.until(lambda: one.seen == [1])
+    world.run(lambda: one.seen == [1])
     world.pass_time(3 * TIMEOUT)
     assert one.seen == [1]
     assert len(world.znodes) == 1
@@ -173,52 +156,52 @@ def test_a_registration_with_an_unknown_outcome_is_read_back(world: World) -> No
 
 def test_a_worker_registers_again_when_an_operator_deletes_its_znode(world: World) -> None:
     one = world.worker(1)
-    world.until(lambda: one.seen == [1])
+    world.run(lambda: one.seen == [1])
     (name,) = world.znodes
     world.ensemble.remove(f"{PATH}/{name}")
-    world.until(lambda: bool(world.znodes) and world.znodes != [name])
-    world.until(lambda: one.seen == [1])
+    world.run(lambda: bool(world.znodes) and world.znodes != [name])
+    world.run(lambda: one.seen == [1])
 
 
 def test_a_worker_that_leaves_comes_back_when_it_can(world: World) -> None:
     one, two = world.worker(1), world.worker(2)
-    world.until(lambda: len(one.seen) == len(two.seen) == 2)
+    world.run(lambda: len(one.seen) == len(two.seen) == 2)
     one.registry.leave()
     assert one.workers.state is WorkerState.CUT_OFF
-    world.until(lambda: two.seen == [2], 1.0)
+    world.run(lambda: two.seen == [2], 1.0)
     world.pass_time(3 * TIMEOUT)
     assert (one.seen, two.seen, len(world.znodes)) == ([], [2], 1)
     one.registry.leave()
     assert len([line for line in one.lines if "leaves" in line]) == 1
     one.registry.come_back()
-    world.until(lambda: one.seen == two.seen == [2, 1])
+    world.run(lambda: one.seen == two.seen == [2, 1])
 
 
 def test_a_worker_waits_for_zookeeper_and_reports_it(world: World) -> None:
     world.ensemble.stop()
     one = world.worker(1)
-    world.until(lambda: bool(one.lines))
+    world.run(lambda: bool(one.lines))
     assert one.lines == ["no ZooKeeper server of zk:1 answers; nothing is copied"]
     world.ensemble.start()
-    world.until(lambda: one.seen == [1])
+    world.run(lambda: one.seen == [1])
 
 
 def test_counts_are_written_when_they_changed_and_not_too_often(world: World) -> None:
     one = world.worker(1)
-    world.until(lambda: one.seen == [1])
+    world.run(lambda: one.seen == [1])
     path = f"{PATH}/{world.znodes[0]}"
 
     def stored() -> Any:
         return json.loads(world.ensemble.tree[path].data).get("partitions")
 
     one.registry.publish({"partitions": 3})
-    world.until(lambda: stored() == 3)
+    world.run(lambda: stored() == 3)
     one.registry.publish({"partitions": 4})
     world.pass_time(1.0)
     assert stored() == 3
     world.pass_time(PUBLISH_INTERVAL)
     one.registry.publish({"partitions": 4})
-    world.until(lambda: stored() == 4)
+    world.run(lambda: stored() == 4)
     version = world.ensemble.tree[path].version
     world.pass_time(2 * PUBLISH_INTERVAL)
     one.registry.publish({"partitions": 4})
@@ -229,7 +212,7 @@ def test_counts_are_written_when_they_changed_and_not_too_often(world: World) ->
 def test_a_worker_with_other_settings_is_reported_once(world: World) -> None:
     one = world.worker(1)
     other = world.worker(2, group="payments")
-    world.until(lambda: other.seen == [2] and bool(one.lines))
+    world.run(lambda: other.seen == [2] and bool(one.lines))
     world.worker(3)
-    world.until(lambda: one.seen == [1, 3])
+    world.run(lambda: one.seen == [1, 3])
     assert one.lines == ["0000000000000002 has other settings and copies for itself"]
