@@ -19,11 +19,11 @@ from tests.simulation.zookeeper import Ensemble
 
 
 class SteppedZooKeeper:
-    """The ensemble with the persistent paths of a cluster, and the clock."""
+    """The ensemble with the persistent paths of a cluster, and the clock. Delays are those of *rng*."""
 
-    def __init__(self) -> None:
+    def __init__(self, rng: Random | None = None) -> None:
         self.scheduler = Scheduler()
-        rng = Random(1)
+        rng = rng or Random(1)
         self.ensemble = Ensemble(self.scheduler, rng, Wires(self.scheduler, rng))
         for path in PERSISTENT_PATHS:
             if path not in self.ensemble.tree:

@@ -14,7 +14,7 @@ may be visible, and not before an effective one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -32,13 +32,13 @@ from kbroker.coordinator.group.core.commits import OffsetCommit
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group.transactional_offsets import TransactionalCommit
 from kbroker.zk import znodes
-from kbroker.zk.znodes import PERSISTENT_PATHS
+from kclient.net.waiting import as_deferred
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import KafkaError
 from tests.kit.groups import LIMITS
-from tests.simulation.clock import Process, Scheduler
-from tests.simulation.network import Wires
-from tests.simulation.zookeeper import Ensemble, ZkConnection, client_of
+from tests.kit.stepped_zookeeper import SteppedZooKeeper
+from tests.simulation.clock import Process
+from tests.simulation.zookeeper import ZkConnection, client_of
 
 STATE = znodes.partition_state_path(OFFSETS_TOPIC, 0)
 PENDING = "/transactions/pending"
@@ -96,19 +96,15 @@ class Broker:
             no_successor_at=lambda _partition, _leader_epoch: -inf,
         )
         self.coordinator._transactional._at_once = story.offsets_at_once
-        Deferred.fromCoroutine(_result(zk.start(60))).addErrback(lambda _: None)
+        as_deferred(zk.start(60)).addErrback(lambda _: None)
 
 
-class Story:
+class Story(SteppedZooKeeper):
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         self.offsets_at_once = self.rng.choice([1, 2, 300])
         """Offsets that one multi of a marker sets."""
-        self.scheduler = Scheduler()
-        self.ensemble = Ensemble(self.scheduler, self.rng, Wires(self.scheduler, self.rng))
-        for path in PERSISTENT_PATHS:
-            if path not in self.ensemble.tree:
-                self.ensemble.put(path)
+        super().__init__(self.rng)
         assignment = znodes.TopicAssignment(uuid4(), {0: znodes.ReplicaAssignment((1, 2))})
         self.ensemble.put(znodes.topic_path(OFFSETS_TOPIC), znodes.encode_topic(assignment))
         self.ensemble.trail(self.rng.choice([0.0, 0.5]))
@@ -126,16 +122,11 @@ class Story:
         self.questions: list[tuple[Deferred[tuple[ErrorCode, int]], tuple[ErrorCode, int]]] = []
         self.counts: Counter[str] = Counter()
         self.brokers[1].coordinator.on_election(0, 0)
-        self.run(0.5)
+        self.pass_time(0.5)
 
     def state(self) -> bytes:
         state = znodes.PartitionState(self.leader, self.leader_epoch, (self.leader,), 1)
         return znodes.encode_partition_state(state)
-
-    def run(self, seconds: float) -> None:
-        end = self.scheduler.now + seconds
-        while self.scheduler.step(end) is not False:
-            pass
 
     def broker(self) -> Broker:
         """Return the leader, mostly."""
@@ -171,7 +162,7 @@ class Story:
         self.plain.append(commit)
         wanted = [("t", partition, OffsetCommit(commit.value)) for partition in commit.partitions]
         committing = self.broker().coordinator.commit("g", wanted)
-        Deferred.fromCoroutine(_result(committing)).addBoth(self.request(commit))
+        as_deferred(committing).addBoth(self.request(commit))
 
     def commit_in_transaction(self) -> None:
         producer_id = self.rng.choice([5, 6])
@@ -200,7 +191,7 @@ class Story:
         committing = broker.coordinator.commit_in_transaction(
             "g", wanted, asked, partial(self.verify, broker.process, transaction)
         )
-        Deferred.fromCoroutine(_result(committing)).addBoth(self.request(commit))
+        as_deferred(committing).addBoth(self.request(commit))
 
     def copy_arrives(self) -> None:
         """Send a request of a decided transaction again: it has no effect, and leaves nothing behind."""
@@ -211,7 +202,7 @@ class Story:
 
     def fetch(self) -> None:
         effective = self.effective()
-        fetching = Deferred.fromCoroutine(_result(self.fetched()))
+        fetching = Deferred.fromCoroutine(self.fetched())
         fetching.addCallbacks(self.check_fetched, lambda _: None, (effective,))
         fetching.addErrback(self.failed.append)
 
@@ -316,7 +307,7 @@ class Story:
         self.broker().connections[-1].broken()
 
     def change_isr(self) -> None:
-        self.ensemble._commit(("set", STATE, self.state(), 0, self.ensemble._next_zxid()))
+        self.write(STATE, self.state())
 
     def fail_over(self) -> None:
         """Elect the other broker, or the same one again; the former leader gets the news late, or never."""
@@ -419,13 +410,13 @@ class Story:
         chosen = self.rng.choices([a for a, _ in actions], [weight for _, weight in actions])[0]
         self.counts[chosen.__name__] += 1
         chosen()
-        self.run(self.rng.choice([0.0, 0.0, 0.003, 0.01, 0.05, 0.5]))
+        self.pass_time(self.rng.choice([0.0, 0.0, 0.003, 0.01, 0.05, 0.5]))
         assert not self.failed, self.failed
 
     def come_to_rest(self) -> None:
         for broker in self.brokers.values():
             broker.process.resume()
-        self.run(15.0)
+        self.pass_time(15.0)
         for transaction in self.open.values():
             if transaction is not None and transaction.is_commit is None:
                 transaction.is_commit = False
@@ -434,7 +425,7 @@ class Story:
         self.brokers[3 - self.leader].coordinator.on_resignation(0)
         for _ in range(60):
             self.send_marker()
-            self.run(1.0)
+            self.pass_time(1.0)
             if not any(self.open.values()):
                 break
         assert not any(self.open.values()), "a transaction does not end"
@@ -449,7 +440,7 @@ class Story:
         self.check_fetched(stable, self.effective())
         for _ in range(20):
             self.fetch()
-            self.run(1.0)
+            self.pass_time(1.0)
         pending = self.brokers[self.leader].coordinator._shards.partitions[0].pending
         assert not pending._by_group
         assert not pending._questions
@@ -465,10 +456,6 @@ def _code(failure: Any) -> ErrorCode:
     failure.trap(KafkaError)
     code: ErrorCode = failure.value.code
     return code
-
-
-async def _result(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable
 
 
 def play(seed: int) -> Story:
