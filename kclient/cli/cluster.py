@@ -10,6 +10,7 @@ import click
 from kclient.cli.commands import with_settings
 from kclient.cli.context import FAILED, UNHEALTHY, Settings, admin_client, print_message, run
 from kclient.cli.elect_leaders import elect_leaders
+from kclient.cli.help import Group
 from kclient.cli.output import show
 from kclient.types import TopicPartition
 
@@ -27,12 +28,18 @@ _LOOK_S = 0.5
 """Seconds between two checks of `health --watch`."""
 
 
-@click.group()
+@click.group(cls=Group)
 def cluster() -> None:
     """Inspect the cluster as a whole."""
 
 
-@cluster.command("health")
+@cluster.command(
+    "health",
+    examples=(
+        "kclient cluster health",
+        "kclient cluster health -e -m 120",
+    ),
+)
 @click.option("-w", "--watch", is_flag=True, help="Show every change until the timeout of -m.")
 @click.option(
     "-e",
@@ -114,7 +121,10 @@ def _show_health(settings: Settings, found: Health) -> None:
         click.echo(f"{name + ':' if name else '':<{width}}{text}".rstrip())
 
 
-@cluster.command("brokers")
+@cluster.command(
+    "brokers",
+    examples=("kclient cluster brokers",),
+)
 @with_settings
 def brokers(settings: Settings) -> None:
     """List the brokers (the controller marked *) with the partitions that each holds and leads.
@@ -158,7 +168,13 @@ def _report_down_brokers(topics: Mapping[str, TopicMetadata], live: Collection[i
         print_message(f"kclient: down, and not listed: broker {', '.join(map(str, absent))}")
 
 
-@cluster.command("log-dirs")
+@cluster.command(
+    "log-dirs",
+    examples=(
+        "kclient cluster log-dirs",
+        "kclient cluster log-dirs -t orders --replicas",
+    ),
+)
 @click.option("--broker", "nodes", type=int, multiple=True, help="Only these brokers.")
 @click.option("-t", "--topic", "topics", multiple=True, help="Only replicas of these topics.")
 @click.option("-r", "--replicas", is_flag=True, help="A row per replica, not per directory.")

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from kclient.cli.context import DEFAULT_TIMEOUT_S, Settings, list_settings
+from kclient.cli.help import GlobalOption, Group
 from kclient.cli.output import FORMATS
 
 
@@ -29,6 +30,7 @@ _GLOBAL: list[Callable[[Any], Any]] = [
         "--bootstrap-servers",
         "--brokers",
         "bootstrap",
+        cls=GlobalOption,
         help="Bootstrap servers: host:port,... (or KCLIENT_BOOTSTRAP_SERVERS).",
     ),
     click.option(
@@ -36,6 +38,7 @@ _GLOBAL: list[Callable[[Any], Any]] = [
         "--command-config",
         "files",
         multiple=True,
+        cls=GlobalOption,
         help="Client properties file (Java names).",
     ),
     click.option(
@@ -44,6 +47,7 @@ _GLOBAL: list[Callable[[Any], Any]] = [
         multiple=True,
         metavar="NAME=VALUE",
         callback=_list_if_asked,
+        cls=GlobalOption,
         help="A client setting; -X list shows all.",
     ),
     click.option(
@@ -51,18 +55,32 @@ _GLOBAL: list[Callable[[Any], Any]] = [
         "row_format",
         type=click.Choice(FORMATS),
         default=None,
+        cls=GlobalOption,
         help="Format of rows.",
     ),
-    click.option("-J", "--json", "as_json", is_flag=True, help="The same as --format json."),
+    click.option(
+        "-J", "--json", "as_json", is_flag=True, cls=GlobalOption, help="The same as --format json."
+    ),
     click.option(
         "-m",
         "--timeout",
         type=float,
         default=None,
-        help=f"Timeout of the contact with the cluster, in seconds (default {DEFAULT_TIMEOUT_S:g}).",
+        metavar="SECONDS",
+        cls=GlobalOption,
+        help=f"Timeout of the contact with the cluster (default {DEFAULT_TIMEOUT_S:g}).",
     ),
-    click.option("-q", "--quiet", is_flag=True, help="Print no messages beside the data."),
-    click.option("-y", "--yes", "assume_yes", is_flag=True, help="Do not ask for confirmation."),
+    click.option(
+        "-q", "--quiet", is_flag=True, cls=GlobalOption, help="Print no messages beside the data."
+    ),
+    click.option(
+        "-y",
+        "--yes",
+        "assume_yes",
+        is_flag=True,
+        cls=GlobalOption,
+        help="Do not ask for confirmation.",
+    ),
 ]
 
 
@@ -105,7 +123,7 @@ _MODULES = {
 }
 
 
-class _Lazy(click.Group):
+class _Lazy(Group):
     """Imports a module of commands only when one of its commands is used, for a fast start."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -123,7 +141,12 @@ class _Lazy(click.Group):
 
 
 @click.group(
-    cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=_Lazy,
+    examples=(
+        "kclient -b localhost:9092 topic list",
+        "kclient consume orders -o start -e --bootstrap-server localhost:9092",
+    ),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(package_name="kbroker", prog_name="kclient")
 @click.pass_context
@@ -133,5 +156,5 @@ def kclient(context: click.Context, /, **options: Any) -> None:
     _apply(context.obj, options)
 
 
-for _option in reversed(_GLOBAL):
+for _option in _GLOBAL:
     _option(kclient)

@@ -14,13 +14,21 @@ import click
 from kclient.cli.commands import with_settings
 from kclient.cli.context import Settings, print_message, run
 from kclient.cli.formats import formatter
+from kclient.cli.help import Command
 from kclient.cli.offset_spec import Anchor, Bound, OffsetSpec, parse_offsets
 from kclient.types import TopicPartition
 
 _DECODERS = ("bytes", "avro", "json", "hex")
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "kclient consume orders -o start -e",
+        r"kclient consume orders -o @-1h -f '%t %p %o %k=%v\n'",
+        "kclient consume orders -g billing -n 100",
+    ),
+)
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @click.option(
     "-o",
@@ -62,7 +70,8 @@ _DECODERS = ("bytes", "avro", "json", "hex")
     "--idle-timeout",
     type=float,
     default=None,
-    help="Stop after this many seconds without a record.",
+    metavar="SECONDS",
+    help="Stop after this time without a record.",
 )
 @with_settings
 def consume(

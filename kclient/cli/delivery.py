@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from twisted.internet.defer import Deferred
-from twisted.python.failure import Failure
-
 from kclient.errors import BufferExhausted, KafkaError, KafkaTimeoutError
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+    from twisted.python.failure import Failure
+
     from kclient.producer.producer import Producer
 
 MOST_UNDELIVERED = 50_000
@@ -56,6 +56,9 @@ class Deliveries:
 
     async def send(self, records: Iterable[Given]) -> None:
         """Send *records* as fast as they are delivered; return before their last acknowledgements."""
+        # Imported here, so that `kclient --help` does not import Twisted.
+        from twisted.internet.defer import Deferred
+
         for each in records:
             if self.sent - self.delivered - self.failed >= self._most:
                 self._waiter = Deferred()

@@ -8,12 +8,20 @@ import click
 
 from kclient.cli.commands import with_settings
 from kclient.cli.context import FAILED, Settings, admin_client, print_message, run
+from kclient.cli.help import Command
 from kclient.cli.output import show
 from kclient.cli.topic_spec import parse_topic
 from kclient.types import TopicPartition
 
 
-@click.command("elect-leaders")
+@click.command(
+    "elect-leaders",
+    cls=Command,
+    examples=(
+        "kclient cluster elect-leaders",
+        "kclient cluster elect-leaders --election-type unclean -t orders:0",
+    ),
+)
 @click.option(
     "--election-type",
     type=click.Choice(["preferred", "unclean"]),

@@ -17,18 +17,31 @@ from kclient.cli.context import (
     run,
 )
 from kclient.cli.group_offsets import delete_offsets, export, import_, reset_offsets
+from kclient.cli.help import Group
 from kclient.cli.offset_spec import Anchor, parse_offsets
 from kclient.cli.output import show
 from kclient.types import TopicPartition
 
 
-@click.group()
+@click.group(cls=Group)
 def group() -> None:
     """Inspect consumer groups, their members and lag; change their offsets."""
 
 
-@group.command("list")
-@click.option("-s", "--state", "states", multiple=True)
+@group.command(
+    "list",
+    examples=(
+        "kclient group list",
+        "kclient group list --state Empty --state Dead",
+    ),
+)
+@click.option(
+    "-s",
+    "--state",
+    "states",
+    multiple=True,
+    help="Only groups in this state: Stable, Empty, Dead, PreparingRebalance, CompletingRebalance.",
+)
 @with_settings
 def list_(settings: Settings, states: tuple[str, ...]) -> None:
     """List groups."""
@@ -50,7 +63,13 @@ def list_(settings: Settings, states: tuple[str, ...]) -> None:
     run(main)
 
 
-@group.command("describe")
+@group.command(
+    "describe",
+    examples=(
+        "kclient group describe billing",
+        "kclient group describe billing --members",
+    ),
+)
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...")
 @click.option("--members", is_flag=True, help="Show members instead of offsets.")
 @click.option("--state", "state", is_flag=True, help="Show the state instead of offsets.")
@@ -150,7 +169,13 @@ async def _show_offsets(settings: Settings, admin: Any, described: Any) -> None:
     show(await _offset_rows(admin, described), columns, settings.format)
 
 
-@group.command("lag")
+@group.command(
+    "lag",
+    examples=(
+        "kclient group lag",
+        "kclient group lag billing shipping",
+    ),
+)
 @click.argument("names", nargs=-1, metavar="[GROUP...]")
 @with_settings
 def lag(settings: Settings, names: tuple[str, ...]) -> None:
@@ -179,7 +204,13 @@ def lag(settings: Settings, names: tuple[str, ...]) -> None:
     run(main)
 
 
-@group.command("seek")
+@group.command(
+    "seek",
+    examples=(
+        "kclient group seek billing --to @-1h",
+        "kclient group seek billing --to start --topic orders --execute",
+    ),
+)
 @click.argument("name", metavar="GROUP")
 @click.option(
     "--to", "target", required=True, help="start, end, an offset, or @time (as in consume -o)."
@@ -247,7 +278,10 @@ def seek(
     run(main)
 
 
-@group.command("delete")
+@group.command(
+    "delete",
+    examples=("kclient group delete billing",),
+)
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...")
 @with_settings
 def delete(settings: Settings, names: tuple[str, ...]) -> None:

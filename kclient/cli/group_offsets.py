@@ -27,6 +27,7 @@ from kclient.admin.offset_resets import (
 )
 from kclient.cli.commands import with_settings
 from kclient.cli.context import FAILED, Settings, admin_client, print_message, run
+from kclient.cli.help import Command
 from kclient.cli.output import show
 from kclient.cli.time_spec import parse_datetime, parse_duration, time_text
 from kclient.cli.topic_spec import parse_topic
@@ -88,7 +89,14 @@ class _Request:
 # --- reset-offsets, import
 
 
-@click.command("reset-offsets")
+@click.command(
+    "reset-offsets",
+    cls=Command,
+    examples=(
+        "kclient group reset-offsets billing -t orders:0,1 --to-datetime 2026-11-23T20:00:00",
+        "kclient group reset-offsets billing --all-topics --to-earliest --execute",
+    ),
+)
 @click.argument("names", nargs=-1, metavar="[GROUP...]")
 @_all_groups
 @_topic_option(required=False)
@@ -151,7 +159,14 @@ def reset_offsets(
     _run_reset(settings, _Request(groups, execute, target, None if all_topics else topics))
 
 
-@click.command("import")
+@click.command(
+    "import",
+    cls=Command,
+    examples=(
+        "kclient group import before.csv billing",
+        "kclient group import before.csv --execute",
+    ),
+)
 @click.argument("path", metavar="FILE")
 @click.argument("names", nargs=-1, metavar="[GROUP...]")
 @_run_options
@@ -398,7 +413,11 @@ def _show_changes(
 # --- delete-offsets
 
 
-@click.command("delete-offsets")
+@click.command(
+    "delete-offsets",
+    cls=Command,
+    examples=("kclient group delete-offsets billing -t orders",),
+)
 @click.argument("name", metavar="GROUP")
 @_topic_option(required=True)
 @with_settings
@@ -443,7 +462,14 @@ def delete_offsets(settings: Settings, name: str, texts: tuple[str, ...]) -> Non
 # --- export
 
 
-@click.command("export")
+@click.command(
+    "export",
+    cls=Command,
+    examples=(
+        "kclient group export billing --file before.csv",
+        "kclient group export --all-groups",
+    ),
+)
 @click.argument("names", nargs=-1, metavar="[GROUP...]")
 @_all_groups
 @click.option("--file", "path", metavar="FILE", help="The file to write; default: stdout.")

@@ -8,10 +8,11 @@ import click
 
 from kclient.cli.commands import with_settings
 from kclient.cli.context import Settings, admin_client, run
+from kclient.cli.help import Command
 from kclient.cli.output import show, table
 
 
-@click.command()
+@click.command(cls=Command, examples=("kclient info", "kclient info -B -J"))
 @click.option("-B", "only_brokers", is_flag=True, help="Show only the brokers.")
 @click.option("-i", "--internal", is_flag=True, help="Include internal topics.")
 @with_settings

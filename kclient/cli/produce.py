@@ -10,30 +10,44 @@ from kclient.cli.commands import with_settings
 from kclient.cli.context import FAILED, Settings, print_message, run
 from kclient.cli.delivery import Deliveries, Given
 from kclient.cli.formats import from_envelope, unescaped
+from kclient.cli.help import Command
 from kclient.cli.line_template import Line, LineTemplate
-from kclient.cli.stdin import LineBatches
 
 _DELIVERY_TIMEOUT_S = 120.0
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        r"printf 'ann:1\nbob:2\n' | kclient produce orders -K :",
+        "kclient consume orders -o start -e | kclient produce copy --input json",
+    ),
+)
 @click.argument("topic")
 @click.argument(
     "paths", nargs=-1, type=click.Path(exists=True, dir_okay=False), metavar="[FILE...]"
 )
-@click.option("-p", "--partition", type=int, default=None)
+@click.option("-p", "--partition", type=int, help="The partition of every record; default: by key.")
 @click.option("-k", "--key", default=None, help="The key of every record.")
 @click.option(
     "-K", "--key-delimiter", default=None, help="Delimiter between key and value of a line."
 )
 @click.option("-f", "template", default=None, help=r"Fields of a line: '%k\t%v', also %p, %T.")
-@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE")
+@click.option(
+    "-H",
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A header of every record; NAME alone is null.",
+)
 @click.option("-Z", "--null", "null", is_flag=True, help="An empty value is null (a tombstone).")
 @click.option(
     "-z",
     "--compression",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
     default=None,
+    help="Compression of batches (default none).",
 )
 @click.option(
     "--input",
@@ -42,7 +56,11 @@ _DELIVERY_TIMEOUT_S = 120.0
     default="lines",
     help="json reads what `consume -f json` writes; raw makes each file one record.",
 )
-@click.option("--acks", type=click.Choice(["0", "1", "all"]), default=None)
+@click.option(
+    "--acks",
+    type=click.Choice(["0", "1", "all"]),
+    help="Replicas that acknowledge a record: none, the leader, the ISR (default all).",
+)
 @click.option(
     "--delivery-timeout",
     type=click.FloatRange(min=0.001),
@@ -80,6 +98,7 @@ def produce(
     async def main(reactor: Any) -> int:
         from twisted.internet.defer import CancelledError
 
+        from kclient.cli.stdin import LineBatches
         from kclient.config import ProducerConfig
         from kclient.producer.producer import Producer
 

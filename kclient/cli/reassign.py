@@ -15,6 +15,7 @@ from kclient.admin import reassignment_plan as plans
 from kclient.admin.assignment import Racks
 from kclient.cli.commands import with_settings
 from kclient.cli.context import FAILED, UNHEALTHY, Settings, admin_client, print_message, run
+from kclient.cli.help import Group
 from kclient.cli.output import show
 from kclient.cli.reassign_progress import copied_bytes, progress_line
 from kclient.cli.reassign_throttles import throttle_moves, unthrottle
@@ -45,7 +46,7 @@ _preserve = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def reassign() -> None:
     """Move partitions to other brokers: generate a plan, execute it, verify it until it is complete."""
 
@@ -90,7 +91,10 @@ def _ids(text: str) -> list[int]:
     return brokers
 
 
-@reassign.command("generate")
+@reassign.command(
+    "generate",
+    examples=("kclient reassign generate -t orders --broker-list 4,5,6",),
+)
 @click.option(
     "--topics-to-move-json-file",
     "path",
@@ -172,7 +176,13 @@ def _show_proposal(settings: Settings, current: plans.Plan, proposed: plans.Plan
 # --- execute
 
 
-@reassign.command("execute")
+@reassign.command(
+    "execute",
+    examples=(
+        "kclient reassign execute -f plan.json --dry-run",
+        "kclient reassign execute -f plan.json --throttle 50000000",
+    ),
+)
 @_plan_file
 @click.option(
     "--throttle", type=click.IntRange(1), metavar="BYTES", help="Bytes per second between brokers."
@@ -256,7 +266,10 @@ def _report_results(
 # --- verify, cancel, list
 
 
-@reassign.command("verify")
+@reassign.command(
+    "verify",
+    examples=("kclient reassign verify -f plan.json",),
+)
 @_plan_file
 @_preserve
 @with_settings
@@ -312,7 +325,10 @@ def _state(each: plans.Progress) -> str:
     return "completed" if each.is_done else "not_active"
 
 
-@reassign.command("cancel")
+@reassign.command(
+    "cancel",
+    examples=("kclient reassign cancel -f plan.json",),
+)
 @_plan_file
 @_preserve
 @with_settings
@@ -347,7 +363,10 @@ def cancel(settings: Settings, path: str, preserve: bool) -> None:
     run(main)
 
 
-@reassign.command("list")
+@reassign.command(
+    "list",
+    examples=("kclient reassign list",),
+)
 @with_settings
 def list_(settings: Settings) -> None:
     """List the active reassignments."""

@@ -9,11 +9,12 @@ import click
 
 from kclient.cli.commands import with_settings
 from kclient.cli.context import Settings, admin_client, print_answers, run
+from kclient.cli.help import Group
 from kclient.cli.output import show
 from kclient.cli.topic_describe import describe
 
 
-@click.group()
+@click.group(cls=Group)
 def topic() -> None:
     """Create, inspect, change and delete topics."""
 
@@ -41,7 +42,13 @@ def _assignment(text: str | None) -> dict[int, Sequence[int]] | None:
         raise click.UsageError(f"{text!r}: expected broker ids, as in 1:2,2:3") from None
 
 
-@topic.command("list")
+@topic.command(
+    "list",
+    examples=(
+        "kclient topic list",
+        "kclient topic list --internal -J",
+    ),
+)
 @click.option("-i", "--internal", is_flag=True, help="Include internal topics.")
 @with_settings
 def list_(settings: Settings, internal: bool) -> None:
@@ -64,17 +71,44 @@ def list_(settings: Settings, internal: bool) -> None:
     run(main)
 
 
-@topic.command("create")
+@topic.command(
+    "create",
+    examples=(
+        "kclient topic create orders -p 6 -r 3",
+        "kclient topic create audit -c cleanup.policy=compact -c min.insync.replicas=2",
+    ),
+)
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 @click.option(
-    "-p", "--partitions", type=int, default=-1, help="Default: the broker's num.partitions."
+    "-p",
+    "--partitions",
+    type=int,
+    default=-1,
+    metavar="N",
+    help="Default: the broker's num.partitions.",
 )
-@click.option("-r", "--replication-factor", "--replicas", "replicas", type=int, default=-1)
-@click.option("-c", "--config", "configs", multiple=True, metavar="NAME=VALUE")
+@click.option(
+    "-r",
+    "--replication-factor",
+    "--replicas",
+    "replicas",
+    type=int,
+    default=-1,
+    metavar="N",
+    help="Default: the broker's default.replication.factor.",
+)
+@click.option(
+    "-c",
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the topics.",
+)
 @click.option(
     "--replica-assignment", "assignment", metavar="1:2,2:3", help="Replicas of each partition."
 )
-@click.option("--if-not-exists", is_flag=True)
+@click.option("--if-not-exists", is_flag=True, help="A topic that exists is no failure.")
 @click.option("-d", "--dry-run", is_flag=True, help="Only validate at the broker; create nothing.")
 @with_settings
 def create(
@@ -109,9 +143,15 @@ def create(
     run(main)
 
 
-@topic.command("delete")
+@topic.command(
+    "delete",
+    examples=(
+        "kclient topic delete orders payments",
+        "kclient topic delete orders --if-exists --yes",
+    ),
+)
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
-@click.option("--if-exists", is_flag=True)
+@click.option("--if-exists", is_flag=True, help="A topic that does not exist is no failure.")
 @with_settings
 def delete(settings: Settings, names: tuple[str, ...], if_exists: bool) -> None:
     """Delete topics and all their records."""
@@ -131,10 +171,20 @@ def delete(settings: Settings, names: tuple[str, ...], if_exists: bool) -> None:
     run(main)
 
 
-@topic.command("alter-config")
+@topic.command(
+    "alter-config",
+    examples=(
+        "kclient topic alter-config orders --set retention.ms=86400000",
+        "kclient topic alter-config orders --delete retention.ms",
+    ),
+)
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
-@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE")
-@click.option("--delete", "removed", multiple=True, metavar="NAME")
+@click.option(
+    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="A new value of a setting."
+)
+@click.option(
+    "--delete", "removed", multiple=True, metavar="NAME", help="A setting to return to its default."
+)
 @with_settings
 def alter_config(
     settings: Settings, names: tuple[str, ...], changes: tuple[str, ...], removed: tuple[str, ...]
@@ -157,7 +207,10 @@ def alter_config(
     run(main)
 
 
-@topic.command("add-partitions")
+@topic.command(
+    "add-partitions",
+    examples=("kclient topic add-partitions orders -n 12",),
+)
 @click.argument("name", metavar="TOPIC")
 @click.option("-n", "--total", type=int, required=True, help="The new total number of partitions.")
 @with_settings

@@ -12,6 +12,7 @@ import click
 
 from kclient.cli.commands import with_settings
 from kclient.cli.context import FAILED, Settings, admin_client, print_message, run
+from kclient.cli.help import Command
 from kclient.cli.output import show
 
 if TYPE_CHECKING:
@@ -50,7 +51,14 @@ class _Described:
     min_isr: int
 
 
-@click.command("describe")
+@click.command(
+    "describe",
+    cls=Command,
+    examples=(
+        "kclient topic describe orders",
+        "kclient topic describe --under-replicated-partitions",
+    ),
+)
 @click.argument("names", nargs=-1, metavar="[TOPIC...]")
 @click.option("-i", "--internal", is_flag=True, help="Include internal topics.")
 @click.option("--exclude-internal", is_flag=True, help="Exclude internal topics, even if named.")

@@ -16,6 +16,7 @@ from kclient.cli.context import (
     print_message,
     run,
 )
+from kclient.cli.help import Group
 from kclient.cli.output import show
 from kclient.types import TopicPartition
 from kclient.wire.errors import KafkaError
@@ -29,12 +30,18 @@ _STATES = (
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def txn() -> None:
     """Inspect transactions and producers; end transactions that hang."""
 
 
-@txn.command("list")
+@txn.command(
+    "list",
+    examples=(
+        "kclient txn list",
+        "kclient txn list --state Ongoing --running-longer-than-ms 60000",
+    ),
+)
 @click.option(
     "-s",
     "--state",
@@ -48,6 +55,7 @@ def txn() -> None:
     "--running-longer-than-ms",
     "open_for_ms",
     type=int,
+    metavar="MS",
     help="Only those open for longer (KIP-994).",
 )
 @with_settings
@@ -79,7 +87,10 @@ def list_(
     run(main)
 
 
-@txn.command("describe")
+@txn.command(
+    "describe",
+    examples=("kclient txn describe billing-1",),
+)
 @click.argument("names", nargs=-1, required=True, metavar="TRANSACTIONAL_ID...")
 @with_settings
 def describe(settings: Settings, names: tuple[str, ...]) -> None:
@@ -117,9 +128,14 @@ def describe(settings: Settings, names: tuple[str, ...]) -> None:
     run(main)
 
 
-@txn.command("describe-producers")
-@click.option("-t", "--topic", required=True)
-@click.option("-p", "--partition", type=int, required=True)
+@txn.command(
+    "describe-producers",
+    examples=("kclient txn describe-producers -t orders -p 0",),
+)
+@click.option("-t", "--topic", required=True, help="The topic of the partition.")
+@click.option(
+    "-p", "--partition", type=int, required=True, metavar="N", help="The number of the partition."
+)
 @with_settings
 def describe_producers(settings: Settings, topic: str, partition: int) -> None:
     """Show the producers in the log of a partition."""
@@ -148,7 +164,13 @@ def describe_producers(settings: Settings, topic: str, partition: int) -> None:
     run(main)
 
 
-@txn.command("find-hanging")
+@txn.command(
+    "find-hanging",
+    examples=(
+        "kclient txn find-hanging",
+        "kclient txn find-hanging -t orders --max-transaction-timeout 60",
+    ),
+)
 @click.option("-t", "--topic", "topics", multiple=True, help="Only these topics; default: all.")
 @click.option("-p", "--partition", type=int, help="Only this partition of the topics.")
 @click.option(
@@ -157,7 +179,8 @@ def describe_producers(settings: Settings, topic: str, partition: int) -> None:
     type=float,
     default=_LONGEST_TRANSACTION_MIN,
     show_default=True,
-    help="transaction.max.timeout.ms of the brokers, in minutes: younger transactions are ignored.",
+    metavar="MINUTES",
+    help="transaction.max.timeout.ms of the brokers: younger transactions are ignored.",
 )
 @with_settings
 def find_hanging(
@@ -199,9 +222,14 @@ def find_hanging(
     run(main)
 
 
-@txn.command("abort")
-@click.option("-t", "--topic", required=True)
-@click.option("-p", "--partition", type=int, required=True)
+@txn.command(
+    "abort",
+    examples=("kclient txn abort -t orders -p 0 --start-offset 4711",),
+)
+@click.option("-t", "--topic", required=True, help="The topic of the partition.")
+@click.option(
+    "-p", "--partition", type=int, required=True, metavar="N", help="The number of the partition."
+)
 @click.option("--start-offset", type=int, required=True, help="As in find-hanging.")
 @with_settings
 def abort(settings: Settings, topic: str, partition: int, start_offset: int) -> None:
@@ -227,7 +255,10 @@ def abort(settings: Settings, topic: str, partition: int, start_offset: int) -> 
     run(main)
 
 
-@txn.command("fence")
+@txn.command(
+    "fence",
+    examples=("kclient txn fence billing-1",),
+)
 @click.argument("names", nargs=-1, required=True, metavar="TRANSACTIONAL_ID...")
 @with_settings
 def fence(settings: Settings, names: tuple[str, ...]) -> None:
