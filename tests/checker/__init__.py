@@ -11,7 +11,7 @@ What a client does not know is kept apart from what failed (`outcomes`): a recor
 log or not, and either is right.
 
 Keys that transactions write to have rules of their own (`transactions`, `visibility`, `decisions`): what readers of
-each isolation level see (KIP-98).
+each isolation level see (KIP-98). An offset has one value, and a value one offset, in all keys.
 
 Everything is O(events), pure, and knows nothing of brokers. ``python -m tests.checker HISTORY.jsonl`` prints the
 verdict; exit code 0: clean, 1: a promise was broken, 2: too little was read to decide.

@@ -51,9 +51,10 @@ def order_of_transactions(derived: Derived) -> Iterator[Anomaly]:
     of_id: dict[tuple[str, str], tuple[int, Transaction]] = {}
     for transaction in derived.transactions.all.values():
         for record in transaction.records:
-            if not record.offsets:
+            offsets = derived.transactions.logs[record.key].offsets_of.get(record.value)
+            if offsets is None:
                 continue
-            offset = min(record.offsets)
+            offset = min(offsets)
             before = [of_process.get((transaction.process, record.key))]
             of_process[transaction.process, record.key] = (offset, transaction)
             if transaction.is_committed:

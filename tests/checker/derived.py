@@ -22,6 +22,7 @@ from tests.checker.history import (
     Process,
     operations,
 )
+from tests.checker.log import Log
 from tests.checker.transactions import Transactions, derive_transactions
 
 Micro = TypeVar("Micro", bound=tuple[Any, ...])
@@ -39,20 +40,16 @@ class Write:
     @property
     def binding(self) -> bool:
         """Whether the broker has promised to keep it."""
-        return self.operation.outcome == "ok" and self.operation.meta.get("acks", "all") == "all"
+        return self.operation.is_acknowledged
 
 
 @dataclass
-class KeyLog:
+class KeyLog(Log):
     """One key's log, as it must have been."""
 
-    key: str
-    at: dict[int, dict[int, Operation]] = field(default_factory=dict)
-    """Offset -> value -> the first operation that proves it."""
     writes: dict[int, Write] = field(default_factory=dict)
     readers: dict[int, Operation] = field(default_factory=dict)
     """Value -> the first operation that is known to have read it."""
-    offsets_of: dict[int, list[int]] = field(default_factory=dict)
     read_up_to: int = -1
     """The greatest offset at which anything was read."""
     end: int | None = None
@@ -70,13 +67,6 @@ class KeyLog:
                 self.readers.setdefault(value, operation)
                 if in_final_polls is not None:
                     in_final_polls.add(value)
-
-    def put(self, offset: int, value: int, operation: Operation) -> None:
-        """Note that *value* is at *offset*."""
-        values = self.at.setdefault(offset, {})
-        if value not in values:
-            values[value] = operation
-            self.offsets_of.setdefault(value, []).append(offset)
 
     @cached_property
     def index(self) -> dict[int, int]:
@@ -100,6 +90,10 @@ class Derived:
     """What must be there: promised, or of unknown outcome and seen."""
     transactions: Transactions
     """Transactions, and the keys that are judged by isolation level; *logs* is without those."""
+
+    def every_log(self) -> Iterable[Log]:
+        """Return the logs of all keys."""
+        return (*self.logs.values(), *self.transactions.logs.values())
 
     def transfers(self) -> Iterable[Operation]:
         """Return the operations that send or poll, in the order of their beginnings."""

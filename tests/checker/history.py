@@ -98,6 +98,16 @@ class Operation:
         return self.begun.meta if self.ended is None else {**self.begun.meta, **self.ended.meta}
 
     @property
+    def is_acknowledged(self) -> bool:
+        """Whether the broker has promised to keep what it sent."""
+        return self.outcome == "ok" and self.meta.get("acks", "all") == "all"
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether its client sends again what may be in the log already."""
+        return bool(self.meta.get("retries")) and not self.meta.get("idempotent")
+
+    @property
     def events(self) -> tuple[int, ...]:
         """Its lines."""
         ends = () if self.ended is None or self.ended is self.begun else (self.ended.i,)

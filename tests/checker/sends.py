@@ -16,10 +16,9 @@ def order_of_sends(derived: Derived) -> Iterator[Anomaly]:
     """
     last: dict[tuple[Process, str], tuple[int, Operation]] = {}
     for operation in derived.transfers():
-        meta = operation.meta
-        if operation.outcome != "ok" or meta.get("acks", "all") != "all":
+        if not operation.is_acknowledged:
             continue
-        bad = bool(meta.get("idempotent") or meta.get("ordered") or not meta.get("retries"))
+        bad = bool(operation.meta.get("ordered")) or not operation.may_repeat
         for key, offset, value in operation.sends():
             if offset is None:
                 continue

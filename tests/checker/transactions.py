@@ -12,8 +12,8 @@ Times are places in the history. A commit is decided after its first attempt beg
 answer to `init_transactions` of a later producer with its transactional id, or the event `fenced`: by then the
 coordinator has decided, so that a commit that is first attempted behind its fence cannot succeed.
 
-Judged here are keys that a transaction writes to, and keys that a process with an isolation level polls. The other
-rules leave them out.
+Judged here are keys that a transaction writes to, and keys that a process with an isolation level polls. Of the other
+rules only those about offsets judge them, too.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tests.checker.history import TRANSFERS, Event, HistoryError, Operation, Process
+from tests.checker.log import Log
 
 READ_COMMITTED = "read_committed"
 
@@ -45,22 +46,15 @@ class Record:
     value: int
     write: Operation
     transaction: Transaction | None
-    offsets: list[int] = field(default_factory=list)
-    """Where it is, by answers and by readers. More than one: it is there twice."""
     read: Operation | None = None
     """The first poll that returned it."""
     seen: Operation | None = None
     """The first poll with read_committed that returned it."""
 
     @property
-    def is_acknowledged(self) -> bool:
-        """Whether the broker has promised to keep it."""
-        return self.write.outcome == "ok" and self.write.meta.get("acks", "all") == "all"
-
-    @property
     def is_durable(self) -> bool:
         """Whether each later reader with read_uncommitted must see it."""
-        return self.is_acknowledged or self.read is not None
+        return self.write.is_acknowledged or self.read is not None
 
     @property
     def is_visible(self) -> bool:
@@ -74,7 +68,7 @@ class Record:
         if committed and self.transaction is not None:
             return self.transaction.known
         ends = [self.read] if self.read is not None else []
-        ends += [self.write] if self.is_acknowledged else []
+        ends += [self.write] if self.write.is_acknowledged else []
         return min(end(one) for one in ends)
 
 
@@ -140,23 +134,11 @@ class Transaction:
 
 
 @dataclass
-class IsolatedLog:
+class IsolatedLog(Log):
     """One key of which readers with different isolation levels see different records."""
 
-    key: str
     records: dict[int, Record] = field(default_factory=dict)
     """By value, in the order in which they were sent."""
-    at: dict[int, dict[int, Operation]] = field(default_factory=dict)
-    """Offset -> value -> the first operation that proves it."""
-
-    def put(self, offset: int, value: int, operation: Operation) -> None:
-        """Note that *value* is at *offset*."""
-        values = self.at.setdefault(offset, {})
-        if value not in values:
-            values[value] = operation
-            record = self.records.get(value)
-            if record is not None:
-                record.offsets.append(offset)
 
 
 @dataclass
@@ -296,7 +278,7 @@ def _sends(operation: Operation, found: Transactions) -> None:
         record = log.records[value] = Record(key, value, operation, transaction)
         if transaction is not None:
             transaction.records.append(record)
-        if record.is_acknowledged and offset is not None:
+        if operation.is_acknowledged and offset is not None:
             log.put(offset, value, operation)
 
 

@@ -6,18 +6,19 @@ from collections.abc import Iterator
 
 from tests.checker.anomaly import Anomaly
 from tests.checker.derived import Derived, KeyLog, Write
+from tests.checker.log import Log
 
 
 def inconsistent_offsets(derived: Derived) -> Iterator[Anomaly]:
     """One offset holds one value."""
-    for key, log in derived.logs.items():
+    for log in derived.every_log():
         for offset, values in log.at.items():
             if len(values) > 1:
                 yield Anomaly(
                     "inconsistent-offsets",
-                    f"{key} offset {offset} holds {' and '.join(map(str, values))}",
+                    f"{log.key} offset {offset} holds {' and '.join(map(str, values))}",
                     tuple(operation.events[-1] for operation in values.values()),
-                    key=key,
+                    key=log.key,
                 )
 
 
@@ -116,25 +117,29 @@ def weak_losses(derived: Derived) -> Iterator[Anomaly]:
 
 def duplicates(derived: Derived) -> Iterator[Anomaly]:
     """One value is at one offset, unless a client without idempotence may have sent it twice."""
-    for key, log in derived.logs.items():
-        for value, offsets in log.offsets_of.items():
-            if len(offsets) < 2:
-                continue
+    for log in derived.logs.values():
+        for value in log.offsets_of:
             write = log.writes.get(value)
-            excused = (
-                write is not None
-                and bool(write.operation.meta.get("retries"))
-                and not write.operation.meta.get("idempotent")
-            )
-            evidence = [log.at[offset][value].events[-1] for offset in offsets]
-            yield Anomaly(
-                "duplicate",
-                f"value {value} of {key} is at {', '.join(map(str, sorted(offsets)))}",
-                tuple(dict.fromkeys(evidence)),
-                bad=not excused,
-                key=key,
-                offsets=tuple(sorted(offsets)),
-            )
+            excused = write is not None and write.operation.may_repeat
+            yield from _duplicate(log, value, excused=excused)
+    for isolated in derived.transactions.logs.values():
+        for value, record in isolated.records.items():
+            excused = record.transaction is None and record.write.may_repeat
+            yield from _duplicate(isolated, value, excused=excused)
+
+
+def _duplicate(log: Log, value: int, *, excused: bool) -> Iterator[Anomaly]:
+    offsets = log.offsets_of.get(value, ())
+    if len(offsets) > 1:
+        evidence = [log.at[offset][value].events[-1] for offset in offsets]
+        yield Anomaly(
+            "duplicate",
+            f"value {value} of {log.key} is at {', '.join(map(str, sorted(offsets)))}",
+            tuple(dict.fromkeys(evidence)),
+            bad=not excused,
+            key=log.key,
+            offsets=tuple(sorted(offsets)),
+        )
 
 
 def aborted_reads(derived: Derived) -> Iterator[Anomaly]:

@@ -36,7 +36,6 @@ RULES: Final[tuple[Rule, ...]] = (
     visibility.aborted_reads,
     visibility.early_reads,
     visibility.phantoms,
-    visibility.places,
     visibility.last_stable_offset,
     visibility.views,
     visibility.unjudged,
@@ -164,7 +163,7 @@ def _figures(derived: Derived) -> dict[str, int]:
         "acknowledged": sum(
             write.binding for log in derived.logs.values() for write in log.writes.values()
         )
-        + sum(one.is_visible and one.is_acknowledged for one in isolated),
+        + sum(one.is_visible and one.write.is_acknowledged for one in isolated),
         "values read": sum(len(log.readers) for log in derived.logs.values())
         + sum(one.read is not None for one in isolated),
         "owners known": len(set(_owners(derived))),

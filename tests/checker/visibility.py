@@ -84,34 +84,6 @@ def phantoms(derived: Derived) -> Iterator[Anomaly]:
                     )
 
 
-def places(derived: Derived) -> Iterator[Anomaly]:
-    """inconsistent-offsets: an offset has one record. duplicate: a record has one offset."""
-    for key, log in derived.transactions.logs.items():
-        for offset, values in log.at.items():
-            if len(values) > 1:
-                yield Anomaly(
-                    "inconsistent-offsets",
-                    f"{key} offset {offset} holds {' and '.join(map(str, values))}",
-                    tuple(one.events[-1] for one in values.values()),
-                    key=key,
-                )
-        for record in log.records.values():
-            if len(record.offsets) > 1:
-                meta = record.write.meta
-                excused = record.transaction is None and (
-                    bool(meta.get("retries")) and not meta.get("idempotent")
-                )
-                evidence = [log.at[offset][record.value].events[-1] for offset in record.offsets]
-                yield Anomaly(
-                    "duplicate",
-                    f"value {record.value} of {key} is at {', '.join(map(str, sorted(record.offsets)))}",
-                    tuple(dict.fromkeys(evidence)),
-                    bad=not excused,
-                    key=key,
-                    offsets=tuple(sorted(record.offsets)),
-                )
-
-
 def last_stable_offset(derived: Derived) -> Iterator[Anomaly]:
     """With read_committed, records and positions are below the last stable offset of the same answer (meta.stable)."""
     for operation in derived.operations:

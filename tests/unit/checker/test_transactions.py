@@ -11,6 +11,7 @@ import pytest
 
 from tests.checker.building import Story
 from tests.checker.history import HistoryError
+from tests.checker.values import duplicates, inconsistent_offsets
 from tests.checker.verdict import RULES, Judgement, check
 
 COMMITTED = {"isolation": "read_committed"}
@@ -394,7 +395,9 @@ def test_a_broken_guarantee_is_named(name: str) -> None:
 
 
 NEW_RULES = [
-    rule for rule in RULES if rule.__module__.endswith((".visibility", ".decisions", ".groups"))
+    inconsistent_offsets,
+    duplicates,
+    *(r for r in RULES if r.__module__.endswith((".visibility", ".decisions", ".groups"))),
 ]
 
 
