@@ -38,7 +38,7 @@ from kclient.wire.errors import KafkaError
 from tests.kit.groups import LIMITS
 from tests.kit.stepped_zookeeper import SteppedZooKeeper
 from tests.simulation.clock import Process
-from tests.simulation.zookeeper import ZkConnection, client_of
+from tests.simulation.zk_connection import ZkConnection, client_of
 
 STATE = znodes.partition_state_path(OFFSETS_TOPIC, 0)
 PENDING = "/transactions/pending"

@@ -49,7 +49,8 @@ from tests.simulation.network import Wires
 from tests.simulation.node import PORT, Node
 from tests.simulation.predicates import Observer
 from tests.simulation.run import Simulation
-from tests.simulation.zookeeper import Ensemble, ZkConnection, client_of
+from tests.simulation.zk_connection import ZkConnection, client_of
+from tests.simulation.zookeeper import Ensemble
 
 if TYPE_CHECKING:
     from kbroker.log.unified_log import UnifiedLog

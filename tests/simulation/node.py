@@ -33,7 +33,8 @@ from tests.simulation.clock import DiskPool, Process, Scheduler
 from tests.simulation.disk_checks import wrong_at_the_end
 from tests.simulation.network import Wires
 from tests.simulation.script import DIRECTORIES
-from tests.simulation.zookeeper import ZOOKEEPER, Ensemble, ZkConnection, client_of
+from tests.simulation.zk_connection import ZkConnection, client_of
+from tests.simulation.zookeeper import ZOOKEEPER, Ensemble
 
 PORT = 9092
 BOOT_SECONDS = 0.3

@@ -39,7 +39,8 @@ from tests.simulation.transaction_rules import GROUP as TRANSACTIONAL_GROUP
 from tests.simulation.transaction_rules import TOPIC as TRANSACTIONAL_TOPIC
 from tests.simulation.transaction_stories import IDS, TXN_COORDINATOR, TXN_LEADER
 from tests.simulation.transactional_producers import Work
-from tests.simulation.zookeeper import ZOOKEEPER, Ensemble, ZkConnection
+from tests.simulation.zk_connection import ZkConnection
+from tests.simulation.zookeeper import ZOOKEEPER, Ensemble
 
 PATIENCE = 60.0
 """Seconds after the last fault within which the cluster must be whole, with no restart."""

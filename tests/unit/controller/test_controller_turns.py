@@ -33,7 +33,8 @@ from kclient.wire.versions import ApiKey
 from tests.kit.controllers import FakeBrokers
 from tests.simulation.clock import Process, Scheduler
 from tests.simulation.network import Wires
-from tests.simulation.zookeeper import Ensemble, client_of
+from tests.simulation.zk_connection import client_of
+from tests.simulation.zookeeper import Ensemble
 
 PARTITIONS = 150
 PER_TURN = 15

@@ -15,7 +15,7 @@ from kclient.types import TopicPartition
 from kclient.wire.errors import NotController
 from kclient.wire.interbroker import LeaderAndIsrResponse
 from kclient.wire.versions import ApiKey
-from tests.simulation.zookeeper import ZkConnection
+from tests.simulation.zk_connection import ZkConnection
 from tests.unit.controller.test_controller_turns import ANY, World
 from tests.unit.controller.test_event_processor import outcome_of
 

@@ -14,7 +14,8 @@ from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.reconnect import Reconnect
 from tests.simulation.clock import Process, Scheduler
 from tests.simulation.network import Wires
-from tests.simulation.zookeeper import Ensemble, ZkConnection
+from tests.simulation.zk_connection import ZkConnection
+from tests.simulation.zookeeper import Ensemble
 
 
 class Breaking(ZkConnection):

@@ -16,7 +16,7 @@ from mirrormaker.worker_registry import workers_path
 from mirrormaker.workers import WorkerState
 from tests.kit.stepped_zookeeper import SteppedZooKeeper
 from tests.simulation.clock import Process
-from tests.simulation.zookeeper import client_of
+from tests.simulation.zk_connection import client_of
 
 CONFIG = MirrorConfig.of(
     {

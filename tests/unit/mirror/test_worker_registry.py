@@ -16,7 +16,8 @@ from mirrormaker.worker_registry import PUBLISH_INTERVAL, WorkerRegistry, worker
 from mirrormaker.workers import Workers, WorkerSettings, WorkerState, group_of
 from tests.kit.stepped_zookeeper import SteppedZooKeeper
 from tests.simulation.clock import Process
-from tests.simulation.zookeeper import ZOOKEEPER, ZkConnection, client_of
+from tests.simulation.zk_connection import ZkConnection, client_of
+from tests.simulation.zookeeper import ZOOKEEPER
 
 TIMEOUT = 6.0
 PATH = workers_path("theSource")
