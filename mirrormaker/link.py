@@ -407,9 +407,8 @@ class PartitionLink:
             return []
         done = self._in_flight[0] if self._in_flight else None
         if done is None or done.run.next_offset != next_offset:
-            return self._rewind(
-                FIRST_DELAY
-            )  # responses out of order: the pipeline is in an unknown state
+            # Responses out of order: the pipeline is in an unknown state.
+            return self._rewind(FIRST_DELAY)
         self._in_flight.popleft()
         self.buffered_bytes -= done.run.size
         self.appended_end = next_offset

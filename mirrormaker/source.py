@@ -254,9 +254,8 @@ async def _last_batch(cluster: Cluster, tp: TopicPartition, end: int) -> LastBat
     response = await connection.request(ApiKey.FETCH, version, request)
     code = response.error_code or response.topics[0].partitions[0].error_code
     if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-        code = (
-            ErrorCode.OFFSET_NOT_AVAILABLE
-        )  # the log end moved after it was read: the link retries
+        # The log end moved after it was read: the link retries.
+        code = ErrorCode.OFFSET_NOT_AVAILABLE
     if code:
         raise for_code(code)(f"fetch of {tp} at offset {end - 1}")
     data = response.topics[0].partitions[0].record_set

@@ -134,9 +134,8 @@ class ListOffsets:
         except KafkaError as error:
             code = code_of(error)
             if code is ErrorCode.OFFSET_NOT_AVAILABLE and context.api_version < 5:
-                code = (
-                    ErrorCode.LEADER_NOT_AVAILABLE
-                )  # retriable for clients that do not know KIP-207
+                # Retriable for clients that do not know KIP-207.
+                code = ErrorCode.LEADER_NOT_AVAILABLE
             response.error_code = int(code)
             return response
         response.timestamp, response.offset, response.leader_epoch = found

@@ -77,9 +77,8 @@ class Consumer:
 
     def __exit__(self, kind: object, *exc: object) -> None:
         if kind is not None and self._in_hand is not None:
-            self._left_over.appendleft(
-                self._in_hand
-            )  # The processing of the last record is uncertain.
+            # The processing of the last record is uncertain.
+            self._left_over.appendleft(self._in_hand)
         self._close(10.0, autocommit=True, failed=kind is not None)
 
     def __iter__(self) -> Iterator[AnyRecord]:

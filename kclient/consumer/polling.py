@@ -142,9 +142,8 @@ class Polling:
             position = state.position
             assert position is not None, "a partition without a position is not ready"
             if state.decoded or state.problem is not None:
-                state.seek(
-                    position
-                )  # A batch that a poll for records returned in part is returned again, whole.
+                # A batch that a poll for records returned in part is returned again, whole.
+                state.seek(position)
                 continue
             batches = []
             while (batch := state.take()) is not None:

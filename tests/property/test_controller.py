@@ -52,9 +52,8 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         self.in_process = False
         self.next_steps = []  # of controlled shutdowns
         self.leaderless = set()
-        self.asked = (
-            deque()
-        )  # of each request its partitions, with their targets for a reassignment
+        # Of each request its partitions, with their targets for a reassignment.
+        self.asked = deque()
         self.knows = {}  # broker -> partition -> what it was last sent, while it is alive
         self.disks = {}  # broker -> {(topic id, partition index)} that it has files of
         self.left_over = set()  # (broker, what it keeps until there is a leader)

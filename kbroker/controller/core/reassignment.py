@@ -343,9 +343,8 @@ def state_for(
         and context.is_online(r, partition)
         and context.holds(r, partition, isr_epoch_by_member[r])
     ]
-    eligible_replicas.sort(
-        key=lambda r: r in context.shutting_down
-    )  # stable: in their order, those that shut down last
+    # The sort is stable: in their order, those that shut down last.
+    eligible_replicas.sort(key=lambda r: r in context.shutting_down)
     if current.leader in eligible_replicas:
         leader = current.leader
     elif eligible_replicas:

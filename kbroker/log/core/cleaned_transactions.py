@@ -75,9 +75,8 @@ class CleanedTransactions:
         """Pass the control batch *info* of *buf*; return whether it may go. Raise CorruptMessage."""
         marker = transaction_marker(buf, info)
         if marker is None or info.producer_id < 0:
-            return (
-                not info.record_count
-            )  # an earlier round removed the marker; other control batches stay
+            # Without a record: an earlier round removed the marker. Other control batches stay.
+            return not info.record_count
         self._begin_up_to(info.last_offset)
         entry = self._aborted.pop(info.producer_id, None)
         is_known = info.producer_id in self._passed

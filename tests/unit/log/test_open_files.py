@@ -32,9 +32,8 @@ def test_only_so_many_segment_files_are_open_at_a_time(
 def test_where_descriptors_are_scarce_a_segment_is_opened_in_exchange_for_another(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        log_segment, "_opened", type(log_segment._opened)()
-    )  # other tests left some open
+    # Other tests left some open.
+    monkeypatch.setattr(log_segment, "_opened", type(log_segment._opened)())
     dirs = brokers().start()
     logs = [dirs.create("t", n, ID) for n in range(40)]
     for log in logs[:5]:

@@ -438,9 +438,8 @@ class Group:
         self._member_joined(f"{member_id} joins{why}", now)
 
     def _update(self, token: Token, member: Member, join: Join) -> None:
-        self._out.fail_join(
-            member, ErrorCode.REBALANCE_IN_PROGRESS
-        )  # an earlier attempt of the member
+        # An earlier attempt of the member.
+        self._out.fail_join(member, ErrorCode.REBALANCE_IN_PROGRESS)
         member.awaiting_join = token
         member.session_timeout = join.session_timeout
         member.rebalance_timeout = join.rebalance_timeout
@@ -618,9 +617,8 @@ class Group:
             _keep_alive(member, now)
             self._answer_sync(token, member)
             return
-        self._out.fail_sync(
-            member, ErrorCode.REBALANCE_IN_PROGRESS
-        )  # an earlier attempt of the member
+        # An earlier attempt of the member.
+        self._out.fail_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
         member.awaiting_sync = token
         member.session_deadline = inf
         if member.member_id == self.members.leader and self._assignment is None:
