@@ -28,7 +28,7 @@ def _setting(
 class CommonConfig:
     """Settings of all clients."""
 
-    client: ClassVar[str] = "AdminClient"
+    client: ClassVar[str]
     """The client with these settings, for error texts."""
 
     bootstrap_servers: str = _setting(
@@ -233,6 +233,8 @@ class ConsumerConfig(CommonConfig):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminConfig(CommonConfig):
     """Settings of an admin client."""
+
+    client: ClassVar[str] = "AdminClient"
 
     retries: int = _setting(
         2_147_483_647, "Attempts after the first; default.api.timeout.ms limits them.", minimum=0
