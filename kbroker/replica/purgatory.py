@@ -6,7 +6,7 @@ A request that cannot be answered yet becomes a `DelayedOperation`: a Deferred, 
 
 | watchers | operations | events |
 | --- | --- | --- |
-| `high_watermarks`, by partition | acks=all, flushes, DeleteRecords, consumers' full fetches | watermark, role, start |
+| `high_watermarks`, by partition | Produce, markers, DeleteRecords, consumers' full fetches | watermark, role, start |
 | `log_ends`, by partition | full fetches of followers | log end, role, log start |
 | `sessions`, by fetch session | its incremental fetch (KIP-227): at most one waits | one of its partitions is due |
 
