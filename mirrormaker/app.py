@@ -147,8 +147,13 @@ class MirrorProcess:
         return UNREACHABLE if unreachable else FAILED
 
     def _exit_code(self) -> int:
-        bad = sum(len(mirror.stopped_links) + len(mirror.conflicts) for mirror in self._mirrors)
-        total = sum(len(mirror.flow.links) + len(mirror.conflicts) for mirror in self._mirrors)
+        bad = sum(
+            len(mirror.flow.stopped_links) + len(mirror.topics.conflicts)
+            for mirror in self._mirrors
+        )
+        total = sum(
+            len(mirror.flow.links) + len(mirror.topics.conflicts) for mirror in self._mirrors
+        )
         if bad:
             return FAILED if bad == total else PARTLY
         groups = [mirror.groups for mirror in self._mirrors]
@@ -188,9 +193,9 @@ class MirrorProcess:
         for mirror, text in zip(self._mirrors, self._lines(), strict=True):
             rate = size(mirror.flow.progress.mean_rate)
             self._console.write(f"{text}  |  {elapsed:.1f} s, {rate}/s while copying")
-            for link in mirror.stopped_links:
+            for link in mirror.flow.stopped_links:
                 self._console.write(f"  stopped {link.tp}: {link.problem}")
-            for name, conflict in mirror.conflicts.items():
+            for name, conflict in mirror.topics.conflicts.items():
                 self._console.write(f"  not mirrored {name}: {conflict}")
             for group, problem in mirror.groups.problems.items():
                 self._console.write(f"  group {group or '(all)'} not copied: {problem}")

@@ -43,7 +43,7 @@ async def drain(
         await sleep(flow.reactor, _POLL)
         if flow.reactor.seconds() - flow.progress.changed_at > stall:
             raise Refused(_why_stalled(flow.links.values(), cuts, stall))
-    stopped = "; ".join(f"{link.tp}: {link.problem}" for link in mirror.stopped_links)
+    stopped = "; ".join(f"{link.tp}: {link.problem}" for link in mirror.flow.stopped_links)
     if stopped:
         raise Refused(stopped)
 

@@ -228,6 +228,11 @@ class Flow:
         return None if at is None else max(at, self._tails.answered_at(tp))
 
     @property
+    def stopped_links(self) -> list[PartitionLink]:
+        """Links that stopped because of a problem, and do not copy again yet."""
+        return [link for link in self.links.values() if link.problem is not None]
+
+    @property
     def settled(self) -> bool:
         """Whether every link has finished or stopped."""
         return all(

@@ -59,7 +59,7 @@ async def planned_mirror(reactor: Any, flow: FlowConfig) -> AsyncIterator[tuple[
     mirror = Mirror(reactor, flow, once=False, report=lambda _about, _what: None)
     try:
         await mirror.open()
-        yield mirror, await mirror.plan()
+        yield mirror, await mirror.topics.plan()
     finally:
         await mirror.stop()
 
@@ -71,7 +71,7 @@ async def _show_one(
     pairs, missing = {}, []
     for name, copy in plan.mirrored.items():
         present = metadata.topics[copy].partitions if copy in metadata.topics else {}
-        for number in range(mirror.compared[name].partitions):
+        for number in range(mirror.topics.compared[name].partitions):
             tp = TopicPartition(name, number)
             if number in present:
                 pairs[tp] = TopicPartition(copy, number)
@@ -125,7 +125,7 @@ async def _show_workers(mirror: Mirror, plan: Plan, echo: Echo) -> None:
     group = {
         each.member.worker_id: each for each in reversed(found) if each.member.settings == settings
     }
-    assigned = assign(group, partitions_of(plan, mirror.compared))
+    assigned = assign(group, partitions_of(plan, mirror.topics.compared))
     for worker_id, each in reversed(group.items()):
         mine = sorted(tp for tp, owner in assigned.items() if owner == worker_id)
         elected = ", elected" if worker_id == next(reversed(group)) else ""
@@ -164,7 +164,7 @@ def _problem(mirror: Mirror, plan: Plan, tp: TopicPartition, ends: LogEnds) -> P
         ends,
         mirror.offsets.lineage_of(plan, tp),
         GapPolicy(mirror.config.settings.gap_policy),
-        compacted=mirror.compared[tp.topic].compacted,
+        compacted=mirror.topics.compared[tp.topic].compacted,
     )
 
 
@@ -206,7 +206,7 @@ async def show_plan(reactor: Any, config: MirrorConfig, echo: Echo) -> int:
     blocked = False
     for flow in config.flows:
         async with planned_mirror(reactor, flow) as (mirror, plan):
-            applied = await mirror.validate(plan)
+            applied = await mirror.topics.validate(plan)
         blocked = blocked or bool(plan.conflicts or applied.failed)
         echo(f"{flow.name}  ({flow.settings.guarantee})")
         for text in _planned(plan, applied):

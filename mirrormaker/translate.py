@@ -64,7 +64,7 @@ async def _copies(
     pairs = {
         TopicPartition(name, number): TopicPartition(copy, number)
         for name, copy in plan.mirrored.items()
-        for number in range(mirror.compared[name].partitions)
+        for number in range(mirror.topics.compared[name].partitions)
         if copy in present and number in present[copy].partitions
     }
     problems = []
@@ -83,7 +83,7 @@ def _problem(mirror: Mirror, plan: Plan, tp: TopicPartition, ends: LogEnds | Kaf
         ends,
         mirror.offsets.lineage_of(plan, tp),
         GapPolicy(mirror.config.settings.gap_policy),
-        compacted=mirror.compared[tp.topic].compacted,
+        compacted=mirror.topics.compared[tp.topic].compacted,
     )
     return "" if found is None else str(found)
 

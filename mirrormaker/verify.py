@@ -61,12 +61,12 @@ async def _verify_flow(
     mirror: Mirror, echo: Echo, samples: int, below: Callable[[int], int], max_lag: int
 ) -> tuple[list[Result], int]:
     """Compare one flow; return the results, and the number of partitions that the target lacks."""
-    plan = await mirror.plan()
+    plan = await mirror.topics.plan()
     present = mirror.target.metadata.topics
     pairs, missing = {}, 0
     for name, copy in plan.mirrored.items():
         partitions = present[copy].partitions if copy in present else {}
-        for number in range(mirror.compared[name].partitions):
+        for number in range(mirror.topics.compared[name].partitions):
             if number in partitions:
                 pairs[TopicPartition(name, number)] = TopicPartition(copy, number)
             else:
@@ -80,7 +80,7 @@ async def _verify_flow(
     left = list(pairs)
     while left:
         now, left = left[:_AT_ONCE], left[_AT_ONCE:]
-        compacted = {tp: mirror.compared[tp.topic].compacted for tp in now}
+        compacted = {tp: mirror.topics.compared[tp.topic].compacted for tp in now}
         answers = await all_settled(
             _verify(mirror, tp, pairs[tp], ends[tp], compacted[tp], samples, below, max_lag)
             for tp in now

@@ -142,7 +142,7 @@ def test_a_comparison_reads_the_metadata_of_each_cluster_once(policy: str) -> No
     )
     before = source.count(ApiKey.METADATA), target.count(ApiKey.METADATA)
     plans: list[Plan] = []
-    Deferred.fromCoroutine(mirror.plan()).addCallback(plans.append)
+    Deferred.fromCoroutine(mirror.topics.plan()).addCallback(plans.append)
     source.pass_time(1.0)
     assert len(plans) == 1
     after = source.count(ApiKey.METADATA), target.count(ApiKey.METADATA)

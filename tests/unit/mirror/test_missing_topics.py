@@ -95,7 +95,7 @@ class Mirrored:
 
     def compare(self) -> None:
         """Compare the topics, as every refresh.topics.interval.seconds."""
-        Deferred.fromCoroutine(self.mirror._refresh()).addErrback(lambda _failure: None)
+        Deferred.fromCoroutine(self.mirror.topics.refresh()).addErrback(lambda _failure: None)
         self.source.pass_time(1.0)
 
 
