@@ -55,6 +55,9 @@ class Health:
     leaderless_isr: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     """The replicas that may lead each leaderless partition without data loss: it waits for one of them."""
 
+    unchecked: tuple[str, ...] = ()
+    """What could not be asked for, each with its error."""
+
     def waits_for(self, tp: TopicPartition) -> str:
         """Return which brokers the leaderless *tp* waits for.
 
@@ -68,13 +71,15 @@ class Health:
 
     @property
     def reasons(self) -> list[str]:
-        """The problems of the cluster, the worst first; empty if it is healthy."""
+        """The problems of the cluster, the worst first, then what is unknown; empty if it is healthy."""
         found = []
         if self.controller < 0:
             found.append("no controller")
         if self.down:
             found.append(f"{_many(len(self.down), 'broker')} down: {_listed(self.down)}")
-        found += [f"broker {broker} does not answer" for broker in self.silent]
+        for broker in self.silent:
+            role = " (the controller)" if broker == self.controller else ""
+            found.append(f"broker {broker}{role} does not answer")
         for broker, paths in sorted(self.offline_log_dirs.items()):
             found.append(f"broker {broker} lost {_listed(paths)}")
         for name, partitions in (
@@ -84,11 +89,11 @@ class Health:
         ):
             if partitions:
                 found.append(f"{_many(len(partitions), 'partition')} {name}")
-        return found
+        return [*found, *self.unchecked]
 
     @property
     def is_healthy(self) -> bool:
-        """Whether there are no problems."""
+        """Whether there are no problems, and nothing is unknown."""
         return not self.reasons
 
 
@@ -99,6 +104,7 @@ def health_of(
     adding: Mapping[TopicPartition, Collection[int]] | None = None,
     offline_log_dirs: Mapping[int, tuple[str, ...]] | None = None,
     silent: Iterable[int] = (),
+    unchecked: Iterable[str] = (),
 ) -> Health:
     """Compute the health of all topics of *metadata*; *adding* are the replicas that reassignments are adding.
 
@@ -121,6 +127,7 @@ def health_of(
         ),
         offline_log_dirs=offline_log_dirs or {},
         silent=tuple(sorted(silent)),
+        unchecked=tuple(unchecked),
         leaderless_isr={tp: tuple(p.isr) for tp, p in partitions if is_unavailable(p, live)},
     )
 

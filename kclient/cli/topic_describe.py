@@ -145,12 +145,15 @@ async def _with_configs(admin: Any, topics: Mapping[str, TopicMetadata]) -> list
 
 
 async def _moving(admin: Any) -> _Moving:
-    """Return the active reassignments; none if the cluster does not support them."""
-    from kclient.wire.errors import NotController, UnsupportedVersion
+    """Return the active reassignments; none if the cluster does not support them or its controller is down."""
+    from kclient.wire.errors import KafkaError, UnsupportedVersion
 
     try:
         found: _Moving = await admin.list_partition_reassignments(timeout=3)
-    except (NotController, UnsupportedVersion, TimeoutError):
+    except UnsupportedVersion:
+        return {}
+    except KafkaError as problem:
+        print_message(f"kclient: reassignments are unknown: {problem}")
         return {}
     return found
 
