@@ -24,6 +24,7 @@ from kclient.arguments import Config, Names, consumer_arguments, names_in, parti
 from kclient.config import ConsumerConfig
 from kclient.consumer.fetcher import Fetcher
 from kclient.consumer.lookup import OffsetLookup
+from kclient.consumer.missing import MissingPartitions
 from kclient.consumer.partitions import Batch, Partitions, PartitionState
 from kclient.consumer.polling import Polling
 from kclient.consumer.positions import Positions
@@ -106,6 +107,7 @@ class Consumer:
         self._fetcher = Fetcher(
             *ours, arrived=wakeup.wake, out_of_range=self._out_of_range, report=report
         )
+        self._missing = MissingPartitions()
         self._wake = wakeup.wake
         self._closed = False
         self.cluster.on_change(self._metadata_changed)
@@ -398,6 +400,8 @@ class Consumer:
 
     def _metadata_changed(self, metadata: ClusterMetadata) -> None:
         self._subscription.metadata_changed(metadata)
+        if self._subscription.member is None:
+            self._missing.metadata_changed(metadata, self._partitions.assigned())
         self._fetcher.send_fetches()
 
     def _out_of_range(self, state: PartitionState, problem: KafkaError) -> None:

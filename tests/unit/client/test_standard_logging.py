@@ -14,6 +14,7 @@ from kclient import standard_logging
 from kclient.config import AdminConfig
 from kclient.net.cluster import Cluster
 from kclient.standard_logging import use_standard_logging
+from kclient.types import TopicPartition
 from kclient.wire.errors import ErrorCode
 from tests.kit.paper_cluster import PaperCluster
 from tests.kit.paper_consumer import PaperConsumer
@@ -58,6 +59,62 @@ def test_a_topic_that_does_not_exist_is_logged_once(caplog: pytest.LogCaptureFix
         it.paper.pass_time(0.3)
     [line] = warnings(caplog)
     assert line == "topic 'nope' does not exist: group g has no records of it until it is created"
+
+
+@pytest.mark.parametrize("offsets", [{}, {TopicPartition("nope", 0): 5}])
+def test_an_assigned_topic_that_does_not_exist_is_logged_once(
+    caplog: pytest.LogCaptureFixture, offsets: dict[TopicPartition, int]
+) -> None:
+    it = PaperConsumer(metadata_max_age_ms=100)
+    it.paper.topic_errors["nope"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    it.consumer.assign([TopicPartition("nope", 0), TopicPartition("nope", 1)], offsets)
+    for _ in range(10):
+        it.poll()
+        it.paper.pass_time(0.3)
+    [line] = warnings(caplog)
+    assert line == (
+        "topic 'nope' does not exist: this consumer has no records of it until it is created"
+    )
+    it.paper.topics["nope"] = 2
+    del it.paper.topic_errors["nope"]
+    it.paper.pass_time(3)
+    it.paper.topic_errors["nope"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    it.paper.pass_time(3)
+    assert warnings(caplog) == [line, line]
+
+
+def test_an_assigned_partition_that_does_not_exist_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    it = PaperConsumer(2, metadata_max_age_ms=100)
+    it.consumer.assign([TopicPartition("t", n) for n in (1, 2, 7)])
+    for _ in range(10):
+        it.poll()
+        it.paper.pass_time(0.3)
+    [line] = warnings(caplog)
+    assert line.startswith("topic 't' has no partition 2, 7, only 2 in all: ")
+
+
+def test_what_is_missing_is_found_without_waiting_for_the_age_of_metadata(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    it = PaperConsumer(2).assign(0)
+    it.paper.pass_time(3)
+    nope, absent = TopicPartition("nope", 0), TopicPartition("t", 7)
+    it.consumer.assign([nope, absent], {nope: 0, absent: 0})
+    it.paper.pass_time(3)
+    assert len(warnings(caplog)) == 2
+
+
+def test_an_assigned_topic_that_is_refused_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    it = PaperConsumer(metadata_max_age_ms=100)
+    it.paper.topic_errors["secret"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    it.consumer.assign([TopicPartition("secret", 0)], {TopicPartition("secret", 0): 0})
+    for _ in range(10):
+        it.poll()
+        it.paper.pass_time(0.3)
+    [line] = warnings(caplog)
+    assert line.startswith("TOPIC_AUTHORIZATION_FAILED: topic 'secret': ")
 
 
 def test_brokers_that_are_down_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
