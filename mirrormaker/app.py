@@ -25,8 +25,11 @@ INTERRUPTED = 130
 STATUS_EVERY = 1.0
 """Seconds between two status lines."""
 
-REPEAT_INTERVAL = 10.0
-"""Seconds before the same line is written again."""
+RETURNED_AFTER = 60.0
+"""Seconds without a cause after which it counts as a new one; all retries are more frequent."""
+
+MOST_CAUSES = 1000
+"""So many causes are remembered before those that ended are forgotten."""
 
 
 class Console:
@@ -37,7 +40,9 @@ class Console:
         self._clock = clock
         self._in_place = stream.isatty()
         self._shown = 0
-        self._last_written: dict[tuple[str, str], float] = {}
+        self._last_seen: dict[tuple[str, str], float] = {}
+        self._remember = MOST_CAUSES
+        self._last_status = ""
         self._quiet = quiet
 
     def write(self, text: str) -> None:
@@ -48,22 +53,28 @@ class Console:
         self._stream.flush()
 
     def event(self, about: str, what: str) -> None:
-        """Write a line, but the same line once per `REPEAT_INTERVAL` only."""
-        now = self._clock()
-        if now - self._last_written.get((about, what), float("-inf")) >= REPEAT_INTERVAL:
-            if len(self._last_written) > 1000:
-                self._last_written.clear()
-            self._last_written[about, what] = now
-            self.write(f"{about}: {what}")
+        """Write a line for a cause, once while it lasts, and again if it returns after `RETURNED_AFTER`."""
+        now, cause = self._clock(), (about, what)
+        last = self._last_seen.get(cause, float("-inf"))
+        self._last_seen[cause] = now
+        if now - last < RETURNED_AFTER:
+            return
+        if len(self._last_seen) > self._remember:
+            self._last_seen = {
+                each: at for each, at in self._last_seen.items() if now - at < RETURNED_AFTER
+            }
+            self._remember = max(MOST_CAUSES, 2 * len(self._last_seen))
+        self.write(f"{about}: {what}")
 
     def status(self, text: str) -> None:
-        """Show the status line."""
+        """Show the status line; where lines stay (a log), only one that differs from the last."""
         if self._quiet:
             return
         if self._in_place:
             self._write(text)
             self._stream.flush()
-        else:
+        elif text != self._last_status:
+            self._last_status = text
             self.write(text)
 
     def _write(self, text: str) -> None:

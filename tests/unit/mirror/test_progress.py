@@ -7,7 +7,7 @@ import io
 import pytest
 
 from kclient.types import TopicPartition
-from mirrormaker.app import Console
+from mirrormaker.app import RETURNED_AFTER, Console
 from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import LogEnds
 from mirrormaker.progress import Progress, count, line, seconds, size
@@ -88,12 +88,42 @@ def test_the_status_line_stays_in_place_on_a_terminal() -> None:
     assert stream.getvalue() == "\ra long line\rshort      \rnews \n"
 
 
-def test_the_same_line_is_written_once_per_interval() -> None:
+def written(events: list[tuple[float, str, str]]) -> list[str]:
+    """Return the lines of *events*, each at its time in seconds."""
     stream, now = io.StringIO(), [0.0]
     console = Console(stream, lambda: now[0])
-    for moment in (0.0, 1.0, 9.9, 10.0):
+    for moment, about, what in events:
         now[0] = moment
-        console.event("broker 1", "refused")
-    console.event("broker 2", "refused")
-    assert stream.getvalue().count("broker 1: refused") == 2
-    assert stream.getvalue().count("broker 2: refused") == 1
+        console.event(about, what)
+    return stream.getvalue().splitlines()
+
+
+def test_a_cause_that_lasts_is_written_once() -> None:
+    refused = [(2.0 * n, f"broker {n % 2}", "refused") for n in range(1800)]
+    assert written(refused) == ["broker 0: refused", "broker 1: refused"]
+
+
+def test_a_change_is_written_and_so_is_a_cause_that_returns() -> None:
+    events = [(0.0, "a", "refused"), (2.0, "a", "timed out"), (4.0, "a", "refused")]
+    returned = (4.0 + RETURNED_AFTER, "a", "refused")
+    assert written(events) == ["a: refused", "a: timed out"]
+    assert written([*events, returned]) == ["a: refused", "a: timed out", "a: refused"]
+
+
+def test_many_causes_do_not_stay_in_memory_and_none_is_written_twice() -> None:
+    several = [(n / 1000, f"t-{n}", "refused") for n in range(5000)] * 2
+    assert len(written(several)) == 5000
+    console = Console(io.StringIO(), iter(range(10**9)).__next__)
+    for n in range(5000):
+        console.event(f"t-{n}", "refused")
+    assert len(console._last_seen) < 1500
+
+
+def test_a_log_has_a_status_line_only_after_a_change() -> None:
+    stream = io.StringIO()
+    console = Console(stream, lambda: 0.0)
+    for text in ("lag 1", "lag 1", "lag 0", "lag 0"):
+        console.status(text)
+    console.write("news")
+    console.status("lag 0")
+    assert stream.getvalue().splitlines() == ["lag 1", "lag 0", "news"]
