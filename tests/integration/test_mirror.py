@@ -373,9 +373,8 @@ def test_a_stopped_link_continues_when_its_cause_was_mended(
     set_mark(west, "orders", "")
 
     def has_stopped() -> bool:
-        produce(
-            east, "orders", 10
-        )  # the leader may have taken the records before: it knows of the change a little later
+        # The leader may have taken the records before: it knows of the change a little later.
+        produce(east, "orders", 10)
         return "STOPPED orders-0" in copier.output
 
     eventually("the link to stop", has_stopped)
