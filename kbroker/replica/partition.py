@@ -299,6 +299,31 @@ class Partition:
         self.log_end_advanced(leader_state, result.last_offset + 1)
         return result
 
+    def require_leader_for_append(self, acks: int) -> tuple[UnifiedLog, LeaderState]:
+        """Return log and leader state; NotEnoughReplicas when acks=all cannot be served."""
+        log, leader_state = self.require_leader()
+        if acks == -1 and not leader_state.has_min_insync_replicas:
+            raise NotEnoughReplicas(
+                f"{self} has {len(leader_state.isr)} in-sync replicas,"
+                f" min.insync.replicas asks for {leader_state.min_insync_replicas}"
+            )
+        return log, leader_state
+
+    def check_producer(self, log: UnifiedLog, info: BatchInfo) -> AppendResult | None:
+        """Return the former result for an idempotent producer's batch that is in the log already (KIP-98).
+
+        Raise OutOfOrderSequenceNumber or InvalidProducerEpoch.
+        """
+        repeated = log.producers.states.check(info)
+        if repeated is None:
+            return None
+        return AppendResult(
+            repeated.base_offset,
+            repeated.last_offset,
+            repeated.timestamp if log.config.log_append_time else -1,
+            log.log_start_offset,
+        )
+
     # -- transactions --------------------------------------------------------------------------
 
     def ask_ahead(self, buf: Buffer, transactional_id: str) -> None:
@@ -358,31 +383,6 @@ class Partition:
             self._dependencies.high_watermark_advanced(self.key)
         if leader_state.is_followed:
             self._dependencies.log_end_advanced(self.key)
-
-    def require_leader_for_append(self, acks: int) -> tuple[UnifiedLog, LeaderState]:
-        """Return log and leader state; NotEnoughReplicas when acks=all cannot be served."""
-        log, leader_state = self.require_leader()
-        if acks == -1 and not leader_state.has_min_insync_replicas:
-            raise NotEnoughReplicas(
-                f"{self} has {len(leader_state.isr)} in-sync replicas,"
-                f" min.insync.replicas asks for {leader_state.min_insync_replicas}"
-            )
-        return log, leader_state
-
-    def check_producer(self, log: UnifiedLog, info: BatchInfo) -> AppendResult | None:
-        """Return the former result for an idempotent producer's batch that is in the log already (KIP-98).
-
-        Raise OutOfOrderSequenceNumber or InvalidProducerEpoch.
-        """
-        repeated = log.producers.states.check(info)
-        if repeated is None:
-            return None
-        return AppendResult(
-            repeated.base_offset,
-            repeated.last_offset,
-            repeated.timestamp if log.config.log_append_time else -1,
-            log.log_start_offset,
-        )
 
     def log_flushed(self) -> None:
         """Handle the end of a sync of the log: its records count as our copy, and their producers get responses."""
