@@ -11,7 +11,8 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from tests.checker.building import Story, clean_history
+from tests.checker.building import Story
+from tests.checker.clean_histories import clean_history
 from tests.checker.history import Event
 from tests.checker.verdict import Judgement, check
 

@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.checker.building import Story, transactional_history
+from tests.checker.building import Story
+from tests.checker.clean_histories import transactional_history
 from tests.checker.history import Event
 from tests.checker.verdict import Judgement, check
 
