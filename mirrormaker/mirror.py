@@ -108,7 +108,7 @@ class Mirror:
             report=self._report,
             done=self._maybe_finished,
             defect=self._end,
-            # These two change topics at the target, and what does that needs the flow for its links.
+            # The topics are made after the flow, which has their links.
             mark=lambda *given: self.topics.mark(*given),
             too_large=lambda *given: self.topics.too_large(*given),
             record=self.ledger.record,
