@@ -74,11 +74,9 @@ class Verdict:
         """Broken if any promise was; unknown if what was acknowledged was not read back."""
         if any(one.bad for one in self.anomalies):
             return Judgement.BROKEN
-        if (
-            any(one.name == "unjudged" for one in self.anomalies)
-            or not self.figures["acknowledged"]
-        ):
-            return Judgement.UNKNOWN  # fmt: skip
+        is_unjudged = any(one.name == "unjudged" for one in self.anomalies)
+        if is_unjudged or not self.figures["acknowledged"]:
+            return Judgement.UNKNOWN
         return Judgement.CLEAN
 
     def names(self, *, bad: bool = True) -> set[str]:
