@@ -99,7 +99,8 @@ def _show_health(settings: Settings, found: Health) -> None:
             **{name: [str(tp) for tp in partitions] for name, partitions in lists.items()},
             "leaderless_isr": {str(tp): list(isr) for tp, isr in found.leaderless_isr.items()},
         }
-        show([row], tuple(row), settings.format)
+        flat = tuple(name for name, value in row.items() if not isinstance(value, dict))
+        show([row], flat, settings.format)
         return
     lines = [
         ("Healthy", "yes" if found.is_healthy else "no"),
@@ -152,9 +153,20 @@ def brokers(settings: Settings) -> None:
             }
             for b in sorted(known.brokers.values(), key=lambda b: b.node_id)
         ]
-        columns = tuple(name for name in rows[0] if name != "controller") if rows else ()
+        columns: tuple[str, ...] = (
+            "id",
+            "host",
+            "port",
+            "rack",
+            "replicas",
+            "in_sync",
+            "leaders",
+            "preferred",
+        )
         if settings.format == "text":
             rows = [{**row, "id": f"{row['id']}{'*' * row['controller']}"} for row in rows]
+        elif settings.format == "csv":
+            columns = ("id", "controller", *columns[1:])
         show(rows, columns, settings.format)
 
     run(main)

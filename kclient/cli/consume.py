@@ -13,7 +13,7 @@ import click
 
 from kclient.cli.commands import with_settings
 from kclient.cli.context import Settings, print_message, run
-from kclient.cli.formats import formatter
+from kclient.cli.formats import formatter, heading
 from kclient.cli.help import Command
 from kclient.cli.offset_spec import Anchor, Bound, OffsetSpec, parse_offsets
 from kclient.types import TopicPartition
@@ -54,7 +54,7 @@ _DECODERS = ("bytes", "avro", "json", "hex")
 )
 @click.option("-e", "--exit", "at_end", is_flag=True, help="Stop at the present log ends.")
 @click.option(
-    "-f", "form", default=None, help="json (default), raw, or a template: '%t %p %o %k %v\\n'."
+    "-f", "form", default=None, help="json (default), csv, raw, or a template: '%t %p %o %k %v\\n'."
 )
 @click.option(
     "-s",
@@ -102,7 +102,8 @@ def consume(
             "or choose partitions with -p"
         )
     try:
-        write = formatter(form or "json")
+        form = _form(form, settings.format)
+        write = formatter(form)
         chosen = None if partitions is None else [int(number) for number in partitions.split(",")]
     except ValueError as problem:
         raise click.UsageError(str(problem)) from None
@@ -121,7 +122,7 @@ def consume(
             values["group.id"] = group
         if not as_member:
             values["enable.auto.commit"] = "false"
-        printer = _Printer(write, count, idle_timeout)
+        printer = _Printer(write, heading(form), count, idle_timeout)
         if sys.stderr.isatty() and not settings.quiet:
             printer.note_at_end = waiting_note(topics, spec)
         async with Consumer(config=values, reactor=reactor, **deserializers) as consumer:
@@ -143,6 +144,14 @@ def consume(
         return 0
 
     run(main)
+
+
+def _form(form: str | None, row_format: str) -> str:
+    """Return the form of records for -f and --format: both JSON formats of rows are a line of JSON for each record."""
+    of_rows = {"csv": "csv", "json": "json", "jsonl": "json"}.get(row_format)
+    if form and of_rows and form != of_rows:
+        raise click.UsageError(f"give one of -f {form} and --format {row_format}")
+    return form or of_rows or "json"
 
 
 def waiting_note(topics: tuple[str, ...], spec: OffsetSpec) -> str:
@@ -233,9 +242,14 @@ class _Printer:
     """Polls and prints until its limit is reached."""
 
     def __init__(
-        self, write: Callable[[Any], bytes], count: int | None, idle_timeout: float | None
+        self,
+        write: Callable[[Any], bytes],
+        head: bytes,
+        count: int | None,
+        idle_timeout: float | None,
     ) -> None:
         self._write = write
+        self._head = head
         self._left = count
         self._idle_timeout = idle_timeout
         self._stops: dict[TopicPartition, int] | None = None
@@ -258,6 +272,9 @@ class _Printer:
     async def run(self, consumer: Any) -> None:
         """Poll and print; return at the limit, the end offsets or the idle timeout."""
         stream = sys.stdout.buffer
+        if self._head:
+            stream.write(self._head)
+            stream.flush()
         last = time.monotonic()
         most = consumer.config.max_poll_records
         while not self._done(consumer):

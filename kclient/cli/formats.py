@@ -1,10 +1,11 @@
-r"""Records as text: %-escapes (as in kcat and rpk) and a lossless JSON envelope.
+r"""Records as text: %-escapes (as in kcat and rpk), a lossless JSON envelope, and CSV.
 
     %t topic   %p partition   %o offset   %k key   %K key size   %v or %s value   %V or %S value size
     %d timestamp (ms)   %h headers as k=v   %H header count   %e leader epoch   %%   and \n \t \xHH
     modifiers: %k{hex} %v{base64} %d{%Y-%m-%d}
 
-Headers are a list in the envelope, not a map, because Kafka keeps their order and repeated names.
+Headers are a list in the envelope, not a map, because Kafka keeps their order and repeated names. CSV has the fields of
+the envelope without the sizes, and headers as of %h; the encoding of an absent key or value is null.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from kclient.cli.output import csv_lines
 from kclient.types import AnyRecord
 
 Formatter = Callable[[AnyRecord], bytes]
@@ -29,6 +31,8 @@ def formatter(template: str) -> Formatter:
         return lambda record: (
             json.dumps(envelope(record), ensure_ascii=False, default=str) + "\n"
         ).encode()
+    if template == "csv":
+        return lambda record: csv_lines([_csv_cells(record)]).encode()
     if template == "raw":
         return lambda record: _raw(record.value)
     pieces: list[Callable[[AnyRecord], bytes]] = []
@@ -39,6 +43,23 @@ def formatter(template: str) -> Formatter:
         last = match.end()
     pieces.append(_literal(template[last:]))
     return lambda record: b"".join([piece(record) for piece in pieces])
+
+
+_CSV_COLUMNS = (
+    *("topic", "partition", "offset", "timestamp", "key", "key_encoding"),
+    *("value", "value_encoding", "headers"),
+)
+
+
+def heading(template: str) -> bytes:
+    """Return what goes before the first record."""
+    return csv_lines([_CSV_COLUMNS]).encode() if template == "csv" else b""
+
+
+def _csv_cells(record: AnyRecord) -> list[str | int | None]:
+    fields = {**envelope(record), "headers": _FIELDS["h"](record)}
+    cells = [fields[name] for name in _CSV_COLUMNS]
+    return [c if isinstance(c, str | int | None) else json.dumps(c, default=str) for c in cells]
 
 
 def unescaped(text: str) -> bytes:

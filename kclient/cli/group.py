@@ -44,7 +44,11 @@ def group() -> None:
 )
 @with_settings
 def list_(settings: Settings, states: tuple[str, ...]) -> None:
-    """List groups."""
+    """List groups.
+
+    TYPE is that of kafka-consumer-groups (KIP-848): Classic, Consumer or Unknown. PROTOCOL is what the members are:
+    consumer, or connect, or empty without members.
+    """
 
     async def main(reactor: Any) -> None:
         async with admin_client(settings, reactor) as admin:
@@ -52,15 +56,25 @@ def list_(settings: Settings, states: tuple[str, ...]) -> None:
         rows = [
             {
                 "group": g.group_id,
-                "state": g.state,
-                "type": g.protocol_type,
+                "type": _type(g.type),
+                "protocol": g.protocol_type,
+                "state": g.state or _UNKNOWN,
                 "coordinator": g.coordinator,
             }
             for g in found
         ]
-        show(rows, ("group", "state", "type", "coordinator"), settings.format)
+        show(rows, ("group", "type", "protocol", "state", "coordinator"), settings.format)
 
     run(main)
+
+
+_UNKNOWN = "Unknown"
+"""What Kafka's tool prints for a type or a state that the broker is too old to return."""
+
+
+def _type(name: str) -> str:
+    """Return the type of a group as Kafka's tools spell it: brokers do so in lower case."""
+    return name.capitalize() or _UNKNOWN
 
 
 @group.command(

@@ -11,13 +11,18 @@ from kclient.cli.context import Settings, admin_client, run
 from kclient.cli.help import Command
 from kclient.cli.output import show, table
 
+_TOPIC_COLUMNS = ("topic", "partitions", "leaderless", "under_replicated")
+
 
 @click.command(cls=Command, examples=("kclient info", "kclient info -B -J"))
 @click.option("-B", "only_brokers", is_flag=True, help="Show only the brokers.")
 @click.option("-i", "--internal", is_flag=True, help="Include internal topics.")
 @with_settings
 def info(settings: Settings, only_brokers: bool, internal: bool) -> None:
-    """Show the cluster: its id, brokers (the controller marked *), topics."""
+    """Show the cluster: its id, brokers (the controller marked *), topics.
+
+    CSV is one table: the topics, with -B the brokers.
+    """
 
     async def main(reactor: Any) -> None:
         async with admin_client(settings, reactor) as admin:
@@ -25,7 +30,8 @@ def info(settings: Settings, only_brokers: bool, internal: bool) -> None:
             topics = {} if only_brokers else await admin.describe_topics(internal=internal)
         brokers = [
             {
-                "id": f"{b.node_id}{'*' if b.node_id == cluster.controller_id else ''}",
+                "id": b.node_id,
+                "controller": b.node_id == cluster.controller_id,
                 "host": b.host,
                 "port": b.port,
                 "rack": b.rack,
@@ -43,6 +49,12 @@ def info(settings: Settings, only_brokers: bool, internal: bool) -> None:
             }
             for name, each in sorted(topics.items())
         ]
+        if settings.format == "csv":
+            if only_brokers:
+                show(brokers, ("id", "controller", "host", "port", "rack"), settings.format)
+            else:
+                show(rows, _TOPIC_COLUMNS, settings.format)
+            return
         if settings.format != "text":
             show(
                 [{"cluster_id": cluster.cluster_id, "brokers": brokers, "topics": rows}],
@@ -51,9 +63,10 @@ def info(settings: Settings, only_brokers: bool, internal: bool) -> None:
             )
             return
         click.echo(f"CLUSTER  {cluster.cluster_id}")
-        click.echo(table(brokers, ("id", "host", "port", "rack")))
+        marked = [{**b, "id": f"{b['id']}{'*' * b['controller']}"} for b in brokers]
+        click.echo(table(marked, ("id", "host", "port", "rack")))
         if not only_brokers:
             click.echo("")
-            click.echo(table(rows, ("topic", "partitions", "leaderless", "under_replicated")))
+            click.echo(table(rows, _TOPIC_COLUMNS))
 
     run(main)

@@ -1,11 +1,15 @@
-"""Rows as an aligned table, JSON, JSON lines, CSV or YAML-like text; JSON keys are stable snake_case."""
+"""Rows as an aligned table, JSON, JSON lines or CSV; JSON keys are stable snake_case.
+
+A cell is text, a number, true or false, none, or a list of such; only JSON has nested values. An id that is text
+elsewhere (a UUID, an enum) is made text by the command, in Kafka's form: nothing is printed by its `repr`.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -16,20 +20,26 @@ Row = Mapping[str, Any]
 
 
 def show(rows: Sequence[Row], columns: Sequence[str], form: str) -> None:
-    """Print *rows*; *columns* are the keys of the table, JSON shows every key."""
+    """Print *rows*; *columns* are the keys of the table and of CSV, JSON shows every key."""
     if form == "json":
-        click.echo(json.dumps([dict(row) for row in rows], indent=2, default=str))
+        click.echo(json.dumps([dict(row) for row in rows], indent=2))
     elif form == "jsonl":
         for row in rows:
-            click.echo(json.dumps(dict(row), default=str))
+            click.echo(json.dumps(dict(row)))
     elif form == "csv":
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows([[_cell(row.get(name)) for name in columns] for row in rows])
-        click.echo(text.getvalue(), nl=False)
+        click.echo(
+            csv_lines([columns, *([row.get(name) for name in columns] for row in rows)]), nl=False
+        )
     else:
         click.echo(table(rows, columns))
+
+
+def csv_lines(rows: Iterable[Sequence[Any]]) -> str:
+    """Return lines of CSV (RFC 4180, with a line feed at the end); none is an empty cell."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([["" if cell is None else _cell(cell) for cell in row] for row in rows])
+    return text.getvalue()
 
 
 def table(rows: Sequence[Row], columns: Sequence[str]) -> str:
@@ -54,6 +64,10 @@ def table(rows: Sequence[Row], columns: Sequence[str]) -> str:
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    return str(value)
+        return ",".join(map(_cell, value))
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise TypeError(f"{value!r} is no cell of a table")

@@ -161,6 +161,13 @@ def _proposal(
 
 
 def _show_proposal(settings: Settings, current: plans.Plan, proposed: plans.Plan) -> None:
+    if settings.format == "csv":
+        rows = [
+            {**_of(tp), "replicas": list(current[tp]), "target_replicas": list(replicas)}
+            for tp, replicas in sorted(proposed.items())
+        ]
+        show(rows, ("topic", "partition", "replicas", "target_replicas"), settings.format)
+        return
     now, then = plans.plan_as_json(current), plans.plan_as_json(proposed)
     if settings.format != "text":
         show(
@@ -221,8 +228,10 @@ def execute(
                     await throttle_moves(admin, throttles, throttle, report)
                 answers = await admin.alter_partition_reassignments(plan, raise_errors=False)
         if settings.format != "text":
-            row = {"current": json.loads(rollback), "partitions": _rows(answers)}
-            show([row], tuple(row), settings.format)
+            rows = _rows(answers)
+            row = {"current": json.loads(rollback), "partitions": rows}
+            csv = settings.format == "csv"
+            show(rows if csv else [row], ("topic", "partition", "error"), settings.format)
         return _report_results(
             answers,
             "Error reassigning partition(s):",
@@ -237,13 +246,13 @@ def _message_printer(settings: Settings) -> Callable[[str], None]:
     return click.echo if settings.format == "text" else print_message
 
 
+def _of(tp: TopicPartition) -> dict[str, Any]:
+    return {"topic": tp.topic, "partition": tp.partition}
+
+
 def _rows(answers: dict[TopicPartition, Any]) -> list[dict[str, Any]]:
     return [
-        {
-            "topic": tp.topic,
-            "partition": tp.partition,
-            "error": None if problem is None else str(problem),
-        }
+        {**_of(tp), "error": None if problem is None else str(problem)}
         for tp, problem in sorted(answers.items())
     ]
 
@@ -295,8 +304,7 @@ def verify(settings: Settings, path: str, preserve: bool) -> None:
             else:
                 rows = [
                     {
-                        "topic": each.tp.topic,
-                        "partition": each.tp.partition,
+                        **_of(each.tp),
                         "state": _state(each),
                         "replicas": list(each.replicas),
                         "target_replicas": list(each.wanted),
@@ -376,8 +384,7 @@ def list_(settings: Settings) -> None:
             found = await admin.list_partition_reassignments()
         rows = [
             {
-                "topic": tp.topic,
-                "partition": tp.partition,
+                **_of(tp),
                 "replicas": list(each.replicas),
                 "adding_replicas": list(each.adding),
                 "removing_replicas": list(each.removing),
@@ -385,7 +392,8 @@ def list_(settings: Settings) -> None:
             for tp, each in sorted(found.items())
         ]
         if settings.format != "text":
-            show(rows, tuple(rows[0]) if rows else ("topic", "partition"), settings.format)
+            columns = ("topic", "partition", "replicas", "adding_replicas", "removing_replicas")
+            show(rows, columns, settings.format)
             return
         if not found:
             click.echo("No partition reassignments found.")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import click
 
@@ -14,6 +12,7 @@ from kclient.cli.commands import with_settings
 from kclient.cli.context import FAILED, Settings, admin_client, print_message, run
 from kclient.cli.help import Command
 from kclient.cli.output import show
+from kclient.wire.uuids import encode_uuid
 
 if TYPE_CHECKING:
     from kclient.admin.reassignment_plan import Reassignment
@@ -203,7 +202,7 @@ def _show(
 def _row(each: _Described, p: PartitionMetadata, moving: Reassignment | None) -> dict[str, Any]:
     return {
         "topic": each.topic.name,
-        "topic_id": each.topic.topic_id,
+        "topic_id": _topic_id(each),
         "partition": p.partition,
         "leader": p.leader,
         "leader_epoch": p.leader_epoch,
@@ -217,19 +216,19 @@ def _row(each: _Described, p: PartitionMetadata, moving: Reassignment | None) ->
     }
 
 
+def _topic_id(each: _Described) -> str | None:
+    """Return the id in Kafka's form, which its tools print and take; brokers before 2.8 return none."""
+    return None if each.topic.topic_id is None else encode_uuid(each.topic.topic_id)
+
+
 def _topic_line(each: _Described) -> str:
     configs = ",".join(f"{k}={v}" for k, v in sorted(each.overrides.items()))
     partitions = each.topic.partitions
     factor = max((len(p.replicas) for p in partitions.values()), default=0)
     return (
-        f"Topic: {each.topic.name}\tTopicId: {_text(each.topic.topic_id)}"
+        f"Topic: {each.topic.name}\tTopicId: {_topic_id(each) or ''}"
         f"\tPartitionCount: {len(partitions)}\tReplicationFactor: {factor}\tConfigs: {configs}"
     )
-
-
-def _text(topic_id: UUID | None) -> str:
-    """Return an id as Kafka writes it: URL-safe base64 without padding."""
-    return b64encode(topic_id.bytes, b"-_").rstrip(b"=").decode() if topic_id else ""
 
 
 def _partition_line(p: PartitionMetadata, moving: Reassignment | None) -> str:

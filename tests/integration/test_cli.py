@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -58,7 +59,9 @@ def test_a_topic_from_creation_to_deletion(cli):
     (row,) = [row for row in cli.json("topic", "list") if row["topic"] == name]
     assert row == {"topic": name, "partitions": 2, "replicas": 1, "internal": False}
     first, *partitions = cli.out("topic", "describe", name).splitlines()
-    assert first.startswith(f"Topic: {name}\tTopicId: ")
+    topic_id = cli.json("topic", "describe", name)[0]["topic_id"]
+    assert re.fullmatch(r"[A-Za-z0-9_-]{22}", topic_id), "in the form of Kafka's tools"
+    assert first.startswith(f"Topic: {name}\tTopicId: {topic_id}\t")
     assert first.endswith("\tPartitionCount: 2\tReplicationFactor: 1\tConfigs: retention.ms=60000")
     assert partitions[1] == f"\tTopic: {name}\tPartition: 1\tLeader: 1\tReplicas: 1\tIsr: 1"
     cli.run(
@@ -89,8 +92,18 @@ def test_rows_come_in_every_format(cli):
     assert f"{name},1,1" in cli.out("topic", "list", "--format", "csv").splitlines()
     lines = cli.out("topic", "list", "--format", "jsonl").splitlines()
     assert name in [json.loads(line)["topic"] for line in lines]
+    records = cli.out("consume", cli.topic(1, "a"), "-e", "--format", "csv").splitlines()
+    assert [line.split(",")[0] for line in records] == ["topic", records[1].split(",")[0]]
+    assert records[1].endswith(",,null,a,utf8,")
     (cluster,) = cli.json("info")
-    assert [b["id"] for b in cluster["brokers"]] == ["1*"]
+    assert [(b["id"], b["controller"]) for b in cluster["brokers"]] == [(1, True)]
+    assert cli.out("info", "-B").splitlines()[2].startswith("1*  ")
+    assert f"{name},1,0,0" in cli.out("info", "--format", "csv").splitlines()
+    (broker,) = cli.out("info", "-B", "--format", "csv").splitlines()[1:]
+    assert broker.startswith("1,true,127.0.0.1,")
+    health = cli.out("cluster", "health", "--format", "csv")
+    assert health.splitlines()[1].startswith("true,,1,1,")
+    assert "{" not in health
 
 
 # --- records
@@ -251,7 +264,9 @@ def test_a_group_from_creation_to_deletion(cli):
         found = b""
         while found.count(b"\n") < 6:
             found += read_for(consumer.stdout, b"\n")
-        assert group in [row["group"] for row in cli.json("group", "list")]
+        (row,) = [row for row in cli.json("group", "list") if row["group"] == group]
+        assert (row["type"], row["protocol"], row["state"]) == ("Classic", "consumer", "Stable")
+        assert row["coordinator"] == 1
         (row,) = cli.json("group", "describe", group, "--state")
         assert (row["state"], row["members"]) == ("Stable", 1)
         (row,) = cli.json("group", "describe", group, "--members")

@@ -1,10 +1,13 @@
 """Records and rows as text."""
 
 import json
+from uuid import UUID
 
+import click
 import pytest
 
-from kclient.cli.formats import envelope, formatter, from_envelope, unescaped
+from kclient.cli.consume import _form
+from kclient.cli.formats import envelope, formatter, from_envelope, heading, unescaped
 from kclient.cli.output import show, table
 from kclient.cli.stdin import _lines
 from kclient.types import Record
@@ -98,6 +101,35 @@ def test_what_is_no_envelope_is_refused(line):
         from_envelope(line)
 
 
+def test_records_as_csv():
+    assert heading("csv") == (
+        b"topic,partition,offset,timestamp,key,key_encoding,value,value_encoding,headers\n"
+    )
+    lines = [formatter("csv")(record) for record in (RECORD, TOMBSTONE)]
+    assert lines == [
+        't,3,47,1700000000123,a/8=,base64,größe,utf8,"a=1,a=NULL,b=\\xff"\n'.encode(),
+        b"t,3,47,1700000000123,,null,,null,\n",
+    ]
+    avro = RECORD._replace(key=None, value={"n": 1}, headers=())
+    assert formatter("csv")(avro) == b't,3,47,1700000000123,,null,"{""n"": 1}",deserialized,\n'
+    assert heading("json") == b""
+
+
+@pytest.mark.parametrize(
+    ("form", "row_format", "expected"),
+    [(None, "text", "json"), (None, "csv", "csv"), (None, "jsonl", "json"), ("%v", "text", "%v"),
+     ("csv", "csv", "csv"), ("json", "jsonl", "json")],
+)  # fmt: skip
+def test_the_form_of_records_follows_either_option(form, row_format, expected):
+    assert _form(form, row_format) == expected
+
+
+@pytest.mark.parametrize(("form", "row_format"), [("%v", "csv"), ("json", "csv"), ("raw", "json")])
+def test_two_forms_of_records_are_refused(form, row_format):
+    with pytest.raises(click.UsageError, match="give one of -f"):
+        _form(form, row_format)
+
+
 def test_escapes_of_an_option_are_bytes():
     assert unescaped(r"\t") == b"\t"
     assert unescaped(r"ä\x01") == "ä".encode() + b"\x01"
@@ -117,6 +149,20 @@ def test_a_table_is_aligned_with_numbers_to_the_right():
         "a        5  -     1,2",
         "long   500  x",
     ]
+
+
+def test_csv_has_empty_cells_and_no_python(capsys):
+    rows = [{"ids": [1, 2], "none": None, "yes": True, "text": 'a,"b"', "rest": {}}]
+    show(rows, ("ids", "none", "yes", "text"), "csv")
+    assert capsys.readouterr().out == 'ids,none,yes,text\n"1,2",,true,"a,""b"""\n'
+    assert table(rows, ("none", "yes")).split() == ["NONE", "YES", "-", "true"]
+
+
+@pytest.mark.parametrize("form", ["text", "json", "jsonl", "csv"])
+@pytest.mark.parametrize("value", [UUID(int=1), b"bytes", {"set"}])
+def test_what_is_no_cell_is_not_printed_by_its_repr(form, value):
+    with pytest.raises(TypeError):
+        show([{"cell": value}], ("cell",), form)
 
 
 def test_a_table_without_rows_is_its_heading():
