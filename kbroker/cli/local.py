@@ -12,7 +12,14 @@ from typing import Any
 import click
 
 from kbroker.local import cluster, orphan_reaper, zookeeper
-from kbroker.local.state import ClusterState, Directory
+from kbroker.local.state import (
+    DEFAULT_DIRECTORY,
+    DEFAULT_NAME,
+    PATH_VARIABLE,
+    ClusterState,
+    Directory,
+    name_option,
+)
 from kbroker.local.zookeeper import LocalError
 from kbroker.zk.errors import ZooKeeperError
 
@@ -30,7 +37,8 @@ def _reports_errors(command: Callable[..., None]) -> Callable[..., None]:
             _progress(f"kbroker local: {error}")
             sys.exit(1)
         except KeyboardInterrupt:
-            _progress("kbroker local: interrupted; `kbroker local status` shows what runs")
+            show = Directory(kwargs["path"]).command("status")
+            _progress(f"kbroker local: interrupted; this shows what runs:\n    {show}")
             sys.exit(130)
 
     return wrapped
@@ -40,9 +48,9 @@ _DIRECTORY = click.option(
     "--dir",
     "path",
     type=click.Path(path_type=Path, file_okay=False),
-    default=Path("kbroker-local"),
+    default=DEFAULT_DIRECTORY,
     show_default=True,
-    envvar="KBROKER_LOCAL_DIR",
+    envvar=PATH_VARIABLE,
     help="Where clusters keep their state, data and logs.",
 )
 _NAME = click.option("--name", help="Only this cluster.  [default: all]")
@@ -55,7 +63,7 @@ def local() -> None:
 
 @local.command()
 @_DIRECTORY
-@click.option("--name", default="local", show_default=True, help="Name of the cluster.")
+@click.option("--name", default=DEFAULT_NAME, show_default=True, help="Name of the cluster.")
 @click.option("-n", "--brokers", type=int, help="Number of brokers.  [default: 3]")
 @click.option(
     "--zk", "--zookeepers", "zookeepers", type=int, help="ZooKeeper servers.  [default: 1]"
@@ -115,10 +123,7 @@ def status(path: Path, name: str | None, as_json: bool) -> None:
     chosen = [c for c in directory.clusters() if name in (None, c.name)]
     ensemble = directory.ensemble()
     if not chosen:
-        raise LocalError(
-            f"{directory.path} has no cluster {name or ''}".rstrip()
-            + f". Start one with: kbroker local up --dir {path}"
-        )
+        raise _no_cluster(directory, name)
     if as_json:
         click.echo(json.dumps(_as_json(directory, chosen), indent=2))
     else:
@@ -157,14 +162,21 @@ def purge(path: Path, name: str | None) -> None:
 
 @local.command()
 @_DIRECTORY
-@click.option("--name", default="local", show_default=True, help="Name of the cluster.")
+@click.option("--name", default=DEFAULT_NAME, show_default=True, help="Name of the cluster.")
 @_reports_errors
 def env(path: Path, name: str) -> None:
     """Print `export KCLIENT_BOOTSTRAP_SERVERS=...` for `eval`."""
-    state = Directory(path).cluster(name)
+    directory = Directory(path)
+    state = directory.cluster(name)
     if state is None:
-        raise LocalError(f"{path} has no cluster {name}")
+        raise _no_cluster(directory, name)
     click.echo(f"export KCLIENT_BOOTSTRAP_SERVERS={state.bootstrap}")
+
+
+def _no_cluster(directory: Directory, name: str | None) -> LocalError:
+    start = directory.command("up", *name_option(name or DEFAULT_NAME))
+    missing = "no cluster" if name is None else f"no cluster {name}"
+    return LocalError(f"{directory.path} has {missing}. Start one with:\n    {start}")
 
 
 def _ensemble_lines(directory: Directory) -> list[str]:

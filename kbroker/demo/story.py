@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -226,7 +227,8 @@ def _summary(narrator: Narrator, choices: Choices, east: str, west: str, config:
     here = Path(__file__).parent
     first = east.split(",")[0]
     prefix = ".venv/bin/" if Path(".venv/bin/kclient").exists() else ""
-    local = f"{prefix}kbroker local up --dir {out / 'clusters'}"
+    clusters = shlex.quote(str(out / "clusters"))
+    local = f"{prefix}kbroker local up --dir {clusters}"
     narrator.line(
         "  play on   " + ("the clusters are still running" if choices.keep else "start them again:")
     )
@@ -236,12 +238,13 @@ def _summary(narrator: Narrator, choices: Choices, east: str, west: str, config:
             narrator.line(f"            {local} --name {name} --port {port}")
     narrator.line(f"            {prefix}kclient info -b {first}")
     narrator.line(
-        f"            {prefix}kclient consume flights -b {first} -o start -n 3 --avro {here / 'flights.avsc'}"
+        f"            {prefix}kclient consume flights -b {first} -o start -n 3 --avro "
+        + shlex.quote(str(here / "flights.avsc"))
     )
-    narrator.line(f"            {prefix}kmirror run {config}")
+    narrator.line(f"            {prefix}kmirror run {shlex.quote(str(config))}")
     if choices.keep:
         narrator.line(
-            f"            {prefix}kbroker local purge --dir {out / 'clusters'}   (stops and deletes all)"
+            f"            {prefix}kbroker local purge --dir {clusters}   (stops and deletes all)"
         )
 
 

@@ -18,7 +18,14 @@ from pathlib import Path
 import kbroker
 from kbroker.local import processes, zookeeper
 from kbroker.local.processes import ProcessIdentity
-from kbroker.local.state import BrokerState, ClusterState, Directory, ServerState, checked_name
+from kbroker.local.state import (
+    BrokerState,
+    ClusterState,
+    Directory,
+    ServerState,
+    checked_name,
+    name_option,
+)
 from kbroker.local.zookeeper import LocalError
 
 Progress = Callable[[str], None]
@@ -66,14 +73,13 @@ def up(
     checked_name(name)
     _check_overrides(overrides := list(overrides))
     with directory.locked():
-        cluster = directory.cluster(name)
-        if cluster is None:
-            cluster = _plan(directory, name, brokers or 3, port or DEFAULT_PORT)
-        else:
-            _check_same(cluster, brokers, port)
+        known = directory.cluster(name)
+        cluster = known or _plan(directory, name, brokers or 3, port or DEFAULT_PORT)
+        if known is not None:
+            _check_same(directory, known, brokers, port, overrides)
         if overrides:
             cluster.overrides = _merged(cluster.overrides, overrides)
-        _check_ports(cluster)
+        _check_ports(directory, cluster, is_new=known is None)
         ensemble = _start_ensemble(directory, zookeepers, progress)
         _start_brokers(directory, cluster, ensemble, progress)
     return cluster
@@ -94,14 +100,29 @@ def _plan(directory: Directory, name: str, brokers: int, port: int) -> ClusterSt
     return ClusterState(name, [BrokerState(n, port + n - 1) for n in range(1, brokers + 1)])
 
 
-def _check_same(cluster: ClusterState, brokers: int | None, port: int | None) -> None:
+def _check_same(
+    directory: Directory,
+    cluster: ClusterState,
+    brokers: int | None,
+    port: int | None,
+    overrides: list[str],
+) -> None:
     have, first = len(cluster.brokers), cluster.brokers[0].port
     if brokers not in (None, have) or port not in (None, first):
+        kept = [word for override in overrides for word in ("--override", override)]
         raise LocalError(
-            f"the cluster {cluster.name} is there already, with {have} brokers from port {first}. "
-            f"Start it as it is (without --brokers and --port), or remove it first: "
-            f"kbroker local purge --name {cluster.name}"
+            f"the cluster {cluster.name} is there already, with {counted(have, 'broker')} from port {first}. "
+            "Start it as it is:\n"
+            f"    {directory.command('up', *name_option(cluster.name), *kept)}\n"
+            f"{_or_remove(directory, cluster)}"
         )
+
+
+def _or_remove(directory: Directory, cluster: ClusterState) -> str:
+    return (
+        "or remove it, with its data, and start another one:\n"
+        f"    {directory.command('purge', '--name', cluster.name)}"
+    )
 
 
 def _check_overrides(overrides: list[str]) -> None:
@@ -118,7 +139,7 @@ def _merged(old: list[str], new: list[str]) -> list[str]:
     return [f"{key}={value}" for key, value in values.items()]
 
 
-def _check_ports(cluster: ClusterState) -> None:
+def _check_ports(directory: Directory, cluster: ClusterState, *, is_new: bool) -> None:
     for broker in cluster.brokers:
         if broker.running:
             continue
@@ -127,9 +148,13 @@ def _check_ports(cluster: ClusterState) -> None:
             try:
                 probe.bind(("127.0.0.1", broker.port))
             except OSError as error:
-                raise LocalError(
-                    f"port {broker.port} is in use by another program ({error.strerror}): "
+                advice = (
                     "choose another --port"
+                    if is_new
+                    else f"stop that program,\n{_or_remove(directory, cluster)}"
+                )
+                raise LocalError(
+                    f"port {broker.port} is in use by another program ({error.strerror}): {advice}"
                 ) from error
 
 
@@ -141,7 +166,9 @@ def _start_ensemble(
 ) -> list[ServerState]:
     servers = directory.ensemble()
     if servers and count not in (None, len(servers)):
-        progress(f"ZooKeeper: the ensemble of {directory.path} has {len(servers)} servers; kept")
+        progress(
+            f"ZooKeeper: the ensemble of {directory.path} has {counted(len(servers), 'server')}; kept"
+        )
     if not servers:
         number = count or 1
         if not 1 <= number <= 9:
@@ -153,7 +180,7 @@ def _start_ensemble(
         ]
     missing = [s for s in servers if not s.running]
     if missing:
-        progress(f"ZooKeeper: starting {len(missing)} of {len(servers)} servers")
+        progress(f"ZooKeeper: starting {len(missing)} of {counted(len(servers), 'server')}")
     members = [s.server for s in servers]
     for state in missing:
         home = directory.server_home(state.server)

@@ -16,6 +16,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,11 @@ from typing import Any
 
 from kbroker.local.processes import ProcessIdentity
 from kbroker.local.zookeeper import LocalError, Server
+
+DEFAULT_DIRECTORY = Path("kbroker-local")
+DEFAULT_NAME = "local"
+PATH_VARIABLE = "KBROKER_LOCAL_DIR"
+"""The environment variable that replaces the default directory."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
@@ -75,6 +81,11 @@ class ClusterState:
         return ",".join(broker.address for broker in self.brokers)
 
 
+def name_option(name: str) -> tuple[str, ...]:
+    """Return the option that names a cluster, () for the default of `up` and `env`."""
+    return () if name == DEFAULT_NAME else ("--name", name)
+
+
 def checked_name(name: str) -> str:
     """Return *name* if a cluster may be called so: it becomes a directory and a chroot."""
     if _NAME.fullmatch(name) is None or name.startswith("zookeeper"):
@@ -89,7 +100,15 @@ class Directory:
     """The state in one directory. Reading never changes anything."""
 
     def __init__(self, path: Path) -> None:
+        self.given = path
+        """The path as the user wrote it, for command lines in messages."""
         self.path = path.resolve()
+
+    def command(self, verb: str, *options: str) -> str:
+        """Return the command line of `kbroker local` *verb* for this directory, quoted for a shell."""
+        is_default = self.given == DEFAULT_DIRECTORY and PATH_VARIABLE not in os.environ
+        where = () if is_default else ("--dir", str(self.given))
+        return shlex.join(["kbroker", "local", verb, *where, *options])
 
     # --- where things are ---
 
