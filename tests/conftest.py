@@ -14,6 +14,9 @@ import pytest
 # Not the user's: a test must not depend on a self-test that passed before (spark_jobs/passed_self_tests.py).
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="kbroker-tests-cache-")
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+# Nor on the user's clusters; and `kbroker local` in a test must not become their current context (kclient/contexts.py).
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="kbroker-tests-config-")
+atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 LOCATION = re.compile(r"\S+\.py:\d+: ")
 """A line of a traceback that names the file and line of a frame."""

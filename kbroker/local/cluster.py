@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import kbroker
-from kbroker.local import processes, zookeeper
+from kbroker.local import contexts, processes, zookeeper
 from kbroker.local.processes import ProcessIdentity
 from kbroker.local.state import (
     BrokerState,
@@ -82,6 +82,7 @@ def up(
         _check_ports(directory, cluster, is_new=known is None)
         ensemble = _start_ensemble(directory, zookeepers, progress)
         _start_brokers(directory, cluster, ensemble, progress)
+        contexts.add(directory, cluster, progress)
     return cluster
 
 
@@ -239,12 +240,12 @@ def _start_brokers(
             elif not broker.running:
                 raise LocalError(
                     f"broker {broker.broker_id} of {cluster.name} did not start. Its last log lines "
-                    f"({log}):\n{_last_lines(log)}"
+                    f"({log}):\n{_last_lines(log, broker.log_position)}"
                 )
             elif time.monotonic() > deadline:
                 raise LocalError(
                     f"broker {broker.broker_id} of {cluster.name} is not ready after "
-                    f"{BROKER_TIMEOUT:g} s. Its last log lines ({log}):\n{_last_lines(log)}"
+                    f"{BROKER_TIMEOUT:g} s. Its last log lines ({log}):\n{_last_lines(log, broker.log_position)}"
                 )
         time.sleep(0.02)
 
@@ -303,9 +304,10 @@ def _is_ready(log: Path, position: int) -> bool:
         return False
 
 
-def _last_lines(path: Path, count: int = 12) -> str:
+def _last_lines(path: Path, position: int = 0, count: int = 12) -> str:
+    """Return the last *count* lines of the log from *position* on: those before are of an earlier start."""
     try:
-        lines = path.read_text(errors="replace").splitlines()[-count:]
+        lines = path.read_bytes()[position:].decode(errors="replace").splitlines()[-count:]
     except OSError:
         lines = ["(no log)"]
     return "\n".join(f"    {line}" for line in lines)
@@ -334,6 +336,7 @@ def _chosen(directory: Directory, name: str | None) -> list[ClusterState]:
 
 def _stop_clusters(directory: Directory, clusters: list[ClusterState], progress: Progress) -> None:
     for cluster in clusters:
+        contexts.remove(directory, cluster.name, progress)
         running = [b.process for b in cluster.brokers if b.process and b.process.alive]
         _stop_all(running, cluster.name, "broker", progress)
         for broker in cluster.brokers:

@@ -7,6 +7,7 @@ timeout, 130 Ctrl-C.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,6 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from kclient.config import NO_EFFECT, CommonConfig, every_setting, read_properties
+from kclient.contexts import VARIABLE, Context, default_file, load
 from kclient.errors import BootstrapError, ConfigError, ConnectError, KafkaTimeoutError
 from kclient.wire.errors import KafkaError
 
@@ -24,6 +26,7 @@ FAILED, USAGE, UNREACHABLE, UNHEALTHY, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 124,
 DEFAULT_TIMEOUT_S = 10.0
 _NAME_THE_BROKERS = """\
   -b HOST:PORT or KCLIENT_BOOTSTRAP_SERVERS names the brokers; `kbroker local env` prints those of a local cluster"""
+_BOOTSTRAP = "bootstrap.servers"
 _PUT_AWAY_S = 5.0
 """Seconds that a command may take to end after Ctrl-C."""
 
@@ -43,15 +46,21 @@ class Settings:
     quiet: bool = False
     assume_yes: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
+    context: Context | None = None
+    """The context that names the brokers, if neither an option nor a variable does."""
 
     def client(self, kind: type[CommonConfig]) -> dict[str, Any]:
-        """Return the settings of a client of *kind*: file, then -X, then -b; the later wins."""
+        """Return the settings of a client of *kind*: context, file, -X, -b; the later wins.
+
+        A context counts only if no option names the brokers, nor the default file, unless KCLIENT_CONTEXT is set.
+        """
         values: dict[str, Any] = {}
         for name in self.files or _default_file():
             try:
                 values.update(read_properties(Path(name).read_text(encoding="utf-8")))
             except OSError as problem:
                 raise ConfigError(f"{name}: {problem.strerror}") from problem
+        from_usual_file = None if self.files else values.pop(_BOOTSTRAP, None)
         for pair in self.pairs:
             name, given, value = pair.partition("=")
             if not given:
@@ -59,12 +68,18 @@ class Settings:
             values[name.strip()] = value.strip()
         bootstrap = self.bootstrap or os.environ.get("KCLIENT_BOOTSTRAP_SERVERS")
         if bootstrap:
-            values["bootstrap.servers"] = bootstrap
+            values[_BOOTSTRAP] = bootstrap
+        elif _BOOTSTRAP not in values:
+            self.context = _chosen_context(needed=from_usual_file is None)
+            if self.context is not None:
+                values = {**self.context.settings, **values}
+            elif from_usual_file is not None:
+                values[_BOOTSTRAP] = from_usual_file
         values.setdefault("client.id", "kclient-cli")
         values.setdefault("default.api.timeout.ms", int(self.timeout * 1000))
         values.setdefault("request.timeout.ms", min(30_000, max(1000, int(self.timeout * 1000))))
         # Every address of the list is tried; all together within the timeout of -m.
-        addresses = str(values.get("bootstrap.servers", "")).count(",") + 1
+        addresses = str(values.get(_BOOTSTRAP, "")).count(",") + 1
         once = min(10_000, max(100, int(self.timeout * 1000 / addresses)))
         values.setdefault("socket.connection.setup.timeout.ms", once)
         return values
@@ -77,6 +92,32 @@ class Settings:
             print_message(f"{question} This cannot be undone: repeat with --yes.")
             raise SystemExit(USAGE)
         click.confirm(question, abort=True, err=True)
+
+
+def _chosen_context(*, needed: bool) -> Context | None:
+    """Return the context that KCLIENT_CONTEXT names, or if *needed* the current one."""
+    name = os.environ.get(VARIABLE)
+    if not (name or needed):
+        return None
+    path = default_file()
+    contexts = load(path)
+    if not (name or contexts.current):
+        return None
+    try:
+        return contexts.named(name or contexts.current or "")
+    except ConfigError as problem:
+        raise ConfigError(f"{VARIABLE if name else 'current'} in {path}: {problem}") from None
+
+
+def _explained(context: Context) -> str:
+    """Return where the addresses of *context* come from, and how its cluster is started if it is a local one."""
+    text = f"  context {context.name} in {default_file()} names the brokers"
+    if context.directory is None:
+        return text
+    command = ["kbroker", "local", "up", "--dir", context.directory]
+    if context.name != "local":
+        command += ["--name", context.name]
+    return f"{text}; if they are down:\n    {shlex.join(command)}"
 
 
 def _default_file() -> tuple[str, ...]:
@@ -191,6 +232,11 @@ def _on_interrupt(first: Callable[[], None]) -> list[int]:
     return seen
 
 
+def _settings_of_command() -> Settings | None:
+    command = click.get_current_context(silent=True)
+    return None if command is None else command.find_object(Settings)
+
+
 def exit_code(result: Any) -> int:
     """Return the exit code for a command's result or Failure; print the error of a Failure."""
     problem = getattr(result, "value", None)
@@ -210,6 +256,10 @@ def exit_code(result: Any) -> int:
         print_message(f"kclient: {problem}{longer}")
         if isinstance(problem, BootstrapError):
             print_message(_NAME_THE_BROKERS)
+        if isinstance(problem, BootstrapError | ConnectError | KafkaTimeoutError):
+            settings = _settings_of_command()
+            if settings is not None and settings.context is not None:
+                print_message(_explained(settings.context))
         if isinstance(problem, BootstrapError | ConnectError):
             return UNREACHABLE
         if isinstance(problem, KafkaTimeoutError):

@@ -34,11 +34,28 @@ class Local:
             text=True,
             timeout=55,
             check=False,
-            env={**os.environ, **broker_environment()},
+            env=self.environment(),
         )
         assert code is None or done.returncode == code, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         return done
+
+    def environment(self) -> dict[str, str]:
+        """The environment of a user without settings, and with a directory of settings."""
+        ours = {"XDG_CONFIG_HOME": str(self.directory.parent / "config")}
+        theirs = {k: v for k, v in os.environ.items() if not k.startswith("KCLIENT")}
+        return {**theirs, **broker_environment(), **ours}
+
+    def topics(self) -> subprocess.CompletedProcess[str]:
+        """`kclient topic list`, without -b."""
+        return subprocess.run(
+            [sys.executable, "-m", "kclient", "topic", "list", "-i"],
+            capture_output=True,
+            text=True,
+            timeout=55,
+            check=False,
+            env=self.environment(),
+        )
 
     def up(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """`up`, with processes that end with this test run, even if it is killed."""
@@ -95,12 +112,16 @@ def test_a_second_cluster_shares_the_ensemble(local: Local) -> None:
 
 def test_down_keeps_data_and_purge_leaves_nothing(local: Local) -> None:
     [port] = free_ports(1)
-    local.up("--name", "east", "--brokers", "1", "--port", str(port), "--zookeepers", "3")
+    up = local.up("--name", "east", "--brokers", "1", "--port", str(port), "--zookeepers", "3")
     (local.directory / "mine.txt").write_text("not yours")
+    assert "east: kclient finds it without -b" in up.stderr
+    found = local.topics()
+    assert (found.returncode, found.stderr) == (0, "")
     data = local.directory / "east" / "broker-1" / "data" / "meta.properties"
     identity = data.read_text()
     local("down")
     assert local.pids() == []
+    assert not list((local.directory.parent / "config").glob("*/*"))
     assert data.read_text() == identity
     local.up("--name", "east")
     assert data.read_text() == identity

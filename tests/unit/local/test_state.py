@@ -12,7 +12,7 @@ from threading import Event, Thread
 
 import pytest
 
-from kbroker.local.cluster import _start_brokers, counted
+from kbroker.local.cluster import _last_lines, _start_brokers, counted
 from kbroker.local.processes import ProcessIdentity
 from kbroker.local.state import BrokerState, ClusterState, Directory, ServerState, checked_name
 from kbroker.local.zookeeper import LocalError, Server, free_ports
@@ -136,3 +136,10 @@ def test_a_broker_that_runs_and_is_not_ready_is_waited_for(tmp_path: Path) -> No
 
 def test_one_broker_is_singular() -> None:
     assert [counted(n, "broker") for n in (0, 1, 3)] == ["0 brokers", "1 broker", "3 brokers"]
+
+
+def test_an_error_quotes_the_lines_of_this_start_only(tmp_path: Path) -> None:
+    log, before = tmp_path / "broker.log", "an error\n"
+    log.write_text(f"{before}an error\n")
+    assert _last_lines(log, len(before)) == "    an error"
+    assert _last_lines(tmp_path / "none", 3) == "    (no log)"
