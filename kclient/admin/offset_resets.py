@@ -2,7 +2,7 @@
 
 The scenarios are those of kafka-consumer-groups --reset-offsets (KIP-122), with its rules:
 
-    EARLIEST, LATEST   the start or the end of the log (the high watermark)
+    EARLIEST, LATEST   the start or the end of the log (the high watermark), plus a number; clipped to the log
     OFFSET, SHIFT      a number, or the committed offset plus a number; clipped to the log
     TIME               the first record at or after a time; the end of the log without such a record
     CURRENT            the committed offset as it is, not clipped; the end of the log without one
@@ -94,9 +94,9 @@ def _new_offset(
 ) -> tuple[int, str]:
     match target.scenario:
         case Scenario.EARLIEST:
-            return log.start, ""
+            return _clipped(tp, log.start + target.number, log)
         case Scenario.LATEST:
-            return log.end, ""
+            return _clipped(tp, log.end + target.number, log)
         case Scenario.TIME:
             if log.at_time is not None:
                 return log.at_time, ""

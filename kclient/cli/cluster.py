@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, UNHEALTHY, Settings, admin_client, print_message, run
+from kclient.cli.context import (
+    FAILED,
+    UNHEALTHY,
+    Settings,
+    admin_client,
+    good_answers,
+    print_error,
+    run,
+)
 from kclient.cli.elect_leaders import elect_leaders
 from kclient.cli.help import Group
 from kclient.cli.output import show
@@ -71,7 +79,7 @@ def health(settings: Settings, watch: bool, patient: bool) -> None:
                     break
                 if reactor.seconds() + _LOOK_S > give_up_at:
                     if patient:
-                        print_message(f"kclient: not healthy after {settings.timeout:g} s")
+                        print_error(f"not healthy after {settings.timeout:g} s")
                     break
                 await sleep(reactor, _LOOK_S)
         return 0 if found.is_healthy else UNHEALTHY
@@ -177,7 +185,7 @@ def _report_down_brokers(topics: Mapping[str, TopicMetadata], live: Collection[i
     holders = {n for t in topics.values() for p in t.partitions.values() for n in p.replicas}
     absent = sorted(holders - set(live))
     if absent:
-        print_message(f"kclient: down, and not listed: broker {', '.join(map(str, absent))}")
+        print_error(f"down, and not listed: broker {', '.join(map(str, absent))}")
 
 
 @cluster.command(
@@ -197,8 +205,6 @@ def log_dirs(
     """Show each broker's log directories: replicas, bytes, free space, failures."""
 
     async def main(reactor: Any) -> int:
-        from kclient.wire.errors import KafkaError
-
         async with admin_client(settings, reactor) as admin:
             live = admin.cluster.metadata.brokers.keys()
             unknown = sorted(set(nodes) - live)
@@ -213,13 +219,9 @@ def log_dirs(
             found = await admin.describe_log_dirs(nodes or None, tps, raise_errors=False)
             if not nodes:
                 _report_down_brokers(await admin.describe_topics(internal=True), live)
-        failed = 0
+        good = good_answers(found, lambda node: f"broker {node}")
         rows = []
-        for node, dirs in sorted(found.items()):
-            if isinstance(dirs, KafkaError):
-                print_message(f"kclient: broker {node}: {dirs}")
-                failed = FAILED
-                continue
+        for node, dirs in sorted(good.items()):
             for each in dirs.values():
                 rows += _replica_rows(node, each) if replicas else [_dir_row(node, each)]
         if replicas:
@@ -242,7 +244,7 @@ def log_dirs(
                 "error",
             )
         show(rows, columns, settings.format)
-        return failed
+        return 0 if len(good) == len(found) else FAILED
 
     run(main)
 

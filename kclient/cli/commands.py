@@ -71,7 +71,11 @@ _GLOBAL: list[Callable[[Any], Any]] = [
         help=f"Timeout of the contact with the cluster (default {DEFAULT_TIMEOUT_S:g}).",
     ),
     click.option(
-        "-q", "--quiet", is_flag=True, cls=GlobalOption, help="Print no messages beside the data."
+        "-q",
+        "--quiet",
+        is_flag=True,
+        cls=GlobalOption,
+        help="Print only data, warnings and errors.",
     ),
     click.option(
         "-y",

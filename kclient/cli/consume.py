@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import Settings, print_message, run
+from kclient.cli.context import Settings, run
 from kclient.cli.formats import formatter, heading
 from kclient.cli.help import Command
 from kclient.cli.offset_spec import Anchor, Bound, OffsetSpec, parse_offsets
@@ -139,8 +139,7 @@ def consume(
                 # After Ctrl-C and `-n` alike: printed records count as processed.
                 if group is not None and not as_member and not printer.broken:
                     await consumer.commit(printer.positions(consumer))
-        if not settings.quiet:
-            print_message(f"Processed a total of {printer.printed} messages")
+        settings.note(f"Processed a total of {printer.printed} messages")
         return 0
 
     run(main)
@@ -288,7 +287,7 @@ class _Printer:
                 last = time.monotonic()
                 continue
             if self.note_at_end is not None and self._at_end(consumer):
-                print_message(self.note_at_end)
+                click.echo(self.note_at_end, err=True)
                 self.note_at_end = None
             if self._idle_timeout is not None and time.monotonic() - last > self._idle_timeout:
                 return

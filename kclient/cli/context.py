@@ -13,10 +13,11 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import click
 
+from kclient.cli.output import show
 from kclient.config import NO_EFFECT, CommonConfig, every_setting, read_properties
 from kclient.contexts import VARIABLE, Context, default_file, load
 from kclient.errors import BootstrapError, ConfigError, ConnectError, KafkaTimeoutError
@@ -29,6 +30,9 @@ _NAME_THE_BROKERS = """\
 _BOOTSTRAP = "bootstrap.servers"
 _PUT_AWAY_S = 5.0
 """Seconds that a command may take to end after Ctrl-C."""
+
+K = TypeVar("K")
+A = TypeVar("A")
 
 Main = Callable[[Any], Awaitable[int | None]]
 """A command's body: reactor -> exit code (None is 0)."""
@@ -84,12 +88,17 @@ class Settings:
         values.setdefault("socket.connection.setup.timeout.ms", once)
         return values
 
+    def note(self, text: str) -> None:
+        """Write a line beside the data, to stderr; none with -q."""
+        if not self.quiet:
+            click.echo(text, err=True)
+
     def confirm(self, question: str) -> None:
         """Ask for confirmation of an irreversible operation; without a terminal --yes is required."""
         if self.assume_yes:
             return
         if not sys.stdin.isatty():
-            print_message(f"{question} This cannot be undone: repeat with --yes.")
+            click.echo(f"{question} This cannot be undone: repeat with --yes.", err=True)
             raise SystemExit(USAGE)
         click.confirm(question, abort=True, err=True)
 
@@ -140,32 +149,51 @@ def admin_client(settings: Settings, reactor: Any) -> Any:
     return AdminClient(settings.client(AdminConfig), reactor=reactor)
 
 
-def print_message(text: str) -> None:
-    """Write a line for operators, to stderr."""
-    click.echo(text, err=True)
+def print_error(problem: object) -> None:
+    """Write an error or a warning to stderr, also with -q."""
+    click.echo(f"kclient: {problem}", err=True)
+
+
+def good_answers(
+    answers: Mapping[K, A | KafkaError], named: Callable[[K], str] = str
+) -> dict[K, A]:
+    """Return the answers that are no errors; print each error after the name of its subject."""
+    good: dict[K, A] = {}
+    for subject, answer in answers.items():
+        if isinstance(answer, KafkaError):
+            print_error(f"{named(subject)}: {answer}")
+        else:
+            good[subject] = answer
+    return good
 
 
 def print_answers(
+    settings: Settings,
     answers: Mapping[str, Any],
     line: Callable[[str, Any], str],
     accepted: Mapping[type[KafkaError], str] | None = None,
 ) -> int:
     """Print the line of each answer, by name, or its error; return the exit code.
 
-    An *accepted* error is no failure: its value is the message for operators, with ``{name}``.
+    The lines are for people: there are none with -q, and rows of names and errors in their place with --format. An
+    *accepted* error is no failure: its value is the message for operators, with ``{name}``.
     """
-    failed = 0
-    for name, answer in answers.items():
-        if not isinstance(answer, KafkaError):
+    met = {
+        name: next(text for kind, text in (accepted or {}).items() if isinstance(answer, kind))
+        for name, answer in answers.items()
+        if isinstance(answer, tuple(accepted or ()))
+    }
+    for name, text in met.items():
+        settings.note(text.format(name=name))
+    good = good_answers({name: each for name, each in answers.items() if name not in met})
+    if settings.format != "text":
+        errors = {name: str(answers[name]) for name in answers.keys() - good.keys() - met.keys()}
+        rows = [{"name": name, "error": errors.get(name)} for name in answers]
+        show(rows, ("name", "error"), settings.format)
+    elif not settings.quiet:
+        for name, answer in good.items():
             click.echo(line(name, answer))
-            continue
-        messages = [text for kind, text in (accepted or {}).items() if isinstance(answer, kind)]
-        if messages:
-            print_message(messages[0].format(name=name))
-        else:
-            print_message(f"kclient: {name}: {answer}")
-            failed = FAILED
-    return failed
+    return 0 if len(good) + len(met) == len(answers) else FAILED
 
 
 def list_settings() -> None:
@@ -253,13 +281,13 @@ def exit_code(result: Any) -> int:
         return problem.exit_code
     if isinstance(problem, KafkaError | ValueError | OSError):
         longer = " (-m SECONDS waits longer)" if isinstance(problem, KafkaTimeoutError) else ""
-        print_message(f"kclient: {problem}{longer}")
+        print_error(f"{problem}{longer}")
         if isinstance(problem, BootstrapError):
-            print_message(_NAME_THE_BROKERS)
+            click.echo(_NAME_THE_BROKERS, err=True)
         if isinstance(problem, BootstrapError | ConnectError | KafkaTimeoutError):
             settings = _settings_of_command()
             if settings is not None and settings.context is not None:
-                print_message(_explained(settings.context))
+                click.echo(_explained(settings.context), err=True)
         if isinstance(problem, BootstrapError | ConnectError):
             return UNREACHABLE
         if isinstance(problem, KafkaTimeoutError):

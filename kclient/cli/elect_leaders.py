@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, admin_client, print_message, run
+from kclient.cli.context import FAILED, Settings, admin_client, run
 from kclient.cli.help import Command
 from kclient.cli.output import show
 from kclient.cli.topic_spec import parse_topic
@@ -77,7 +77,7 @@ def elect_leaders(settings: Settings, election_type: str, texts: tuple[str, ...]
                 }
             )
         if settings.format == "text":
-            _print_result(election_type, rows)
+            _print_result(settings, election_type, rows)
         else:
             show(rows, ("topic", "partition", "result", "error"), settings.format)
         return FAILED if any(row["result"] == "failed" for row in rows) else 0
@@ -85,7 +85,7 @@ def elect_leaders(settings: Settings, election_type: str, texts: tuple[str, ...]
     run(main)
 
 
-def _print_result(election_type: str, rows: list[dict[str, Any]]) -> None:
+def _print_result(settings: Settings, election_type: str, rows: list[dict[str, Any]]) -> None:
     """Print the lines of Kafka's own tool."""
     names: dict[str, list[str]] = {"elected": [], "not_needed": [], "failed": []}
     for row in rows:
@@ -97,7 +97,7 @@ def _print_result(election_type: str, rows: list[dict[str, Any]]) -> None:
     if names["not_needed"]:
         click.echo(f"Valid replica already elected for partitions {', '.join(names['not_needed'])}")
     if not rows:
-        print_message("No partition needed an election.")
+        settings.note("No partition needed an election.")
     alike: dict[str, list[str]] = {}
     for row in rows:
         if row["result"] == "failed":
@@ -106,6 +106,7 @@ def _print_result(election_type: str, rows: list[dict[str, Any]]) -> None:
     for error, failed in alike.items():
         s = "" if len(failed) == 1 else "s"
         listed = ", ".join(failed)
-        print_message(
-            f"Error completing leader election ({kind}) for partition{s}: {listed}: {error}"
+        click.echo(
+            f"Error completing leader election ({kind}) for partition{s}: {listed}: {error}",
+            err=True,
         )

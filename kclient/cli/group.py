@@ -1,26 +1,16 @@
-"""`kclient group`: list, describe, lag, seek, delete; offsets are reset, deleted, exported and imported."""
+"""`kclient group`: list, describe, lag, delete; offsets are reset, deleted, exported and imported."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import (
-    FAILED,
-    Settings,
-    admin_client,
-    print_answers,
-    print_message,
-    run,
-)
-from kclient.cli.group_offsets import delete_offsets, export, import_, reset_offsets
+from kclient.cli.context import FAILED, Settings, admin_client, print_answers, print_error, run
+from kclient.cli.group_offsets import delete_offsets, export, import_, reset_offsets, seek
 from kclient.cli.help import Group
-from kclient.cli.offset_spec import Anchor, parse_offsets
 from kclient.cli.output import show
-from kclient.types import TopicPartition
 
 
 @click.group(cls=Group)
@@ -98,11 +88,11 @@ def describe(settings: Settings, names: tuple[str, ...], members: bool, state: b
             for name in names:
                 described = found[name]
                 if described.state == "Dead":
-                    print_message(f"kclient: consumer group {name!r} does not exist")
+                    print_error(f"consumer group {name!r} does not exist")
                     failed = FAILED
                     continue
                 if not described.members:
-                    print_message(f"Consumer group {name!r} has no active members.")
+                    settings.note(f"Consumer group {name!r} has no active members.")
                 if state:
                     _show_state(settings, described)
                 elif members:
@@ -219,80 +209,6 @@ def lag(settings: Settings, names: tuple[str, ...]) -> None:
 
 
 @group.command(
-    "seek",
-    examples=(
-        "kclient group seek billing --to @-1h",
-        "kclient group seek billing --to start --topic orders --execute",
-    ),
-)
-@click.argument("name", metavar="GROUP")
-@click.option(
-    "--to", "target", required=True, help="start, end, an offset, or @time (as in consume -o)."
-)
-@click.option("--topic", "topics", multiple=True, help="Only these topics.")
-@click.option(
-    "--execute", is_flag=True, help="Change the offsets; without it only show the result."
-)
-@with_settings
-def seek(
-    settings: Settings, name: str, target: str, topics: tuple[str, ...], execute: bool
-) -> None:
-    """Change a group's committed offsets. The group must have no members."""
-    try:
-        bound = parse_offsets(target, now_ms=int(time.time() * 1000)).first
-    except ValueError as problem:
-        raise click.UsageError(str(problem)) from None
-
-    async def main(reactor: Any) -> None:
-        async with admin_client(settings, reactor) as admin:
-            described = (await admin.describe_groups([name]))[name]
-            if described.members:
-                raise ValueError(
-                    f"group {name!r} has {len(described.members)} members; offsets can only be "
-                    "changed without members"
-                )
-            committed = await admin.list_group_offsets(name)
-            places = [tp for tp in committed if not topics or tp.topic in topics]
-            for topic in topics:
-                if not any(tp.topic == topic for tp in places):
-                    known = await admin.describe_topics([topic])
-                    places += [TopicPartition(topic, n) for n in known[topic].partitions]
-            if not places:
-                raise ValueError(f"group {name!r} has no offsets; name the topics with --topic")
-            starts = await admin.list_offsets(dict.fromkeys(places, "earliest"))
-            ends = await admin.list_offsets(dict.fromkeys(places, "latest"))
-            times = (
-                await admin.list_offsets(dict.fromkeys(places, bound.number))
-                if bound.anchor is Anchor.TIME
-                else {}
-            )
-            wanted = {}
-            for tp in places:
-                low, high = starts[tp].offset, ends[tp].offset
-                offset = {
-                    Anchor.START: low + bound.number,
-                    Anchor.END: high + bound.number,
-                    Anchor.OFFSET: bound.number,
-                    Anchor.STORED: committed[tp].offset if tp in committed else low,
-                    Anchor.TIME: times[tp].offset
-                    if tp in times and times[tp].offset >= 0
-                    else high,
-                }[bound.anchor]
-                wanted[tp] = max(low, min(offset, high))
-            if execute:
-                await admin.alter_group_offsets(name, wanted)
-        rows = [
-            {"group": name, "topic": tp.topic, "partition": tp.partition, "new_offset": offset}
-            for tp, offset in sorted(wanted.items())
-        ]
-        show(rows, ("group", "topic", "partition", "new_offset"), settings.format)
-        if not execute:
-            print_message("Nothing was changed; repeat with --execute.")
-
-    run(main)
-
-
-@group.command(
     "delete",
     examples=("kclient group delete billing",),
 )
@@ -305,10 +221,10 @@ def delete(settings: Settings, names: tuple[str, ...]) -> None:
     async def main(reactor: Any) -> int:
         async with admin_client(settings, reactor) as admin:
             answers = await admin.delete_groups(names, raise_errors=False)
-        return print_answers(answers, lambda name, _: f"Deleted group {name}.")
+        return print_answers(settings, answers, lambda name, _: f"Deleted group {name}.")
 
     run(main)
 
 
-for _command in (reset_offsets, delete_offsets, export, import_):
+for _command in (reset_offsets, seek, delete_offsets, export, import_):
     group.add_command(_command)

@@ -1,4 +1,4 @@
-"""`kclient group reset-offsets|delete-offsets|export|import`: committed offsets, as in kafka-consumer-groups.
+"""`kclient group reset-offsets|seek|delete-offsets|export|import`: committed offsets, as in kafka-consumer-groups.
 
 Every group is planned before the first offset changes. A group that has members is refused; the other groups are
 reset, as in Kafka, and the exit code is 1.
@@ -26,13 +26,14 @@ from kclient.admin.offset_resets import (
     select_partitions,
 )
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, admin_client, print_message, run
+from kclient.cli.context import FAILED, Settings, admin_client, good_answers, print_error, run
 from kclient.cli.help import Command
+from kclient.cli.offset_spec import Anchor, parse_offsets
 from kclient.cli.output import show
 from kclient.cli.time_spec import parse_datetime, parse_duration, time_text
 from kclient.cli.topic_spec import parse_topic
 from kclient.types import TopicPartition
-from kclient.wire.errors import ErrorCode, KafkaError, UnknownMemberId, UnknownTopicOrPartition
+from kclient.wire.errors import KafkaError, UnknownMemberId, UnknownTopicOrPartition
 
 F = TypeVar("F", bound=Callable[..., Any])
 Topics = Sequence[tuple[str, tuple[int, ...] | None]]
@@ -49,6 +50,15 @@ _SCENARIOS = {
     "to_datetime": Scenario.TIME,
     "by_duration": Scenario.TIME,
 }
+_ANCHORS = {
+    Anchor.START: Scenario.EARLIEST,
+    Anchor.END: Scenario.LATEST,
+    Anchor.STORED: Scenario.CURRENT,
+    Anchor.OFFSET: Scenario.OFFSET,
+    Anchor.TIME: Scenario.TIME,
+}
+"""The scenario of each bound of `consume -o`."""
+
 _RESET_COLUMNS = ("group", "topic", "partition", "new_offset", "current_offset", "change")
 """The first four are those of Kafka's tool."""
 
@@ -89,6 +99,9 @@ class _Request:
 # --- reset-offsets, import
 
 
+_TO_HELP = "As consume -o: start, end, stored, 47, +2, -3, @time or @-1h."
+
+
 @click.command(
     "reset-offsets",
     cls=Command,
@@ -118,6 +131,7 @@ class _Request:
     metavar="PnDTnHnMnS",
     help="The first record of the last PnDTnHnMnS, as in P1D or PT2H30M.",
 )
+@click.option("--to", metavar="OFFSET", help=_TO_HELP)
 @click.option("--from-file", metavar="CSV", help="The offsets of a file as of export; - is stdin.")
 @_run_options
 @with_settings
@@ -143,7 +157,7 @@ def reset_offsets(
     given = {n: v for n, v in scenarios.items() if v is not None and v is not False}
     flags = [_flag(name) for name in given] + (["--from-file"] if from_file else [])
     if len(flags) != 1:
-        choices = ", ".join([*map(_flag, _SCENARIOS), "--from-file"])
+        choices = ", ".join([*map(_flag, _SCENARIOS), "--to", "--from-file"])
         found = " and ".join(flags) or "none"
         raise click.UsageError(f"give one of {choices}; found {found}")
     if from_file:
@@ -157,6 +171,31 @@ def reset_offsets(
     ((name, value),) = given.items()
     target = _target(name, value)
     _run_reset(settings, _Request(groups, execute, target, None if all_topics else topics))
+
+
+@click.command(
+    "seek",
+    cls=Command,
+    examples=(
+        "kclient group seek billing --to @-1h",
+        "kclient group seek billing --to start --topic orders --execute",
+    ),
+)
+@click.argument("name", metavar="GROUP")
+@click.option("--to", "place", required=True, metavar="OFFSET", help=_TO_HELP)
+@_topic_option(required=False)
+@_run_options
+@with_settings
+def seek(
+    settings: Settings, name: str, place: str, texts: tuple[str, ...], dry_run: bool, execute: bool
+) -> None:
+    """Change the committed offsets of a group: short for reset-offsets --to.
+
+    Without --topic it is for all topics with a committed offset of the group, as with --all-topics.
+    """
+    _check_run_options(dry_run, execute)
+    topics = _parsed_topics(texts) or None
+    _run_reset(settings, _Request((name,), execute, _target("to", place), topics))
 
 
 @click.command(
@@ -210,6 +249,8 @@ def _flag(name: str) -> str:
 
 def _target(name: str, value: Any) -> Target:
     """Return the target of an option."""
+    if name == "to":
+        return _target_of(value)
     scenario = _SCENARIOS[name]
     try:
         if name == "to_datetime":
@@ -219,6 +260,17 @@ def _target(name: str, value: Any) -> Target:
     except ValueError as problem:
         raise click.UsageError(f"{_flag(name)}: {problem}") from None
     return Target(scenario, value if scenario in (Scenario.OFFSET, Scenario.SHIFT) else 0)
+
+
+def _target_of(text: str) -> Target:
+    """Return the target of --to."""
+    try:
+        spec = parse_offsets(text, now_ms=int(time.time() * 1000))
+    except ValueError as problem:
+        raise click.UsageError(f"--to: {problem}") from None
+    if spec.last is not None:
+        raise click.UsageError(f"--to {text}: a reset has one offset, not a range")
+    return Target(_ANCHORS[spec.first.anchor], spec.first.number)
 
 
 def _selected_groups(names: tuple[str, ...], all_groups: bool) -> tuple[str, ...] | None:
@@ -242,7 +294,7 @@ def _parsed_topics(texts: Iterable[str]) -> Topics:
 def _run_reset(settings: Settings, request: _Request) -> None:
     async def main(reactor: Any) -> int:
         async with admin_client(settings, reactor) as admin:
-            reset = _Reset(admin, request)
+            reset = _Reset(admin, request, settings.note)
             changes = await reset.plan()
             errors = await reset.commit(changes) if request.execute else {}
         _show_changes(settings, changes, errors, is_executed=request.execute)
@@ -254,14 +306,15 @@ def _run_reset(settings: Settings, request: _Request) -> None:
 class _Reset:
     """One reset: what it reads from the cluster, and what it commits."""
 
-    def __init__(self, admin: Any, request: _Request) -> None:
+    def __init__(self, admin: Any, request: _Request, note: Callable[[str], None]) -> None:
         self._admin = admin
+        self._note = note
         self._request = request
         self._names: Sequence[str] = ()
         self.refused = False
 
     def _refuse(self, text: str) -> None:
-        print_message(f"kclient: {text}")
+        print_error(text)
         self.refused = True
 
     async def plan(self) -> list[OffsetChange]:
@@ -270,7 +323,7 @@ class _Reset:
         targets = await self._targets(committed)
         logs = await self._logs({tp for of_group in targets.values() for tp in of_group})
         if self._request.target is not None and self._request.target.scenario is Scenario.TIME:
-            print_message(f"The time is {time_text(self._request.target.number)}.")
+            self._note(f"The time is {time_text(self._request.target.number)}.")
         return [
             change
             for group, of_group in sorted(targets.items())
@@ -310,7 +363,7 @@ class _Reset:
                 self._refuse(f"group {group!r} has no committed offsets; name topics with --topic")
             exists = {tp for tp in of_group if tp.partition in known.get(tp.topic, ())}
             for tp in sorted(of_group.keys() - exists):
-                print_message(f"group {group!r}: {tp} does not exist and is left out")
+                self._note(f"group {group!r}: {tp} does not exist and is left out")
             found[group] = dict.fromkeys(exists, target)
         return found
 
@@ -319,7 +372,7 @@ class _Reset:
     ) -> dict[str, dict[TopicPartition, Target]]:
         others = sorted(offsets.keys() - set(self._names))
         if others:
-            print_message(
+            self._note(
                 f"{self._request.source}: offsets of other groups are left out: {', '.join(others)}"
             )
         found = {}
@@ -383,13 +436,12 @@ def _show_changes(
     *,
     is_executed: bool,
 ) -> None:
+    good_answers(errors, lambda where: f"group {where[0]!r}, {where[1]} is not changed")
     rows = []
     for change in changes:
         error = errors.get((change.group, change.tp))
         if change.reason:
-            print_message(f"group {change.group!r}: {change.reason}")
-        if error is not None:
-            print_message(f"kclient: group {change.group!r}, {change.tp} is not changed: {error}")
+            settings.note(f"group {change.group!r}: {change.reason}")
         rows.append(
             {
                 "group": change.group,
@@ -407,7 +459,7 @@ def _show_changes(
         )
     show(rows, _RESET_COLUMNS, settings.format)
     if not is_executed:
-        print_message("Dry run: no offset was changed; repeat with --execute.")
+        settings.note("Dry run: no offset was changed; repeat with --execute.")
 
 
 # --- delete-offsets
@@ -436,11 +488,11 @@ def delete_offsets(settings: Settings, name: str, texts: tuple[str, ...]) -> Non
             wanted = select_partitions(topics, known)
             answers = await admin.delete_group_offsets(name, wanted, raise_errors=False)
         rows = []
-        reasons: dict[tuple[str, ErrorCode], KafkaError] = {}
+        reasons: dict[tuple[str, str], KafkaError] = {}
         for tp in wanted:
             error = answers[tp]
             if error is not None:
-                reasons.setdefault((tp.topic, error.code), error)
+                reasons.setdefault((tp.topic, error.code.name), error)
             rows.append(
                 {
                     "group": name,
@@ -452,8 +504,8 @@ def delete_offsets(settings: Settings, name: str, texts: tuple[str, ...]) -> Non
                 }
             )
         show(rows, ("group", "topic", "partition", "offset", "status"), settings.format)
-        for error in reasons.values():
-            print_message(f"kclient: {error}")
+        # One line for each topic and reason, not for each partition.
+        good_answers(reasons, lambda where: where[0])
         return FAILED if reasons else 0
 
     run(main)
@@ -493,14 +545,14 @@ def export(settings: Settings, names: tuple[str, ...], all_groups: bool, path: s
             for name in await _names(admin, groups):
                 offsets[name] = await _committed_offsets(admin, name)
                 if not offsets[name] and groups is not None:
-                    print_message(f"kclient: group {name!r} has no committed offsets")
+                    print_error(f"group {name!r} has no committed offsets")
                     failed = FAILED
         text = write_offsets(offsets, with_group=groups is None or len(groups) > 1)
         if path is None or path == "-":
             click.echo(text, nl=False)
         else:
             Path(path).write_text(text, encoding="utf-8", newline="")
-            print_message(f"Wrote {sum(map(len, offsets.values()))} offsets to {path}.")
+            settings.note(f"Wrote {sum(map(len, offsets.values()))} offsets to {path}.")
         return failed
 
     run(main)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, print_message, run
+from kclient.cli.context import FAILED, Settings, print_error, run
 from kclient.cli.delivery import Deliveries, Given
 from kclient.cli.formats import from_envelope, unescaped
 from kclient.cli.help import Command
@@ -139,13 +139,12 @@ def produce(
 
 def _report(deliveries: Deliveries, topic: str, seconds: float, settings: Settings) -> int:
     for problem, count in deliveries.problems.most_common(3):
-        print_message(f"kclient: {problem}" + (f" ({count} records)" if count > 1 else ""))
+        print_error(f"{problem}" + (f" ({count} records)" if count > 1 else ""))
     if deliveries.timed_out:
-        print_message(
-            f"kclient: the input was read no further; --delivery-timeout SECONDS (now {seconds:g}) waits longer"
+        print_error(
+            f"the input was read no further; --delivery-timeout SECONDS (now {seconds:g}) waits longer"
         )
-    if not settings.quiet:
-        print_message(f"{deliveries.delivered} of {deliveries.sent} records delivered to {topic}")
+    settings.note(f"{deliveries.delivered} of {deliveries.sent} records delivered to {topic}")
     return FAILED if deliveries.problems else 0
 
 

@@ -14,7 +14,7 @@ import click
 from kclient.admin import reassignment_plan as plans
 from kclient.admin.assignment import Racks
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, UNHEALTHY, Settings, admin_client, print_message, run
+from kclient.cli.context import FAILED, UNHEALTHY, Settings, admin_client, run
 from kclient.cli.help import Group
 from kclient.cli.output import show
 from kclient.cli.reassign_progress import copied_bytes, progress_line
@@ -220,7 +220,7 @@ def execute(
             )
             answers = {}
             if dry_run:
-                print_message(f"Nothing was changed: {len(plan)} partitions would be reassigned.")
+                settings.note(f"Nothing was changed: {len(plan)} partitions would be reassigned.")
             else:
                 if throttle is not None:
                     report(VERIFY_LATER)
@@ -243,7 +243,7 @@ def execute(
 
 def _message_printer(settings: Settings) -> Callable[[str], None]:
     """Return the function that prints a line of Kafka's tool: to stderr if stdout holds rows."""
-    return click.echo if settings.format == "text" else print_message
+    return click.echo if settings.format == "text" else settings.note
 
 
 def _of(tp: TopicPartition) -> dict[str, Any]:
@@ -266,8 +266,8 @@ def _report_results(
     if good:
         succeeded(",".join(good), "" if len(good) == 1 else "s")
     if problems:
-        print_message(
-            "\n".join([failed, *(f"{tp}: {problem}" for tp, problem in problems.items())])
+        click.echo(
+            "\n".join([failed, *(f"{tp}: {problem}" for tp, problem in problems.items())]), err=True
         )
     return FAILED if problems else 0
 
@@ -319,7 +319,7 @@ def verify(settings: Settings, path: str, preserve: bool) -> None:
                     settings.format,
                 )
             if moving:
-                print_message(progress_line(copied))
+                settings.note(progress_line(copied))
             if not under_way and not preserve:
                 await unthrottle(admin, {tp.topic for tp in current}, report)
         return 0 if all(each.is_done for each in progress) else UNHEALTHY

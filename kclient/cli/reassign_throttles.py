@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kclient.admin import reassignment_plan as plans
-from kclient.cli.context import print_message
+from kclient.cli.context import print_error
 
 UNTHROTTLE_S = 5.0
 """Seconds that a broker may take to return its throttles."""
@@ -51,7 +51,7 @@ async def unthrottle(admin: Any, topics: set[str], report: Callable[[str], None]
                 if await _cleared(admin, ConfigResource(kind, name)):
                     cleared.append(name)
             except KafkaError as problem:
-                print_message(f"kclient: throttles of {what} {name} may remain: {problem}")
+                print_error(f"throttles of {what} {name} may remain: {problem}")
         if cleared:
             s = "" if len(cleared) == 1 else "s"
             report(f"Clearing {what}-level throttles on {what}{s} {','.join(cleared)}")

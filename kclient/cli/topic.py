@@ -135,6 +135,7 @@ def create(
             answers = await admin.create_topics(wanted, validate_only=dry_run, raise_errors=False)
         done = "Would create" if dry_run else "Created"
         return print_answers(
+            settings,
             answers,
             lambda name, _: f"{done} topic {name}.",
             {TopicAlreadyExists: "Topic {name} exists already."} if if_not_exists else None,
@@ -163,6 +164,7 @@ def delete(settings: Settings, names: tuple[str, ...], if_exists: bool) -> None:
         async with admin_client(settings, reactor) as admin:
             answers = await admin.delete_topics(names, raise_errors=False)
         return print_answers(
+            settings,
             answers,
             lambda name, _: f"Deleted topic {name}.",
             {UnknownTopicOrPartition: "Topic {name} does not exist."} if if_exists else None,
@@ -194,15 +196,16 @@ def alter_config(
         raise click.UsageError("nothing to change: give --set name=value or --delete name")
     wanted: dict[str, str | None] = {**_pairs(changes), **dict.fromkeys(removed)}
 
-    async def main(reactor: Any) -> None:
+    async def main(reactor: Any) -> int:
         from kclient.admin.configs import ConfigResource, ResourceType
 
         async with admin_client(settings, reactor) as admin:
-            await admin.alter_configs(
-                {ConfigResource(ResourceType.TOPIC, name): wanted for name in names}
+            answers = await admin.alter_configs(
+                {ConfigResource(ResourceType.TOPIC, name): wanted for name in names},
+                raise_errors=False,
             )
-        for name in names:
-            click.echo(f"Changed topic {name}.")
+        by_name = {resource.name: answer for resource, answer in answers.items()}
+        return print_answers(settings, by_name, lambda name, _: f"Changed topic {name}.")
 
     run(main)
 
@@ -217,10 +220,12 @@ def alter_config(
 def add_partitions(settings: Settings, name: str, total: int) -> None:
     """Increase the number of partitions. Keys will be distributed differently."""
 
-    async def main(reactor: Any) -> None:
+    async def main(reactor: Any) -> int:
         async with admin_client(settings, reactor) as admin:
-            await admin.create_partitions({name: total})
-        click.echo(f"Topic {name} has {total} partitions.")
+            answers = await admin.create_partitions({name: total}, raise_errors=False)
+        return print_answers(
+            settings, answers, lambda name, _: f"Topic {name} has {total} partitions."
+        )
 
     run(main)
 

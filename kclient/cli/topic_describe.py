@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, admin_client, print_message, run
+from kclient.cli.context import FAILED, Settings, admin_client, good_answers, print_error, run
 from kclient.cli.help import Command
 from kclient.cli.output import show
 from kclient.wire.uuids import encode_uuid
@@ -101,26 +101,21 @@ def describe(settings: Settings, names: tuple[str, ...], internal: bool, **optio
     with_internal = not filters.exclude_internal and (internal or filters.any_state)
 
     async def main(reactor: Any) -> int:
-        from kclient.wire.errors import KafkaError
-
         async with admin_client(settings, reactor) as admin:
             found = await admin.describe_topics(
                 names or None, internal=with_internal, raise_errors=False
             )
-            good = {
+            good = good_answers(found)
+            shown = {
                 name: topic
-                for name, topic in found.items()
-                if not isinstance(topic, KafkaError)
-                and not (filters.exclude_internal and topic.is_internal)
+                for name, topic in good.items()
+                if not (filters.exclude_internal and topic.is_internal)
             }
-            described = await _with_configs(admin, good)
+            described = await _with_configs(admin, shown)
             moving = await _moving(admin)
             live = admin.cluster.metadata.brokers.keys()
-        for name, problem in found.items():
-            if isinstance(problem, KafkaError):
-                print_message(f"kclient: {name}: {problem}")
         _show(settings, described, filters, _wanted(filters, live, moving), moving)
-        return FAILED if any(isinstance(t, KafkaError) for t in found.values()) else 0
+        return 0 if len(good) == len(found) else FAILED
 
     run(main)
 
@@ -152,7 +147,7 @@ async def _moving(admin: Any) -> _Moving:
     except UnsupportedVersion:
         return {}
     except KafkaError as problem:
-        print_message(f"kclient: reassignments are unknown: {problem}")
+        print_error(f"reassignments are unknown: {problem}")
         return {}
     return found
 

@@ -8,18 +8,10 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import (
-    FAILED,
-    Settings,
-    admin_client,
-    print_answers,
-    print_message,
-    run,
-)
+from kclient.cli.context import FAILED, Settings, admin_client, good_answers, print_answers, run
 from kclient.cli.help import Group
 from kclient.cli.output import show
 from kclient.types import TopicPartition
-from kclient.wire.errors import KafkaError
 
 _LONGEST_TRANSACTION_MIN = 15
 """Kafka's transaction.max.timeout.ms, in minutes."""
@@ -101,10 +93,8 @@ def describe(settings: Settings, names: tuple[str, ...]) -> None:
             answers = await admin.describe_transactions(names, raise_errors=False)
         now = int(time.time() * 1000)
         rows = []
-        for each in answers.values():
-            if isinstance(each, KafkaError):
-                print_message(f"kclient: {each}")
-                continue
+        good = good_answers(answers)
+        for each in good.values():
             started = each.start_time_ms
             rows.append(
                 {
@@ -250,7 +240,11 @@ def abort(settings: Settings, topic: str, partition: int, start_offset: int) -> 
                 producer.producer_epoch,
                 coordinator_epoch=producer.coordinator_epoch or 0,
             )
-        click.echo(f"Aborted the transaction of producer id {producer.producer_id} in {tp}.")
+        print_answers(
+            settings,
+            {str(tp): producer.producer_id},
+            lambda place, number: f"Aborted the transaction of producer id {number} in {place}.",
+        )
 
     run(main)
 
@@ -269,6 +263,7 @@ def fence(settings: Settings, names: tuple[str, ...]) -> None:
         async with admin_client(settings, reactor) as admin:
             answers = await admin.fence_producers(names, raise_errors=False)
         return print_answers(
+            settings,
             answers,
             lambda name, new: (
                 f"Fenced {name}: producer id {new.producer_id} has epoch {new.epoch}."

@@ -54,8 +54,11 @@ def test_a_topic_from_creation_to_deletion(cli):
         f"Created topic {name}.\n"
     )
     assert b"exists already" in cli.run("topic", "create", name, "--if-not-exists").stderr
-    again = cli.run("topic", "create", name, code=1)
+    again = cli.run("topic", "create", name, "-q", code=1)
     assert f"kclient: {name}: TOPIC_ALREADY_EXISTS".encode() in again.stderr
+    assert cli.run("topic", "create", name, "-q", "--if-not-exists").stderr == b""
+    (row,) = cli.json("topic", "alter-config", "nosuch", "--set", "segment.ms=9000", code=1)
+    assert (row["name"], row["error"][:25]) == ("nosuch", "UNKNOWN_TOPIC_OR_PARTITIO")
     (row,) = [row for row in cli.json("topic", "list") if row["topic"] == name]
     assert row == {"topic": name, "partitions": 2, "replicas": 1, "internal": False}
     first, *partitions = cli.out("topic", "describe", name).splitlines()
@@ -272,12 +275,13 @@ def test_a_group_from_creation_to_deletion(cli):
         (row,) = cli.json("group", "describe", group, "--members")
         assert row["assignment"] == [f"{name}-0", f"{name}-1"]
         refused = cli.run("group", "seek", group, "--to", "start", code=1)
-        assert b"has 1 members" in refused.stderr
+        assert b"is in state Stable, it has members (client ids: kclient-cli)" in refused.stderr
         consumer.send_signal(signal.SIGINT)
         assert consumer.wait(10) == 130
     rows = cli.json("group", "describe", group)
     assert [(r["partition"], r["current_offset"], r["lag"]) for r in rows] == [(0, 3, 0), (1, 3, 0)]
-    cli.run("group", "seek", group, "--to", "+1")
+    quiet = cli.run("group", "seek", group, "--to", "+1", "-q")
+    assert (quiet.stdout.splitlines()[1].split()[3], quiet.stderr) == (b"1", b"")
     assert cli.json("group", "lag", group)[0]["lag"] == 0, "nothing without --execute"
     cli.run("group", "seek", group, "--to", "+1", "--execute")
     (row,) = cli.json("group", "lag", group)

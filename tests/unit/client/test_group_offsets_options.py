@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
+from kclient.admin.offset_resets import Scenario, Target
 from kclient.cli.group import group
+from kclient.cli.group_offsets import _target
 
 RESET = ("reset-offsets", "g", "-t", "t")
 
@@ -27,6 +29,11 @@ RESET = ("reset-offsets", "g", "-t", "t")
         ((*RESET, "--to-offset", "many"), "'many' is not a valid integer"),
         ((*RESET, "--to-datetime", "yesterday"), "--to-datetime: Invalid isoformat string"),
         ((*RESET, "--by-duration", "1h"), "--by-duration: '1h' is not a duration"),
+        ((*RESET, "--to", "47:99"), "--to 47:99: a reset has one offset, not a range"),
+        ((*RESET, "--to", "soon"), "--to: 'soon' in 'soon' is not an offset"),
+        ((*RESET, "--to", "end", "--to-latest"), "found --to and --to-latest"),
+        (("seek", "g", "--to", "@t1:t2"), "--to: 't1:t2' is not a time"),
+        (("seek", "g", "--to", "end", "--dry-run", "--execute"), "give one of --dry-run and"),
         (("import", "/nonexistent"), "/nonexistent: No such file or directory"),
         (("delete-offsets", "g"), "Missing option '-t' / '--topic'"),
         (("export",), "give either GROUP... or --all-groups"),
@@ -54,3 +61,18 @@ def test_a_file_that_is_refused(content, words, problem):
     done = CliRunner().invoke(group, words, input=content)
     assert done.exit_code == 2
     assert problem in done.output
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("start", Target(Scenario.EARLIEST)),
+        ("+2", Target(Scenario.EARLIEST, 2)),
+        ("-3", Target(Scenario.LATEST, -3)),
+        ("stored", Target(Scenario.CURRENT)),
+        ("47", Target(Scenario.OFFSET, 47)),
+        ("@1600000000000", Target(Scenario.TIME, 1_600_000_000_000)),
+    ],
+)
+def test_to_takes_the_offsets_of_consume(text, target):
+    assert _target("to", text) == target

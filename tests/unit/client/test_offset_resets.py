@@ -35,6 +35,8 @@ def planned(
     [
         (Scenario.EARLIEST, 0, 12, 10),
         (Scenario.LATEST, 0, 12, 20),
+        (Scenario.EARLIEST, 2, 12, 12),
+        (Scenario.LATEST, -3, None, 17),
         (Scenario.CURRENT, 0, 12, 12),
         (Scenario.CURRENT, 0, 5, 5),  # below the log: not clipped, as in Kafka
         (Scenario.OFFSET, 10, 12, 10),
@@ -116,8 +118,8 @@ def test_every_partition_gets_the_offset_of_its_log_that_is_nearest_to_the_wante
         wanted = {
             Scenario.OFFSET: target.number,
             Scenario.SHIFT: current + target.number,
-            Scenario.EARLIEST: log.start,
-            Scenario.LATEST: log.end,
+            Scenario.EARLIEST: log.start + target.number,
+            Scenario.LATEST: log.end + target.number,
         }[target.scenario]
         nearest = min(range(log.start, log.end + 1), key=lambda offset: abs(offset - wanted))
         assert change.new == nearest
