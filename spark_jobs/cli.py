@@ -424,7 +424,7 @@ class _Run:
     def _reconcile(self) -> int:
         from spark_jobs.attribute import attributed
         from spark_jobs.cluster import time_span
-        from spark_jobs.data_source import KafkaReader
+        from spark_jobs.kafka_reader import KafkaReader
         from spark_jobs.reconcile import TimeBuckets, reconcile
         from spark_jobs.session import spark_session
         from spark_jobs.spark_engine import SparkEngine, SparkHeaders
@@ -437,6 +437,7 @@ class _Run:
         self._options = replace(self._options, lineage=lineage)
         buckets = TimeBuckets.over(time_span(source))
         log = self._out / "spark.log"
+        self._on = replace(self._on, offsets=source.offsets + target.offsets)
         with spark_session("kaudit", self._on, log=log) as spark:
             passed = self._self_test(spark)
             run = reconcile(
@@ -471,7 +472,10 @@ class _Run:
             return True
         is_local = self._on.is_local
         known = PassedSelfTests(default_file())
-        key = environment_key({**_versions(), **versions_of(spark)})
+        few = {
+            "reads few offsets": str(self._on.reads_few_offsets)
+        }  # Other code of Spark runs then.
+        key = environment_key({**_versions(), **versions_of(spark), **few})
         earlier = known.result(key) if wanted is None and is_local else None
         if earlier is not None:
             self._meta["self_test"] = earlier

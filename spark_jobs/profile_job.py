@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_jobs.cut import OffsetRange
-from spark_jobs.data_source import DEFAULT_SLICE_OFFSETS
 from spark_jobs.engine import Failure
+from spark_jobs.kafka_reader import DEFAULT_SLICE_OFFSETS
 from spark_jobs.reader import fetch_ranges
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.tasks import pack

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_jobs.packed_environment import FOLDER, python_name
-from spark_jobs.spark_settings import SparkSettings
+from spark_jobs.spark_settings import FOR_FEW_OFFSETS, SparkSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +41,7 @@ def _stderr_into(log: Path | None) -> Iterator[None]:
 def spark_session(
     app: str, on: SparkSettings, *, log: Path | None = None
 ) -> Iterator[SparkSession]:
-    """Yield a session that reads Kafka through `spark_jobs.data_source` and stops at the end.
+    """Yield a session that reads Kafka through `spark_jobs.kafka_reader` and stops at the end.
 
     *log* receives the stderr of Spark's processes.
 
@@ -55,8 +55,6 @@ def spark_session(
     if on.is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
-
-    from spark_jobs.data_source import KafkaBatchSource
 
     builder = (
         SparkSession.builder.appName(app)
@@ -78,7 +76,8 @@ def spark_session(
     if on.environment is not None:
         builder = builder.config("spark.archives", f"{on.environment.resolve()}#{FOLDER}")
         builder = builder.config("spark.executorEnv.PYTHONPATH", f"./{FOLDER}/lib")
-    for name, value in on.settings.items():
+    few = FOR_FEW_OFFSETS if on.reads_few_offsets else {}
+    for name, value in {**few, **on.settings}.items():
         builder = builder.config(name, value)
     try:
         with _stderr_into(log):
@@ -89,7 +88,6 @@ def spark_session(
             f"Spark does not start with --master {on.master}: {_first_cause(problem)}{seen}"
         ) from problem
     try:
-        session.dataSource.register(KafkaBatchSource)
         yield session
     finally:
         session.stop()

@@ -40,6 +40,11 @@ class ClusterSnapshot:
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Per topic of the audit that is not `prefix` and its name here: its name here (`spark_jobs.recreated_topics`)."""
 
+    @property
+    def offsets(self) -> int:
+        """The offsets between the log starts and the log ends of all partitions."""
+        return sum(held.end - held.start for held in self.ranges.values())
+
     def topic_of(self, name: str) -> str:
         """Return the topic here that has the audit's *name*."""
         return self.renamed.get(name, self.prefix + name)
@@ -54,7 +59,7 @@ class ClusterSnapshot:
 
 
 class RecordReader(Protocol):
-    """Reads offset ranges of a cluster: from brokers (`spark_jobs.data_source`) or generated logs (the self-test)."""
+    """Reads offset ranges of a cluster: from brokers (`spark_jobs.kafka_reader`) or generated logs (the self-test)."""
 
     def digests(
         self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], shape: WindowShape

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame
 
-    from spark_jobs.data_source import KafkaReader
+    from spark_jobs.kafka_reader import KafkaReader
 
 _DIGEST_FIELDS = tuple(each.name for each in fields(RecordDigest))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,8 +84,8 @@ def _count(
     from spark_jobs.bucket_sums import bucket_sums
     from spark_jobs.comparison import known_ranges
     from spark_jobs.cut import OffsetRange, freeze
-    from spark_jobs.data_source import KafkaReader
     from spark_jobs.engine import by_partition
+    from spark_jobs.kafka_reader import KafkaReader
     from spark_jobs.session import spark_session
     from spark_jobs.time_counts import TimeCounts, compare, scopes
 
@@ -98,6 +99,7 @@ def _count(
     )
     log = None if out is None else out / "spark.log"
     sums = []
+    on = replace(on, offsets=sum(each.offsets for each in clusters))
     with spark_session("kaudit counts", on, log=log) as spark:
         for cluster, of_cluster in zip(clusters, ranges, strict=True):
             offsets = sum(each.high - each.low for each in of_cluster)

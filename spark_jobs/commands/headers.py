@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,15 +88,16 @@ def _audit(
     out: Path | None,
     progress: Callable[[str], None],
 ) -> tuple[HeaderAudit, Paired]:
-    from spark_jobs.data_source import KafkaReader
     from spark_jobs.header_audit import audit_headers
+    from spark_jobs.kafka_reader import KafkaReader
     from spark_jobs.scope import paired
     from spark_jobs.session import spark_session
     from spark_jobs.spark_engine import SparkHeaders
 
     at_cut = paired(pair, progress)
     log = None if out is None else out / "spark.log"
+    clusters = at_cut.source, at_cut.target
+    on = replace(on, offsets=sum(each.offsets for each in clusters))
     with spark_session("kaudit headers", on, log=log) as spark:
         engine = SparkHeaders(KafkaReader(spark), window)
-        clusters = at_cut.source, at_cut.target
         return audit_headers(engine, clusters, window, limits, progress), at_cut

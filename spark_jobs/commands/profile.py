@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -65,7 +66,9 @@ def profile(**options: Any) -> None:
             f"reading {sum(each.high - each.low for each in ranges):,} offsets of {len(names):,} topics"
         )
         log = None if out is None else out / "spark.log"
-        with spark_session("kaudit profile", on, log=log) as spark:
+        with spark_session(
+            "kaudit profile", replace(on, offsets=cluster.offsets), log=log
+        ) as spark:
             found, failed = profile_topics(spark, cluster, ranges, bucket_ms)
         result = Profile(
             bootstrap,

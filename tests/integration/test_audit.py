@@ -24,9 +24,9 @@ from spark_jobs.arrow_batches import unread_part
 from spark_jobs.cluster import matching_topics, read_cluster, time_span
 from spark_jobs.comparison import Options
 from spark_jobs.cut import OffsetRange
-from spark_jobs.data_source import KafkaReader
 from spark_jobs.engine import FailureKind
 from spark_jobs.findings import FindingClass
+from spark_jobs.kafka_reader import KafkaReader
 from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.report.document import config_drift
 from spark_jobs.session import spark_session
@@ -82,7 +82,7 @@ def spark(sessions: ExitStack) -> SparkSession:
 
     found = SparkSession.getActiveSession()
     return found or sessions.enter_context(
-        spark_session("kbroker-tests", SparkSettings("local[2]"))
+        spark_session("kbroker-tests", SparkSettings("local[2]", offsets=1000))
     )
 
 

@@ -108,7 +108,7 @@ def test_a_run_builds_on_the_one_before(cluster: Cluster, tmp_path: Path) -> Non
     assert second["read"]["source"]["records"] == 170
     assert second["totals"]["verified"] == 420
     assert second["meta"]["previous"] == second["since"]["base"]["report_sha256"]
-    with spark_session("kbroker-tests", SparkSettings("local[2]")) as spark:
+    with spark_session("kbroker-tests", SparkSettings("local[2]", offsets=1000)) as spark:
         digests = spark.read.parquet(str(tmp_path / "digests.parquet"))
         sums = digests.groupBy("side").agg({"records": "sum", "placed": "sum"}).collect()
         source, target = sorted(sums, key=lambda row: str(row["side"]))

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from spark_jobs.cli import kaudit
 from spark_jobs.packed_environment import FACTS, NotAnEnvironment, check, facts, required
-from spark_jobs.spark_settings import SparkSettings, parse_settings
+from spark_jobs.spark_settings import FEW_OFFSETS, SparkSettings, parse_settings
 
 
 def test_the_last_setting_of_a_name_holds_and_a_value_may_have_an_equals_sign() -> None:
@@ -104,3 +104,19 @@ def test_an_environment_has_what_kaudit_requires_and_all_that_these_require() ->
     assert {"cramjam", "pyarrow", "numpy", "pandas", "tzdata", "jinja2", "markupsafe"} <= names
     # kazoo is of the brokers, pytest of the tests, py4j of Spark itself.
     assert not {"kazoo", "pytest", "py4j"} & names
+
+
+@pytest.mark.parametrize(
+    ("master", "offsets", "few"),
+    [
+        ("local[*]", FEW_OFFSETS, True),
+        ("local[*]", FEW_OFFSETS + 1, False),
+        ("local[*]", None, False),
+        ("spark://a:7077", 1, False),
+        ("local-cluster[1,1,1024]", 1, False),
+    ],
+)
+def test_only_a_local_run_that_is_known_to_be_short_has_settings_for_few_offsets(
+    master: str, offsets: int | None, *, few: bool
+) -> None:
+    assert SparkSettings(master, offsets=offsets).reads_few_offsets is few
