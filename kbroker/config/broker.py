@@ -40,6 +40,8 @@ class BrokerConfig(BrokerSettings):
     def load(cls, path: str | Path, overrides: Iterable[str] = ()) -> BrokerConfig:
         """Read server.properties at *path*, then `key=value` *overrides*; ConfigError lists all problems."""
         found = properties.read(Path(path))
+        if found.problems and not found.values:
+            raise ConfigError(found.problems)  # That settings are missing is no other problem.
         given = dict(found.values)
         problems = list(found.problems)
         for override in overrides:

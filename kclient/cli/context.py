@@ -21,6 +21,7 @@ from kclient.cli.output import show
 from kclient.config import NO_EFFECT, CommonConfig, every_setting, read_properties
 from kclient.contexts import VARIABLE, Context, default_file, load
 from kclient.errors import BootstrapError, ConfigError, ConnectError, KafkaTimeoutError
+from kclient.net.answers import has_name
 from kclient.wire.errors import KafkaError
 
 FAILED, USAGE, UNREACHABLE, UNHEALTHY, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 124, 130
@@ -154,14 +155,19 @@ def print_error(problem: object) -> None:
     click.echo(f"kclient: {problem}", err=True)
 
 
+def about(name: str, problem: KafkaError) -> str:
+    """Return the text of *problem* with *name*, which is there once."""
+    return str(problem) if has_name(str(problem), name) else f"{name}: {problem}"
+
+
 def good_answers(
     answers: Mapping[K, A | KafkaError], named: Callable[[K], str] = str
 ) -> dict[K, A]:
-    """Return the answers that are no errors; print each error after the name of its subject."""
+    """Return the answers that are no errors; print each error with the name of its subject."""
     good: dict[K, A] = {}
     for subject, answer in answers.items():
         if isinstance(answer, KafkaError):
-            print_error(f"{named(subject)}: {answer}")
+            print_error(about(named(subject), answer))
         else:
             good[subject] = answer
     return good

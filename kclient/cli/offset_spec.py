@@ -72,8 +72,9 @@ def _offset(part: str, whole: str) -> Bound:
     if re.fullmatch(r"[+-]\d+", part):
         number = int(part)
         return Bound(Anchor.START if part[0] == "+" else Anchor.END, number)
+    where = "" if part == whole else f" in {whole!r}"
     raise ValueError(
-        f"{part!r} in {whole!r} is not an offset: expected start, end, stored, 47, +2, -3, 47:99, :end or @time"
+        f"{part!r}{where} is not an offset: expected start, end, stored, 47, +2, -3, 47:99, :end or @time"
     )
 
 

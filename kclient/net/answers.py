@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TypeVar
 
-from kclient.wire.errors import KafkaError, for_code
+from kclient.wire.errors import ErrorCode, KafkaError, for_code
 
 N = TypeVar("N")
 T = TypeVar("T")
 
+_EXPLAINED_BY_BROKERS = (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_PARTITIONS)
+"""Errors with the rule as hint: a broker's message has the part of the rule that counts."""
+
 
 def error_of(code: int, about: object, message: str | None = None) -> KafkaError:
-    """Return the error for *code* about a name, with the broker's error message if it sent one."""
+    """Return the error for *code* about a name, with the broker's error message if it sent one.
+
+    A message that has the name already gets no other one, and the hint is left out if the message has it, too.
+    """
     kind = for_code(code)
     if not message:
         return kind(f"{about}: {_general(code)}")
     text = message.removeprefix(f"{kind.code.name}: ")
-    return kind(f"{about}: {text}", hint="" if text.endswith(")") else None)
+    is_explained = text.endswith(")") or code in _EXPLAINED_BY_BROKERS
+    if not has_name(text, name_in(about)):
+        text = f"{about}: {text}"
+    return kind(text, hint="" if is_explained else None)
+
+
+def name_in(about: object) -> str:
+    """Return the name in a subject such as "topic 'orders'" or "orders-0"."""
+    _, quote, rest = str(about).partition("'")
+    return rest.rpartition("'")[0] if quote else str(about)
+
+
+def has_name(text: str, name: str) -> bool:
+    """Return whether *text* is about *name*: it is quoted, or stands behind a noun such as topic."""
+    quoted = re.escape(name)
+    return bool(
+        re.search(
+            rf"'{quoted}'|\b(topic|group|partition|id) {quoted}(?![\w.-])", text, re.IGNORECASE
+        )
+    )
 
 
 def raise_or_return(

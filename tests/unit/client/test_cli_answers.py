@@ -11,7 +11,7 @@ from kclient.wire.errors import TopicAlreadyExists, UnknownTopicOrPartition
 
 
 def test_each_answer_is_a_line_and_each_error_a_message(capsys: pytest.CaptureFixture[str]) -> None:
-    error = UnknownTopicOrPartition("no topic a")
+    error = UnknownTopicOrPartition("refused")
     answers = {"a": error, "b": 2}
     assert print_answers(Settings(), answers, lambda name, answer: f"{name} is {answer}") == FAILED
     assert capsys.readouterr() == ("b is 2\n", f"kclient: a: {error}\n")
@@ -31,14 +31,14 @@ def test_only_an_accepted_error_is_no_failure(capsys: pytest.CaptureFixture[str]
 def test_with_quiet_only_errors_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     quiet = Settings(quiet=True)
     quiet.note("beside the data")
-    error = UnknownTopicOrPartition("no topic a")
+    error = UnknownTopicOrPartition("refused")
     answers = {"a": error, "b": 2, "c": TopicAlreadyExists("c")}
     assert print_answers(quiet, answers, str, {TopicAlreadyExists: "{name} exists."}) == FAILED
     assert capsys.readouterr() == ("", f"kclient: a: {error}\n")
 
 
 def test_answers_are_rows_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    error = UnknownTopicOrPartition("no topic a")
+    error = UnknownTopicOrPartition("refused")
     answers = {"a": error, "b": None, "c": TopicAlreadyExists("c")}
     accepted = {TopicAlreadyExists: "{name} exists."}
     assert print_answers(Settings(format="json"), answers, str, accepted) == FAILED

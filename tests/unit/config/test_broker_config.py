@@ -163,8 +163,9 @@ def test_every_default_satisfies_its_own_bounds() -> None:
 def test_a_file_that_cannot_be_read_is_a_problem(make, problem: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "server.properties"
     make(path)
-    with pytest.raises(ConfigError, match=problem):
+    with pytest.raises(ConfigError, match=problem) as raised:
         BrokerConfig.load(path)
+    assert len(raised.value.problems) == 1
 
 
 def test_overrides_win_over_the_file_and_must_be_pairs(tmp_path: Path) -> None:
