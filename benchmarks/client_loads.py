@@ -215,6 +215,6 @@ def kclient_consume(bootstrap: str, topic: str, count: int, size: int) -> dict[s
     place = TopicPartition(topic, 0)
     consumer.assign([place])
     consumer.seek_to_beginning(place)
-    got = _count(lambda: consumer.poll(1000, max_records=10_000), count, size)
+    got = _count(lambda: consumer.poll(timeout=1, max_records=10_000), count, size)
     consumer.close()
     return got

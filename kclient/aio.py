@@ -152,4 +152,4 @@ else:
             while True:
                 while (record := self._client.polling.next_record()) is not None:
                     yield record
-                self._client.polling.iterate(await self.poll(1000))
+                self._client.polling.iterate(await self.poll(timeout=1))

@@ -3,6 +3,9 @@
 The configuration is the first argument, or the keyword ``config``; single settings are keywords. Topics follow, each a
 string or a list of strings. One name or partition may stand for a list of one. Other shapes raise TypeError with the
 right call in its text.
+
+Timeouts of calls are ``timeout``, in seconds, in every API. Settings are in ms where Kafka's name ends with .ms.
+``timeout_ms`` is taken too where users of kafka-python and aiokafka pass it: by `poll`, `getmany` and `poll_batches`.
 """
 
 from __future__ import annotations
@@ -78,6 +81,22 @@ def partitions_in(
                 f'{each!r} is no partition; expected {call}([TopicPartition("orders", 0)])'
             )
     return [TopicPartition(*each) for each in partitions]
+
+
+def poll_timeout(
+    given: tuple[object, ...], timeout: float | None, timeout_ms: float | None
+) -> float:
+    """Return the timeout of ``poll(*given, timeout=timeout, timeout_ms=timeout_ms)`` in seconds, 0 without one.
+
+    A positional timeout raises TypeError: it is in seconds in confluent-kafka, and in milliseconds in kafka-python.
+    """
+    if given:
+        raise TypeError(
+            f"poll({given[0]!r}): name the unit: poll(timeout=1.0) is in seconds, poll(timeout_ms=1000) in milliseconds"
+        )
+    if timeout is not None and timeout_ms is not None:
+        raise TypeError("poll: give one of timeout (seconds) and timeout_ms (milliseconds)")
+    return timeout if timeout is not None else (timeout_ms or 0) / 1000
 
 
 def _is_partition(given: object) -> bool:

@@ -463,15 +463,15 @@ class AdminClient:
         *,
         states: Iterable[str] = (),
         producer_ids: Iterable[int] = (),
-        open_for_ms: int | None = None,
+        open_for: float | None = None,
         timeout: float | None = None,
     ) -> list[TransactionListing]:
-        """Return the transactional ids of all coordinators; *open_for_ms*: only transactions open for longer."""
+        """Return the transactional ids of all coordinators; *open_for*: only those open for more seconds."""
         return await transactions.list_transactions(
             self.cluster,
             states=states,
             producer_ids=producer_ids,
-            open_for_ms=open_for_ms,
+            open_for_ms=None if open_for is None else round(open_for * 1000),
             timeout=self._time(timeout),
         )
 
@@ -480,17 +480,17 @@ class AdminClient:
         self,
         tps: Iterable[TopicPartition],
         *,
-        older_than_ms: int = 900_000,
+        older_than: float = 900,
         timeout: float | None = None,
     ) -> list[OpenTransaction]:
         """Return the transactions in the logs of *tps* that no coordinator will end.
 
-        *older_than_ms* is at least the brokers' transaction.max.timeout.ms; younger transactions are not examined.
+        *older_than*, in seconds, is at least the brokers' transaction.max.timeout.ms: younger transactions are ignored.
         """
         return await transactions.find_hanging_transactions(
             self.cluster,
             tps,
-            older_than_ms=older_than_ms,
+            older_than_ms=round(older_than * 1000),
             now_ms=int(time.time() * 1000),
             timeout=self._time(timeout),
         )

@@ -369,13 +369,13 @@ class AdminClient:
         *,
         states: Iterable[str] = (),
         producer_ids: Iterable[int] = (),
-        open_for_ms: int | None = None,
+        open_for: float | None = None,
         timeout: float | None = None,
     ) -> list[TransactionListing]:
-        """Return the transactional ids of all coordinators; *open_for_ms*: only transactions open for longer."""
+        """Return the transactional ids of all coordinators; *open_for*: only those open for more seconds."""
         return self._run(
             lambda: self._core.list_transactions(
-                states=states, producer_ids=producer_ids, open_for_ms=open_for_ms, timeout=timeout
+                states=states, producer_ids=producer_ids, open_for=open_for, timeout=timeout
             )
         )
 
@@ -383,16 +383,16 @@ class AdminClient:
         self,
         tps: Iterable[TopicPartition],
         *,
-        older_than_ms: int = 900_000,
+        older_than: float = 900,
         timeout: float | None = None,
     ) -> list[OpenTransaction]:
         """Return the transactions in the logs of *tps* that no coordinator will end.
 
-        *older_than_ms* is at least the brokers' transaction.max.timeout.ms; younger transactions are not examined.
+        *older_than*, in seconds, is at least the brokers' transaction.max.timeout.ms: younger transactions are ignored.
         """
         return self._run(
             lambda: self._core.find_hanging_transactions(
-                tps, older_than_ms=older_than_ms, timeout=timeout
+                tps, older_than=older_than, timeout=timeout
             )
         )
 

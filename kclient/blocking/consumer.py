@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Self, TypeVar
+from typing import Any, Never, Self, TypeVar
 
 from twisted.internet.defer import Deferred
 
-from kclient.arguments import Config, Names, consumer_arguments
+from kclient.arguments import Config, Names, consumer_arguments, poll_timeout
 from kclient.blocking.thread import (
     LEAVE_AT_EXIT,
     CallerThread,
@@ -89,7 +89,7 @@ class Consumer:
                 self._in_hand = left_over.popleft()
                 yield self._in_hand
                 self._in_hand = None
-            for records in self.poll(1000).values():
+            for records in self.poll(timeout=1).values():
                 left_over.extend(records)
 
     def start(self) -> Self:
@@ -136,23 +136,34 @@ class Consumer:
     # --- records
 
     def poll(
-        self, timeout_ms: int = 0, max_records: int | None = None
+        self,
+        *given: Never,
+        timeout: float | None = None,
+        timeout_ms: float | None = None,
+        max_records: int | None = None,
     ) -> dict[TopicPartition, list[AnyRecord]]:
-        """Return records by partition; wait at most *timeout_ms* if none is buffered."""
+        """Return records by partition; wait at most *timeout* seconds if none is buffered, by default not at all.
+
+        *timeout_ms* is the name and the unit of kafka-python. A positional timeout raises TypeError.
+        """
+        seconds = poll_timeout(given, timeout, timeout_ms)
         if self._left_over:
             return self._take_left_over()
-        return self._polling(lambda: self._core.poll(timeout_ms, max_records))
+        return self._polling(lambda: self._core.poll(timeout=seconds, max_records=max_records))
 
     getmany = poll
 
     def consume(self, num_messages: int = 1, timeout: float = 1.0) -> list[AnyRecord]:
         """Return up to *num_messages* records; wait at most *timeout* seconds for the first."""
-        found = self.poll(int(timeout * 1000), num_messages)
+        found = self.poll(timeout=timeout, max_records=num_messages)
         return [record for records in found.values() for record in records]
 
-    def poll_batches(self, timeout_ms: int = 0) -> dict[TopicPartition, list[Batch]]:
-        """Return whole batches, encoded, as received from the broker."""
-        return self._polling(lambda: self._core.poll_batches(timeout_ms))
+    def poll_batches(
+        self, *given: Never, timeout: float | None = None, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, list[Batch]]:
+        """Return whole batches, encoded, as received from the broker. The timeout is as of `poll`."""
+        seconds = poll_timeout(given, timeout, timeout_ms)
+        return self._polling(lambda: self._core.poll_batches(timeout=seconds))
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return no records of *partitions* until `resume`."""

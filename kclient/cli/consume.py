@@ -277,7 +277,9 @@ class _Printer:
         last = time.monotonic()
         most = consumer.config.max_poll_records
         while not self._done(consumer):
-            found = await consumer.poll(200, most if self._left is None else min(most, self._left))
+            found = await consumer.poll(
+                timeout=0.2, max_records=most if self._left is None else min(most, self._left)
+            )
             if found:
                 self.broken = True
                 for tp, records in found.items():

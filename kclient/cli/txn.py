@@ -62,7 +62,9 @@ def list_(
     async def main(reactor: Any) -> None:
         async with admin_client(settings, reactor) as admin:
             found = await admin.list_transactions(
-                states=states, producer_ids=producer_ids, open_for_ms=open_for_ms
+                states=states,
+                producer_ids=producer_ids,
+                open_for=None if open_for_ms is None else open_for_ms / 1000,
             )
         rows = [
             {
@@ -187,7 +189,7 @@ def find_hanging(
                 for number in topic.partitions
                 if partition in (None, number)
             ]
-            found = await admin.find_hanging_transactions(tps, older_than_ms=int(minutes * 60_000))
+            found = await admin.find_hanging_transactions(tps, older_than=minutes * 60)
         now = int(time.time() * 1000)
         rows = [
             {

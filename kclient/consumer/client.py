@@ -15,12 +15,19 @@ poll, because the processing of its records is uncertain. Owner: the reactor's t
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Never, Self
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from kclient.arguments import Config, Names, consumer_arguments, names_in, partitions_in
+from kclient.arguments import (
+    Config,
+    Names,
+    consumer_arguments,
+    names_in,
+    partitions_in,
+    poll_timeout,
+)
 from kclient.config import ConsumerConfig
 from kclient.consumer.fetcher import Fetcher
 from kclient.consumer.lookup import OffsetLookup
@@ -58,7 +65,7 @@ class Consumer:
     """Consumes records from one cluster, on the reactor's thread; `kclient.blocking` is for programs with threads.
 
         consumer = Consumer({"bootstrap.servers": "localhost:9092", "group.id": "g"}, ["orders"])
-        records = await consumer.poll(timeout_ms=1000)
+        records = await consumer.poll(timeout=1)
 
     Settings are those of `ConsumerConfig`; ``Consumer("orders", bootstrap_servers="localhost:9092", group_id="g")`` is
     the same consumer. *key_deserializer* and *value_deserializer* convert bytes to objects.
@@ -133,7 +140,7 @@ class Consumer:
         while not self._closed:
             while (record := self.polling.next_record()) is not None:
                 yield record
-            self.polling.iterate(await self.poll(1000))
+            self.polling.iterate(await self.poll(timeout=1))
 
     # --- assignment
 
@@ -219,24 +226,33 @@ class Consumer:
 
     @deferring
     async def poll(
-        self, timeout_ms: int = 0, max_records: int | None = None
+        self,
+        *given: Never,
+        timeout: float | None = None,
+        timeout_ms: float | None = None,
+        max_records: int | None = None,
     ) -> dict[TopicPartition, list[AnyRecord]]:
-        """Return records by partition; wait up to *timeout_ms* if none is buffered.
+        """Return records by partition; wait up to *timeout* seconds if none is buffered, by default not at all.
 
+        *timeout_ms* is the name and the unit of kafka-python. A positional timeout raises TypeError.
         Raise errors of background work once. A record that cannot be deserialized raises RecordDeserializationError in
         every poll, until `seek` skips it.
         """
         most = self.config.max_poll_records if max_records is None else max_records
-        return await self.polling.records(timeout_ms / 1000, most)
+        return await self.polling.records(poll_timeout(given, timeout, timeout_ms), most)
 
     @deferring
-    async def poll_batches(self, timeout_ms: int = 0) -> dict[TopicPartition, list[Batch]]:
+    async def poll_batches(
+        self, *given: Never, timeout: float | None = None, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, list[Batch]]:
         """Return whole record batches, encoded, as (header, buffer that its position points into).
 
         The first batch of a partition may begin below the position, because a batch cannot be cut. Control batches are
         included (`is_control`); with read_committed, batches of aborted transactions are not.
+
+        The timeout is as of `poll`.
         """
-        return await self.polling.batches(timeout_ms / 1000)
+        return await self.polling.batches(poll_timeout(given, timeout, timeout_ms))
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return no records of *partitions* until `resume`."""

@@ -49,7 +49,7 @@ def by_kclient(bootstrap: str, isolation: str = "read_committed") -> View:
             while (position := consumer.position(partition, PATIENCE)) < end:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"{partition} at {position} of {end}")
-                for records in consumer.poll(1000).values():
+                for records in consumer.poll(timeout=1).values():
                     for one in records:
                         view.postings[number][one.offset] = Posting.decode(one.value or b"")
                 view.polled(number)

@@ -56,7 +56,7 @@ class OwnerWorker(ClientThread):
             with consumer:
                 consumer.subscribe([TOPIC], listener=facts)
                 while not self._ending.is_set() and time.monotonic() < until:
-                    consumer.poll(100)
+                    consumer.poll(timeout=0.1)
                     facts.look()
         except KafkaError as error:
             self._recorder.event(p, "info", "crash", err=str(error))

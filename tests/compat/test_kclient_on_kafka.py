@@ -162,7 +162,7 @@ def test_members_of_a_group_share_its_partitions_and_take_over(
 
     def poll(*consumers: Consumer) -> None:
         for consumer in consumers:
-            for records in consumer.poll(100).values():
+            for records in consumer.poll(timeout=0.1).values():
                 seen.extend(record.value for record in records)
 
     try:

@@ -102,7 +102,7 @@ def committed(bootstrap: str, topic: str, partitions: int = 2) -> list[bytes]:
         deadline = time.monotonic() + 30
         while any(consumer.position(tp) < ends[tp] for tp in tps):
             assert time.monotonic() < deadline
-            for records in consumer.poll(200).values():
+            for records in consumer.poll(timeout=0.2).values():
                 found += [record.value for record in records]
     return sorted(found)
 
@@ -153,7 +153,7 @@ def test_offsets_are_committed_with_the_records(bootstrap: str) -> None:
     with producing(bootstrap) as producer, Consumer(topic, config=settings) as consumer:
         with producer.transaction():
             producer.send(topic, b"1", partition=0)
-        eventually("the record", lambda: bool(consumer.poll(200)), 30)
+        eventually("the record", lambda: bool(consumer.poll(timeout=0.2)), 30)
         producer.begin_transaction()
         producer.send_offsets_to_transaction({tp: OffsetAndMetadata(1)}, consumer.group_metadata())
         producer.abort_transaction()
@@ -212,7 +212,7 @@ def test_operators_see_transactions_and_fence_producers(bootstrap: str) -> None:
         }
         (state,) = admin.describe_producers([tp])[tp]
         assert state.transaction_start_offset == 0
-        assert admin.find_hanging_transactions([tp], older_than_ms=0) == []
+        assert admin.find_hanging_transactions([tp], older_than=0) == []
         fenced = admin.fence_producers([name])[name]
         assert fenced.epoch > described.producer_epoch
         with pytest.raises(ProducerFenced):

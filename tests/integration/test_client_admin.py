@@ -123,7 +123,7 @@ def test_groups_their_offsets_and_members(broker_clusters: MakeCluster) -> None:
         assert list(admin.list_group_offsets("idle")) == [b]
         with Consumer("t", bootstrap_servers=cluster.bootstrap, group_id="busy") as consumer:
             while consumer.assignment() != {a, b}:
-                consumer.poll(200)
+                consumer.poll(timeout=0.2)
             listed = {group.group_id: group for group in admin.list_groups()}
             assert listed["busy"].state == "Stable"
             assert listed["idle"].state == "Empty"

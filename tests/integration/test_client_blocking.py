@@ -50,7 +50,7 @@ def read_all(cluster: Cluster, topic: str, partitions: int = 1) -> list[list[byt
         deadline = time.monotonic() + 20
         while any(consumer.position(tp) < ends[tp] for tp in tps):
             assert time.monotonic() < deadline, "reading takes too long"
-            for tp, records in consumer.poll(500).items():
+            for tp, records in consumer.poll(timeout=0.5).items():
                 found[tp] += [record.value for record in records]
     return [found[tp] for tp in tps]
 
@@ -94,7 +94,7 @@ def test_what_is_sent_is_read_back_whatever_the_codec(
         deadline = time.monotonic() + 15
         while len(records) < 300:
             assert time.monotonic() < deadline
-            records += [r for found in consumer.poll(500).values() for r in found]
+            records += [r for found in consumer.poll(timeout=0.5).values() for r in found]
     for i, record in enumerate(records):
         assert record.offset == i
         assert record.value == (None if i % 7 == 0 else b"v%d" % i * 50)
@@ -138,7 +138,7 @@ def test_whole_batches_pass_through_unchanged_and_in_order(broker_clusters: Make
     with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
         consumer.assign([TopicPartition("t", 0)])
         consumer.seek_to_beginning()
-        found = consumer.poll_batches(5000)[TopicPartition("t", 0)]
+        found = consumer.poll_batches(timeout=5)[TopicPartition("t", 0)]
     assert [info.record_count for info, _ in found] == [10] * len(found)
 
 
@@ -296,7 +296,7 @@ def test_a_forked_child_makes_clients_of_its_own_and_may_not_use_its_parents(
 @pytest.mark.parametrize(
     "waiting",
     [
-        "kclient.Consumer('t', bootstrap_servers=sys.argv[1], group_id='g').poll(60_000)",
+        "kclient.Consumer('t', bootstrap_servers=sys.argv[1], group_id='g').poll(timeout=60)",
         "next(iter(kclient.Consumer('t', bootstrap_servers=sys.argv[1], group_id='g')))",
         "kclient.Producer(bootstrap_servers=sys.argv[1], acks='all').send('nope', 'v').result()",
     ],

@@ -107,7 +107,7 @@ async def take(consumer: Consumer, wanted: int, seconds: float = 15.0) -> list[A
     found: list[AnyRecord] = []
     while len(found) < wanted:
         assert reactor.seconds() < give_up_at, f"{len(found)} of {wanted} records came"
-        for records in (await consumer.poll(200)).values():
+        for records in (await consumer.poll(timeout=0.2)).values():
             found += records
     return found
 
@@ -224,7 +224,7 @@ async def test_paused_partitions_wait(cluster):
         consumer.pause(zero)
         await produce(cluster, topic, numbers(0, 6))
         assert values(await take(consumer, 3)) == [b"1", b"3", b"5"]
-        assert await consumer.poll(200) == {}
+        assert await consumer.poll(timeout=0.2) == {}
         consumer.resume(zero)
         assert values(await take(consumer, 3)) == [b"0", b"2", b"4"]
 
@@ -274,7 +274,7 @@ async def test_a_broker_that_dies_and_comes_back_costs_no_record_and_repeats_non
         writing.addBoth(ended.append)
         found = await take(consumer, 50)
         cluster.kill(1)
-        for records in (await consumer.poll(300)).values():  # what came before the kill
+        for records in (await consumer.poll(timeout=0.3)).values():  # what came before the kill
             found += records
         cluster.start(1, wait=False)
         await deferLater(consumer.cluster.reactor, 0.2)
@@ -335,7 +335,7 @@ class Group:
 
     async def _poll(self, consumer: Consumer) -> None:
         while consumer in self._members:
-            for records in (await consumer.poll(50)).values():
+            for records in (await consumer.poll(timeout=0.05)).values():
                 self.found[consumer] += records
 
     async def leave(self, consumer: Consumer) -> None:
@@ -522,7 +522,7 @@ async def test_a_pattern_finds_topics_that_are_made_later(cluster):
         cluster, **MEMBER, group_id=f"group-{number}", metadata_max_age_ms=300
     ) as consumer:
         consumer.subscribe(pattern=f"later-{number}-.*")
-        assert await consumer.poll(300) == {}
+        assert await consumer.poll(timeout=0.3) == {}
         async with admin(cluster) as client:
             await client.create_topics({topic: {"num_partitions": 1}})
             await client.wait_for_topics([topic])

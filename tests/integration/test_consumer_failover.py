@@ -59,7 +59,7 @@ async def take_until(
     give_up_at = reactor.seconds() + seconds
     while not wanted():
         assert reactor.seconds() < give_up_at, f"{len(found)} records came"
-        for records in (await consumer.poll(100)).values():
+        for records in (await consumer.poll(timeout=0.1)).values():
             found += records
 
 

@@ -117,7 +117,7 @@ class Kclient(Reader):
         with KclientConsumer(config=config) as consumer:
             consumer.subscribe(["t"], listener=self)
             while not self.ending.is_set():
-                for records in consumer.poll(100).values():
+                for records in consumer.poll(timeout=0.1).values():
                     for record in records:
                         self.got(record.partition, record.offset)
 

@@ -21,7 +21,7 @@ def main() -> None:
     with Consumer(config={**config, "bootstrap.servers": bootstrap, "group.id": group}) as consumer:
         consumer.subscribe([topic])
         while True:
-            consumer.poll(100)
+            consumer.poll(timeout=0.1)
             now = sorted(tp.partition for tp in consumer.assignment())
             if now != last:
                 sys.stdout.write(json.dumps({"assigned": now}) + "\n")

@@ -227,7 +227,9 @@ def values(cluster: Cluster, topic: str, partition: int) -> list[bytes]:
         found: list[bytes] = []
         while len(found) < end:
             found += [
-                record.value or b"" for batch in consumer.poll(1000).values() for record in batch
+                record.value or b""
+                for batch in consumer.poll(timeout=1).values()
+                for record in batch
             ]
         return found
 

@@ -117,7 +117,7 @@ class PaperConsumer:
 
     def poll(self, timeout_ms: int = 0, most: int | None = None) -> dict[int, list[Any]]:
         """Poll; return the values by partition."""
-        waiting = self.consumer.poll(timeout_ms, most)
+        waiting = self.consumer.poll(timeout=timeout_ms / 1000, max_records=most)
         self.paper.turn()
         if not waiting.called:
             self.paper.turn(timeout_ms / 1000)

@@ -140,7 +140,7 @@ def test_a_coordinator_that_moved_is_asked_again() -> None:
 def test_transactions_are_listed_at_every_broker() -> None:
     it = Admin()
     it.serve_transactions(ongoing("x", 7))
-    found = it.call(it.admin.list_transactions, states=["Ongoing"], open_for_ms=5).value
+    found = it.call(it.admin.list_transactions, states=["Ongoing"], open_for=0.005).value
     assert [(each.transactional_id, each.coordinator) for each in found] == [("x", 1), ("x", 2)]
     request = it.paper.asked[-1].message
     assert (request.state_filters, request.duration_filter) == (["Ongoing"], 5)
@@ -151,7 +151,7 @@ def test_a_broker_that_cannot_list_by_duration_is_an_error() -> None:
     it.serve_transactions()
     it.paper.versions[ApiKey.LIST_TRANSACTIONS] = 0
     assert it.call(it.admin.list_transactions).value == []
-    refused = it.call(it.admin.list_transactions, open_for_ms=5)
+    refused = it.call(it.admin.list_transactions, open_for=0.005)
     assert isinstance(refused.error, UnsupportedVersion)
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 import kclient
 from kclient import aio, tx
-from kclient.arguments import consumer_arguments, names_in, partitions_in
+from kclient.arguments import consumer_arguments, names_in, partitions_in, poll_timeout
 from kclient.types import TopicPartition
+from tests.kit.paper_cluster import now
 
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
 Make = Callable[..., Any]
@@ -123,3 +126,47 @@ def test_the_admin_client_refuses_what_is_no_name(call: str, make: Make) -> None
     getattr(make(tx, "AdminClient", SETTINGS), call)([b"ab"]).addErrback(failures.append)
     assert isinstance(failures[0].value, TypeError)
     assert f"b'ab' is no str; expected {call}([" in str(failures[0].value)
+
+
+# --- timeouts
+
+
+@pytest.mark.parametrize(
+    ("keywords", "seconds"),
+    [({}, 0), ({"timeout": 0.2}, 0.2), ({"timeout_ms": 200}, 0.2), ({"timeout": 0}, 0)],
+)
+def test_a_poll_waits_for_seconds_or_by_the_name_of_kafka_python_for_milliseconds(
+    keywords: dict[str, float], seconds: float
+) -> None:
+    taken = {"timeout": None, "timeout_ms": None, **keywords}
+    assert poll_timeout((), **taken) == seconds
+
+
+@APIS
+@pytest.mark.parametrize("call", ["poll", "poll_batches"])
+def test_a_timeout_without_its_unit_is_refused(api: Any, call: str, make: Make) -> None:
+    """poll(1.0) waits for a second in confluent-kafka, for a millisecond in kafka-python: here it did the latter."""
+    consumer = make(api, "Consumer", SETTINGS)
+    with pytest.raises(TypeError, match=r"poll\(1.0\): name the unit: poll\(timeout=1.0\)"):
+        outcome(getattr(consumer, call)(1.0))
+    with pytest.raises(TypeError, match="give one of timeout"):
+        outcome(getattr(consumer, call)(timeout=1, timeout_ms=1000))
+
+
+def outcome(called: Any) -> Any:
+    """Return the result of a call that has ended; raise its error."""
+    return now(called) if isinstance(called, Deferred) else called
+
+
+def test_every_timeout_of_a_public_method_is_named_for_seconds() -> None:
+    """timeout_ms is only beside timeout; a time span in other units is no parameter of the clients."""
+    for api in (kclient, tx):
+        for kind in ("Producer", "Consumer", "AdminClient"):
+            methods = inspect.getmembers(getattr(api, kind), inspect.isfunction)
+            for name, method in methods:
+                if name.startswith("_"):
+                    continue
+                parameters = set(inspect.signature(method).parameters)
+                in_ms = {p for p in parameters if p.endswith("_ms") and "timestamp" not in p}
+                assert in_ms <= {"timeout_ms"}, (api, kind, name)
+                assert not in_ms or "timeout" in parameters

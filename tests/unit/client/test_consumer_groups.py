@@ -350,9 +350,9 @@ def test_leaving_by_an_error_commits_only_what_was_followed_by_another_poll():
 
     async def work():
         async with it.consumer as consumer:
-            while not (await consumer.poll(100, 1)):
+            while not (await consumer.poll(timeout=0.1, max_records=1)):
                 pass
-            await consumer.poll(0, 1)
+            await consumer.poll(timeout=0, max_records=1)
             raise RuntimeError("at the second record")
 
     done = Deferred.fromCoroutine(work())
@@ -370,7 +370,7 @@ def test_an_error_after_a_poll_that_found_nothing_more_commits_all_before_it():
 
     async def work():
         async with it.consumer as consumer:
-            while await consumer.poll(100):
+            while await consumer.poll(timeout=0.1):
                 pass
             raise RuntimeError("after the last record")
 

@@ -55,7 +55,7 @@ def test_partitions_take_turns():
 def test_a_poll_waits_for_the_first_record_and_no_longer():
     it = PaperConsumer()
     it.assign(0)
-    waiting = it.consumer.poll(60_000)
+    waiting = it.consumer.poll(timeout=60)
     it.paper.turn(1.0)
     assert not waiting.called
     it.produce(0, b"there")
@@ -68,7 +68,7 @@ def test_a_poll_waits_for_the_first_record_and_no_longer():
 def test_a_poll_that_waits_in_vain_returns_nothing():
     it = PaperConsumer()
     it.assign(0)
-    waiting = it.consumer.poll(500)
+    waiting = it.consumer.poll(timeout=0.5)
     it.paper.turn(0.4)
     assert not waiting.called
     it.paper.turn(0.2)
@@ -144,7 +144,7 @@ def test_batches_come_whole_even_after_a_poll_that_took_a_part_of_one():
 def test_two_polls_at_a_time_are_refused():
     it = PaperConsumer()
     it.assign(0)
-    first = it.consumer.poll(1000)
+    first = it.consumer.poll(timeout=1)
     with pytest.raises(KafkaError, match="one at a time"):
         it.run(it.consumer.poll())
     it.paper.turn(1.0)
@@ -157,7 +157,7 @@ def test_two_polls_at_a_time_are_refused():
 def test_a_cancelled_poll_hands_out_nothing():
     it = PaperConsumer()
     it.assign(0)
-    waiting = it.consumer.poll(60_000)
+    waiting = it.consumer.poll(timeout=60)
     it.paper.turn()
     waiting.cancel()
     with pytest.raises(CancelledError):
@@ -170,7 +170,7 @@ def test_a_cancelled_poll_hands_out_nothing():
 def test_closing_ends_a_poll_that_waits():
     it = PaperConsumer()
     it.assign(0)
-    waiting = it.consumer.poll(60_000)
+    waiting = it.consumer.poll(timeout=60)
     it.paper.turn()
     it.run(it.consumer.close())
     assert it.run(waiting) == {}
