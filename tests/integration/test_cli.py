@@ -55,7 +55,7 @@ def test_a_topic_from_creation_to_deletion(cli):
     )
     assert b"exists already" in cli.run("topic", "create", name, "--if-not-exists").stderr
     again = cli.run("topic", "create", name, "-q", code=1)
-    assert f"kclient: {name}: TOPIC_ALREADY_EXISTS".encode() in again.stderr
+    assert f"kclient: TOPIC_ALREADY_EXISTS: topic {name} already".encode() in again.stderr
     assert cli.run("topic", "create", name, "-q", "--if-not-exists").stderr == b""
     (row,) = cli.json("topic", "alter-config", "nosuch", "--set", "segment.ms=9000", code=1)
     assert (row["name"], row["error"][:25]) == ("nosuch", "UNKNOWN_TOPIC_OR_PARTITIO")
