@@ -30,7 +30,7 @@ RESET = ("reset-offsets", "g", "-t", "t")
         ((*RESET, "--to-datetime", "yesterday"), "--to-datetime: Invalid isoformat string"),
         ((*RESET, "--by-duration", "1h"), "--by-duration: '1h' is not a duration"),
         ((*RESET, "--to", "47:99"), "--to 47:99: a reset has one offset, not a range"),
-        ((*RESET, "--to", "soon"), "--to: 'soon' in 'soon' is not an offset"),
+        ((*RESET, "--to", "soon"), "--to: 'soon' is not an offset"),
         ((*RESET, "--to", "end", "--to-latest"), "found --to and --to-latest"),
         (("seek", "g", "--to", "@t1:t2"), "--to: 't1:t2' is not a time"),
         (("seek", "g", "--to", "end", "--dry-run", "--execute"), "give one of --dry-run and"),
