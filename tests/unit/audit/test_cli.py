@@ -87,6 +87,28 @@ def test_a_run_that_ends_early_never_ends_with_1(
     assert reported == [code]
 
 
+@pytest.mark.parametrize(
+    ("command", "directory"),
+    [
+        ("reconcile", "--out"),
+        ("headers", "--out"),
+        ("counts", "--out"),
+        ("watch", "--checkpoint"),
+        ("profile", "--out"),
+    ],
+)
+def test_an_unreachable_cluster_is_4_in_every_command(
+    tmp_path: Path, command: str, directory: str
+) -> None:
+    nowhere = "127.0.0.1:1"
+    sides = ("--source", nowhere, "--target", nowhere)
+    words = ("--cluster", nowhere) if command == "profile" else sides
+    arguments = [command, *words, "--topics", "x", directory, str(tmp_path)]
+    result = CliRunner().invoke(cli.kaudit, arguments)
+    assert "connection refused" in result.output
+    assert result.exit_code == ExitCode.UNREADABLE
+
+
 def test_a_closed_pipe_does_not_change_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     os.close(reader)
