@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from kclient import AdminClient, NewTopic, Producer
+from spark_jobs.spark_settings import FOR_FEW_OFFSETS
 from tests.kit.brokers import Cluster, MakeCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -40,6 +41,7 @@ def watched(cluster: Cluster, home: Path, topic: str, until: str) -> tuple[int, 
     words = ["--source", cluster.bootstrap, "--target", cluster.bootstrap, "--topics", topic]
     words += ["--target-prefix", "copy.", "--checkpoint", str(home / "watch"), "--from", "earliest"]
     words += ["--every", "1s", "--master", "local[1]"]
+    words += [f"--conf={name}={value}" for name, value in FOR_FEW_OFFSETS.items()]
     process = subprocess.Popen(
         [sys.executable, "-m", "spark_jobs", "watch", *words],
         stdout=subprocess.PIPE,

@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 from kclient.blocking import Producer as BlockingProducer
 from kclient.mirror_ledger import GapEntry, encode, view
 from tests.kit.brokers import Cluster, MakeCluster
+from tests.kit.kaudit import kaudit
 from tests.kit.mirrored_clusters import (
     TOPIC_ID,
     MakeMirror,
@@ -315,14 +316,13 @@ def test_the_gaps_of_thousands_of_partitions_share_a_few_writes(
     assert {each["until"] for each in lines} == {12}
 
 
-def kaudit(east: Cluster, west: Cluster, out: Path, *options: str) -> tuple[int, dict[str, Any]]:
+def audit(east: Cluster, west: Cluster, out: Path, *options: str) -> tuple[int, dict[str, Any]]:
     """Audit all topics; return the exit code and the report."""
-    command = [sys.executable, "-m", "spark_jobs", "reconcile", "--topics", ".*", "--no-self-test"]
-    command += ["--source", east.bootstrap, "--target", west.bootstrap, "--out", str(out)]
-    command += ["--master", "local[1]", "--names", "east,west", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
-    assert done.stdout.startswith("VERDICT"), done.stderr
-    return done.returncode, json.loads((out / "report.json").read_text())
+    words = ("--source", east.bootstrap, "--target", west.bootstrap, "--names", "east,west")
+    spark = ("--master", "local[1]", "--no-self-test", "--quiet")
+    done = kaudit("reconcile", "--topics", ".*", *words, "--out", str(out), *spark, *options)
+    assert done.output.startswith("VERDICT"), done.output
+    return done.exit_code, json.loads((out / "report.json").read_text())
 
 
 def write_entry(west: Cluster, entry: GapEntry) -> None:
@@ -339,17 +339,17 @@ def test_an_audit_explains_a_recorded_gap_and_refuses_a_lying_entry(
     a_gap_of_retention(east, mirror)
     assert mirror(SKIP).run_once() == 0
     out = tmp_path / "report"
-    code, report = kaudit(east, west, out)
+    code, report = audit(east, west, out)
     assert (code, report["verdict"]) == (5, "INCOMPLETE"), "offsets 0-9 have aged out"
     assert report["explained"] == {"retention (ledger)": 5}
     assert (report["ledger"]["topics"], report["ledger"]["used"]) == ([LEDGER], 1)
     assert [each["topic"] for each in report["topics"]] == ["orders"], "the ledger is not audited"
-    code, report = kaudit(east, west, out, "--no-ledger")
+    code, report = audit(east, west, out, "--no-ledger")
     assert (code, report["verdict"], report["ledger"]) == (1, "DIVERGED", None)
     assert report["totals"]["findings"]["gap"] == 5
     (entry,) = entries(west)
     write_entry(west, replace(entry, until=16))
-    code, report = kaudit(east, west, out)
+    code, report = audit(east, west, out)
     assert (code, report["explained"], report["ledger"]["used"]) == (1, {}, 0)
     (refused,) = report["ledger"]["refused_entries"]
     assert refused["reason"] == "the source still has offsets from 15 on"

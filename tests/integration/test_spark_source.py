@@ -24,6 +24,7 @@ from spark_jobs import session as session_module
 from spark_jobs.cut import OffsetRange
 from spark_jobs.reader import Fetched, fetch_ranges
 from spark_jobs.source import KbrokerDataSource
+from spark_jobs.spark_settings import FOR_FEW_OFFSETS
 from tests.kit.apache_kafka import running_kafka, with_kafka
 from tests.kit.brokers import MakeCluster
 from tests.kit.waiting import eventually
@@ -88,7 +89,8 @@ def spark(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
         "spark.sql.catalogImplementation": "in-memory",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.shuffle.partitions": "2",
+        # Some hundred queries of few rows: to compile code for each takes longer than the query.
+        **FOR_FEW_OFFSETS,
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
@@ -589,9 +591,11 @@ KILLED_QUERY = """
 import sys
 from pyspark.sql import SparkSession
 from spark_jobs.source import KbrokerDataSource
+from spark_jobs.spark_settings import FOR_FEW_OFFSETS
 
 bootstrap, topic, home = sys.argv[1:]
 builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+builder = builder.config(map=FOR_FEW_OFFSETS)
 options = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 spark = builder.config("spark.driver.extraJavaOptions", options).getOrCreate()
 spark.dataSource.register(KbrokerDataSource)
