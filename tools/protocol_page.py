@@ -86,7 +86,6 @@ KAFKA: Final = {
 
 ACLS: Final = "there are no ACLs yet"
 SASL: Final = "SASL is not supported yet"
-QUOTAS: Final = "client quotas are not built yet"
 NOT_SERVED: Final = {
     17: SASL,
     29: ACLS,
@@ -98,8 +97,6 @@ NOT_SERVED: Final = {
     39: SASL,
     40: SASL,
     41: SASL,
-    48: QUOTAS,
-    49: QUOTAS,
     50: SASL,
     51: SASL,
     56: "leaders write the ISR to ZooKeeper, as Kafka's do before 2.7",
@@ -113,6 +110,7 @@ NOT_SERVED: Final = {
 
 GROUPS: Final = "tests/integration/test_group_apis.py"
 TOPICS: Final = "tests/integration/test_topic_store.py"
+QUOTAS: Final = "tests/integration/test_client_quotas.py"
 TESTS: Final = {
     0: "tests/unit/apis/test_produce.py",
     1: "tests/unit/apis/test_fetch.py",
@@ -152,6 +150,8 @@ TESTS: Final = {
     45: "tests/integration/test_reassignment.py",
     46: "tests/integration/test_reassignment.py",
     47: GROUPS,
+    48: QUOTAS,
+    49: QUOTAS,
     60: "tests/unit/apis/test_metadata.py",
     61: "tests/unit/apis/test_describe_producers.py",
     65: "tests/unit/apis/test_transaction_apis.py",

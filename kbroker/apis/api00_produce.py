@@ -190,6 +190,8 @@ class Produce:
         request, topics = appends.request, appends.topics
         if request.acks == 0:
             _close_on_error(topics)
+            if context.quota is not None:
+                context.quota.produced(is_answered=False)
             return None
         if not appends.pending:
             return (self._encode(context, topics),)
@@ -254,9 +256,12 @@ class Produce:
 
     @staticmethod
     def _encode(context: RequestContext, topics: list[ProduceTopicResponse]) -> bytes:
-        header = context.header
+        header, quota = context.header, context.quota
+        throttle_time_ms = 0 if quota is None else quota.produced(is_answered=True)
         return produce.encode_response(
-            produce.ProduceResponse(topics), header.api_version, header.correlation_id
+            produce.ProduceResponse(topics, throttle_time_ms),
+            header.api_version,
+            header.correlation_id,
         )
 
 

@@ -20,7 +20,12 @@ preferred read replica in place of records, and followers receive a new high wat
 records. A follower sends records up to its high watermark. A fetch from between its high watermark and its log end
 waits; a fetch beyond its log end gets OFFSET_OUT_OF_RANGE, and the consumer returns to the leader.
 
-Differs from Kafka: a follower answers only consumers with a rack, because a consumer without one takes
+Above the quota of bytes or request time the client is throttled (KIP-219). Above that of bytes the response has no
+partitions, and a session is not begun.
+
+Differs from Kafka: the quota counts the bytes of records, not those of the whole response; a response withheld for
+request time alone is sent; and so is the first of a quota window, however large: Kafka never sends a batch that is
+larger than the quota of a window. A follower answers only consumers with a rack, because a consumer without one takes
 OFFSET_OUT_OF_RANGE for the leader's. kafka-replica-verification (replica id -2) reads up to the high watermark; in
 Kafka it reads, as any client with that id does, records that are not committed.
 """
@@ -101,6 +106,8 @@ class Fetch:
         follower = request.replica_id if request.replica_id >= 0 else None
         if follower is not None and not self._may_follow(context, follower):
             return _unauthorized(context, request)
+        if context.quota is not None:
+            limit = context.quota.max_fetch_bytes(limit)
         params = _FetchParams(self, context, request, follower, limit)
         is_full = request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH)
         if follower is not None:
@@ -297,6 +304,8 @@ class _FullFetch:
             reading.release()
             return None
         response = FetchResponse(answers)
+        if _is_withheld(params.context, reading, response):
+            return encode(params.context, response)
         if params.request.session_epoch == INITIAL_SESSION_EPOCH and caught_up:
             response.session_id = self._begin_session(answers, caught_up)
         return encode(params.context, response)
@@ -353,14 +362,19 @@ class _LargeFetch(_FullFetch):
             found = await self._read(again=True, in_any_case=True)
         assert found is not None
         await turns.next()
-        response = FetchResponse(found)
+        answers, reading = found
+        response = FetchResponse(answers)
+        if _is_withheld(params.context, reading, response):
+            return encode(params.context, response)
         if params.request.session_epoch == INITIAL_SESSION_EPOCH:
-            caught_up = [False] * sum(len(topic.partitions) for topic in found)
-            response.session_id = self._begin_session(found, caught_up) if caught_up else 0
+            caught_up = [False] * sum(len(topic.partitions) for topic in answers)
+            response.session_id = self._begin_session(answers, caught_up) if caught_up else 0
             await turns.next()
         return encode(params.context, response)
 
-    async def _read(self, *, again: bool, in_any_case: bool) -> list[FetchTopicResponse] | None:
+    async def _read(
+        self, *, again: bool, in_any_case: bool
+    ) -> tuple[list[FetchTopicResponse], FetchReader] | None:
         """Read every partition, in slices; None if that is too little."""
         share = self._params.context.turns.slice()
         reading = self._params.reading(again=again)
@@ -379,7 +393,7 @@ class _LargeFetch(_FullFetch):
             reading.release()
             raise
         if in_any_case or reading.suffices:
-            return answers
+            return answers, reading
         reading.release()
         return None
 
@@ -439,6 +453,10 @@ class _IncrementalFetch:
         ):
             reading.release()
             return None
+        response = FetchResponse([], session_id=session.id)
+        session.answered_at = params.fetch.now()
+        if _is_withheld(params.context, reading, response):
+            return encode(params.context, response)
         topics: dict[UUID | str, FetchTopicResponse] = {}
         for partition, answer, is_caught_up in responses:
             session.sent(partition, answer, is_caught_up=is_caught_up)
@@ -447,8 +465,23 @@ class _IncrementalFetch:
             if topic is None:
                 topic = topics[called] = FetchTopicResponse(partition.name, [], partition.topic_id)
             topic.partitions.append(answer)
-        session.answered_at = params.fetch.now()
-        return encode(params.context, FetchResponse(list(topics.values()), session_id=session.id))
+        response.topics = list(topics.values())
+        return encode(params.context, response)
+
+
+def _is_withheld(context: RequestContext, reading: FetchReader, response: FetchResponse) -> bool:
+    """Count what was read for the client's quota; return whether *response* becomes one without partitions instead.
+
+    The client fetches the same again after the throttle time of *response*.
+    """
+    if context.quota is None:
+        return False
+    response.throttle_time_ms, is_sent = context.quota.fetched(reading.size)
+    if is_sent:
+        return False
+    reading.release()
+    response.topics = []
+    return True
 
 
 def encode(context: RequestContext, response: FetchResponse) -> Answer:

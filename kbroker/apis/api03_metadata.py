@@ -108,7 +108,7 @@ class Metadata:
             request.include_cluster_authorized_operations
             or request.include_topic_authorized_operations
         )
-        if wants_all and not asks_operations:
+        if wants_all and not asks_operations and context.quota is None:
             encoded: bytes = self._cache.parts(
                 ("all", version, listener),
                 lambda: self._encode_body(version, self._describe_all(request, listener)),
@@ -126,7 +126,7 @@ class Metadata:
         missing = self._missing(request, wanted)
         if missing:
             return Deferred.fromCoroutine(self._create_first(context, request, wanted, missing))
-        return self._encode(context, self._describe(request, listener, wanted, version))
+        return context.encode(self._describe(request, listener, wanted, version))
 
     # -- encoding ----------------------------------------------------------------------------
 
@@ -140,12 +140,6 @@ class Metadata:
     def _encode_body(self, version: int, response: MetadataResponse) -> bytes:
         whole = messages.encode_response(ApiKey.METADATA, version, 0, response)
         return whole[len(messages.encode_response_header(ApiKey.METADATA, version, 0)) :]
-
-    def _encode(self, context: RequestContext, response: MetadataResponse) -> Answer:
-        version = context.api_version
-        return (
-            messages.encode_response(ApiKey.METADATA, version, context.correlation_id, response),
-        )
 
     # -- describing --------------------------------------------------------------------------
 

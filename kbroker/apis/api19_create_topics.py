@@ -1,7 +1,8 @@
 """CreateTopics (19): make topics and wait until they are led.
 
 Versions served: 2 to 7. v4: -1 stands for the broker's default partitions and replication factor
-(KIP-464); v5: the answer carries partitions, replication factor and settings (KIP-525); v7: topic id.
+(KIP-464); v5: the answer carries partitions, replication factor and settings (KIP-525); v6:
+THROTTLING_QUOTA_EXCEEDED (KIP-599); v7: topic id.
 
 Answered by the controller only (NOT_CONTROLLER). A topic that is written but not led within timeout_ms is
 answered REQUEST_TIMED_OUT: it exists all the same.
@@ -38,6 +39,8 @@ from kclient.wire.schema.create_topics import (
 )
 
 MAX_WAIT_SECONDS: Final = 300.0
+FIRST_STRICT: Final = 6
+"""The first version with THROTTLING_QUOTA_EXCEEDED (KIP-599); clients before are throttled after the creation."""
 
 
 class CreateTopics:
@@ -73,14 +76,20 @@ class CreateTopics:
 
         async def create(topic: CreatableTopic) -> CreatableTopicResult:
             return await self._create(
-                topic, names[topic.name], asked, request.validate_only, deadline
+                context, topic, names[topic.name], asked, request.validate_only, deadline
             )
 
         results = await for_each(context.turns, unique.values(), create)
         return CreateTopicsResponse(topics=results)
 
     async def _create(
-        self, topic: CreatableTopic, times: int, asked: int, validate_only: bool, deadline: float
+        self,
+        context: RequestContext,
+        topic: CreatableTopic,
+        times: int,
+        asked: int,
+        validate_only: bool,
+        deadline: float,
     ) -> CreatableTopicResult:
         try:
             if not self._controller.is_active:
@@ -91,6 +100,10 @@ class CreateTopics:
                 raise PolicyViolation(
                     f"{asked} partitions in one request are more than the {MAX_PARTITIONS} allowed"
                 )
+            if context.quota is not None and not validate_only:
+                # What cannot be created does not count.
+                valid = await self._admin_manager.create(_new(topic), validate_only=True)
+                context.mutate(len(valid.assignment), strict_since=FIRST_STRICT)
             created = await self._admin_manager.create(_new(topic), validate_only=validate_only)
             if not validate_only:
                 left = deadline - self._monotonic()

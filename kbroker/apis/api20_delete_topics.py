@@ -1,6 +1,7 @@
 """DeleteTopics (20): remove topics and wait until they are gone from this broker's metadata.
 
-Versions served: 1 to 6. v4 flexible; v5 error messages; v6 by topic id (KIP-516).
+Versions served: 1 to 6. v4 flexible; v5 error messages, THROTTLING_QUOTA_EXCEEDED (KIP-599);
+v6 by topic id (KIP-516).
 
 Answered by the controller only (NOT_CONTROLLER). As in Kafka "gone" means from the metadata: a replica
 on a broker that is down is deleted when it comes back, and until then the name cannot be used again.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Final
 from uuid import UUID
 
 from kbroker.apis.api19_create_topics import MAX_WAIT_SECONDS
@@ -31,6 +33,9 @@ from kclient.wire.schema.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+
+FIRST_STRICT: Final = 5
+"""The first version with THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 class DeleteTopics:
@@ -57,13 +62,18 @@ class DeleteTopics:
         times = Counter((topic.name, topic.topic_id) for topic in wanted)
 
         async def delete(topic: tuple[str | None, UUID | None]) -> DeletableTopicResult:
-            return await self._delete(*topic, times[topic], deadline)
+            return await self._delete(context, *topic, times[topic], deadline)
 
         results = await for_each(context.turns, times, delete)
         return DeleteTopicsResponse(responses=results)
 
     async def _delete(
-        self, name: str | None, topic_id: UUID | None, times: int, deadline: float
+        self,
+        context: RequestContext,
+        name: str | None,
+        topic_id: UUID | None,
+        times: int,
+        deadline: float,
     ) -> DeletableTopicResult:
         try:
             if not self._controller.is_active:
@@ -74,6 +84,8 @@ class DeleteTopics:
                 raise InvalidRequest("a topic is named or has an id, not both")
             name = self._name(name, topic_id)
             known = self._cache.topic(name)
+            if known is not None:
+                context.mutate(len(known.partitions), strict_since=FIRST_STRICT)
             # The cache may be behind: the name may be of another topic already.
             await self._admin_manager.delete(name, topic_id)
             left = deadline - self._monotonic()

@@ -1,12 +1,14 @@
 """CreatePartitions (37): give topics more partitions and wait until those are led.
 
-Versions served: 0 to 3. Answered by the controller only (NOT_CONTROLLER). *count* is the new total.
+Versions served: 0 to 3. Answered by the controller only (NOT_CONTROLLER). *count* is the new total. v3:
+THROTTLING_QUOTA_EXCEEDED (KIP-599).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Final
 
 from kbroker.apis.api19_create_topics import MAX_WAIT_SECONDS
 from kbroker.apis.request import RequestContext
@@ -20,6 +22,9 @@ from kclient.wire.schema.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
+
+FIRST_STRICT: Final = 3
+"""The first version with THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
 
 class CreatePartitions:
@@ -50,13 +55,20 @@ class CreatePartitions:
             unique[topic.name] = topic
 
         async def grow(topic: CreatePartitionsTopic) -> CreatePartitionsTopicResult:
-            return await self._grow(topic, times[topic.name], request.validate_only, deadline)
+            return await self._grow(
+                context, topic, times[topic.name], request.validate_only, deadline
+            )
 
         results = await for_each(context.turns, unique.values(), grow)
         return CreatePartitionsResponse(results=results)
 
     async def _grow(
-        self, topic: CreatePartitionsTopic, times: int, validate_only: bool, deadline: float
+        self,
+        context: RequestContext,
+        topic: CreatePartitionsTopic,
+        times: int,
+        validate_only: bool,
+        deadline: float,
     ) -> CreatePartitionsTopicResult:
         given = None
         if topic.assignments is not None:
@@ -66,6 +78,12 @@ class CreatePartitions:
                 raise NotController("this broker is not the controller")
             if times > 1:
                 raise InvalidRequest(f"topic {topic.name[:249]!a} is in the request {times} times")
+            if context.quota is not None and not validate_only:
+                # What cannot be added does not count.
+                valid = await self._admin_manager.add_partitions(
+                    topic.name, topic.count, given, validate_only=True
+                )
+                context.mutate(len(valid), strict_since=FIRST_STRICT)
             added = await self._admin_manager.add_partitions(
                 topic.name, topic.count, given, validate_only=validate_only
             )

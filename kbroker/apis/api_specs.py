@@ -163,6 +163,14 @@ _ROWS: Final = (
     ),
     ApiSpec(ApiKey.OFFSET_DELETE, handlers.offset_delete, RequestBudget(4 * MIB, MANY)),
     ApiSpec(
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        handlers.describe_client_quotas,
+        RequestBudget(64 * KIB, FEW, answers_in_steps=True),
+    ),
+    ApiSpec(
+        ApiKey.ALTER_CLIENT_QUOTAS, handlers.alter_client_quotas, RequestBudget(4 * MIB, 10_000)
+    ),
+    ApiSpec(
         ApiKey.DESCRIBE_CLUSTER,
         handlers.describe_cluster,
         RequestBudget(4 * KIB, FEW),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kbroker.metadata.config_admin_manager import ConfigAdminManager
     from kbroker.metadata.dynamic_config import DynamicConfig
     from kbroker.metadata.metadata_cache import MetadataCache
+    from kbroker.quota.client_quota_admin import ClientQuotaAdmin
     from kbroker.replica.replica_manager import ReplicaManager
     from kclient.wire.error_codes import ErrorCode
 
@@ -45,6 +46,7 @@ class HandlerDependencies:
     admin_manager: AdminManager
     dynamic_config: DynamicConfig
     config_admin_manager: ConfigAdminManager
+    quota_admin: ClientQuotaAdmin
     controller: KafkaController
     groups: GroupCoordinator
     producer_ids: ProducerIdManager
@@ -260,6 +262,20 @@ def incremental_alter_configs(broker: HandlerDependencies) -> Handler:
     from kbroker.apis.api44_incremental_alter_configs import IncrementalAlterConfigs
 
     return IncrementalAlterConfigs(broker.config_admin_manager, broker.broker_id)
+
+
+def describe_client_quotas(broker: HandlerDependencies) -> Handler:
+    """Make the handler of DescribeClientQuotas."""
+    from kbroker.apis.api48_describe_client_quotas import DescribeClientQuotas
+
+    return DescribeClientQuotas(broker.quota_admin)
+
+
+def alter_client_quotas(broker: HandlerDependencies) -> Handler:
+    """Make the handler of AlterClientQuotas."""
+    from kbroker.apis.api49_alter_client_quotas import AlterClientQuotas
+
+    return AlterClientQuotas(broker.quota_admin)
 
 
 # -- groups ----------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
 from kbroker.apis.request import WITHOUT_TURNS, AnyHandler, HandlerFactory, RequestContext
 from kbroker.common.turns import Turns
 from kbroker.network.service import Answer, Peer, RequestRefusedError
+from kbroker.quota.client_quota_manager import WITHOUT_QUOTAS, RequestQuotas
 from kclient.wire import messages
 from kclient.wire.errors import ErrorCode, KafkaError, ProtocolError, TooManyElements
 from kclient.wire.versions import SERVED, ApiKey
@@ -69,8 +70,8 @@ class _Api:
 class RequestPipeline:
     """Answers requests by *handlers*, which are made when they are first needed.
 
-    *authorizer* decides which connections may send what is reserved to brokers, *gates* what a request waits for. Large
-    requests wait for their turn among *turns*.
+    *authorizer* decides which connections may send what is reserved to brokers, *gates* what a request waits for,
+    *quotas* how long its client is throttled. Large requests wait for their turn among *turns*.
     """
 
     def __init__(
@@ -79,11 +80,13 @@ class RequestPipeline:
         *,
         authorizer: InterBrokerAuthorizer,
         gates: Gates,
+        quotas: RequestQuotas = WITHOUT_QUOTAS,
         turns: Turns = WITHOUT_TURNS,
     ) -> None:
         self._factories = handlers
         self._authorizer = authorizer
         self._gates = gates
+        self._quotas = quotas
         self._turns = turns
         self._logged_at = -1
         self._apis: dict[int, _Api] = {}
@@ -123,6 +126,8 @@ class RequestPipeline:
         if api is None:
             api = self._make(ApiKey(header.api_key))
         context = RequestContext(header, peer, api.budget, self._turns)
+        if self._quotas.is_enabled and peer.broker_id < 0:
+            context.quota = self._quotas.begin(peer, context.client_id, len(frame))
         if not api.first_version <= header.api_version <= api.last_version:
             return self._unsupported_version(context, api)
         if api.sender is not None and not self._authorizer.authorize(peer, header.api_key):
@@ -150,6 +155,8 @@ class RequestPipeline:
     ) -> Deferred[Answer]:
         """Process a large request in a turn of its own; cancelling it cancels what its handler returned."""
         context.is_large = True
+        if context.quota is not None:
+            context.quota.waits()
         turn: Deferred[Any] = self._turns.next()
         return turn.addCallback(lambda _: self._decode(context, api, frame, body))
 
@@ -195,6 +202,8 @@ class RequestPipeline:
             if opening is not None:
                 return Deferred.fromCoroutine(_behind(opening, api, context, body))
         answer: Answer | Deferred[Answer] = api.handler(context, body)
+        if context.quota is not None:
+            context.quota.waits()
         return answer
 
     def _handle(
@@ -225,6 +234,8 @@ class RequestPipeline:
 
     def _later(self, result: Deferred[Any], context: RequestContext) -> Deferred[Answer]:
         """Return a Deferred of the encoded response; cancelling it does not cancel *result*."""
+        if context.quota is not None and not result.called:
+            context.quota.waits()
         answer: Deferred[Answer] = Deferred(lambda _cancelled: None)
 
         def succeed(encoded: Answer) -> None:

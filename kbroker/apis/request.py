@@ -15,6 +15,7 @@ from twisted.internet.defer import Deferred
 from kbroker.apis.budgets import RequestBudget
 from kbroker.common.turns import Turns, WithoutTurns
 from kbroker.network.service import Answer, Peer
+from kbroker.quota.client_quota_manager import RequestQuota
 from kclient.wire import messages
 from kclient.wire.messages import RequestHeader
 from kclient.wire.structs import fields_of
@@ -34,6 +35,8 @@ class RequestContext:
     """Where a handler waits when its work does not fit in one turn of the reactor."""
     is_large: bool = False
     """Whether the request has more bytes than are decoded in the turn in which they arrive."""
+    quota: RequestQuota | None = None
+    """What the request uses of its client's quotas; None: there are none, or a broker sent it."""
 
     @property
     def api_version(self) -> int:
@@ -66,6 +69,8 @@ class RequestContext:
         """Encode *response*; None stays None: the request has no response."""
         if response is None:
             return None
+        if self.quota is not None:
+            self.quota.throttle_response(response)
         header = self.header
         return (
             messages.encode_response(
@@ -75,6 +80,8 @@ class RequestContext:
 
     async def encode_in_steps(self, response: object) -> Answer:
         """Encode a large response in as many turns as it takes."""
+        if self.quota is not None:
+            self.quota.throttle_response(response)
         header = self.header
         parts: list[bytes] = []
         share = self.turns.slice(clock_every=1)
@@ -92,6 +99,11 @@ class RequestContext:
         if hasattr(response, "error_message"):
             response.error_message = message
         return self.encode(response)
+
+    def mutate(self, partitions: int, *, strict_since: int) -> None:
+        """Count partitions that are created or deleted; ThrottlingQuotaExceeded from version *strict_since* on."""
+        if self.quota is not None:
+            self.quota.mutate(partitions, is_strict=self.header.api_version >= strict_since)
 
     @property
     def has_error_code(self) -> bool:

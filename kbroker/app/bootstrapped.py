@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 
 from twisted.logger import Logger
 
@@ -40,6 +41,9 @@ from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.metadata.registered_addresses import RegisteredAddresses
 from kbroker.network.broker_connections import BrokerConnections
 from kbroker.network.broker_dial import BrokerDial
+from kbroker.quota.client_quota_admin import ClientQuotaAdmin
+from kbroker.quota.client_quota_config import ClientQuotaConfig
+from kbroker.quota.client_quota_manager import ClientQuotaManager
 from kbroker.replica.alter_partition_manager import AlterPartitionManager
 from kbroker.replica.compaction_log_lines import CompactionLogLines
 from kbroker.replica.core.replication_quota import ReplicationQuotas
@@ -69,6 +73,8 @@ class BootstrappedBroker:
     authorizer: InterBrokerAuthorizer
     dynamic_config: DynamicConfig
     config_admin_manager: ConfigAdminManager
+    client_quotas: ClientQuotaManager
+    quota_admin: ClientQuotaAdmin
     metadata: MetadataCache
     admin_manager: AdminManager
     shutdown_connections: BrokerConnections
@@ -127,6 +133,8 @@ async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
         config_admin_manager=ConfigAdminManager(
             zookeeper, reconnect, lambda: dynamic_config.broker_config
         ),
+        client_quotas=await _client_quotas(broker, dynamic_config),
+        quota_admin=ClientQuotaAdmin(zookeeper, reconnect),
         metadata=metadata,
         admin_manager=AdminManager(
             reactor,
@@ -157,6 +165,18 @@ async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
     await replica_manager.load()
     undo.add_last(partial(_close_logs, replica_manager))
     return bootstrapped
+
+
+async def _client_quotas(
+    broker: IdentifiedBroker, dynamic_config: DynamicConfig
+) -> ClientQuotaManager:
+    """Read the client quotas, and keep them up to date."""
+    configured = broker.configured
+    manager = ClientQuotaManager(configured.config, configured.reactor.seconds, perf_counter)
+    quota_config = ClientQuotaConfig(broker.zookeeper, broker.reconnect, manager)
+    dynamic_config.on_quota_change(quota_config.changed)
+    await quota_config.start()
+    return manager
 
 
 async def _close_logs(replica_manager: ReplicaManager) -> None:

@@ -68,6 +68,7 @@ def listen(broker: BootstrappedBroker, undo: Undo) -> RunningBroker:
             ControllerEpochs(identified.zookeeper, identified.reconnect),
             broker.metadata,
         ),
+        quotas=broker.client_quotas,
         turns=SharedTurns(reactor),
     )
     socket_server = world.socket_server(reactor, config, pipeline)
@@ -126,6 +127,7 @@ def _handler_dependencies(broker: BootstrappedBroker) -> HandlerDependencies:
         admin_manager=broker.admin_manager,
         dynamic_config=broker.dynamic_config,
         config_admin_manager=broker.config_admin_manager,
+        quota_admin=broker.quota_admin,
         controller=broker.controller,
         groups=broker.groups,
         producer_ids=broker.producer_ids,

@@ -184,6 +184,30 @@ def _no_policy(value: str) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class QuotaSettings:
+    """Windows that client quotas are measured over."""
+
+    quota_window_num: int = define(
+        INT,
+        11,
+        "Samples that client quotas of bytes and request time are measured over.",
+        at_least(1),
+    )
+    quota_window_size_seconds: int = define(
+        INT, 1, "Length of each of these samples, in seconds.", at_least(1)
+    )
+    controller_quota_window_num: int = define(
+        INT,
+        11,
+        "Samples of quota that a client may use at once for controller mutations (KIP-599).",
+        at_least(1),
+    )
+    controller_quota_window_size_seconds: int = define(
+        INT, 1, "Length of each of these samples, in seconds.", at_least(1)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TopicSettings:
     """Creation and deletion of topics."""
 

@@ -64,12 +64,10 @@ NO_EFFECT: Final[Mapping[str, tuple[str, ...]]] = {
     "it tunes threads, buffers or windows that do not exist here": (
         "alter.log.dirs.replication.quota.window.",
         "connection.failed.authentication.delay.ms",
-        "controller.quota.window.",
         "eligible.leader.replicas.enable",
         "group.coordinator.",
         "log.initial.task.delay.ms",
         "num.replica.alter.log.dirs.threads",
-        "quota.window.",
         "replication.quota.window.",
         "socket.connection.setup.timeout.",
         "telemetry.max.bytes",
@@ -119,7 +117,7 @@ NOT_YET: Final = (
     "super.users",
     "zookeeper.ssl.",
 )
-"""Names and prefixes of what may be supported later: TLS, SASL, delegation tokens, quotas."""
+"""Names and prefixes of what may be supported later: TLS, SASL, delegation tokens."""
 
 
 def classify(

@@ -14,7 +14,9 @@ as a copy without a sync cannot be taken back.
 
 The broker that handles a notification purges those that are 15 minutes old, as in Kafka.
 
-In: watches, session events   Out: callbacks on changed topics and brokers   Owner: the reactor's thread
+Changed quotas of users and client ids are only announced: `kbroker.quota.client_quota_config` reads them.
+
+In: watches, session events   Out: callbacks on changed topics, brokers and quotas   Owner: the reactor's thread
 """
 
 from __future__ import annotations
@@ -89,6 +91,7 @@ class DynamicConfig:
         self._reported: dict[str, str] = {}
         self._topic_callbacks: list[Callable[[Collection[str]], None]] = []
         self._broker_callbacks: list[Callable[[BrokerConfig], None]] = []
+        self._quota_callbacks: list[Callable[[], None]] = []
 
     # -- start and stop--------------------------------------------------------------------------
 
@@ -111,6 +114,10 @@ class DynamicConfig:
     def on_broker_config(self, callback: Callable[[BrokerConfig], None]) -> None:
         """Call *callback* when this broker's own settings changed."""
         self._broker_callbacks.append(callback)
+
+    def on_quota_change(self, callback: Callable[[], None]) -> None:
+        """Call *callback* when the quotas of a user or client id changed."""
+        self._quota_callbacks.append(callback)
 
     # -- look-ups --------------------------------------------------------------------------
 
@@ -323,12 +330,17 @@ class DynamicConfig:
     async def _handle_changes(self, fresh: list[str], names: list[str]) -> None:
         paths = [f"{znodes.CONFIG_CHANGES}/{name}" for name in fresh]
         topics: dict[str, None] = {}
-        brokers = False
+        brokers = quotas = False
         for change in await all_of(map(self._read_change, paths)):
             if change is not None and change[0] == TOPICS and change[1] in self._topics:
                 topics[change[1]] = None
             elif change is not None and change[0] == BROKERS:
                 brokers = True
+            elif change is not None and change[0] in (znodes.USERS, znodes.CLIENTS):
+                quotas = True
+        if quotas:
+            for callback in list(self._quota_callbacks):
+                callback()
         if brokers:
             await self._reload_brokers()
         await self._reload_topics(topics)

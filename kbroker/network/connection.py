@@ -8,7 +8,8 @@ at most one read of memory, a small one where it would only wait. Requests that 
 loop, a bounded number per turn of the reactor, and their responses leave together. A frame that does not end in its
 first read asks `RequestMemory` for the rest.
 
-Unsent responses hold the connection back, too: the next request waits until the outgoing queue is short.
+Unsent responses hold the connection back, too: the next request waits until the outgoing queue is short. A response
+may throttle its client (`Peer.throttle_seconds`): the connection is muted for that time after it, as in Kafka.
 
 Invariants:
 1. Responses leave in the order of the requests; every request is answered once, or the connection closes.
@@ -141,7 +142,8 @@ class Connection(Protocol):
         self._paused = False
         self._in_loop = False
         self._closing = False
-        self._resumption: Any = None  # delayed call that continues with the frames left over
+        self._resumption: Any = None
+        """The delayed call that continues: with the frames left over, or when the throttle time is over."""
         self._deadline: Any = None
         self.last_received = listener.now()
         """When the peer last sent something."""
@@ -228,6 +230,7 @@ class Connection(Protocol):
             and not self._closing
             and not self._frames
             and self._answering is None
+            and self._resumption is None
             and (under_way is None or not under_way.is_waiting)
             and self.transport.connected
         ):
@@ -258,6 +261,9 @@ class Connection(Protocol):
                 self._pause()
                 self._send_held()
             return
+        if self.peer.throttle_seconds:
+            self._mute()
+            return
         if self._frames:
             self._pause()
             if self.transport.unsent <= UNSENT_MAX:
@@ -268,12 +274,18 @@ class Connection(Protocol):
             return
         self.proceed()
 
+    def _mute(self) -> None:
+        """Neither read nor answer until the throttle time is over."""
+        seconds, self.peer.throttle_seconds = self.peer.throttle_seconds, 0.0
+        self._pause()
+        self._resumption = self._listener.reactor.callLater(seconds, self._proceed)
+
     def _answer_frames(self) -> int:
         """Answer frames until one has to wait; return how many of its bytes stay in memory."""
-        transport, frames = self.transport, self._frames
+        transport, frames, peer = self.transport, self._frames, self.peer
         count = 0
         while frames and not self._closing and transport.connected:
-            if count == FRAMES_PER_TURN or transport.unsent > UNSENT_MAX:
+            if count == FRAMES_PER_TURN or transport.unsent > UNSENT_MAX or peer.throttle_seconds:
                 break
             count += 1
             frame = frames.popleft()

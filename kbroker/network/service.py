@@ -29,6 +29,8 @@ class Peer:
     principal: str = "User:ANONYMOUS"
     broker_id: int = -1
     """The broker that the connection proved to come from (`kbroker.security.core.broker_proof`); -1: none."""
+    throttle_seconds: float = 0.0
+    """How long the connection is muted once the response is sent (KIP-219); the connection resets it."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from kclient.admin import configs, elections, groups, topics, transactions
+from kclient.admin import configs, elections, groups, quotas, topics, transactions
 from kclient.admin.configs import ConfigDescription, ConfigResource
 from kclient.admin.elections import ElectionType
 from kclient.admin.groups import GroupDescription, GroupListing
 from kclient.admin.health import Health
 from kclient.admin.health_check import describe_health
 from kclient.admin.log_dirs import LogDirs, describe_log_dirs
+from kclient.admin.quotas import EVERYONE, QuotaEntity
 from kclient.admin.reassignment_plan import Reassignment
 from kclient.admin.records import delete_records
 from kclient.admin.topics import CreatedTopic, TopicsToCreate
@@ -295,6 +296,34 @@ class AdminClient:
     ) -> dict[ConfigResource, KafkaError | None]:
         """Set the named configs; None resets one to its default; others do not change."""
         answers = await configs.alter_configs(
+            self.cluster, changes, validate_only=validate_only, timeout=self._time(timeout)
+        )
+        return raise_or_return(answers, raise_errors)
+
+    @deferring
+    async def describe_client_quotas(
+        self,
+        matching: QuotaEntity = EVERYONE,
+        *,
+        strict: bool = False,
+        timeout: float | None = None,
+    ) -> dict[QuotaEntity, dict[str, float]]:
+        """Return {name: limit} per entity like *matching*: all that have its parts, or with *strict* no others."""
+        return await quotas.describe_client_quotas(
+            self.cluster, matching, strict=strict, timeout=self._time(timeout)
+        )
+
+    @deferring
+    async def alter_client_quotas(
+        self,
+        changes: Mapping[QuotaEntity, Mapping[str, float | None]],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[QuotaEntity, KafkaError | None]:
+        """Set the named limits of each entity; None removes one; others do not change (KIP-546)."""
+        answers = await quotas.alter_client_quotas(
             self.cluster, changes, validate_only=validate_only, timeout=self._time(timeout)
         )
         return raise_or_return(answers, raise_errors)

@@ -14,6 +14,7 @@ from kclient.admin.elections import ElectionType
 from kclient.admin.groups import GroupDescription, GroupListing
 from kclient.admin.health import Health
 from kclient.admin.log_dirs import LogDirs
+from kclient.admin.quotas import EVERYONE, QuotaEntity
 from kclient.admin.reassignment_plan import Reassignment
 from kclient.admin.topics import CreatedTopic, TopicsToCreate
 from kclient.admin.transactions import (
@@ -217,6 +218,33 @@ class AdminClient:
         """Set the named configs; None resets one to its default; others do not change."""
         return self._run(
             lambda: self._core.alter_configs(
+                changes, validate_only=validate_only, timeout=timeout, raise_errors=raise_errors
+            )
+        )
+
+    def describe_client_quotas(
+        self,
+        matching: QuotaEntity = EVERYONE,
+        *,
+        strict: bool = False,
+        timeout: float | None = None,
+    ) -> dict[QuotaEntity, dict[str, float]]:
+        """Return {name: limit} per entity like *matching*: all that have its parts, or with *strict* no others."""
+        return self._run(
+            lambda: self._core.describe_client_quotas(matching, strict=strict, timeout=timeout)
+        )
+
+    def alter_client_quotas(
+        self,
+        changes: Mapping[QuotaEntity, Mapping[str, float | None]],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[QuotaEntity, KafkaError | None]:
+        """Set the named limits of each entity; None removes one; others do not change (KIP-546)."""
+        return self._run(
+            lambda: self._core.alter_client_quotas(
                 changes, validate_only=validate_only, timeout=timeout, raise_errors=raise_errors
             )
         )

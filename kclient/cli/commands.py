@@ -122,6 +122,7 @@ _MODULES = {
     "produce": "kclient.cli.produce:produce",
     "consume": "kclient.cli.consume:consume",
     "info": "kclient.cli.info:info",
+    "quota": "kclient.cli.quota:quota",
     "reassign": "kclient.cli.reassign:reassign",
     "txn": "kclient.cli.txn:txn",
 }

@@ -35,6 +35,7 @@ from kbroker.log.log_manager import LogManager
 from kbroker.metadata.admin_manager import AdminManager
 from kbroker.metadata.epoch_fences import ControllerFence, Registration
 from kbroker.network.socket_server import SocketServer
+from kbroker.quota.client_quota_manager import ClientQuotaManager
 from kbroker.replica.core.replication_quota import ReplicationQuotas
 from kbroker.replica.preferred_read_replica import replica_selector
 from kbroker.replica.replica_manager import ReplicaManager
@@ -129,6 +130,10 @@ class OneBroker:
         )
         self.replica_manager.registry.leadership_listener = self.leadership_changed
         self.authorizer = authorizer_of(BROKER)
+        self.work_clock: Callable[[], float] = time.perf_counter
+        self.quotas = ClientQuotaManager(
+            self.config, lambda: self.reactor.seconds(), lambda: self.work_clock()
+        )
         self.handlers = self._handlers()
         """The factories of the handlers."""
         self.pipeline = self.make_pipeline()
@@ -170,7 +175,11 @@ class OneBroker:
         """Return a pipeline without handlers that are made already."""
         turns = SharedTurns(self.reactor)
         return RequestPipeline(
-            self.handlers, authorizer=self.authorizer, gates=OpenGates(), turns=turns
+            self.handlers,
+            authorizer=self.authorizer,
+            gates=OpenGates(),
+            quotas=self.quotas,
+            turns=turns,
         )
 
     def start(self) -> Deferred[int]:

@@ -20,47 +20,14 @@ In: bytes, time (seconds), settings   Out: whether to hold back, and for how lon
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from kbroker.config import LogConfig
+from kbroker.quota.core.sampled_sum import SampledSum
 
 UNLIMITED: Final = 2**63 - 1
 """The rate of a broker without one (Kafka's Long.MAX_VALUE)."""
 ALL_REPLICAS: Final = "*"
-
-
-class ByteRate:
-    """Bytes per second over the last *samples* of *sample_seconds* each."""
-
-    __slots__ = ("_begun", "_bytes", "_samples", "_total", "sample_seconds")
-
-    def __init__(self, samples: int = 11, sample_seconds: float = 1.0) -> None:
-        self._samples = samples
-        self.sample_seconds = sample_seconds
-        self._begun: deque[float] = deque()
-        self._bytes: deque[int] = deque()
-        self._total = 0
-
-    def record(self, size: int, now: float) -> None:
-        """Count *size* bytes."""
-        self._forget(now)
-        if not self._begun or now - self._begun[-1] >= self.sample_seconds:
-            self._begun.append(now)
-            self._bytes.append(0)
-        self._bytes[-1] += size
-        self._total += size
-
-    def measure(self, now: float) -> tuple[int, float]:
-        """Return the bytes of the window, and the seconds since its first sample began."""
-        self._forget(now)
-        return self._total, now - self._begun[0] if self._begun else 0.0
-
-    def _forget(self, now: float) -> None:
-        oldest = now - self._samples * self.sample_seconds
-        while self._begun and self._begun[0] < oldest:
-            self._begun.popleft()
-            self._total -= self._bytes.popleft()
 
 
 class ReplicationQuota:
@@ -71,7 +38,7 @@ class ReplicationQuota:
     def __init__(self, broker_id: int, setting: str) -> None:
         self.bytes_per_second = UNLIMITED
         self._broker_id = broker_id
-        self._rate = ByteRate()
+        self._rate = SampledSum()
         self._setting = setting
         self._named: dict[tuple[str, int], tuple[LogConfig, bool]] = {}
 

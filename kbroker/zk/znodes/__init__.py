@@ -7,7 +7,9 @@ paths.
 """
 
 from kbroker.zk.znodes.admin import (
+    CLIENTS,
     DEFAULT_ENTITY,
+    USERS,
     ProducerIdBlock,
     config_path,
     decode_config,
@@ -22,7 +24,10 @@ from kbroker.zk.znodes.admin import (
     encode_log_dir_event,
     encode_partitions,
     encode_producer_id_block,
+    encode_quota_change,
     encode_reassignment,
+    quota_element,
+    quota_path,
 )
 from kbroker.zk.znodes.brokers import (
     BrokerInfo,
@@ -110,6 +115,7 @@ from kbroker.zk.znodes.transactions import (
 __all__ = [
     "BROKER_IDS",
     "BROKER_SEQUENCE",
+    "CLIENTS",
     "CLUSTER_ID",
     "CONFIG",
     "CONFIG_CHANGES",
@@ -134,6 +140,7 @@ __all__ = [
     "TOPICS",
     "TRANSACTIONAL_IDS",
     "TRANSACTIONS",
+    "USERS",
     "BrokerInfo",
     "ControllerRegistration",
     "Fields",
@@ -175,6 +182,7 @@ __all__ = [
     "encode_partition_state",
     "encode_partitions",
     "encode_producer_id_block",
+    "encode_quota_change",
     "encode_reassignment",
     "encode_topic",
     "escape",
@@ -191,6 +199,8 @@ __all__ = [
     "partition_state_path",
     "partitions_path",
     "pending_offsets_path",
+    "quota_element",
+    "quota_path",
     "topic_path",
     "transactional_id_path",
     "unescape",

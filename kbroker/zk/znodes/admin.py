@@ -20,6 +20,8 @@ from kbroker.zk.znodes.names import (
 )
 
 DEFAULT_ENTITY = "<default>"
+CLIENTS = "clients"
+USERS = "users"
 
 
 def config_path(entity_type: str, entity_name: str) -> str:
@@ -30,6 +32,24 @@ def config_path(entity_type: str, entity_name: str) -> str:
         return f"{CONFIG}/{entity_type}/{DEFAULT_ENTITY}"
     name = checked_topic(entity_name) if entity_type == "topics" else escape(entity_name)
     return f"{CONFIG}/{entity_type}/{name}"
+
+
+def quota_element(name: str) -> str:
+    """Return the path element of a user or client id that has quotas, as Kafka's Sanitizer writes it."""
+    return escape(name).replace("~", "%7E")
+
+
+def quota_path(user: str | None, client_id: str | None) -> str:
+    """Return the znode of quotas: /config/users/U, /config/users/U/clients/C or /config/clients/C, of elements."""
+    if user is None:
+        return f"{CONFIG}/{CLIENTS}/{client_id}"
+    path = f"{CONFIG}/{USERS}/{user}"
+    return path if client_id is None else f"{path}/{CLIENTS}/{client_id}"
+
+
+def encode_quota_change(path: str) -> bytes:
+    """Write a notification that the quotas at *path* changed, version 2."""
+    return encode_json({"version": 2, "entity_path": path.removeprefix(f"{CONFIG}/")})
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:

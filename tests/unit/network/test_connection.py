@@ -20,7 +20,7 @@ from kbroker.log import open_files
 from kbroker.log.disk import OS_DISK
 from kbroker.log.slices import FileSlice, SegmentFile
 from kbroker.network.acceptor import ACCEPT_PAUSE, listen
-from kbroker.network.service import HeldResponse, RequestRefusedError
+from kbroker.network.service import HeldResponse, Peer, RequestRefusedError
 from kbroker.network.socket_server import Listener, RefusalLog, no_descriptor_left
 from kclient.wire.errors import MalformedMessage
 from tests.unit.network.kit import Line, close_all, make
@@ -74,6 +74,54 @@ def test_a_pipelined_request_waits_until_the_one_before_is_answered() -> None:
     assert asked == [b"a", b"b"]
     waiting[1].callback([b"B"])
     assert [line.receive(), line.receive()] == [b"A", b"B"]
+
+
+@pytest.mark.parametrize("is_later", [True, False])
+def test_a_throttled_connection_is_muted_after_its_response(is_later: bool) -> None:
+    asked: list[bytes] = []
+    waiting: Deferred[Any] = Deferred()
+
+    def service(frame: memoryview, peer: Peer) -> Any:
+        asked.append(bytes(frame))
+        if len(asked) == 1:
+            peer.throttle_seconds = 5.0
+            return waiting if is_later else [b"A"]
+        return [bytes(frame)]
+
+    reactor, network, connect = make(service)
+    line, other = connect(), connect()
+    line.send(b"a", b"b")
+    waiting.callback([b"A"])
+    assert line.receive() == b"A"
+    line.send(b"c")
+    other.send(b"d")
+    assert other.receive() == b"d"
+    network.sweep()
+    reactor.advance(4.9)
+    for each in (line, other):
+        each.connection.proceed()  # as when there is memory again
+    reactor.turn()
+    assert asked == [b"a", b"d"]
+    reactor.advance(0.1)
+    assert [line.receive(), line.receive()] == [b"b", b"c"]
+    line.send(b"e")
+    assert line.receive() == b"e"
+
+
+def test_a_muted_connection_does_not_read_and_leaves_nothing_when_it_ends() -> None:
+    def service(_frame: memoryview, peer: Peer) -> Any:
+        peer.throttle_seconds = 5.0
+
+    reactor, _, connect = make(service)
+    line = connect()
+    line.send(b"a")
+    calls = len(reactor.getDelayedCalls())
+    line.connection.proceed()  # as when there is memory again
+    assert line.transport not in reactor.readers
+    line.transport.abortConnection()
+    reactor.turn()
+    assert len(reactor.getDelayedCalls()) < calls
+    reactor.advance(5.0)
 
 
 @pytest.mark.parametrize("together", [True, False])

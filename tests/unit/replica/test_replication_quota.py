@@ -13,7 +13,6 @@ from kbroker.config import LogConfig
 from kbroker.config.setting import throttled_replicas
 from kbroker.replica.core.replication_quota import (
     UNLIMITED,
-    ByteRate,
     ReplicationQuota,
     ReplicationQuotas,
 )
@@ -74,15 +73,6 @@ def test_a_rate_of_nothing_lets_nothing_through() -> None:
     assert not made.is_quota_exceeded(0.0)
     made.record(1, 0.0)
     assert made.throttle_time(5.0) == math.inf
-
-
-def test_old_bytes_are_forgotten() -> None:
-    rate = ByteRate(samples=3, sample_seconds=1.0)
-    rate.record(100, 0.0)
-    rate.record(50, 2.5)
-    assert rate.measure(3.0) == (150, 3.0)
-    assert rate.measure(3.5) == (50, 1.0)
-    assert rate.measure(9.0) == (0, 0.0)
 
 
 def test_what_was_not_sent_after_all_does_not_count() -> None:
