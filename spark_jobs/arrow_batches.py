@@ -1,27 +1,24 @@
-"""Turns fetched batches into the Arrow batches of a Spark task: digests, hashes, or whole records.
+"""Turns fetched batches into the Arrow batches of a Spark task: digests or hashes, never payload.
 
-Memory: records are decoded in chunks of `CHUNK_BYTES` and `CHUNK_RECORDS`, and an Arrow batch has at most `ARROW_BYTES`
-and `ARROW_ROWS`. One batch or record above a limit is a chunk of its own; kclient decompresses at most 64 MiB.
+Memory: records are decoded in chunks of `CHUNK_BYTES` and `CHUNK_RECORDS`, and an Arrow batch has the hashes of one. A
+batch above a limit is a chunk of its own; kclient decompresses at most 64 MiB.
 """
 
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from kclient.wire.batches import HEADER_SIZE, Buffer
 from kclient.wire.compression import decompress
 from kclient.wire.errors import KafkaError
-from kclient.wire.record_reader import decode_columns
-from kclient.wire.record_writer import Headers
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import DIGEST_COLUMNS, UNREAD_COLUMN, WindowShape, WindowSums
 from spark_jobs.engine import FailureKind
 from spark_jobs.findings import CONTROL, KEYLESS, TOMBSTONE
 from spark_jobs.hashes import DEFAULT_HASH_KEY, content_hashes, part_hashes
-from spark_jobs.reader import Fetched, RangeUnreadable, Unread
+from spark_jobs.reader import Fetched, Unread
 from spark_jobs.record_arrays import Piece, RecordArrays, decode_arrays, valid_parts
 
 if TYPE_CHECKING:
@@ -31,26 +28,8 @@ CHUNK_BYTES = 4 << 20
 CHUNK_RECORDS = 50_000
 BATCH_RECORDS = 200_000
 """Records of one batch above which it is decoded in parts: 64 MiB hold nine million empty records."""
-ARROW_BYTES = 8 << 20
-ARROW_ROWS = 20_000
 
 Columns: TypeAlias = tuple[tuple[str, str], ...]
-Row: TypeAlias = tuple[str, int, int, int, int, bytes | None, bytes | None, bytes | None]
-
-_LENGTH = struct.Struct(">i")
-
-RECORD_COLUMNS: Columns = (
-    ("topic", "string"),
-    ("partition", "int"),
-    ("offset", "long"),
-    ("timestamp", "long"),
-    ("timestamp_type", "int"),
-    ("key", "binary"),
-    ("value", "binary"),
-    ("headers", "binary"),
-)
-"""*timestamp* in ms since the epoch; *timestamp_type* 0 CreateTime, 1 LogAppendTime; *headers*: see `headers_bytes`
-(null where a record has none)."""
 
 HASH_COLUMNS: Columns = (
     ("topic", "string"),
@@ -66,7 +45,8 @@ HASH_COLUMNS: Columns = (
     ("content", "long"),
     UNREAD_COLUMN,
 )
-"""*flags*: bits of `RecordDigest.flags`; *size*: bytes of key and value; *key* to *content*: `spark_jobs.hashes`."""
+"""*flags*: bits of `RecordDigest.flags`; *size*: bytes of key and value; *key* to *content*: `spark_jobs.hashes`.
+*timestamp* in ms since the epoch; *timestamp_type* 0 CreateTime, 1 LogAppendTime."""
 
 
 def spark_schema(columns: Columns) -> str:
@@ -231,42 +211,6 @@ def unread_part(text: str) -> tuple[int, int, FailureKind, str]:
     return low, high, FailureKind(kind), cause
 
 
-def record_batches(
-    fetched: Iterable[Fetched | Unread], ranges: Sequence[OffsetRange]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the records inside their ranges, whole, as `RECORD_COLUMNS`; raise RangeUnreadable for any other.
-
-    Control records are not among them, as in every consumer.
-    """
-    rows: list[Row] = []
-    size = 0
-    for each in fetched:
-        if isinstance(each, Unread):
-            raise RangeUnreadable(each.cause)
-        if each.info.is_control:
-            continue
-        wanted = ranges[each.number]
-        try:
-            columns = decode_columns(each.data, each.info)
-        except KafkaError as problem:
-            raise RangeUnreadable(_undecodable(each, ranges, problem).cause) from problem
-        kind = int(each.info.log_append_time)
-        for offset, timestamp, key, value, headers in zip(*columns, strict=True):
-            if not each.low <= offset < each.high:
-                continue
-            encoded = headers_bytes(headers)
-            length = len(key or b"") + len(value or b"") + len(encoded or b"")
-            if rows and (size + length > ARROW_BYTES or len(rows) >= ARROW_ROWS):
-                yield as_arrow(rows, RECORD_COLUMNS)
-                rows, size = [], 0
-            rows.append(
-                (wanted.topic, wanted.partition, offset, timestamp, kind, key, value, encoded)
-            )
-            size += length
-    if rows:
-        yield as_arrow(rows, RECORD_COLUMNS)
-
-
 def as_arrow(rows: Sequence[tuple[object, ...]], columns: Columns) -> pa.RecordBatch:
     """Return *rows*, at least one, as an Arrow batch of *columns*."""
     import pyarrow as pa
@@ -277,18 +221,3 @@ def as_arrow(rows: Sequence[tuple[object, ...]], columns: Columns) -> pa.RecordB
         for column, kind in zip(zip(*rows, strict=True), schema.types, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def headers_bytes(headers: Headers) -> bytes | None:
-    """Return *headers* as comparable bytes, None where there are none.
-
-    Order and repeated keys count. Each name and value follows its length (int32, big-endian), -1 for a null value.
-    """
-    if not headers:
-        return None
-    parts = []
-    for name, value in headers:
-        raw = name.encode()
-        parts += [_LENGTH.pack(len(raw)), raw]
-        parts += [_LENGTH.pack(-1)] if value is None else [_LENGTH.pack(len(value)), value]
-    return b"".join(parts)

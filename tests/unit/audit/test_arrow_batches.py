@@ -12,12 +12,9 @@ from kclient.wire.batches import LOG_APPEND_TIME, build, parse
 from kclient.wire.record_writer import Record, encode_batch, encode_record
 from spark_jobs import arrow_batches
 from spark_jobs.arrow_batches import (
-    ARROW_BYTES,
-    ARROW_ROWS,
     chunks,
     digest_batches,
     hash_batches,
-    record_batches,
 )
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import WindowShape
@@ -67,30 +64,6 @@ def digests(batches: Iterable[bytes], ranges: Sequence[OffsetRange] = WHOLE) -> 
         for row in each.to_pylist()
     ]
     return sorted(found, key=str)
-
-
-def test_large_records_come_in_small_arrow_batches() -> None:
-    """3,000 records of 1 MB were one Arrow array of 3 GB, which Arrow splits in a way that Spark rejects."""
-    value = bytes(1 << 20)
-    batches = [encode_batch([Record(n, 0, None, value)], base_offset=n) for n in range(40)]
-    found = list(record_batches(fetched(batches), WHOLE))
-    assert sum(each.num_rows for each in found) == 40
-    assert max(each.nbytes for each in found) <= ARROW_BYTES + 4096
-    together = encode_batch([Record(n, 0, None, value) for n in range(40)])
-    found = list(record_batches(fetched([together]), WHOLE))
-    assert [each.num_rows for each in found] == [8, 8, 8, 8, 8]
-
-
-def test_small_records_come_in_batches_of_many_rows() -> None:
-    batch = encode_batch([Record(n, 0, None, b"v") for n in range(500)])
-    bases = range(0, 2 * ARROW_ROWS, 500)
-    batches = [base.to_bytes(8, "big") + batch[8:] for base in bases]
-    batches += encoded([Record(2 * ARROW_ROWS, 0, None, b"v")], [1])
-    assert [each.num_rows for each in record_batches(fetched(batches), WHOLE)] == [
-        ARROW_ROWS,
-        ARROW_ROWS,
-        1,
-    ]
 
 
 def test_digests_do_not_depend_on_batches_codecs_or_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
