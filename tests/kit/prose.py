@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE = ("kbroker", "kclient", "mirrormaker", "spark_jobs", "tests", "benchmarks", "tools")
+CODE = (
+    "kbroker",
+    "kclient",
+    "mirrormaker",
+    "spark_jobs",
+    "tests",
+    "benchmarks",
+    "compose",
+    "tools",
+)
 
 _TOKEN = re.compile(
     r"""(?P<comment>\#[^\n]*)
