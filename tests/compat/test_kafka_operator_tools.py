@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kclient import Producer
+from kclient import AdminClient, Producer
 from kclient.admin.offset_csv import read_offsets
+from kclient.admin.quotas import DEFAULT_NAME, QuotaEntity
 from tests.kit.apache_kafka import QUIET, java, with_kafka
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.cli import command_line
@@ -82,6 +83,44 @@ def test_log_dirs_and_elections(cluster: Cluster) -> None:
         "--topic", name, "--partition", "0",
     )  # fmt: skip
     assert f"Valid replica already elected for partitions {name}-0" in output
+
+
+def configs(cluster: Cluster, *words: str) -> str:
+    """Run kafka-configs and return what it printed; it must succeed."""
+    command = java(
+        "128m", QUIET, "kafka.admin.ConfigCommand", "--bootstrap-server", cluster.bootstrap
+    )
+    done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_client_quotas_are_set_and_described(cluster: Cluster) -> None:
+    client = ("--entity-type", "clients", "--entity-name", "app one")
+    both = ("--entity-type", "users", "--entity-default", *client)
+    configs(
+        cluster,
+        "--alter",
+        *client,
+        "--add-config",
+        "producer_byte_rate=1024,request_percentage=50.5",
+    )
+    configs(cluster, "--alter", *both, "--add-config", "consumer_byte_rate=2048")
+    with AdminClient(bootstrap_servers=cluster.bootstrap) as admin:
+        assert admin.describe_client_quotas() == {
+            QuotaEntity(None, "app one"): {"producer_byte_rate": 1024, "request_percentage": 50.5},
+            QuotaEntity(DEFAULT_NAME, "app one"): {"consumer_byte_rate": 2048},
+        }
+    shown = configs(cluster, "--describe", *client)
+    assert "Quota configs for client-id 'app one' are" in shown
+    assert "producer_byte_rate=1024.0" in shown
+    assert "request_percentage=50.5" in shown
+    configs(cluster, "--alter", *client, "--delete-config", "producer_byte_rate,request_percentage")
+    shown = configs(cluster, "--describe", *both)
+    assert "Quota configs for the default user-principal, client-id 'app one' are" in shown
+    configs(cluster, "--alter", *both, "--delete-config", "consumer_byte_rate")
+    with AdminClient(bootstrap_servers=cluster.bootstrap) as admin:
+        assert admin.describe_client_quotas() == {}
 
 
 def test_producers_are_described(cluster: Cluster) -> None:
