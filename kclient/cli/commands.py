@@ -115,34 +115,40 @@ def _apply(settings: Settings, options: dict[str, Any]) -> None:
     settings.assume_yes = options.pop("assume_yes") or settings.assume_yes
 
 
-_MODULES = {
-    "topic": "kclient.cli.topic:topic",
-    "group": "kclient.cli.group:group",
-    "cluster": "kclient.cli.cluster:cluster",
-    "produce": "kclient.cli.produce:produce",
-    "consume": "kclient.cli.consume:consume",
-    "info": "kclient.cli.info:info",
-    "quota": "kclient.cli.quota:quota",
-    "reassign": "kclient.cli.reassign:reassign",
-    "txn": "kclient.cli.txn:txn",
+_COMMANDS = {
+    "cluster": ("kclient.cli.cluster:cluster", "Inspect the cluster as a whole; elect leaders."),
+    "consume": ("kclient.cli.consume:consume", "Print the records of topics."),
+    "group": ("kclient.cli.group:group", "Inspect consumer groups and their lag; change offsets."),
+    "info": ("kclient.cli.info:info", "Show the cluster's id, brokers and topics."),
+    "produce": ("kclient.cli.produce:produce", "Send lines or files to a topic as records."),
+    "quota": ("kclient.cli.quota:quota", "Show and change quotas of users and client ids."),
+    "reassign": ("kclient.cli.reassign:reassign", "Move partitions to other brokers."),
+    "topic": ("kclient.cli.topic:topic", "Create, inspect, change and delete topics."),
+    "txn": ("kclient.cli.txn:txn", "Inspect transactions; end those that hang."),
 }
+"""The place of each command, and its line on the first page: the page imports no command, for a fast start."""
 
 
 class _Lazy(Group):
     """Imports a module of commands only when one of its commands is used, for a fast start."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_MODULES)
+        return sorted(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        place = _MODULES.get(cmd_name)
-        if place is None:
+        if cmd_name not in _COMMANDS:
             return None
+        place, _text = _COMMANDS[cmd_name]
         from importlib import import_module
 
         module, _colon, attribute = place.partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands with their lines."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
 
 @click.group(
