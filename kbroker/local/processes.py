@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -130,6 +130,20 @@ def start_in_background(
     return identity or ProcessIdentity(process.pid, "ended at once")
 
 
+def bind_to_us() -> Callable[[], None]:
+    """Return what a new child calls to be killed by the kernel when the thread that started it ends (Linux)."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl if HAS_PROC else None
+    parent = os.getpid()
+
+    def bind() -> None:
+        if prctl is not None:
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:
+                os._exit(1)
+
+    return bind
+
+
 def start_bound_to_us(
     command: Sequence[str],
     *,
@@ -143,15 +157,6 @@ def start_bound_to_us(
     So not even a `kill -9` of a test run leaves anything behind. Its output goes to *output*, or
     its standard output to *stdout*.
     """
-    prctl = ctypes.CDLL(None, use_errno=True).prctl if HAS_PROC else None
-    parent = os.getpid()
-
-    def bind() -> None:
-        if prctl is not None:
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != parent:
-                os._exit(1)
-
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -159,5 +164,5 @@ def start_bound_to_us(
         stderr=output,
         cwd=cwd,
         env=None if environment is None else {**os.environ, **environment},
-        preexec_fn=bind,
+        preexec_fn=bind_to_us(),
     )
