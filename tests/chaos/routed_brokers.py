@@ -42,7 +42,10 @@ class RoutedBrokers(Cluster):
         chroot: str,
         brokers: int,
     ) -> None:
-        super().__init__(directory, ensemble.connect + chroot, brokers, overrides=SETTINGS)
+        # As a user starts them: the vitals of a run are their memory, too.
+        super().__init__(
+            directory, ensemble.connect + chroot, brokers, overrides=SETTINGS, forked=False
+        )
         inner = free_ports(brokers)
         self._own: dict[int, dict[str, str]] = {}
         self.entrances: dict[int, tuple[str, int]] = {}

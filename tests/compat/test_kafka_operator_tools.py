@@ -15,7 +15,7 @@ from kclient.admin.offset_csv import read_offsets
 from kclient.admin.quotas import DEFAULT_NAME, QuotaEntity
 from tests.kit.apache_kafka import QUIET, java, with_kafka
 from tests.kit.brokers import Cluster, MakeCluster
-from tests.kit.cli import command_line
+from tests.kit.cli import Cli
 from tests.kit.replicated import Observer
 from tests.kit.waiting import eventually
 
@@ -213,31 +213,29 @@ def test_offsets_are_reset_to_the_same_ones_and_files_are_read_by_both(
     given = "".join(json.dumps(line) + "\n" for line in lines).encode()
     tool, both = "consumer.group.ConsumerGroupCommand", ("--group", "one", "--group", "a,b")
     at = ("--to-datetime", "2020-09-13T13:26:45.001+01:00")
-    with command_line(cluster) as cli:
-        cli.run("produce", name, "-p", "0", "--input", "json", stdin=given)
+    cli = Cli(cluster)
+    cli.run("produce", name, "-p", "0", "--input", "json", stdin=given)
 
-        def planned(*words: str) -> dict[str, list[int]]:
-            found: dict[str, list[int]] = {}
-            for row in cli.json("group", *words):
-                found.setdefault(row["group"], []).append(row["new_offset"])
-            return found
+    def planned(*words: str) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for row in cli.json("group", *words):
+            found.setdefault(row["group"], []).append(row["new_offset"])
+        return found
 
-        # By time, in a dry run: what Kafka's tool exports is imported.
-        exported = run(
-            cluster, tool, "--reset-offsets", *both, "--topic", name, *at, "--export", "--dry-run"
-        )
-        ours = planned("reset-offsets", "one", "a,b", "-t", name, *at)
-        assert ours == {"one": [6, 0], "a,b": [6, 0]}
-        # Warnings of the tool are before its CSV.
-        file.write_text("".join(x for x in exported.splitlines(True) if f",{name}," in x))
-        assert planned("import", str(file), "--execute") == ours
-        # From a file of ours, with an offset behind the end.
-        text = cli.out("group", "export", "one", "a,b").replace(
-            f"one,{name},0,6", f"one,{name},0,99"
-        )
-        file.write_text(text)
-        clipped = planned("reset-offsets", "one", "a,b", "--from-file", str(file))
-        assert clipped == {"one": [10, 0], "a,b": [6, 0]}
-        run(cluster, tool, "--reset-offsets", *both, "--from-file", str(file), "--execute")
-        found = read_offsets(cli.out("group", "export", "one", "a,b"), group=None)
+    # By time, in a dry run: what Kafka's tool exports is imported.
+    exported = run(
+        cluster, tool, "--reset-offsets", *both, "--topic", name, *at, "--export", "--dry-run"
+    )
+    ours = planned("reset-offsets", "one", "a,b", "-t", name, *at)
+    assert ours == {"one": [6, 0], "a,b": [6, 0]}
+    # Warnings of the tool are before its CSV.
+    file.write_text("".join(x for x in exported.splitlines(True) if f",{name}," in x))
+    assert planned("import", str(file), "--execute") == ours
+    # From a file of ours, with an offset behind the end.
+    text = cli.out("group", "export", "one", "a,b").replace(f"one,{name},0,6", f"one,{name},0,99")
+    file.write_text(text)
+    clipped = planned("reset-offsets", "one", "a,b", "--from-file", str(file))
+    assert clipped == {"one": [10, 0], "a,b": [6, 0]}
+    run(cluster, tool, "--reset-offsets", *both, "--from-file", str(file), "--execute")
+    found = read_offsets(cli.out("group", "export", "one", "a,b"), group=None)
     assert {group: list(offsets.values()) for group, offsets in found.items()} == clipped

@@ -18,7 +18,7 @@ from kbroker.local.zookeeper import free_ports
 from kclient import AdminClient, Consumer, KafkaError, NewTopic, Producer, TopicPartition
 from tests.kit.apache_kafka import QUIET, java, with_kafka
 from tests.kit.cli import environment_for
-from tests.kit.kclient_processes import KclientProcesses
+from tests.kit.fork_server import run
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import Ensemble
 
@@ -224,16 +224,15 @@ Commands = Callable[..., subprocess.CompletedProcess[bytes]]
 
 
 @pytest.fixture(scope="module")
-def kclient(bootstrap: str) -> Iterator[Commands]:
+def kclient(bootstrap: str) -> Commands:
     """Runs a command; its exit code must be *code*, if that is not None."""
-    with KclientProcesses(environment_for(bootstrap)) as processes:
 
-        def run(*words: str, code: int | None = 0) -> subprocess.CompletedProcess[bytes]:
-            done = processes.run(words, b"")
-            assert code in (None, done.returncode), (done.returncode, done.stdout, done.stderr)
-            return done
+    def run_on_kafka(*words: str, code: int | None = 0) -> subprocess.CompletedProcess[bytes]:
+        done = run("kclient", *words, environment=environment_for(bootstrap))
+        assert code in (None, done.returncode), (done.returncode, done.stdout, done.stderr)
+        return done
 
-        yield run
+    return run_on_kafka
 
 
 def test_partitions_are_moved_and_the_throttle_is_taken_away(

@@ -10,14 +10,13 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
 import pytest
 
 from tests.kit.brokers import MakeCluster
-from tests.kit.cli import COMMAND, Cli, command_line
+from tests.kit.cli import COMMAND, Cli
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 
@@ -26,10 +25,9 @@ AVRO = {"type": "record", "name": "Flight", "fields": [{"name": "number", "type"
 
 
 @pytest.fixture(scope="module")
-def cli(module_clusters: MakeCluster) -> Iterator[Cli]:
+def cli(module_clusters: MakeCluster) -> Cli:
     cluster = module_clusters(1, {"auto.create.topics.enable": "false"})
-    with command_line(cluster) as cli:
-        yield cli
+    return Cli(cluster)
 
 
 def read_for(stream: Any, wanted: bytes, seconds: float = 10.0) -> bytes:

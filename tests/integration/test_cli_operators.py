@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 
 from tests.kit.brokers import Cluster, MakeCluster
-from tests.kit.cli import Cli, command_line
+from tests.kit.cli import Cli
 from tests.kit.replicated import Observer
 from tests.kit.waiting import eventually
 
@@ -31,7 +31,7 @@ def start(cluster: Cluster, *broker_ids: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def cli(module_clusters: MakeCluster) -> Iterator[Cli]:
+def cli(module_clusters: MakeCluster) -> Cli:
     cluster = module_clusters(
         3,
         {
@@ -43,8 +43,7 @@ def cli(module_clusters: MakeCluster) -> Iterator[Cli]:
         },
         racks=RACKS,
     )
-    with command_line(cluster) as cli:
-        yield cli
+    return Cli(cluster)
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +80,7 @@ def test_health_reports_what_is_wrong_and_waits_until_it_is_repaired(cli):
     cli.cluster.terminate(3)
 
     def row():
-        (found,) = json.loads(cli.processes.run(("cluster", "health", "-J"), b"").stdout)
+        (found,) = json.loads(cli.run("cluster", "health", "-J", code=None).stdout)
         return found if found["brokers_down"] and found["leaderless_partitions"] else None
 
     found = eventually("broker 3 to be missed", row)
@@ -235,7 +234,7 @@ def test_partitions_are_moved_to_other_brokers(cli, tmp_path):
     output = []
 
     def verified():
-        done = cli.processes.run(("reassign", "verify", "-f", str(path)), b"")
+        done = cli.run("reassign", "verify", "-f", str(path), code=None)
         output.append(done.stdout.decode())
         return done.returncode == 0
 

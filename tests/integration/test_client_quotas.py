@@ -15,7 +15,7 @@ from kclient.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kclient.wire.schema.create_topics import CreatableTopic, CreateTopicsRequest
 from kclient.wire.versions import ApiKey
 from tests.kit.brokers import Cluster, MakeCluster
-from tests.kit.cli import Cli, command_line
+from tests.kit.cli import Cli
 from tests.kit.logs import batch_of
 from tests.kit.raw_connection import RawConnection
 from tests.kit.replicated import Observer
@@ -28,10 +28,9 @@ RAW = QuotaEntity(client_id="raw")
 
 
 @pytest.fixture(scope="module")
-def cli(module_clusters: MakeCluster) -> Iterator[Cli]:
+def cli(module_clusters: MakeCluster) -> Cli:
     cluster = module_clusters(2, {"quota.window.num": "2", "controller.quota.window.num": "2"})
-    with command_line(cluster) as cli:
-        yield cli
+    return Cli(cluster)
 
 
 @pytest.fixture

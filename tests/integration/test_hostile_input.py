@@ -227,6 +227,7 @@ def broker(broker_clusters: MakeCluster) -> Broker:
             "connections.max.idle.ms": "3000",
             "auto.create.topics.enable": "true",
         },
+        forked=False,
     )
     return cluster[1]
 

@@ -30,7 +30,7 @@ DRIPS = 8
 
 @pytest.fixture
 def broker(broker_clusters: MakeCluster) -> Broker:
-    cluster = broker_clusters(1, {"message.max.bytes": str(60 * MIB)})
+    cluster = broker_clusters(1, {"message.max.bytes": str(60 * MIB)}, forked=False)
     Observer(cluster).create("t", [[1]])
     return cluster[1]
 

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kclient import Producer as KclientProducer
 from tests.kit.brokers import Cluster, MakeCluster
-from tests.kit.cli import command_line
+from tests.kit.cli import Cli
 from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -237,23 +237,23 @@ def test_an_operator_sees_and_ends_transactions(cluster: Cluster, topic: str) ->
     producer.begin_transaction()
     producer.produce(topic, b"v", partition=0)
     producer.flush(30)
-    with command_line(cluster) as cli:
-        (found,) = cli.json("txn", "describe", name)
-        assert (found["state"], found["partitions"]) == ("Ongoing", [f"{topic}-0"])
-        listed = cli.json("txn", "list", "-s", "Ongoing")
-        assert name in {each["transactional_id"] for each in listed}
-        assert b"PrepareCommit" in cli.run("txn", "list", "-s", "Nonsense", code=2).stderr
-        (state,) = cli.json("txn", "describe-producers", "-t", topic, "-p", "0")
-        assert state["transaction_start_offset"] == 0
-        assert cli.json("txn", "find-hanging", "-t", topic) == []
-        begins = ("-t", topic, "-p", "0", "--start-offset")
-        assert b"--yes" in cli.run("txn", "abort", *begins, "0", code=2).stderr
-        refused = cli.run("txn", "abort", *begins, "7", "--yes", code=1).stderr
-        assert b"no open transaction" in refused
-        assert b"not know" in cli.run("txn", "describe", f"{topic}-none", code=1).stderr
-        cli.run("txn", "fence", name, "--yes")
-        with pytest.raises(KafkaException):
-            producer.commit_transaction(30)
-        (found,) = cli.json("txn", "describe", name)
-        assert found["partitions"] == []
+    cli = Cli(cluster)
+    (found,) = cli.json("txn", "describe", name)
+    assert (found["state"], found["partitions"]) == ("Ongoing", [f"{topic}-0"])
+    listed = cli.json("txn", "list", "-s", "Ongoing")
+    assert name in {each["transactional_id"] for each in listed}
+    assert b"PrepareCommit" in cli.run("txn", "list", "-s", "Nonsense", code=2).stderr
+    (state,) = cli.json("txn", "describe-producers", "-t", topic, "-p", "0")
+    assert state["transaction_start_offset"] == 0
+    assert cli.json("txn", "find-hanging", "-t", topic) == []
+    begins = ("-t", topic, "-p", "0", "--start-offset")
+    assert b"--yes" in cli.run("txn", "abort", *begins, "0", code=2).stderr
+    refused = cli.run("txn", "abort", *begins, "7", "--yes", code=1).stderr
+    assert b"no open transaction" in refused
+    assert b"not know" in cli.run("txn", "describe", f"{topic}-none", code=1).stderr
+    cli.run("txn", "fence", name, "--yes")
+    with pytest.raises(KafkaException):
+        producer.commit_transaction(30)
+    (found,) = cli.json("txn", "describe", name)
+    assert found["partitions"] == []
     assert values(cluster, topic) == []

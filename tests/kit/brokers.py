@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.local import processes
 from kbroker.local.cluster import broker_command, broker_environment
 from kbroker.local.zookeeper import free_ports
+from tests.kit.fork_server import start_bound_to_us
 from tests.kit.hosts import LOOPBACK, Host
 from tests.kit.zookeeper import Ensemble
 
@@ -46,7 +46,7 @@ class Broker:
     host: Host = LOOPBACK
     process: subprocess.Popen[bytes] | None = None
     ready_after: float = 0.0
-    """Seconds from exec to the ready line, of the last start."""
+    """Seconds from the last start to the ready line."""
     environment: dict[str, str] = field(default_factory=dict)
     """What its process finds in its environment besides ours."""
     noted_turns: Path | None = None
@@ -89,7 +89,10 @@ class Cluster:
         *,
         overrides: Mapping[str, str] | None = None,
         hosts: Callable[[int], Host] = lambda _broker_id: LOOPBACK,
+        forked: bool = True,
     ) -> None:
+        self.forked = forked
+        """Whether brokers are forked by `FORK_SERVER`, not spawned as a user does."""
         self.zookeeper_connect = zookeeper_connect
         self.settings = {**DEFAULTS, **(overrides or {})}
         self.allowed: list[str] = []
@@ -137,11 +140,12 @@ class Cluster:
         broker._output = b""
         broker.ready_after = -time.monotonic()
         with (broker.home / "broker.log").open("ab") as log:
-            broker.process = processes.start_bound_to_us(
+            broker.process = start_bound_to_us(
                 [*broker.host.prefix, *self._command(broker, path)],
                 output=log,
                 stdout=subprocess.PIPE,
                 environment={**broker_environment(), **broker.environment},
+                forked=self.forked,
             )
 
     @staticmethod
@@ -266,10 +270,11 @@ def making_clusters(home: Path, zookeeper_connect: str) -> Iterator[MakeCluster]
         zookeeper: str | None = None,
         racks: Mapping[int, str] | None = None,
         start: bool = True,
+        forked: bool = True,
     ) -> Cluster:
         name = f"cluster-{next(names)}"
         connect = zookeeper or f"{zookeeper_connect}/{name}"
-        cluster = Cluster(home / name, connect, brokers, overrides=overrides)
+        cluster = Cluster(home / name, connect, brokers, overrides=overrides, forked=forked)
         clusters.append(cluster)
         for broker_id, rack in (racks or {}).items():
             cluster.start(broker_id, wait=False, broker_rack=rack)
@@ -290,7 +295,8 @@ def making_clusters(home: Path, zookeeper_connect: str) -> Iterator[MakeCluster]
 def broker_clusters(tmp_path: Path, zookeeper_connect: str) -> Iterator[MakeCluster]:
     """Make clusters: ``broker_clusters(3, {"num.partitions": "4"})``, started and ready.
 
-    Each has a chroot of its own; pass *zookeeper* to use another ensemble, *racks* for the rack of each broker.
+    Each has a chroot of its own; pass *zookeeper* to use another ensemble, *racks* for the rack of each broker,
+    ``forked=False`` where the memory of brokers is looked at.
     """
     with making_clusters(tmp_path, zookeeper_connect) as make:
         yield make

@@ -6,14 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
 from kclient import AdminClient, Producer
 from tests.kit.brokers import Cluster
-from tests.kit.kclient_processes import KclientProcesses
+from tests.kit.fork_server import run
 
 COMMAND = (sys.executable, "-m", "kclient")
 
@@ -23,18 +21,16 @@ _names = count(1)
 class Cli:
     """Runs `kclient` on one cluster."""
 
-    def __init__(
-        self, cluster: Cluster, environment: dict[str, str], processes: KclientProcesses
-    ) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.environment = environment
-        self.processes = processes
+        self.environment = environment_for(cluster.bootstrap)
 
     def run(
-        self, *words: str, stdin: bytes = b"", code: int = 0
+        self, *words: str, stdin: bytes = b"", code: int | None = 0
     ) -> subprocess.CompletedProcess[bytes]:
-        done = self.processes.run(words, stdin)
-        assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+        """Run a command; its exit code must be *code*, if that is not None."""
+        done = run("kclient", *words, stdin=stdin, environment=self.environment)
+        assert code in (None, done.returncode), (done.returncode, done.stdout, done.stderr)
         return done
 
     def out(self, *words: str, stdin: bytes = b"") -> str:
@@ -72,11 +68,3 @@ def environment_for(bootstrap: str) -> dict[str, str]:
         "KCLIENT_BOOTSTRAP_SERVERS": bootstrap,
         "HOME": "/nonexistent",
     }
-
-
-@contextmanager
-def command_line(cluster: Cluster) -> Iterator[Cli]:
-    """Give a `Cli` on *cluster*."""
-    environment = environment_for(cluster.bootstrap)
-    with KclientProcesses(environment) as processes:
-        yield Cli(cluster, environment, processes)

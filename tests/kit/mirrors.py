@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from kbroker.local import processes
+from kbroker.local.cluster import broker_environment
 from kclient.wire.batches import iterate
 from tests.kit.brokers import Cluster
+from tests.kit.fork_server import command_of, popen, run, start_bound_to_us
 from tests.kit.waiting import eventually
 
 FLOW = "east->west"
@@ -69,12 +69,19 @@ class Mirror:
         }
         self.path.write_text("".join(f"{key} = {value}\n" for key, value in values.items()))
         self.process: subprocess.Popen[bytes] | None = None
+        self.forked = True
+        """Whether `kmirror run` is forked by the `FORK_SERVER`, not spawned as a user does."""
 
     def start(self, *arguments: str) -> None:
         """Start it in the background."""
-        command = [sys.executable, "-m", "mirrormaker", "run", str(self.path), *arguments]
+        command = command_of("mirrormaker", "run", str(self.path), *arguments)
         with self.log_file.open("ab") as log:
-            self.process = processes.start_bound_to_us(command, output=log)
+            self.process = start_bound_to_us(
+                command,
+                output=log,
+                environment=broker_environment(),
+                forked=self.forked,
+            )
 
     def wait(self, timeout: float = 40.0) -> int:
         """Wait for its end; return the exit code."""
@@ -90,27 +97,17 @@ class Mirror:
 
     def ask(self, command: str, *options: str, timeout: float = 30.0) -> tuple[int, str]:
         """Run another command on the same configuration; return exit code and output."""
-        done = subprocess.run(
-            [sys.executable, "-m", "mirrormaker", command, str(self.path), *options],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-        return done.returncode, done.stdout + done.stderr
+        done = run("mirrormaker", command, str(self.path), *options, timeout=timeout)
+        return done.returncode, (done.stdout + done.stderr).decode()
 
     def killed_after(self, line: str, command: str, *options: str) -> bool:
         """Run another command, and kill -9 it when it has written *line*; return whether it wrote it."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "mirrormaker", command, str(self.path), *options],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
+        words = (command, str(self.path), *options)
+        process = popen("mirrormaker", *words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
         assert process.stderr is not None
         with process, process.stderr:
             for written in process.stderr:
-                if line in written:
+                if line.encode() in written:
                     process.kill()
                     return True
         return False

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from mirrormaker import __main__ as command_line
 from mirrormaker.__main__ import main
+
+IMPORT_EACH_FIRST = """
+import importlib, sys
+for name in sys.argv[1:]:
+    for ours in [each for each in sys.modules if each.partition(".")[0] in ("mirrormaker", "kbroker")]:
+        del sys.modules[ours]
+    importlib.import_module(name)
+"""
 
 
 @pytest.fixture
@@ -38,3 +50,14 @@ def test_a_wrong_pattern_of_topics_is_refused(command: list[str], config: str) -
     done = CliRunner().invoke(main, [*command, config, "--topics", "("])
     assert done.exit_code == 2
     assert "--topics" in done.output
+
+
+def test_what_a_command_imports_can_be_imported_first() -> None:
+    """Tests of processes would not notice: they fork commands from a process with all modules (tests/kit)."""
+    text = Path(command_line.__file__).read_text()
+    names = set(re.findall(r"^ +from (mirrormaker\.\w+) import", text, re.M))
+    assert len(names) > 8
+    ended = subprocess.run(
+        [sys.executable, "-c", IMPORT_EACH_FIRST, *sorted(names)], capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
