@@ -34,8 +34,8 @@ class RequestQuotas(Protocol):
     def is_enabled(self) -> bool:
         """Whether there is any quota."""
 
-    def begin(self, peer: Peer, client_id: str, size: int, /) -> RequestQuota:
-        """Begin to measure a request of *size* bytes."""
+    def begin(self, peer: Peer, client_id: str, size: int, /) -> RequestQuota | None:
+        """Begin to measure a request of *size* bytes; None: its client has no quota."""
 
 
 class WithoutQuotas:
@@ -43,9 +43,9 @@ class WithoutQuotas:
 
     is_enabled = False
 
-    def begin(self, peer: Peer, client_id: str, size: int) -> RequestQuota:
-        """Not called: there are no quotas."""
-        raise AssertionError(f"there are no quotas for {peer}")
+    def begin(self, peer: Peer, client_id: str, size: int) -> RequestQuota | None:
+        """Measure nothing."""
+        return None
 
 
 WITHOUT_QUOTAS: Final = WithoutQuotas()
@@ -87,9 +87,13 @@ class ClientQuotaManager:
         self.controller_mutation.replace(limits.get(QuotaKind.CONTROLLER_MUTATION, {}))
         self.is_enabled = any(limits.values())
 
-    def begin(self, peer: Peer, client_id: str, size: int) -> RequestQuota:
-        """Begin to measure a request of *size* bytes."""
-        return RequestQuota(self, peer, client_id, size)
+    def begin(self, peer: Peer, client_id: str, size: int) -> RequestQuota | None:
+        """Begin to measure a request of *size* bytes; None: its client has no quota."""
+        user, now = _user(peer), self.seconds()
+        for quotas in (self.produce, self.fetch, self.request, self.controller_mutation):
+            if quotas.of(user, client_id, now) is not None:
+                return RequestQuota(self, peer, client_id, size)
+        return None
 
 
 class RequestQuota:
@@ -109,7 +113,7 @@ class RequestQuota:
     def __init__(self, manager: ClientQuotaManager, peer: Peer, client_id: str, size: int) -> None:
         self._manager = manager
         self._peer = peer
-        self._user = peer.principal.partition(":")[2]
+        self._user = _user(peer)
         self._client_id = client_id
         self._size = size
         self._worked = 0.0
@@ -212,6 +216,11 @@ class RequestQuota:
         if ms > 0:
             self._peer.throttle_seconds = max(self._peer.throttle_seconds, ms / 1000)
         return ms
+
+
+def _user(peer: Peer) -> str:
+    """Return the name of a principal without its type."""
+    return peer.principal.partition(":")[2]
 
 
 def _milliseconds(seconds: float) -> int:

@@ -85,6 +85,12 @@ def test_only_the_clients_of_the_entity_are_throttled(broker: ApiBroker) -> None
     assert produced(broker, client(), client_id="slow") == 0
 
 
+def test_requests_of_clients_without_a_quota_are_not_measured(broker: ApiBroker) -> None:
+    limit(broker, QuotaKind.CONTROLLER_MUTATION, 1, QuotaEntity(None, "slow"))
+    assert broker.quotas.begin(client(), "slow", 100) is not None
+    assert broker.quotas.begin(client(), "other", 100) is None
+
+
 def test_a_user_is_the_name_of_the_principal(broker: ApiBroker) -> None:
     broker.fill(0)
     limit(broker, QuotaKind.PRODUCE, 1, QuotaEntity("ANONYMOUS"))
