@@ -1,10 +1,10 @@
-"""The client quotas of this broker: every request of a client is measured, and may throttle its connection.
+"""The client quotas of this broker: requests of clients with a quota are measured, and may throttle the connection.
 
 Theory of operation
 ===================
 Without a quota `is_enabled` is False, and a request costs one look at it. Otherwise the request pipeline has a
-`RequestQuota` for each request of a client. The response is sent at once with `throttle_time_ms`; then the
-connection processes no request for that time (KIP-219). The longest of a request's throttle times counts.
+`RequestQuota` for each request of a client that has a quota. The response is sent at once, with `throttle_time_ms`.
+Then the connection processes no request for that time (KIP-219). The longest of a request's throttle times counts.
 
 Connections that proved to come from a broker are exempt: replication has quotas of its own (KIP-73).
 
