@@ -227,8 +227,8 @@ class TransactionalProducer(Peer):
         self.clients.trace(f"{self!r} begins {transaction}: {work}")
         try:
             for number, partition in enumerate(work.partitions):
-                if number and work.late is not None:
-                    await self.pause(*work.late)
+                if number:
+                    await self._wait(work)
                 await self._until_done(partial(self._add, partition))
                 for batch in range(work.batches):
                     await self._produce(transaction, partition, batch)
@@ -240,8 +240,7 @@ class TransactionalProducer(Peer):
                 await self._until_done(self._add_group)
                 await self._until_done(lambda: self._commit_offset(transaction))
                 transaction.has_offset = True
-            if work.late is not None:
-                await self.pause(*work.late)
+            await self._wait(work)
             await self._end(transaction, "abort" if work.ending == "abort" else "commit")
         except Abort:
             if transaction.asked is None:
@@ -249,6 +248,11 @@ class TransactionalProducer(Peer):
             else:
                 self.clients.trace(f"{self!r}: the outcome of {transaction} is unknown")
                 self.producer = None
+
+    async def _wait(self, work: Work) -> None:
+        """Be late, if the work says so; not once all is healed: what is left has a time limit then."""
+        if work.late is not None and not self.transactions.healed:
+            await self.pause(*work.late)
 
     async def _give_up(self, transaction: Transaction) -> None:
         """Abort, and go on with the next epoch."""
@@ -364,7 +368,8 @@ class Transactions:
         self._found: dict[int, list[str]] | None = None
         """By partition: what the last reader got; None before it began."""
         self._read_to_the_end: set[int] = set()
-        self._healed = self._judged = False
+        self.healed = False
+        self._judged = False
         for topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
             clients.topics.setdefault(topic, 0)
         clients.create(TOPIC, PARTITIONS)
@@ -431,7 +436,7 @@ class Transactions:
 
     def heal(self) -> None:
         """Let everything go on, and have each transactional id show that it works."""
-        self._healed = True
+        self.healed = True
         self.thaw()
         for id, producer in list(self.producers.items()):
             if not producer.live:
