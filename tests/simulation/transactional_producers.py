@@ -250,7 +250,7 @@ class TransactionalProducer(Peer):
                 self.producer = None
 
     async def _wait(self, work: Work) -> None:
-        """Be late, if the work says so; not once all is healed: what is left has a time limit then."""
+        """Be late, if the work is; not once all is healed: what is left has a time limit then."""
         if work.late is not None and not self.transactions.healed:
             await self.pause(*work.late)
 
