@@ -3,16 +3,19 @@
 Versions served: 1 to 4. v1: sources and synonyms (KIP-226); v3: types and documentation (KIP-569).
 
 A broker answers for itself (resource name its id) and for the cluster-wide dynamic defaults (empty name);
-topics are answered by any broker, read from ZooKeeper. Secrets are null.
+topics are answered by any broker, read from ZooKeeper. Secrets are null. The loggers of a broker (resource type 8,
+KIP-412), the broker's id their resource name, are answered by that broker: each with its level.
 
-Differs from Kafka: the loggers of a broker (resource type 8) and client metrics (16) have no settings here.
+Differs from Kafka: client metrics (16) have no settings here.
 """
 
 from __future__ import annotations
 
 from kbroker.apis.request import RequestContext
+from kbroker.common.logger_levels import LoggerLevels
 from kbroker.common.turns import for_each
 from kbroker.metadata.core.config_entries import (
+    ConfigSource,
     Entry,
     ResourceType,
     broker_entries,
@@ -39,10 +42,17 @@ Made = dict[object, DescribeConfigsResourceResult]
 class DescribeConfigs:
     """Answers DescribeConfigs."""
 
-    def __init__(self, dynamic: DynamicConfig, cache: MetadataCache, broker_id: int) -> None:
+    def __init__(
+        self,
+        dynamic: DynamicConfig,
+        cache: MetadataCache,
+        broker_id: int,
+        logger_levels: LoggerLevels,
+    ) -> None:
         self._dynamic = dynamic
         self._cache = cache
         self._broker_id = broker_id
+        self._logger_levels = logger_levels
 
     async def __call__(
         self, context: RequestContext, request: DescribeConfigsRequest
@@ -66,6 +76,10 @@ class DescribeConfigs:
             error_message=None,
         )
         try:
+            if resource.resource_type == ResourceType.BROKER_LOGGER:
+                self._check_broker(resource.resource_name)
+                result.configs = self._loggers(resource.configuration_keys)
+                return result
             entries = await self._entries(resource)
             for entry in entries:
                 check_value_size(entry.setting.name, entry.value)
@@ -99,12 +113,31 @@ class DescribeConfigs:
         if resource.resource_type == ResourceType.BROKER:
             if name == "":
                 return default_broker_entries(layers, keys)
-            if name != str(self._broker_id):
-                raise InvalidRequest(
-                    f"broker {self._broker_id} cannot describe broker {name[:40]!a}: ask that one"
-                )
+            self._check_broker(name)
             return broker_entries(self._dynamic.broker_config, layers, keys)
         raise InvalidRequest(f"resource type {resource.resource_type} has no settings here")
+
+    def _check_broker(self, name: str) -> None:
+        if name != str(self._broker_id):
+            raise InvalidRequest(
+                f"broker {self._broker_id} cannot describe broker {name[:40]!a}: ask that one"
+            )
+
+    def _loggers(self, keys: list[str] | None) -> list[DescribeConfigsResourceResult]:
+        wanted = frozenset(keys or ())
+        return [
+            DescribeConfigsResourceResult(
+                name=name,
+                value=level.name,
+                read_only=False,
+                config_source=int(ConfigSource.DYNAMIC_BROKER_LOGGER),
+                is_sensitive=False,
+                synonyms=[],
+                documentation=None,
+            )
+            for name, level in self._logger_levels.loggers.items()
+            if not wanted or name in wanted
+        ]
 
 
 def _encoded(entry: Entry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
     from kbroker.apis.request import Handler, RawHandler
+    from kbroker.common.logger_levels import LoggerLevels
     from kbroker.common.topic_partition import TopicPartition
     from kbroker.config import BrokerConfig
     from kbroker.controller.controller import KafkaController
@@ -51,6 +52,7 @@ class HandlerDependencies:
     groups: GroupCoordinator
     producer_ids: ProducerIdManager
     transactions: TransactionCoordinator
+    logger_levels: LoggerLevels
     now_ms: Callable[[], int]
     """The wall clock."""
 
@@ -247,7 +249,9 @@ def describe_configs(broker: HandlerDependencies) -> Handler:
     """Make the handler of DescribeConfigs."""
     from kbroker.apis.api32_describe_configs import DescribeConfigs
 
-    return DescribeConfigs(broker.dynamic_config, broker.metadata, broker.broker_id)
+    return DescribeConfigs(
+        broker.dynamic_config, broker.metadata, broker.broker_id, broker.logger_levels
+    )
 
 
 def alter_configs(broker: HandlerDependencies) -> Handler:
@@ -261,7 +265,9 @@ def incremental_alter_configs(broker: HandlerDependencies) -> Handler:
     """Make the handler of IncrementalAlterConfigs."""
     from kbroker.apis.api44_incremental_alter_configs import IncrementalAlterConfigs
 
-    return IncrementalAlterConfigs(broker.config_admin_manager, broker.broker_id)
+    return IncrementalAlterConfigs(
+        broker.config_admin_manager, broker.broker_id, broker.logger_levels
+    )
 
 
 def describe_client_quotas(broker: HandlerDependencies) -> Handler:

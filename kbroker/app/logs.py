@@ -17,18 +17,17 @@ from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, global
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from kbroker.common.logger_levels import Level, LoggerLevels
+
 _LEVELS = {
-    LogLevel.debug: (10, "DEBUG"),
-    LogLevel.info: (20, "INFO "),
-    LogLevel.warn: (30, "WARN "),
-    LogLevel.error: (40, "ERROR"),
-    LogLevel.critical: (50, "FATAL"),
+    LogLevel.debug: Level.DEBUG,
+    LogLevel.info: Level.INFO,
+    LogLevel.warn: Level.WARN,
+    LogLevel.error: Level.ERROR,
+    LogLevel.critical: Level.FATAL,
 }
 _ESCAPES = {c: f"\\x{c:02x}" for c in (*range(0x20), 0x7F, *range(0x80, 0xA0))}
 _ESCAPES |= {0x0A: "\\n", 0x0D: "\\r", 0x09: " ", 0x2028: "\\u2028", 0x2029: "\\u2029"}
-
-_NOISE = ("twisted.", "log_legacy")
-"""Namespaces with informational events that repeat the broker's own."""
 
 UNHANDLED = "Unhandled error"
 """The beginning of the line of an unhandled error."""
@@ -36,11 +35,11 @@ UNHANDLED = "Unhandled error"
 
 @implementer(ILogObserver)
 class BrokerLog:
-    """The observer of all log events of the process."""
+    """The observer of all log events of the process; *levels* decide which of them are written."""
 
-    def __init__(self, output: IO[str] | None = None, *, level: str = "info") -> None:
+    def __init__(self, levels: LoggerLevels, output: IO[str] | None = None) -> None:
+        self._levels = levels
         self._output = output or sys.stderr
-        self._lowest = _LEVELS[LogLevel.lookupByName(level)][0]
         self._second = -1
         self._stamp = ""
         self.unhandled_errors = 0
@@ -52,20 +51,20 @@ class BrokerLog:
 
     def __call__(self, event: LogEvent) -> None:
         """Write one event."""
-        number, level = _LEVELS.get(event.get("log_level") or LogLevel.info, (20, "INFO "))
+        level = _LEVELS.get(event.get("log_level") or LogLevel.info, Level.INFO)
         failure: Failure | None = event.get("log_failure")
         namespace = str(event.get("log_namespace", ""))
         unhandled = failure is not None and namespace.startswith("twisted.")
         if unhandled:
             self.unhandled_errors += 1
-        if number < self._lowest or (number <= 20 and namespace.startswith(_NOISE)):
+        if level < self._levels[namespace]:
             return
         text = formatEvent(event).translate(_ESCAPES)
         if unhandled and not text.startswith(UNHANDLED):
             text = f"{UNHANDLED}: {text}"
         now = event.get("log_time") or time.time()
         name = namespace.rpartition(".")[2] or "broker"
-        line = f"{self._time(now)} {level} {name}: {text}\n"
+        line = f"{self._time(now)} {level.name:5} {name}: {text}\n"
         if failure is not None:
             line += _traceback(failure)
         try:
@@ -90,7 +89,7 @@ def _traceback(failure: Failure) -> str:
     return "".join(f"    {line}\n" for line in str(text).splitlines())
 
 
-def level_from_environment() -> str:
-    """Return the lowest level to log: KBROKER_LOG_LEVEL, or info."""
-    level = os.environ.get("KBROKER_LOG_LEVEL", "info").lower()
-    return level if level in ("debug", "info", "warn", "error", "critical") else "info"
+def level_from_environment() -> Level:
+    """Return the level of the root logger: KBROKER_LOG_LEVEL, one of Kafka's or Twisted's names, or INFO."""
+    name = os.environ.get("KBROKER_LOG_LEVEL", "").upper()
+    return Level.__members__.get("FATAL" if name == "CRITICAL" else name, Level.INFO)

@@ -20,6 +20,7 @@ from kbroker.config import BrokerConfig, ConfigError
 if TYPE_CHECKING:
     from kbroker.apis.pipeline import RequestPipeline
     from kbroker.app.running import RunningBroker
+    from kbroker.app.world import World
 
 SHUTDOWN_SECONDS = 25.0
 """Longest shutdown; then the process exits, which is safe because every start recovers."""
@@ -40,10 +41,12 @@ def run(file: Path, overrides: Sequence[str]) -> int:
         return 1
     reactor = install_reactor(with_tls=_has_tls_listener(config))
     from kbroker.app.logs import BrokerLog, level_from_environment
+    from kbroker.app.world import World
+    from kbroker.common.logger_levels import LoggerLevels
 
-    broker_log = BrokerLog(level=level_from_environment())
-    broker_log.begin()
-    return Process(reactor, config).run()
+    levels = LoggerLevels(level_from_environment())
+    BrokerLog(levels).begin()
+    return Process(reactor, config, World(logger_levels=levels)).run()
 
 
 def _has_tls_listener(config: BrokerConfig) -> bool:
@@ -72,14 +75,14 @@ def install_reactor(*, with_tls: bool) -> Any:
 class Process:
     """Starts one broker, waits for a reason to stop, and stops it within a bounded time."""
 
-    def __init__(self, reactor: Any, config: BrokerConfig) -> None:
+    def __init__(self, reactor: Any, config: BrokerConfig, world: World) -> None:
         from kbroker.app.broker import Broker
 
         self._reactor = reactor
         self._exit_code = 0
         self._stopping = False
         self._broker = Broker(
-            reactor, config, on_fatal=self._fatal, before_listening=collector.settle
+            reactor, config, world=world, on_fatal=self._fatal, before_listening=collector.settle
         )
 
     def run(self) -> int:

@@ -132,6 +132,7 @@ def _handler_dependencies(broker: BootstrappedBroker) -> HandlerDependencies:
         groups=broker.groups,
         producer_ids=broker.producer_ids,
         transactions=broker.transactions,
+        logger_levels=configured.world.logger_levels,
         now_ms=configured.world.now_ms,
     )
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import randrange
 from secrets import token_bytes
 from typing import Any
 from uuid import UUID, uuid4
 
+from kbroker.common.logger_levels import LoggerLevels
 from kbroker.config import BrokerConfig
 from kbroker.log.cleaner_process import CleanerProcess
 from kbroker.log.disk import OS_DISK, Disk
@@ -61,6 +62,7 @@ class World:
     """Makes the socket server, from the reactor, the configuration and the service for its requests."""
     zookeeper: Callable[[Any, str, float], ZooKeeperClient] = zookeeper_session
     previous_session: Callable[[Path], PreviousSession] = PreviousSession
+    logger_levels: LoggerLevels = field(default_factory=LoggerLevels)
 
     def now_ms(self) -> int:
         """Return the wall clock in ms."""

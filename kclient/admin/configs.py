@@ -25,6 +25,7 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
 
 
 class ConfigSource(IntEnum):
@@ -36,10 +37,15 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    BROKER_LOGGER = 6
 
 
 class ConfigResource(NamedTuple):
-    """A topic by name, or a broker by its id as text ("" for the default of all brokers)."""
+    """A topic by name; a broker by its id as text ("" for the default of all brokers); a broker's loggers by its id.
+
+    The configs of BROKER_LOGGER (KIP-412) are the levels of the loggers: TRACE, DEBUG, INFO, WARN, ERROR, FATAL. They
+    hold until the broker ends.
+    """
 
     type: ResourceType
     name: str
@@ -161,7 +167,7 @@ async def alter_configs(
 def _by_broker(resources: Iterable[ConfigResource]) -> dict[int | None, list[ConfigResource]]:
     grouped: dict[int | None, list[ConfigResource]] = {}
     for resource in resources:
-        its_own = resource.type is ResourceType.BROKER and resource.name.isdigit()
+        its_own = resource.type is not ResourceType.TOPIC and resource.name.isdigit()
         grouped.setdefault(int(resource.name) if its_own else None, []).append(resource)
     return grouped
 

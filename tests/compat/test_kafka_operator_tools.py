@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kclient import AdminClient, Producer
+from kclient import AdminClient, ConfigResource, Producer, ResourceType
+from kclient.admin.configs import ConfigSource
 from kclient.admin.offset_csv import read_offsets
 from kclient.admin.quotas import DEFAULT_NAME, QuotaEntity
 from tests.kit.apache_kafka import QUIET, java, with_kafka
@@ -121,6 +122,20 @@ def test_client_quotas_are_set_and_described(cluster: Cluster) -> None:
     configs(cluster, "--alter", *both, "--delete-config", "consumer_byte_rate")
     with AdminClient(bootstrap_servers=cluster.bootstrap) as admin:
         assert admin.describe_client_quotas() == {}
+
+
+def test_levels_of_loggers_are_set_and_described(cluster: Cluster) -> None:
+    loggers = ("--entity-type", "broker-loggers", "--entity-name", "2")
+    configs(cluster, "--alter", *loggers, "--add-config", "kbroker.replica=DEBUG")
+    shown = configs(cluster, "--describe", *loggers)
+    assert "kbroker.replica=DEBUG sensitive=false" in shown
+    assert "kbroker.replica.replica_manager=DEBUG sensitive=false" in shown
+    assert "root=INFO sensitive=false" in shown
+    mine = ConfigResource(ResourceType.BROKER_LOGGER, "2")
+    with AdminClient(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.alter_configs({mine: {"kbroker.replica": None}})
+        entry = admin.describe_configs([mine])[mine]["kbroker.replica"]
+        assert (entry.value, entry.source) == ("INFO", ConfigSource.BROKER_LOGGER)
 
 
 def test_producers_are_described(cluster: Cluster) -> None:

@@ -19,6 +19,7 @@ from kbroker.apis.api44_incremental_alter_configs import IncrementalAlterConfigs
 from kbroker.apis.budgets import RequestBudget
 from kbroker.apis.request import RequestContext
 from kbroker.common.gather import all_of
+from kbroker.common.logger_levels import LoggerLevels
 from kbroker.metadata.broker_registration import ensure_paths
 from kbroker.metadata.core.config_entries import Change
 from kbroker.metadata.core.topic_rules import MAX_PARTITIONS
@@ -342,7 +343,8 @@ async def test_partitions_are_added_through_the_api(broker: ControlPlane) -> Non
 async def test_settings_are_changed_and_described_through_the_api(broker: ControlPlane) -> None:
     await broker.topics.create(NewTopic("t", configs={"retention.ms": "5"}))
     assert await broker.topics.until_led("t", [0], 5)
-    alter = IncrementalAlterConfigs(broker.config_changes, 1)
+    levels = LoggerLevels()
+    alter = IncrementalAlterConfigs(broker.config_changes, 1, levels)
     resources = [
         AlterConfigsResource(2, "t", [AlterableConfig("segment.ms", SET, "77")]),
         AlterConfigsResource(2, "nothing", [AlterableConfig("segment.ms", SET, "77")]),
@@ -350,7 +352,9 @@ async def test_settings_are_changed_and_described_through_the_api(broker: Contro
         AlterConfigsResource(4, "1", [AlterableConfig("min.insync.replicas", SET, "2")]),
         AlterConfigsResource(4, "", [AlterableConfig("log.retention.ms", SET, "3")]),
         AlterConfigsResource(4, "2", []),
-        AlterConfigsResource(8, "1", []),
+        AlterConfigsResource(8, "1", [AlterableConfig("kbroker.zk", SET, "DEBUG")]),
+        AlterConfigsResource(8, "", [AlterableConfig("kbroker.zk", SET, "ERROR")]),
+        AlterConfigsResource(16, "1", []),
     ]
     response = await alter(CONTEXT, IncrementalAlterConfigsRequest(resources))
     assert [ErrorCode(r.error_code).name for r in response.responses] == [
@@ -360,11 +364,13 @@ async def test_settings_are_changed_and_described_through_the_api(broker: Contro
         "NONE",
         "NONE",
         "INVALID_REQUEST",
+        "NONE",
+        "INVALID_REQUEST",
         "INVALID_REQUEST",
     ]
     await until(lambda: broker.dynamic.broker_config.log_retention_ms == 3)
     await until(lambda: broker.dynamic.broker_config.min_insync_replicas == 2)
-    describe = DescribeConfigs(broker.dynamic, broker.cache, 1)
+    describe = DescribeConfigs(broker.dynamic, broker.cache, 1, levels)
     request = DescribeConfigsRequest(
         [
             DescribeConfigsResource(2, "t", None),
@@ -373,11 +379,13 @@ async def test_settings_are_changed_and_described_through_the_api(broker: Contro
             DescribeConfigsResource(4, "", None),
             DescribeConfigsResource(2, "nothing", None),
             DescribeConfigsResource(4, "7", None),
+            DescribeConfigsResource(8, "1", ["kbroker.zk", "root"]),
+            DescribeConfigsResource(8, "", None),
         ],
         include_synonyms=True,
     )
     described = (await describe(CONTEXT, request)).results
-    assert [r.error_code for r in described] == [0, 0, 0, 3, 42]
+    assert [r.error_code for r in described] == [0, 0, 0, 3, 42, 0, 42]
     topic = {c.name: c for c in described[0].configs}
     assert (topic["segment.ms"].value, topic["segment.ms"].config_source) == ("77", 1)
     assert [s.source for s in topic["retention.ms"].synonyms] == [1, 3, 5]
@@ -385,6 +393,8 @@ async def test_settings_are_changed_and_described_through_the_api(broker: Contro
     assert (own.value, own.config_source, own.documentation) == ("2", 2, None)
     (default,) = described[2].configs
     assert (default.name, default.value) == ("log.retention.ms", "3")
+    loggers = [(c.name, c.value, c.config_source) for c in described[5].configs]
+    assert loggers == [("kbroker.zk", "DEBUG", 6), ("root", "INFO", 6)]
 
 
 @pytest_twisted.ensureDeferred

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kbroker.app.logs import BrokerLog
+from kbroker.app.logs import BrokerLog, level_from_environment
+from kbroker.common.logger_levels import Level, LoggerLevels
 
 
-def logged(level: str = "info") -> tuple[BrokerLog, io.StringIO]:
+def logged(level: Level = Level.INFO) -> tuple[BrokerLog, io.StringIO]:
     output = io.StringIO()
-    return BrokerLog(output, level=level), output
+    return BrokerLog(LoggerLevels(level), output), output
 
 
 def test_a_line_has_time_level_and_a_short_name() -> None:
@@ -33,7 +35,7 @@ def test_what_a_client_sent_cannot_fake_a_line() -> None:
 
 
 def test_what_is_below_the_level_is_left_out() -> None:
-    log, output = logged("warn")
+    log, output = logged(Level.WARN)
     Logger(namespace="a.b", observer=log).info("no")
     Logger(namespace="a.b", observer=log).warn("yes")
     assert "no" not in output.getvalue()
@@ -55,3 +57,27 @@ def test_a_log_without_a_reader_stops_nothing() -> None:
     log, output = logged()
     output.close()
     Logger(namespace="a.b", observer=log).info("into the void")
+
+
+def test_a_level_that_is_changed_holds_at_once_for_what_is_below() -> None:
+    output = io.StringIO()
+    levels = LoggerLevels()
+    log = BrokerLog(levels, output)
+    partition = Logger(namespace="kbroker.replica.partition", observer=log)
+    partition.debug("before")
+    levels.set("kbroker.replica", Level.DEBUG)
+    partition.debug("during")
+    levels.unset("kbroker.replica")
+    partition.debug("after")
+    assert [line.split()[-1] for line in output.getvalue().splitlines()] == ["during"]
+
+
+@pytest.mark.parametrize(
+    ("given", "level"),
+    [("debug", Level.DEBUG), ("critical", Level.FATAL), ("Fatal", Level.FATAL), ("loud", Level.INFO), ("", Level.INFO)],
+)  # fmt: skip
+def test_the_level_of_the_environment(
+    given: str, level: Level, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KBROKER_LOG_LEVEL", given)
+    assert level_from_environment() is level
