@@ -6,16 +6,20 @@
     "bootstrap.servers" = "127.0.0.1:19092,127.0.0.1:19093"
     local_directory = "/home/ada/kbroker-local"
 
-A context has settings of clients. `kclient` uses one if neither an option nor KCLIENT_BOOTSTRAP_SERVERS names brokers:
-that of KCLIENT_CONTEXT, else the current one. `kbroker local up` adds a context with `local_directory`, and `down`
-removes it. It changes no other contexts, and a current one of the user stays current.
+A context has settings of clients. `kclient --context NAME` uses it. Without that option `kclient` uses one if neither
+another option nor KCLIENT_BOOTSTRAP_SERVERS names brokers: that of KCLIENT_CONTEXT, else the current one.
+
+`kclient context` changes the file, and so does `kbroker local`: `up` adds a context with `local_directory`, and `down`
+removes it. It changes no other contexts, and a current one of the user stays current. A change keeps the comments of
+the other contexts, and it is whole: writers wait for each other, readers see the file before it or after it. Only its
+owner can read the file (mode 0600), because settings can be secrets.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +28,8 @@ from kclient.errors import ConfigError
 
 VARIABLE = "KCLIENT_CONTEXT"
 _DIRECTORY = "local_directory"
-_HEAD = "# Clusters that kclient knows by name. `kbroker local` adds and removes its own; it keeps no comments.\n"
+_HEAD = "# Clusters that kclient knows by name. `kclient context` and `kbroker local` change them; comments stay.\n"
+_SECRET_WORDS = ("password", "secret", "jaas", "token")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,18 @@ class Context:
     name: str
     settings: Mapping[str, Any]
     directory: str | None = None
+
+    @property
+    def entries(self) -> Mapping[str, Any]:
+        """The entries of its table in the file."""
+        if self.directory is None:
+            return self.settings
+        return {**self.settings, _DIRECTORY: self.directory}
+
+
+def is_secret(setting: str) -> bool:
+    """Return whether the value of *setting* is not for a screen."""
+    return any(word in setting.lower() for word in _SECRET_WORDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +68,31 @@ class Contexts:
                 f"there is no context {name!r}, but: {', '.join(self.by_name) or 'none'}"
             )
         return found
+
+    def with_user(self, context: Context, *, replacing: bool, use: bool) -> Contexts:
+        """Return these with *context* of the user, current if *use* or if there is no current one.
+
+        Raise ConfigError if there is one of that name, unless *replacing*.
+        """
+        old = self.by_name.get(context.name)
+        if old is not None and not replacing:
+            raise ConfigError(f"there is a context {context.name!r}: --replace replaces it")
+        others = {name: each for name, each in self.by_name.items() if name != context.name}
+        is_current = use or self.current is None
+        return Contexts(
+            {**others, context.name: context}, context.name if is_current else self.current
+        )
+
+    def with_current(self, name: str) -> Contexts:
+        """Return these with *name* as the current one; raise ConfigError if there is none of that name."""
+        return replace(self, current=self.named(name).name)
+
+    def without(self, names: Collection[str]) -> Contexts:
+        """Return these without *names*; there is no current one if it was among them. Raise ConfigError."""
+        for name in names:
+            self.named(name)
+        others = {name: each for name, each in self.by_name.items() if name not in names}
+        return Contexts(others, None if self.current in names else self.current)
 
     def with_local(self, context: Context) -> Contexts:
         """Return these with *context* of `kbroker local`, current unless the current one is the user's.
@@ -94,12 +136,20 @@ def default_file() -> Path:
 
 def load(path: Path) -> Contexts:
     """Read the file; there are no contexts without it. Raise ConfigError if it cannot be read."""
+    text = _read(path)
+    return Contexts() if text is None else _parse(path, text)
+
+
+def _read(path: Path) -> str | None:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
-        return Contexts()
+        return None
     except (OSError, ValueError) as problem:
         raise ConfigError(f"{path} cannot be read: {problem}") from None
+
+
+def _parse(path: Path, text: str) -> Contexts:
     # Imported here: most commands have no such file, and start faster.
     import tomllib
 
@@ -109,7 +159,8 @@ def load(path: Path) -> Contexts:
         raise ConfigError(f"{path} is no TOML: {problem}") from None
     current, contexts = tables.pop("current", None), tables.pop("contexts", {})
     if tables or not isinstance(current, str | None) or not isinstance(contexts, dict):
-        raise ConfigError(f'{path}: expected current = "NAME" and tables [contexts.NAME] only')
+        met = f", and not {', '.join(tables)}" if tables else ""
+        raise ConfigError(f'{path}: expected current = "NAME" and tables [contexts.NAME]{met}')
     by_name = {}
     for name, table in contexts.items():
         if not isinstance(table, dict):
@@ -132,35 +183,74 @@ def changing(path: Path) -> Iterator[list[Contexts]]:
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
-        before = load(path)
+        text = _read(path)
+        before = Contexts() if text is None else _parse(path, text)
         versions = [before]
         yield versions
         if versions[-1] != before:
-            _save(path, versions[-1])
+            _save(path, text or "", before, versions[-1])
     finally:
         os.close(directory)
 
 
-def _save(path: Path, contexts: Contexts) -> None:
-    if not contexts.by_name:
+def _save(path: Path, text: str, before: Contexts, after: Contexts) -> None:
+    changed = changed_text(path, text, before, after)
+    # A file that is a link to one elsewhere stays a link.
+    path = path.resolve()
+    if changed is None:
         path.unlink(missing_ok=True)
         return
     new = path.with_suffix(".tmp")
-    new.write_text(text_of(contexts), encoding="utf-8")
+    new.unlink(missing_ok=True)
+    with open(
+        os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+    ) as f:
+        f.write(changed)
+        f.flush()
+        os.fsync(f.fileno())
     new.replace(path)
 
 
+def changed_text(path: Path, text: str, before: Contexts, after: Contexts) -> str | None:
+    """Return *text*, which has the contexts *before*, with those *after*; None if nothing is left.
+
+    Raise ConfigError if the layout of *text* is one that cannot be changed without its comments.
+    """
+    from kclient.contexts_text import with_current, with_table, without_table
+
+    if not text:
+        return text_of(after)
+    changed = text
+    for name, each in before.by_name.items():
+        if after.by_name.get(name) != each:
+            changed = without_table(changed, name)
+    for name, each in after.by_name.items():
+        if before.by_name.get(name) != each:
+            changed = with_table(changed, name, each.entries)
+    if after.current != before.current:
+        changed = with_current(changed, after.current)
+    try:
+        is_right = _parse(path, changed) == after
+    except ConfigError:
+        is_right = False
+    if not is_right:
+        if "#" in text.removeprefix(_HEAD):
+            raise ConfigError(
+                f"{path} has comments, and contexts that are no tables [contexts.NAME]: "
+                "edit it by hand, or write each context as such a table"
+            )
+        changed = text_of(after)
+    is_empty = not after.by_name and not changed.removeprefix(_HEAD).strip()
+    return None if is_empty else changed
+
+
 def text_of(contexts: Contexts) -> str:
-    """Return the text of the file with *contexts*."""
-    lines = [_HEAD]
-    if contexts.current is not None:
-        lines.append(f"current = {_toml(contexts.current)}\n")
-    for context in contexts.by_name.values():
-        lines.append(f"\n[contexts.{_toml(context.name)}]\n")
-        lines += [f"{_toml(key)} = {_toml(value)}\n" for key, value in context.settings.items()]
-        if context.directory is not None:
-            lines.append(f"{_DIRECTORY} = {_toml(context.directory)}\n")
-    return "".join(lines)
+    """Return the text of a new file with *contexts*."""
+    from kclient.contexts_text import table_of, toml
+
+    current = "" if contexts.current is None else f"current = {toml(contexts.current)}\n"
+    tables = [table_of(name, each.entries) for name, each in contexts.by_name.items()]
+    return "".join([_HEAD, current, *tables])
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -168,14 +258,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list):
+            yield f"{prefix}{key}", ",".join(map(str, value))
         else:
-            yield f"{prefix}{key}", value
-
-
-def _toml(value: object) -> str:
-    """Return *value* in TOML: a string of JSON is one, except for DEL."""
-    import json
-
-    if not isinstance(value, str | int | float):
-        value = str(value)
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            yield f"{prefix}{key}", value if isinstance(value, str | int | float) else str(value)

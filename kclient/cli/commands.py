@@ -34,6 +34,13 @@ _GLOBAL: list[Callable[[Any], Any]] = [
         help="Bootstrap servers: host:port,... (or KCLIENT_BOOTSTRAP_SERVERS).",
     ),
     click.option(
+        "--context",
+        "context_name",
+        metavar="NAME",
+        cls=GlobalOption,
+        help="A cluster of `kclient context list` (or KCLIENT_CONTEXT).",
+    ),
+    click.option(
         "-F",
         "--command-config",
         "files",
@@ -105,6 +112,7 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _apply(settings: Settings, options: dict[str, Any]) -> None:
     settings.bootstrap = options.pop("bootstrap") or settings.bootstrap
+    settings.context_name = options.pop("context_name") or settings.context_name
     settings.files += options.pop("files")
     settings.pairs += options.pop("pairs")
     row_format, as_json = options.pop("row_format"), options.pop("as_json")
@@ -118,6 +126,10 @@ def _apply(settings: Settings, options: dict[str, Any]) -> None:
 _COMMANDS = {
     "cluster": ("kclient.cli.cluster:cluster", "Inspect the cluster as a whole; elect leaders."),
     "consume": ("kclient.cli.consume:consume", "Print the records of topics."),
+    "context": (
+        "kclient.cli.context_command:context",
+        "Name clusters; choose one for commands without -b.",
+    ),
     "group": ("kclient.cli.group:group", "Inspect consumer groups and their lag; change offsets."),
     "info": ("kclient.cli.info:info", "Show the cluster's id, brokers and topics."),
     "produce": ("kclient.cli.produce:produce", "Send lines or files to a topic as records."),

@@ -27,7 +27,8 @@ from kclient.wire.errors import KafkaError
 FAILED, USAGE, UNREACHABLE, UNHEALTHY, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 124, 130
 DEFAULT_TIMEOUT_S = 10.0
 _NAME_THE_BROKERS = """\
-  -b HOST:PORT or KCLIENT_BOOTSTRAP_SERVERS names the brokers; `kbroker local env` prints those of a local cluster"""
+  -b HOST:PORT or KCLIENT_BOOTSTRAP_SERVERS names the brokers, --context a cluster of `kclient context list`;
+  `kbroker local env` prints the brokers of a local cluster"""
 _BOOTSTRAP = "bootstrap.servers"
 _PUT_AWAY_S = 5.0
 """Seconds that a command may take to end after Ctrl-C."""
@@ -51,35 +52,45 @@ class Settings:
     quiet: bool = False
     assume_yes: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
+    context_name: str | None = None
+    """The context that --context names."""
     context: Context | None = None
-    """The context that names the brokers, if neither an option nor a variable does."""
+    """The context that names the brokers, once `client` has found it."""
 
-    def client(self, kind: type[CommonConfig]) -> dict[str, Any]:
-        """Return the settings of a client of *kind*: context, file, -X, -b; the later wins.
-
-        A context counts only if no option names the brokers, nor the default file, unless KCLIENT_CONTEXT is set.
-        """
+    def given(self) -> dict[str, Any]:
+        """Return the settings of a client that options give: -F, -X, -b; the later wins. Raise ConfigError."""
         values: dict[str, Any] = {}
-        for name in self.files or _default_file():
-            try:
-                values.update(read_properties(Path(name).read_text(encoding="utf-8")))
-            except OSError as problem:
-                raise ConfigError(f"{name}: {problem.strerror}") from problem
-        from_usual_file = None if self.files else values.pop(_BOOTSTRAP, None)
+        for name in self.files:
+            values.update(_properties(name))
         for pair in self.pairs:
             name, given, value = pair.partition("=")
             if not given:
                 raise ConfigError(f"-X {pair}: expected name=value")
             values[name.strip()] = value.strip()
-        bootstrap = self.bootstrap or os.environ.get("KCLIENT_BOOTSTRAP_SERVERS")
-        if bootstrap:
-            values[_BOOTSTRAP] = bootstrap
-        elif _BOOTSTRAP not in values:
-            self.context = _chosen_context(needed=from_usual_file is None)
-            if self.context is not None:
-                values = {**self.context.settings, **values}
-            elif from_usual_file is not None:
-                values[_BOOTSTRAP] = from_usual_file
+        if self.bootstrap:
+            values[_BOOTSTRAP] = self.bootstrap
+        return values
+
+    def client(self, kind: type[CommonConfig]) -> dict[str, Any]:
+        """Return the settings of a client of *kind*: default file, context, -F, -X, -b; the later wins.
+
+        --context counts always. Another context counts only if no option names the brokers, nor the default file,
+        unless KCLIENT_CONTEXT is set.
+        """
+        usual = {} if self.files else _of_default_file()
+        from_usual_file = usual.pop(_BOOTSTRAP, None)
+        values = self.given()
+        named = os.environ.get("KCLIENT_BOOTSTRAP_SERVERS")
+        if named and not self.bootstrap and not self.context_name:
+            values[_BOOTSTRAP] = named
+        if self.context_name or _BOOTSTRAP not in values:
+            chosen = chosen_context(self.context_name, needed=from_usual_file is None)
+            if chosen is not None:
+                self.context = None if _BOOTSTRAP in values else chosen
+                values = {**chosen.settings, **values}
+        values = {**usual, **values}
+        if from_usual_file is not None:
+            values.setdefault(_BOOTSTRAP, from_usual_file)
         values.setdefault("client.id", "kclient-cli")
         values.setdefault("default.api.timeout.ms", int(self.timeout * 1000))
         values.setdefault("request.timeout.ms", min(30_000, max(1000, int(self.timeout * 1000))))
@@ -104,9 +115,9 @@ class Settings:
         click.confirm(question, abort=True, err=True)
 
 
-def _chosen_context(*, needed: bool) -> Context | None:
-    """Return the context that KCLIENT_CONTEXT names, or if *needed* the current one."""
-    name = os.environ.get(VARIABLE)
+def chosen_context(option: str | None, *, needed: bool = True) -> Context | None:
+    """Return the context that --context names, else KCLIENT_CONTEXT, else if *needed* the current one."""
+    name = option or os.environ.get(VARIABLE)
     if not (name or needed):
         return None
     path = default_file()
@@ -116,7 +127,8 @@ def _chosen_context(*, needed: bool) -> Context | None:
     try:
         return contexts.named(name or contexts.current or "")
     except ConfigError as problem:
-        raise ConfigError(f"{VARIABLE if name else 'current'} in {path}: {problem}") from None
+        source = "--context" if option else VARIABLE if name else "current"
+        raise ConfigError(f"{source} in {path}: {problem}") from None
 
 
 def _explained(context: Context) -> str:
@@ -130,12 +142,19 @@ def _explained(context: Context) -> str:
     return f"{text}; if they are down:\n    {shlex.join(command)}"
 
 
-def _default_file() -> tuple[str, ...]:
+def _of_default_file() -> dict[str, Any]:
     named = os.environ.get("KCLIENT_CONFIG")
     if named:
-        return (named,)
+        return _properties(named)
     usual = Path.home() / ".config" / "kclient.conf"
-    return (str(usual),) if usual.exists() else ()
+    return _properties(str(usual)) if usual.exists() else {}
+
+
+def _properties(name: str) -> dict[str, Any]:
+    try:
+        return dict(read_properties(Path(name).read_text(encoding="utf-8")))
+    except OSError as problem:
+        raise ConfigError(f"{name}: {problem.strerror}") from problem
 
 
 def admin_client(settings: Settings, reactor: Any) -> Any:
