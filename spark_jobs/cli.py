@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_jobs.commands.class_archive import class_archive
 from spark_jobs.commands.counts import counts
 from spark_jobs.commands.diff import diff
 from spark_jobs.commands.explain import explain
@@ -69,6 +70,7 @@ kaudit.add_command(counts)
 kaudit.add_command(headers)
 kaudit.add_command(watch)
 kaudit.add_command(pack)
+kaudit.add_command(class_archive)
 
 
 @kaudit.command()

@@ -9,11 +9,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_jobs.class_archive import (
+    OFF,
+    SHARED_ARCHIVE,
+    VARIABLE,
+    NoClassArchive,
+    archive_file,
+    archive_options,
+)
 from spark_jobs.packed_environment import FOLDER, python_name
 from spark_jobs.spark_settings import FOR_FEW_OFFSETS, SparkSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+CLASS_PATHS = {"spark.driver.extraClassPath", "spark.driver.defaultJavaOptions"}
+"""With these settings there is no class archive."""
+
+CONF = Path(__file__).parent / "conf"
+NO_CONF = CONF / "none"
+"""Spark has its configuration directory on the class path, where a class archive allows none: there is nothing here."""
 
 
 class SparkNotStarted(Exception):
@@ -51,7 +68,7 @@ def spark_session(
     Raise SparkNotStarted if Spark does not start with these settings.
     """
     _set_python(on)
-    os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
+    java_options = driver_java_options(on)
     if on.is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
@@ -71,26 +88,50 @@ def spark_session(
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.sql.shuffle.partitions", "4")
             .config("spark.driver.memory", "1g")
-            .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
         )
     if on.environment is not None:
         builder = builder.config("spark.archives", f"{on.environment.resolve()}#{FOLDER}")
         builder = builder.config("spark.executorEnv.PYTHONPATH", f"./{FOLDER}/lib")
     few = FOR_FEW_OFFSETS if on.reads_few_offsets else {}
-    for name, value in {**few, **on.settings}.items():
+    for name, value in {**few, **on.settings, JAVA_OPTIONS: java_options}.items():
         builder = builder.config(name, value)
     try:
         with _stderr_into(log):
             session = builder.getOrCreate()
     except Exception as problem:
         seen = "" if log is None else f"; Spark's log is {log}"
+        advice = ""
+        if SHARED_ARCHIVE in java_options:
+            advice = (
+                "; if its archive of classes is damaged: `kaudit class-archive` writes another, "
+                f"{VARIABLE}={OFF} does without"
+            )
         raise SparkNotStarted(
-            f"Spark does not start with --master {on.master}: {_first_cause(problem)}{seen}"
+            f"Spark does not start with --master {on.master}: {_first_cause(problem)}{seen}{advice}"
         ) from problem
     try:
         yield session
     finally:
         session.stop()
+
+
+def driver_java_options(on: SparkSettings) -> str:
+    """Return the options of the driver's JVM, and point SPARK_CONF_DIR away from any directory, unless it is set.
+
+    Options of the user replace ours, apart from the configuration of Spark's own log.
+    """
+    own_conf = os.environ.setdefault("SPARK_CONF_DIR", str(NO_CONF)) == str(NO_CONF)
+    options = on.settings.get(JAVA_OPTIONS, "").split()
+    if own_conf and not any("log4j2.configurationFile" in option for option in options):
+        options.insert(0, f"-Dlog4j2.configurationFile=file:{CONF / 'log4j2.properties'}")
+    if JAVA_OPTIONS in on.settings:
+        return " ".join(options)
+    if on.is_local:
+        options += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    if own_conf and not CLASS_PATHS & on.settings.keys():
+        with contextlib.suppress(NoClassArchive):
+            options += archive_options(archive_file(os.environ))
+    return " ".join(options)
 
 
 def _first_cause(problem: Exception) -> str:

@@ -70,5 +70,7 @@ say "installing Python packages [$extra] into .venv (about a minute the first ti
 if [ "$extra" = test ]; then  # a peer, never a dependency: tests and benchmarks beside it do without where it cannot be had
     peer=$(timeout 180 .venv/bin/python -m benchmarks.apache 2>&1 | tail -n 1) || true
     say "Apache Kafka to test against: ${peer:-not fetched within 180 s}"
+    say "writing the archive of Spark's Java classes: some 60 Spark starts of the tests take half of the time"
+    .venv/bin/kaudit class-archive .venv/spark-classes.jsa >/dev/null 2>&1 || say "no archive: the tests take some minutes longer"
 fi
 say "ready: .venv, Java $major"

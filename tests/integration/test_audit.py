@@ -410,6 +410,15 @@ def test_records_that_the_mirror_skipped_are_a_gap_also_under_its_prefix(
     assert config_drift(source, target) == []
 
 
+@pytest.mark.skipif(
+    not Path(os.environ["KAUDIT_CLASS_ARCHIVE"]).exists(),
+    reason="no archive of Spark's classes (tools/setup.sh writes it)",
+)
+def test_the_driver_maps_the_archive_of_its_classes(spark: SparkSession) -> None:
+    driver = spark.sparkContext._gateway.proc.pid
+    assert os.environ["KAUDIT_CLASS_ARCHIVE"] in Path(f"/proc/{driver}/maps").read_text()
+
+
 def kaudit_process(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "spark_jobs", *arguments],

@@ -19,6 +19,9 @@ from spark_jobs.verdict import ExitCode
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 
+CLASS_ARCHIVE = Path(os.environ["KAUDIT_CLASS_ARCHIVE"])
+
+
 @pytest.fixture
 def silent_broker() -> Iterator[str]:
     """Return the address of a listener that accepts connections and never answers."""
@@ -50,6 +53,25 @@ def test_a_command_without_arguments_and_help_are_no_verdict() -> None:
     done = subprocess.run(command("reconcile", "--help"), capture_output=True, text=True)
     assert done.returncode == 0
     assert "--max-findings" in done.stdout
+
+
+@pytest.mark.skipif(
+    not CLASS_ARCHIVE.exists(), reason="no archive of Spark's classes (tools/setup.sh writes it)"
+)
+def test_a_damaged_class_archive_is_named_as_the_cause(tmp_path: Path) -> None:
+    archive = tmp_path / "spark-classes.jsa"
+    with CLASS_ARCHIVE.open("rb") as whole:
+        archive.write_bytes(whole.read(1 << 20))  # Java does without a file that has another head.
+    done = subprocess.run(
+        command("selftest", "--seeds", "1", "--master", "local[1]"),
+        env=os.environ | {"KAUDIT_CLASS_ARCHIVE": str(archive)},
+        cwd=tmp_path,  # An aborted JVM leaves its report.
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == ExitCode.INTERNAL
+    assert "if its archive of classes is damaged" in done.stderr
+    assert "KAUDIT_CLASS_ARCHIVE=off" in done.stderr
 
 
 def test_ctrl_c_is_130_and_leaves_the_verdict_error(tmp_path: Path, silent_broker: str) -> None:

@@ -20,11 +20,11 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from benchmarks import spark_connector
 from kclient.wire.batches import BatchInfo
 from kclient.wire.compression import Codec
-from spark_jobs import session as session_module
 from spark_jobs.cut import OffsetRange
 from spark_jobs.reader import Fetched, fetch_ranges
+from spark_jobs.session import JAVA_OPTIONS, driver_java_options
 from spark_jobs.source import KbrokerDataSource
-from spark_jobs.spark_settings import FOR_FEW_OFFSETS
+from spark_jobs.spark_settings import FOR_FEW_OFFSETS, SparkSettings
 from tests.kit.apache_kafka import running_kafka, with_kafka
 from tests.kit.brokers import MakeCluster
 from tests.kit.waiting import eventually
@@ -77,7 +77,6 @@ def spark(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     os.environ |= {
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_CONF_DIR": str(Path(session_module.__file__).parent / "conf"),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     builder = SparkSession.builder.appName("kbroker-source-tests").master("local[2]")
@@ -92,7 +91,7 @@ def spark(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
         # Some hundred queries of few rows: to compile code for each takes longer than the query.
         **FOR_FEW_OFFSETS,
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        JAVA_OPTIONS: driver_java_options(SparkSettings("local[2]")),
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
     for name, value in settings.items():
@@ -590,14 +589,15 @@ def test_a_stream_has_no_end_option(spark: SparkSession, written: Log, tmp_path:
 KILLED_QUERY = """
 import sys
 from pyspark.sql import SparkSession
+from spark_jobs.session import JAVA_OPTIONS, driver_java_options
 from spark_jobs.source import KbrokerDataSource
-from spark_jobs.spark_settings import FOR_FEW_OFFSETS
+from spark_jobs.spark_settings import FOR_FEW_OFFSETS, SparkSettings
 
 bootstrap, topic, home = sys.argv[1:]
 builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
 builder = builder.config(map=FOR_FEW_OFFSETS)
-options = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-spark = builder.config("spark.driver.extraJavaOptions", options).getOrCreate()
+options = driver_java_options(SparkSettings("local[2]"))
+spark = builder.config(JAVA_OPTIONS, options).getOrCreate()
 spark.dataSource.register(KbrokerDataSource)
 (
     spark.readStream.format("kbroker")
