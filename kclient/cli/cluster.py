@@ -1,4 +1,4 @@
-"""`kclient cluster`: health, brokers and log directories."""
+"""`kclient cluster`: health, brokers, log directories and settings of brokers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kclient.cli.cluster_config import config
 from kclient.cli.commands import with_settings
 from kclient.cli.context import (
     FAILED,
@@ -276,4 +277,5 @@ def _replica_rows(node: int, each: LogDir) -> list[dict[str, Any]]:
     ]
 
 
+cluster.add_command(config)
 cluster.add_command(elect_leaders)

@@ -1,4 +1,4 @@
-"""`kclient group`: list, describe, lag, delete; offsets are reset, deleted, exported and imported."""
+"""`kclient group`: list, describe, lag, watch, delete; offsets are reset, deleted, exported and imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import click
 
 from kclient.cli.commands import with_settings
 from kclient.cli.context import FAILED, Settings, admin_client, print_answers, print_error, run
+from kclient.cli.group_lag import lag_row, offset_rows
 from kclient.cli.group_offsets import delete_offsets, export, import_, reset_offsets, seek
+from kclient.cli.group_watch import watch
 from kclient.cli.help import Group
 from kclient.cli.output import show
 
@@ -134,43 +136,12 @@ def _show_members(settings: Settings, described: Any) -> None:
     )
 
 
-async def _offset_rows(admin: Any, described: Any) -> list[dict[str, Any]]:
-    # Committed offsets first, log ends second: in the other order a lag could be negative.
-    committed = await admin.list_group_offsets(described.group_id)
-    owners = {tp: m for m in described.members for tp in m.assignment}
-    places = sorted(committed.keys() | owners.keys())
-    # A group may have offsets of deleted topics.
-    ends = (
-        await admin.list_offsets(dict.fromkeys(places, "latest"), timeout=5.0, raise_errors=False)
-        if places
-        else {}
-    )
-    rows = []
-    for tp in places:
-        at, member = committed.get(tp), owners.get(tp)
-        end = getattr(ends[tp], "offset", None)
-        rows.append(
-            {
-                "group": described.group_id,
-                "topic": tp.topic,
-                "partition": tp.partition,
-                "current_offset": None if at is None else at.offset,
-                "log_end_offset": end,
-                "lag": None if at is None or end is None else max(0, end - at.offset),
-                "consumer_id": member.member_id if member else None,
-                "host": member.host if member else None,
-                "client_id": member.client_id if member else None,
-            }
-        )
-    return rows
-
-
 async def _show_offsets(settings: Settings, admin: Any, described: Any) -> None:
     columns = (
         *("group", "topic", "partition", "current_offset", "log_end_offset", "lag"),
         *("consumer_id", "host", "client_id"),
     )
-    show(await _offset_rows(admin, described), columns, settings.format)
+    show(await offset_rows(admin, described), columns, settings.format)
 
 
 @group.command(
@@ -191,18 +162,7 @@ def lag(settings: Settings, names: tuple[str, ...]) -> None:
             found = await admin.describe_groups(wanted) if wanted else {}
             rows = []
             for name in sorted(found):
-                offsets = await _offset_rows(admin, found[name])
-                lags = [row["lag"] for row in offsets if row["lag"] is not None]
-                rows.append(
-                    {
-                        "group": name,
-                        "state": found[name].state,
-                        "members": len(found[name].members),
-                        "partitions": len(offsets),
-                        "lag": sum(lags) if lags else None,
-                        "max_lag": max(lags, default=None),
-                    }
-                )
+                rows.append(lag_row(found[name], await offset_rows(admin, found[name])))
         show(rows, ("group", "state", "members", "partitions", "lag", "max_lag"), settings.format)
 
     run(main)
@@ -226,5 +186,5 @@ def delete(settings: Settings, names: tuple[str, ...]) -> None:
     run(main)
 
 
-for _command in (reset_offsets, seek, delete_offsets, export, import_):
+for _command in (watch, reset_offsets, seek, delete_offsets, export, import_):
     group.add_command(_command)

@@ -1,4 +1,4 @@
-"""`kclient topic`: create, list, describe, delete, change settings, add partitions."""
+"""`kclient topic`: create, list, describe, delete, change settings, add partitions, offsets, trim."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from kclient.cli.context import Settings, admin_client, print_answers, run
 from kclient.cli.help import Group
 from kclient.cli.output import show
 from kclient.cli.topic_describe import describe
+from kclient.cli.topic_offsets import offsets, trim_prefix
 
 
 @click.group(cls=Group)
@@ -230,4 +231,5 @@ def add_partitions(settings: Settings, name: str, total: int) -> None:
     run(main)
 
 
-topic.add_command(describe)
+for _command in (describe, offsets, trim_prefix):
+    topic.add_command(_command)

@@ -87,6 +87,77 @@ def test_a_dry_run_creates_nothing(cli):
     cli.run("topic", "describe", name, code=1)
 
 
+def test_offsets_are_listed_and_the_oldest_records_are_deleted(cli):
+    name = cli.topic(2, *"abcdef")
+    ends = cli.json("topic", "offsets", name)
+    assert [(row["partition"], row["earliest"], row["latest"], row["offsets"]) for row in ends] == [
+        (0, 0, 3, 3), (1, 0, 3, 3),
+    ]  # fmt: skip
+    (row,) = cli.json("topic", "offsets", f"{name}:1", "--time", "max-timestamp")
+    assert row["offset"] in range(3)
+    assert row["timestamp"] > 1_700_000_000_000
+    assert [r["offset"] for r in cli.json("topic", "offsets", name, "--time", "-1h")] == [0, 0]
+    assert [r["offset"] for r in cli.json("topic", "offsets", name, "--time", "2100-01-01")] == [
+        None
+    ] * 2
+    assert b"UNKNOWN_TOPIC" in cli.run("topic", "offsets", "nosuch", code=1).stderr
+    assert b"no partition 7" in cli.run("topic", "offsets", f"{name}:7", code=1).stderr
+
+    assert b"repeat with --yes" in cli.run("topic", "trim-prefix", name, "-o", "2", code=2).stderr
+    dry = cli.json("topic", "trim-prefix", name, "-o", "2", "--dry-run")
+    assert [(row["new_start_offset"], row["deleted"]) for row in dry] == [(2, False)] * 2
+    assert len(cli.out("consume", name, "-e", "-f", "%v")) == 6
+    cli.run("topic", "trim-prefix", f"{name}:0", "-o", "2", "-y")
+    assert [row["earliest"] for row in cli.json("topic", "offsets", name)] == [2, 0]
+    rows = cli.json("topic", "trim-prefix", name, "-o", "@2100-01-01", "-y")
+    assert [(row["log_start_offset"], row["new_start_offset"], row["offsets"]) for row in rows] == [
+        (2, 3, 1), (0, 3, 3),
+    ]  # fmt: skip
+    (row,) = cli.json("topic", "trim-prefix", f"{name}:0", "-o", "9", "-y", code=1)
+    assert row["error"].startswith("OFFSET_OUT_OF_RANGE")
+
+
+def test_settings_of_brokers_are_changed_and_described(cli):
+    def dynamic() -> list[tuple[Any, ...]]:
+        rows = cli.json("cluster", "config", "describe")
+        return [(row["broker"], row["name"], row["value"], row["source"]) for row in rows]
+
+    cli.run("cluster", "config", "alter", "--set", "log.retention.ms=86400000", "--dry-run")
+    assert dynamic() == []
+    done = cli.out("cluster", "config", "alter", "--set", "log.retention.ms=86400000")
+    assert done == "Changed all brokers: log.retention.ms.\n"
+    cli.run("cluster", "config", "alter", "--broker", "1", "--set", "log.retention.ms=90000000")
+    assert dynamic() == [
+        (None, "log.retention.ms", "86400000", "DYNAMIC_DEFAULT_BROKER"),
+        (1, "log.retention.ms", "90000000", "BROKER"),
+    ]
+    cli.run("cluster", "config", "alter", "--broker", "1", "--delete", "log.retention.ms")
+    (used,) = cli.json("cluster", "config", "describe", "-n", "log.retention.ms")
+    assert (used["value"], used["source"]) == ("86400000", "DYNAMIC_DEFAULT_BROKER")
+    cli.run("cluster", "config", "alter", "--delete", "log.retention.ms")
+    assert dynamic() == []
+    refused = cli.run("cluster", "config", "alter", "--broker", "1", "--set", "broker.id=9", code=1)
+    assert b"broker.id" in refused.stderr
+    assert (
+        b"no live broker 9"
+        in cli.run("cluster", "config", "describe", "--broker", "9", code=1).stderr
+    )
+    assert len(cli.json("cluster", "config", "describe", "--all")) > 100
+
+
+def test_the_lag_of_a_group_is_watched(cli):
+    name, group = cli.topic(1, *"abcd"), f"group-{next(_names)}"
+    cli.run("consume", name, "-g", group, "-o", "0:3")
+    lines = cli.out(
+        "group", "watch", group, "-n", "2", "-i", "0.1", "--format", "jsonl"
+    ).splitlines()
+    first, second = map(json.loads, lines)
+    assert (first["group"], first["lag"], first["consumed_per_s"]) == (group, 1, None)
+    assert (second["lag"], second["consumed_per_s"], second["produced_per_s"]) == (1, 0.0, 0.0)
+    cli.run("group", "watch", group, "-n", "1", "--until-lag", "0", code=1)
+    cli.run("group", "watch", group, "--until-lag", "1")
+
+
 def test_rows_come_in_every_format(cli):
     name = cli.topic(1)
     assert cli.out("topic", "list").startswith("TOPIC  ")
