@@ -205,22 +205,23 @@ async def _assign(
     consumer.assign(places)
     starts = await consumer.beginning_offsets(places)
     ends = await consumer.end_offsets(places)
-    for tp, offset in (await _resolve(consumer, spec.first, places, starts, ends)).items():
+    for tp, offset in (await resolve(consumer, spec.first, places, starts, ends)).items():
         consumer.seek(tp, max(starts[tp], min(offset, ends[tp])))
     stops: dict[TopicPartition, int] = dict(ends) if at_end else {}
     if spec.last is not None:
-        for tp, stop in (await _resolve(consumer, spec.last, places, starts, ends)).items():
+        for tp, stop in (await resolve(consumer, spec.last, places, starts, ends)).items():
             stops[tp] = min(stop, stops.get(tp, stop))
     printer.stop_before(stops)
 
 
-async def _resolve(
+async def resolve(
     consumer: Any,
     bound: Bound,
     places: list[TopicPartition],
     starts: dict[TopicPartition, int],
     ends: dict[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
+    """Return the offset of *bound* in each partition; it can be outside of the log."""
     if bound.anchor is Anchor.TIME:
         found = await consumer.offsets_for_times(dict.fromkeys(places, bound.number))
         return {tp: ends[tp] if at is None else at.offset for tp, at in found.items()}

@@ -1,4 +1,4 @@
-"""`kclient topic`: create, list, describe, delete, change settings, add partitions, offsets, trim."""
+"""`kclient topic`: create, list, describe, delete, change settings, add partitions, offsets, trim, analyze."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from kclient.cli.commands import with_settings
 from kclient.cli.context import Settings, admin_client, print_answers, run
 from kclient.cli.help import Group
 from kclient.cli.output import show
+from kclient.cli.topic_analyze import analyze
 from kclient.cli.topic_describe import describe
 from kclient.cli.topic_offsets import offsets, trim_prefix
 
@@ -231,5 +232,5 @@ def add_partitions(settings: Settings, name: str, total: int) -> None:
     run(main)
 
 
-for _command in (describe, offsets, trim_prefix):
+for _command in (analyze, describe, offsets, trim_prefix):
     topic.add_command(_command)

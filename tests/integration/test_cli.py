@@ -117,6 +117,29 @@ def test_offsets_are_listed_and_the_oldest_records_are_deleted(cli):
     assert row["error"].startswith("OFFSET_OUT_OF_RANGE")
 
 
+def test_records_are_analyzed(cli):
+    name = f"analyzed-{next(_names)}"
+    cli.run("topic", "create", name, "-p", "3")
+    lines = "".join(f"k{n % 7}:{'x' * n}\n" for n in range(50)).encode()
+    cli.run("produce", name, "-p", "0", "-K", ":", "-z", "gzip", stdin=lines)
+    cli.run("produce", name, "-p", "1", stdin=b"one\ntwo\n")
+    first, second, third, total = cli.json("topic", "analyze", name)
+    assert (first["records"], first["distinct_keys"], first["null_keys"]) == (50, 7, 0)
+    assert (list(first["codecs"]), first["value_size_max"], first["value_bytes"]) == (
+        ["gzip"],
+        49,
+        1225,
+    )
+    assert (second["records"], second["null_keys"], list(second["codecs"])) == (2, 2, ["none"])
+    assert (third["records"], total["records"], total["partition"]) == (0, 52, None)
+    assert first["bytes"] < first["value_bytes"]
+    (part, _total) = cli.json("topic", "analyze", f"{name}:0", "-o", "10:30")
+    assert (part["records"], part["value_bytes"]) == (20, sum(range(10, 30)))
+    text = cli.out("topic", "analyze", name, "-o", "-1")
+    assert "Records:     2 in " in text
+    assert b"is not an offset" in cli.run("topic", "analyze", name, "-o", "x", code=2).stderr
+
+
 def test_settings_of_brokers_are_changed_and_described(cli):
     def dynamic() -> list[tuple[Any, ...]]:
         rows = cli.json("cluster", "config", "describe")
