@@ -20,6 +20,7 @@ from kclient.cli.context import (
 )
 from kclient.cli.elect_leaders import elect_leaders
 from kclient.cli.help import Group
+from kclient.cli.names import TOPIC
 from kclient.cli.output import show
 from kclient.types import TopicPartition
 
@@ -197,7 +198,9 @@ def _report_down_brokers(topics: Mapping[str, TopicMetadata], live: Collection[i
     ),
 )
 @click.option("--broker", "nodes", type=int, multiple=True, help="Only these brokers.")
-@click.option("-t", "--topic", "topics", multiple=True, help="Only replicas of these topics.")
+@click.option(
+    "-t", "--topic", "topics", multiple=True, type=TOPIC, help="Only replicas of these topics."
+)
 @click.option("-r", "--replicas", is_flag=True, help="A row per replica, not per directory.")
 @with_settings
 def log_dirs(

@@ -10,6 +10,7 @@ import click
 
 from kclient.cli.context import DEFAULT_TIMEOUT_S, Settings, list_settings
 from kclient.cli.help import GlobalOption, Group
+from kclient.cli.names import CONTEXT
 from kclient.cli.output import FORMATS
 
 
@@ -17,7 +18,7 @@ def _list_if_asked(
     context: click.Context, _option: click.Parameter, pairs: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Print all settings for ``-X list`` and exit, with or without a command."""
-    if "list" in pairs:
+    if "list" in pairs and not context.resilient_parsing:
         list_settings()
         context.exit()
     return pairs
@@ -37,6 +38,7 @@ _GLOBAL: list[Callable[[Any], Any]] = [
         "--context",
         "context_name",
         metavar="NAME",
+        type=CONTEXT,
         cls=GlobalOption,
         help="A cluster of `kclient context list` (or KCLIENT_CONTEXT).",
     ),
@@ -125,6 +127,10 @@ def _apply(settings: Settings, options: dict[str, Any]) -> None:
 
 _COMMANDS = {
     "cluster": ("kclient.cli.cluster:cluster", "Inspect the cluster as a whole; elect leaders."),
+    "completion": (
+        "kclient.cli.completion:completion",
+        "Print a script for completion in a shell.",
+    ),
     "consume": ("kclient.cli.consume:consume", "Print the records of topics."),
     "context": (
         "kclient.cli.context_command:context",

@@ -15,6 +15,7 @@ from kclient.cli.commands import with_settings
 from kclient.cli.context import Settings, run
 from kclient.cli.formats import formatter, heading
 from kclient.cli.help import Command
+from kclient.cli.names import GROUP, TOPIC
 from kclient.cli.offset_spec import Anchor, Bound, OffsetSpec, parse_offsets
 from kclient.types import TopicPartition
 
@@ -29,7 +30,7 @@ _DECODERS = ("bytes", "avro", "json", "hex")
         "kclient consume orders -g billing -n 100",
     ),
 )
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", type=TOPIC)
 @click.option(
     "-o",
     "--offset",
@@ -41,7 +42,11 @@ _DECODERS = ("bytes", "avro", "json", "hex")
 @click.option("--from-beginning", is_flag=True, help="The same as -o start.")
 @click.option("-p", "--partitions", default=None, metavar="N,N", help="Only these partitions.")
 @click.option(
-    "-g", "--group", default=None, help="Consume as a member of this group, with commits."
+    "-g",
+    "--group",
+    default=None,
+    type=GROUP,
+    help="Consume as a member of this group, with commits.",
 )
 @click.option(
     "-n",

@@ -12,6 +12,7 @@ import click
 from kclient.cli.commands import with_settings
 from kclient.cli.context import FAILED, USAGE, Settings, chosen_context, print_error
 from kclient.cli.help import Group
+from kclient.cli.names import CONTEXT
 from kclient.cli.output import show
 from kclient.config import CONFIGS
 from kclient.contexts import VARIABLE, Context, changing, default_file, is_secret, load
@@ -83,7 +84,7 @@ def _note_variables(settings: Settings) -> None:
 @context.command(
     "show", examples=("kclient context show", "kclient context show staging --format json")
 )
-@click.argument("name", required=False)
+@click.argument("name", required=False, type=CONTEXT)
 @with_settings
 @_reports_errors
 def show_(settings: Settings, name: str | None) -> None:
@@ -104,7 +105,7 @@ def show_(settings: Settings, name: str | None) -> None:
 
 
 @context.command("use", examples=("kclient context use staging",))
-@click.argument("name")
+@click.argument("name", type=CONTEXT)
 @with_settings
 @_reports_errors
 def use(settings: Settings, name: str) -> None:
@@ -151,7 +152,7 @@ def add(settings: Settings, name: str, use_it: bool, replacing: bool) -> None:
 
 
 @context.command("rm", examples=("kclient context rm staging",))
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", type=CONTEXT)
 @with_settings
 @_reports_errors
 def rm(settings: Settings, names: tuple[str, ...]) -> None:

@@ -9,6 +9,7 @@ import click
 from kclient.cli.commands import with_settings
 from kclient.cli.context import FAILED, Settings, admin_client, run
 from kclient.cli.help import Command
+from kclient.cli.names import TOPIC
 from kclient.cli.output import show
 from kclient.cli.topic_spec import parse_topic
 from kclient.types import TopicPartition
@@ -35,6 +36,7 @@ from kclient.types import TopicPartition
     "texts",
     multiple=True,
     metavar="TOPIC[:P,P]",
+    type=TOPIC,
     help="Only these partitions; default: all that need an election.",
 )
 @with_settings

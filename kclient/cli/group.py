@@ -12,6 +12,7 @@ from kclient.cli.group_lag import lag_row, offset_rows
 from kclient.cli.group_offsets import delete_offsets, export, import_, reset_offsets, seek
 from kclient.cli.group_watch import watch
 from kclient.cli.help import Group
+from kclient.cli.names import GROUP
 from kclient.cli.output import show
 
 
@@ -76,7 +77,7 @@ def _type(name: str) -> str:
         "kclient group describe billing --members",
     ),
 )
-@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...", type=GROUP)
 @click.option("--members", is_flag=True, help="Show members instead of offsets.")
 @click.option("--state", "state", is_flag=True, help="Show the state instead of offsets.")
 @with_settings
@@ -151,7 +152,7 @@ async def _show_offsets(settings: Settings, admin: Any, described: Any) -> None:
         "kclient group lag billing shipping",
     ),
 )
-@click.argument("names", nargs=-1, metavar="[GROUP...]")
+@click.argument("names", nargs=-1, metavar="[GROUP...]", type=GROUP)
 @with_settings
 def lag(settings: Settings, names: tuple[str, ...]) -> None:
     """Show the total lag of groups (default: all groups)."""
@@ -172,7 +173,7 @@ def lag(settings: Settings, names: tuple[str, ...]) -> None:
     "delete",
     examples=("kclient group delete billing",),
 )
-@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...", type=GROUP)
 @with_settings
 def delete(settings: Settings, names: tuple[str, ...]) -> None:
     """Delete groups without members, and their offsets."""

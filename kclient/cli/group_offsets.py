@@ -28,6 +28,7 @@ from kclient.admin.offset_resets import (
 from kclient.cli.commands import with_settings
 from kclient.cli.context import FAILED, Settings, admin_client, good_answers, print_error, run
 from kclient.cli.help import Command
+from kclient.cli.names import GROUP, TOPIC
 from kclient.cli.offset_spec import Anchor, parse_offsets
 from kclient.cli.output import show
 from kclient.cli.time_spec import parse_datetime, parse_duration, time_text
@@ -67,7 +68,7 @@ _all_groups = click.option("--all-groups", is_flag=True, help="All groups of con
 
 def _topic_option(*, required: bool) -> Callable[[F], F]:
     return click.option(
-        "-t", "--topic", "texts", multiple=True, required=required, metavar="TOPIC[:P,P]",
+        "-t", "--topic", "texts", multiple=True, required=required, metavar="TOPIC[:P,P]", type=TOPIC,
         help="A topic, or some of its partitions; may be repeated.",
     )  # fmt: skip
 
@@ -110,7 +111,7 @@ _TO_HELP = "As consume -o: start, end, stored, 47, +2, -3, @time or @-1h."
         "kclient group reset-offsets billing --all-topics --to-earliest --execute",
     ),
 )
-@click.argument("names", nargs=-1, metavar="[GROUP...]")
+@click.argument("names", nargs=-1, metavar="[GROUP...]", type=GROUP)
 @_all_groups
 @_topic_option(required=False)
 @click.option("--all-topics", is_flag=True, help="All topics with a committed offset of the group.")
@@ -181,7 +182,7 @@ def reset_offsets(
         "kclient group seek billing --to start --topic orders --execute",
     ),
 )
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", type=GROUP)
 @click.option("--to", "place", required=True, metavar="OFFSET", help=_TO_HELP)
 @_topic_option(required=False)
 @_run_options
@@ -207,7 +208,7 @@ def seek(
     ),
 )
 @click.argument("path", metavar="FILE")
-@click.argument("names", nargs=-1, metavar="[GROUP...]")
+@click.argument("names", nargs=-1, metavar="[GROUP...]", type=GROUP)
 @_run_options
 @with_settings
 def import_(
@@ -470,7 +471,7 @@ def _show_changes(
     cls=Command,
     examples=("kclient group delete-offsets billing -t orders",),
 )
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", type=GROUP)
 @_topic_option(required=True)
 @with_settings
 def delete_offsets(settings: Settings, name: str, texts: tuple[str, ...]) -> None:
@@ -522,7 +523,7 @@ def delete_offsets(settings: Settings, name: str, texts: tuple[str, ...]) -> Non
         "kclient group export --all-groups",
     ),
 )
-@click.argument("names", nargs=-1, metavar="[GROUP...]")
+@click.argument("names", nargs=-1, metavar="[GROUP...]", type=GROUP)
 @_all_groups
 @click.option("--file", "path", metavar="FILE", help="The file to write; default: stdout.")
 @with_settings

@@ -13,6 +13,7 @@ from kclient.cli.commands import with_settings
 from kclient.cli.context import FAILED, Settings, admin_client, print_error, run
 from kclient.cli.group_lag import lag_row, offset_rows
 from kclient.cli.help import Command
+from kclient.cli.names import GROUP
 from kclient.cli.output import csv_lines, show
 from kclient.cli.time_spec import time_text
 from kclient.wire.errors import KafkaError
@@ -68,7 +69,7 @@ def rates(before: Look | None, after: Look) -> tuple[float | None, float | None]
         "kclient group watch billing --until-lag 0 --interval 1",
     ),
 )
-@click.argument("names", nargs=-1, metavar="[GROUP...]")
+@click.argument("names", nargs=-1, metavar="[GROUP...]", type=GROUP)
 @click.option(
     "-i",
     "--interval",

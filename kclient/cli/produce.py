@@ -12,6 +12,7 @@ from kclient.cli.delivery import Deliveries, Given
 from kclient.cli.formats import from_envelope, unescaped
 from kclient.cli.help import Command
 from kclient.cli.line_template import Line, LineTemplate
+from kclient.cli.names import TOPIC
 
 _DELIVERY_TIMEOUT_S = 120.0
 
@@ -23,7 +24,7 @@ _DELIVERY_TIMEOUT_S = 120.0
         "kclient consume orders -o start -e | kclient produce copy --input json",
     ),
 )
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.argument(
     "paths", nargs=-1, type=click.Path(exists=True, dir_okay=False), metavar="[FILE...]"
 )

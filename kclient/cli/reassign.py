@@ -16,6 +16,7 @@ from kclient.admin.assignment import Racks
 from kclient.cli.commands import with_settings
 from kclient.cli.context import FAILED, UNHEALTHY, Settings, admin_client, run
 from kclient.cli.help import Group
+from kclient.cli.names import TOPIC
 from kclient.cli.output import show
 from kclient.cli.reassign_progress import copied_bytes, progress_line
 from kclient.cli.reassign_throttles import throttle_moves, unthrottle
@@ -101,7 +102,9 @@ def _ids(text: str) -> list[int]:
     metavar="FILE",
     help='{"version":1,"topics":[{"topic":"t"}]}',
 )
-@click.option("-t", "--topic", "topics", multiple=True, help="A topic to move, instead of a file.")
+@click.option(
+    "-t", "--topic", "topics", multiple=True, type=TOPIC, help="A topic to move, instead of a file."
+)
 @click.option("--broker-list", "broker_list", metavar="1,2,3", help="Target brokers; default: all.")
 @click.option("--disable-rack-aware", is_flag=True, help="Ignore the brokers' racks.")
 @click.option(

@@ -10,6 +10,7 @@ import click
 from kclient.cli.commands import with_settings
 from kclient.cli.context import Settings, admin_client, print_answers, run
 from kclient.cli.help import Group
+from kclient.cli.names import TOPIC
 from kclient.cli.output import show
 from kclient.cli.topic_analyze import analyze
 from kclient.cli.topic_describe import describe
@@ -153,7 +154,7 @@ def create(
         "kclient topic delete orders --if-exists --yes",
     ),
 )
-@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...", type=TOPIC)
 @click.option("--if-exists", is_flag=True, help="A topic that does not exist is no failure.")
 @with_settings
 def delete(settings: Settings, names: tuple[str, ...], if_exists: bool) -> None:
@@ -182,7 +183,7 @@ def delete(settings: Settings, names: tuple[str, ...], if_exists: bool) -> None:
         "kclient topic alter-config orders --delete retention.ms",
     ),
 )
-@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...", type=TOPIC)
 @click.option(
     "--set", "changes", multiple=True, metavar="NAME=VALUE", help="A new value of a setting."
 )
@@ -216,7 +217,7 @@ def alter_config(
     "add-partitions",
     examples=("kclient topic add-partitions orders -n 12",),
 )
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", metavar="TOPIC", type=TOPIC)
 @click.option("-n", "--total", type=int, required=True, help="The new total number of partitions.")
 @with_settings
 def add_partitions(settings: Settings, name: str, total: int) -> None:

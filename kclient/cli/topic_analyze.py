@@ -11,6 +11,7 @@ import click
 from kclient.cli.commands import with_settings
 from kclient.cli.context import TIMED_OUT, Settings, admin_client, print_error, run
 from kclient.cli.help import Command
+from kclient.cli.names import TOPIC
 from kclient.cli.offset_spec import Anchor, parse_offsets
 from kclient.cli.output import show
 from kclient.cli.time_spec import time_text
@@ -31,7 +32,7 @@ _PARTITION_COLUMNS = (
         "kclient topic analyze orders:0 -o @-1h --format json",
     ),
 )
-@click.argument("texts", nargs=-1, required=True, metavar="TOPIC[:P,P]...")
+@click.argument("texts", nargs=-1, required=True, metavar="TOPIC[:P,P]...", type=TOPIC)
 @click.option(
     "-o",
     "--offset",

@@ -11,6 +11,7 @@ import click
 from kclient.cli.commands import with_settings
 from kclient.cli.context import FAILED, Settings, admin_client, good_answers, print_error, run
 from kclient.cli.help import Command
+from kclient.cli.names import TOPIC
 from kclient.cli.output import show
 from kclient.wire.uuids import encode_uuid
 
@@ -58,7 +59,7 @@ class _Described:
         "kclient topic describe --under-replicated-partitions",
     ),
 )
-@click.argument("names", nargs=-1, metavar="[TOPIC...]")
+@click.argument("names", nargs=-1, metavar="[TOPIC...]", type=TOPIC)
 @click.option("-i", "--internal", is_flag=True, help="Include internal topics.")
 @click.option("--exclude-internal", is_flag=True, help="Exclude internal topics, even if named.")
 @click.option(

@@ -12,6 +12,7 @@ import click
 from kclient.cli.commands import with_settings
 from kclient.cli.context import FAILED, Settings, admin_client, good_answers, run
 from kclient.cli.help import Command
+from kclient.cli.names import TOPIC
 from kclient.cli.offset_spec import Anchor, Bound, parse_offsets
 from kclient.cli.output import show
 from kclient.cli.time_spec import time_text
@@ -38,7 +39,7 @@ _NAMED = {
         "kclient topic offsets orders --time max-timestamp -J",
     ),
 )
-@click.argument("texts", nargs=-1, required=True, metavar="TOPIC[:P,P]...")
+@click.argument("texts", nargs=-1, required=True, metavar="TOPIC[:P,P]...", type=TOPIC)
 @click.option(
     "--time",
     "moment",
@@ -153,7 +154,7 @@ async def places_of(admin: Any, texts: Sequence[str]) -> list[TopicPartition]:
         "kclient topic trim-prefix orders -o @-7d --dry-run",
     ),
 )
-@click.argument("texts", nargs=-1, required=True, metavar="TOPIC[:P,P]...")
+@click.argument("texts", nargs=-1, required=True, metavar="TOPIC[:P,P]...", type=TOPIC)
 @click.option(
     "-o",
     "--offset",

@@ -10,6 +10,7 @@ import click
 from kclient.cli.commands import with_settings
 from kclient.cli.context import FAILED, Settings, admin_client, good_answers, print_answers, run
 from kclient.cli.help import Group
+from kclient.cli.names import TOPIC
 from kclient.cli.output import show
 from kclient.types import TopicPartition
 
@@ -124,7 +125,7 @@ def describe(settings: Settings, names: tuple[str, ...]) -> None:
     "describe-producers",
     examples=("kclient txn describe-producers -t orders -p 0",),
 )
-@click.option("-t", "--topic", required=True, help="The topic of the partition.")
+@click.option("-t", "--topic", required=True, type=TOPIC, help="The topic of the partition.")
 @click.option(
     "-p", "--partition", type=int, required=True, metavar="N", help="The number of the partition."
 )
@@ -163,7 +164,9 @@ def describe_producers(settings: Settings, topic: str, partition: int) -> None:
         "kclient txn find-hanging -t orders --max-transaction-timeout 60",
     ),
 )
-@click.option("-t", "--topic", "topics", multiple=True, help="Only these topics; default: all.")
+@click.option(
+    "-t", "--topic", "topics", multiple=True, type=TOPIC, help="Only these topics; default: all."
+)
 @click.option("-p", "--partition", type=int, help="Only this partition of the topics.")
 @click.option(
     "--max-transaction-timeout",
@@ -218,7 +221,7 @@ def find_hanging(
     "abort",
     examples=("kclient txn abort -t orders -p 0 --start-offset 4711",),
 )
-@click.option("-t", "--topic", required=True, help="The topic of the partition.")
+@click.option("-t", "--topic", required=True, type=TOPIC, help="The topic of the partition.")
 @click.option(
     "-p", "--partition", type=int, required=True, metavar="N", help="The number of the partition."
 )

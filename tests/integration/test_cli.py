@@ -17,6 +17,7 @@ import pytest
 
 from tests.kit.brokers import MakeCluster
 from tests.kit.cli import COMMAND, Cli
+from tests.kit.fork_server import run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 
@@ -115,6 +116,26 @@ def test_offsets_are_listed_and_the_oldest_records_are_deleted(cli):
     ]  # fmt: skip
     (row,) = cli.json("topic", "trim-prefix", f"{name}:0", "-o", "9", "-y", code=1)
     assert row["error"].startswith("OFFSET_OUT_OF_RANGE")
+
+
+def test_names_of_the_cluster_are_completed(cli):
+    name, group = f"completed-{next(_names)}", f"group-{next(_names)}"
+    cli.run("topic", "create", name)
+    cli.run("consume", name, "-g", group, "-e")
+
+    def completed(line: str) -> bytes:
+        words = line.split(" ")
+        asked = {"_KCLIENT_COMPLETE": "bash_complete", "COMP_WORDS": line}
+        environment = {**cli.environment, **asked, "COMP_CWORD": str(len(words) - 1)}
+        return run("kclient", environment=environment).stdout
+
+    assert (
+        completed(f"kclient topic describe {name[:-1]}")
+        .splitlines()
+        .count(f"plain,{name}".encode())
+        == 1
+    )
+    assert f"plain,{group}\n".encode() in completed("kclient group lag ")
 
 
 def test_records_are_analyzed(cli):

@@ -30,7 +30,7 @@ def every_command(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tup
 
 
 COMMANDS = dict(every_command(kclient))
-WITHOUT_CONTACT = [("context",)]
+WITHOUT_CONTACT = [("context",), ("completion",)]
 """Groups of commands that end with their output, without a contact."""
 EXAMPLES = [
     (words, line) for words, command in [((), kclient), *COMMANDS.items()] for line in command.examples
