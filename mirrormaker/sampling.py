@@ -14,7 +14,7 @@ In: log ends, pairs of batches   Out: offsets to read, a `Result`   Owner: the c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
@@ -160,14 +160,26 @@ def exit_code(results: Iterable[Result]) -> ExitCode:
     return next((code for code in _PRECEDENCE if code in found), ExitCode.NO_DIFFERENCE)
 
 
-def conclusion(results: Iterable[Result], *, missing: int = 0) -> str:
-    """Return the last line: what was compared, and that the rest was not."""
+def conclusion(
+    results: Iterable[Result], *, missing: int = 0, failed_flows: Sequence[str] = ()
+) -> str:
+    """Return the last line: what was compared, and that the rest was not.
+
+    *missing*: partitions that the target lacks; *failed_flows*: names of flows that failed as a whole.
+    """
     found = list(results)
     batches, records = sum(each.batches for each in found), sum(each.records for each in found)
     different = sum(bool(each.differences) or each.target_end > each.source_end for each in found)
     offsets = sum(max(0, end - start) for start, end in (each.common for each in found))
-    state = f"{different} partitions differ" if different else "no difference was found"
+    unreadable = sum(bool(each.unreadable) for each in found)
     absent = f", {missing} partitions are not at the target" if missing else ""
+    if unreadable:
+        absent += f", {unreadable} partitions could not be read"
+    if failed_flows:
+        absent += f", nothing is known of {', '.join(failed_flows)}"
+    if not batches and not different:
+        return f"nothing was compared, of {offsets} offsets that both have{absent}"
+    state = f"{different} partitions differ" if different else "no difference was found"
     return (
         f"{state} in what was compared: {batches} batches with {records} records, of {offsets} offsets that both "
         f"have{absent}. Records outside of these batches were not compared: kaudit compares all"

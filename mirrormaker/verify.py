@@ -34,6 +34,7 @@ async def show_verification(
 ) -> int:
     """Compare *samples* batches per partition of every flow; print and return the exit code."""
     results: list[Result] = []
+    failed_flows: list[str] = []
     missing = 0
     for flow in config.flows:
         mirror = Mirror(reactor, flow, once=False, report=lambda _about, _what: None)
@@ -47,13 +48,14 @@ async def show_verification(
             missing += absent
         except KafkaError as problem:  # the other flows are compared nevertheless
             echo(f"{flow.name}: {problem}")
-            results.append(Result(0, 0, 0, 0, unreadable=str(problem)))
+            failed_flows.append(flow.name)
         finally:
             await mirror.stop()
-    code = exit_code(results)
+    code = ExitCode.UNREADABLE if failed_flows else exit_code(results)
     if missing and code is ExitCode.NO_DIFFERENCE:
         code = ExitCode.LAGGING
-    echo(f"verify: {conclusion(results, missing=missing)}; seed {seed}, exit code {int(code)}")
+    last = conclusion(results, missing=missing, failed_flows=failed_flows)
+    echo(f"verify: {last}; seed {seed}, exit code {int(code)}")
     return int(code)
 
 

@@ -68,6 +68,26 @@ def test_another_batch_a_damaged_one_and_none_are_differences(target: Batch | No
     assert "1 partitions differ" in conclusion([found])
 
 
+def test_the_last_line_states_when_nothing_was_compared() -> None:
+    unreadable = result((0, 0), (0, 0))
+    unreadable.unreadable = "no connection"
+    line = conclusion([unreadable, result((0, 9), (0, 9))])
+    assert (
+        line == "nothing was compared, of 9 offsets that both have, 1 partitions could not be read"
+    )
+
+    found = result((0, 3), (0, 3))
+    found.compare(0, batch(0, b"1"), batch(0, b"1"))
+    line = conclusion([unreadable, found])
+    assert line.startswith("no difference was found in what was compared: 1 batches")
+    assert ", 1 partitions could not be read. Records outside" in line
+
+    line = conclusion([], failed_flows=["east->west"])
+    assert line == (
+        "nothing was compared, of 0 offsets that both have, nothing is known of east->west"
+    )
+
+
 def test_a_batch_that_is_damaged_at_both_sides_is_not_equal() -> None:
     found = result((0, 1), (0, 1))
     found.compare(0, batch(0, b"1", damaged=True), batch(0, b"1", damaged=True))
