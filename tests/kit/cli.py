@@ -18,6 +18,15 @@ COMMAND = (sys.executable, "-m", "kclient")
 _names = count(1)
 
 
+class Started(subprocess.Popen[bytes]):
+    """A command that runs on. If the block of its `with` fails it is killed: Popen would wait for its end for ever."""
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, *rest)
+
+
 class Cli:
     """Runs `kclient` on one cluster."""
 
@@ -40,7 +49,7 @@ class Cli:
         return json.loads(self.run(*words, "-J", code=code).stdout)
 
     def start(self, *words: str, **settings: Any) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+        return Started(
             [*COMMAND, *words],
             env=self.environment,
             stdout=subprocess.PIPE,
