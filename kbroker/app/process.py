@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kbroker.app import collector
+from kbroker.app import allocator, collector
 from kbroker.config import BrokerConfig, ConfigError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def run(file: Path, overrides: Sequence[str]) -> int:
         for problem in error.problems:
             print(f"    {problem}", file=sys.stderr)  # noqa: T201
         return 1
+    allocator.limit_kept_memory()
     reactor = install_reactor(with_tls=_has_tls_listener(config))
     from kbroker.app.logs import BrokerLog, level_from_environment
     from kbroker.app.world import World

@@ -215,12 +215,13 @@ def test_the_largest_requests_of_every_api_delay_no_other_client(
     assert any(case.is_above for case in cases)
     assert not all(case.is_above for case in cases)
     lines = len(broker.log.splitlines())
-    Path(f"/proc/{broker.pid}/clear_refs").write_text("5")  # the peak of memory begins here
     other = Other(broker.port)
     other.start()
     problems = []
     for case in cases:
         watched.settle()
+        kept = watched.memory("VmRSS") - watched.base
+        Path(f"/proc/{broker.pid}/clear_refs").write_text("5")  # the peak of memory begins here
         began = time.monotonic()
         proof = watched.proof if API_SPECS[api].broker_field else b""
         answer = ask(broker.port, case.frame, proof)
@@ -235,17 +236,17 @@ def test_the_largest_requests_of_every_api_delay_no_other_client(
         # A turn is noted when it is over, and the answer may leave before: another request is answered after that.
         assert ask(broker.port, SMALLEST)
         turn, stacks = watched.longest_turn(began, time.monotonic())
+        peak = watched.memory("VmHWM") - watched.base
+        if peak > MEMORY:
+            problems.append(f"{case}: {peak >> 20} MiB above the base, {kept >> 20} before it")
         if os.environ.get("KBROKER_TURN_STACKS"):
-            text = f"{turn:7.1f} ms {ended - began:6.2f} s {len(answer or b''):9d} B  {case}"
+            text = f"{peak >> 20:4d} MiB {turn:7.1f} ms {ended - began:6.2f} s {len(answer or b''):9d} B  {case}"
             print(text)  # noqa: T201
             for place, count in stacks[:6] if turn > 50 else ():  # type: ignore[misc]
                 print(f"          {count:4d} {place}")  # noqa: T201
         if turn > TURN_MS:
             problems.append(f"{case}: a turn of {turn:.0f} ms")
     other.end()
-    peak = watched.memory("VmHWM") - watched.base
-    if peak > MEMORY:
-        problems.append(f"{peak >> 20} MiB above the base")
     if other.longest > OTHERS_SECONDS:
         problems.append(f"another client waited {other.longest:.1f} s")
     assert not problems, "\n".join(problems)
