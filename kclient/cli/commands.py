@@ -138,6 +138,7 @@ _COMMANDS = {
     ),
     "group": ("kclient.cli.group:group", "Inspect consumer groups and their lag; change offsets."),
     "info": ("kclient.cli.info:info", "Show the cluster's id, brokers and topics."),
+    "perf": ("kclient.cli.perf:perf", "Measure produce and consume rates, and latencies."),
     "produce": ("kclient.cli.produce:produce", "Send lines or files to a topic as records."),
     "quota": ("kclient.cli.quota:quota", "Show and change quotas of users and client ids."),
     "reassign": ("kclient.cli.reassign:reassign", "Move partitions to other brokers."),

@@ -161,6 +161,25 @@ def test_records_are_analyzed(cli):
     assert b"is not an offset" in cli.run("topic", "analyze", name, "-o", "x", code=2).stderr
 
 
+def test_rates_and_latencies_are_measured(cli):
+    name = cli.topic(2)
+    (row,) = cli.json("perf", "produce", name, "-n", "2000", "-s", "50", "--warmup", "10")
+    assert (row["records"], row["bytes"], row["failed"]) == (2000, 100_000, 0)
+    assert 0 < row["p50_ms"] <= row["p99_ms"] <= row["max_ms"]
+    (row,) = cli.json("perf", "consume", name)
+    assert (row["records"], row["bytes"]) == (2010, 100_500), "up to the log ends, without -n"
+    assert row["rebalance_ms"] + row["fetch_ms"] == pytest.approx(row["seconds"] * 1000, abs=2)
+    (row,) = cli.json("perf", "consume", name, "-n", "7")
+    assert row["records"] == 7
+    produce, end_to_end = cli.json("perf", "latency", name, "-n", "20")
+    assert (produce["records"], end_to_end["records"]) == (20, 20)
+    assert produce["avg_ms"] < end_to_end["avg_ms"]
+    late = cli.run("perf", "consume", name, "-n", "9999", "--idle-timeout", "0.5", code=124)
+    assert b"no record for 0.5 s after 2030 records" in late.stderr
+    failed = cli.run("perf", "produce", name, "-n", "2", "-s", "2000000", code=1)
+    assert b"MESSAGE_TOO_LARGE" in failed.stderr
+
+
 def test_settings_of_brokers_are_changed_and_described(cli):
     def dynamic() -> list[tuple[Any, ...]]:
         rows = cli.json("cluster", "config", "describe")

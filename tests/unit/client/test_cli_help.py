@@ -77,7 +77,7 @@ def test_the_first_page_has_the_options_of_every_command() -> None:
 def test_the_page_of_a_group_names_the_first_page() -> None:
     groups = [kclient.get_command(click.Context(kclient), words[0]) for words in COMMANDS]
     names = {each.name for each in groups if isinstance(each, Group)}
-    assert names == {"cluster", "context", "group", "quota", "reassign", "topic", "txn"}
+    assert names == {"cluster", "context", "group", "perf", "quota", "reassign", "topic", "txn"}
     for name in names:
         assert GLOBAL_LINE in page(name)
 
