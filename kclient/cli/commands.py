@@ -136,6 +136,10 @@ _COMMANDS = {
         "kclient.cli.context_command:context",
         "Name clusters; choose one for commands without -b.",
     ),
+    "doctor": (
+        "kclient.cli.doctor:doctor",
+        "Look for what is wrong with a cluster, or the way to it.",
+    ),
     "group": ("kclient.cli.group:group", "Inspect consumer groups and their lag; change offsets."),
     "info": ("kclient.cli.info:info", "Show the cluster's id, brokers and topics."),
     "perf": ("kclient.cli.perf:perf", "Measure produce and consume rates, and latencies."),

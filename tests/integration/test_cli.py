@@ -10,7 +10,9 @@ import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from itertools import count
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -538,6 +540,34 @@ def test_offsets_of_members_are_neither_reset_nor_deleted(cli, ten):
 
 
 # --- how it ends
+
+
+def test_doctor_finds_nothing_wrong_and_measures_the_clock(cli):
+    checked = {each["check"]: each for each in cli.json("doctor", "--write")}
+    assert len(checked) == 13
+    assert {each["status"] for each in checked.values()} <= {"ok", "warning"}
+    assert "1 broker at most" in checked["clock"]["message"]
+    assert not [row for row in cli.json("topic", "list") if "doctor" in row["topic"]]
+
+
+def test_doctor_names_what_listens_in_place_of_a_broker(cli):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                    connection.close()
+
+        serving = Thread(target=serve, daemon=True)
+        serving.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        lines = cli.run("doctor", "-b", address, code=3).stdout.decode().splitlines()
+        assert lines[2].startswith(f"failed   protocol    {address}: an HTTP port. Next: ")
+        assert {line.split()[0] for line in lines[3:]} == {"skipped"}
+        server.shutdown(socket.SHUT_RDWR)
+        serving.join(5)
 
 
 def test_an_address_without_a_listener_is_reported_at_once(cli):

@@ -95,6 +95,12 @@ def test_health_reports_what_is_wrong_and_waits_until_it_is_repaired(cli):
     assert {f"{name}-0", f"{name}-1"} <= set(found["under_min_isr_partitions"])
     assert {f"{name}-0", f"{name}-1"} <= set(found["under_replicated_partitions"])
     assert "1 broker down: 3" in found["reasons"]
+    checked = {each["check"]: each for each in cli.json("doctor", code=4)}
+    assert checked["brokers"]["message"] == "down, with replicas: broker 3"
+    assert f"{lone}-0 waits for broker 3" in checked["partitions"]["items"]
+    assert {each: checked[each]["status"] for each in ("listeners", "controller", "min-isr")} == {
+        "listeners": "ok", "controller": "ok", "min-isr": "failed",
+    }  # fmt: skip
     assert cli.run("cluster", "health", "-e", "-m", "3", code=4).stderr == (
         b"kclient: not healthy after 3 s\n"
     )
