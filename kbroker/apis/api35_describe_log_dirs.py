@@ -4,9 +4,9 @@ Versions served: 1-4 (v2 flexible, v3 top-level error code, v4 total and usable 
 
 A broker answers for itself only. No topics (null) means all; a directory without any of the requested ones is listed
 all the same. `partition_size` counts the bytes of the segments, without indexes; `offset_lag` is how far the log end
-is below the high watermark as this replica knows it, 0 for a leader. No replica here is ever a future one
-(is_future_key): AlterReplicaLogDirs is not served. A failed directory has KAFKA_STORAGE_ERROR, no topics, and -1 for
-its space.
+is below the high watermark as this replica knows it, 0 for a leader. A log that moves to another directory (KIP-113)
+has a copy there (is_future_key), with its offset_lag below the log end of the current log. A failed directory has
+KAFKA_STORAGE_ERROR, no topics, and -1 for its space.
 """
 
 from __future__ import annotations
@@ -66,17 +66,27 @@ class DescribeLogDirs:
             for path in log_manager.online
         }
         topics: dict[tuple[str, str], DescribeLogDirsTopic] = {}
+
+        def topic_in(path: str, name: str) -> DescribeLogDirsTopic:
+            topic = topics.get((path, name))
+            if topic is None:
+                topic = topics[path, name] = DescribeLogDirsTopic(name)
+                results[path].topics.append(topic)
+            return topic
+
         for key in sorted(log_manager if wanted is None else wanted):
             if share.is_over():
                 await share.next()
             path, log = log_manager.directory_of(*key), log_manager.get(*key)
             if path is None or log is None or path not in results:
                 continue
-            topic = topics.get((path, key[0]))
-            if topic is None:
-                topic = topics[path, key[0]] = DescribeLogDirsTopic(key[0])
-                results[path].topics.append(topic)
-            topic.partitions.append(self._partition(key, log))
+            topic_in(path, key[0]).partitions.append(self._partition(key, log))
+            move = log_manager.moves.get(key)
+            if move is not None and move.target.path in results:
+                end, size = (move.log.log_end_offset, move.log.size) if move.log else (0, 0)
+                topic_in(move.target.path, key[0]).partitions.append(
+                    DescribeLogDirsPartition(key[1], size, max(0, log.log_end_offset - end), True)
+                )
         failed = [
             DescribeLogDirsResult(int(ErrorCode.KAFKA_STORAGE_ERROR), path)
             for path in log_manager.offline

@@ -135,6 +135,11 @@ _ROWS: Final = (
     ),
     ApiSpec(ApiKey.ALTER_CONFIGS, handlers.alter_configs, RequestBudget(4 * MIB, MANY)),
     ApiSpec(
+        ApiKey.ALTER_REPLICA_LOG_DIRS,
+        handlers.alter_replica_log_dirs,
+        RequestBudget(4 * MIB, MANY, answers_in_steps=True),
+    ),
+    ApiSpec(
         ApiKey.DESCRIBE_LOG_DIRS,
         handlers.describe_log_dirs,
         RequestBudget(4 * MIB, MANY, answers_in_steps=True),

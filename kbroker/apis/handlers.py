@@ -108,6 +108,13 @@ def offset_for_leader_epoch(broker: HandlerDependencies) -> Handler:
     return OffsetForLeaderEpoch(broker.replica_manager, broker.authorizer)
 
 
+def alter_replica_log_dirs(broker: HandlerDependencies) -> Handler:
+    """Make the handler of AlterReplicaLogDirs."""
+    from kbroker.apis.api34_alter_replica_log_dirs import AlterReplicaLogDirs
+
+    return AlterReplicaLogDirs(broker.replica_manager)
+
+
 def describe_log_dirs(broker: HandlerDependencies) -> Handler:
     """Make the handler of DescribeLogDirs, which queries the file systems in a thread."""
     from collections.abc import Collection

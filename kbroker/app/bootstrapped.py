@@ -263,6 +263,7 @@ def _make_replicas_and_groups(
             now_ms=world.now_ms,
             boot_id=world.boot_id(),
             recovery_threads=config.num_recovery_threads_per_data_dir,
+            move_executor=world.disk_pool(len(config.directories)),
             compaction=Compaction(
                 world.new_cleaner_worker, world.disk_pool(MAX_CLEANER_THREADS), CompactionLogLines()
             ),

@@ -113,7 +113,7 @@ class ReplicationSettings:
     replica_alter_log_dirs_io_max_bytes_per_second: int = define(
         LONG,
         LONG_MAX,
-        "Accepted, no effect: replicas are not moved between log directories.",
+        "Bytes per second that all moves of replicas between log directories of this broker copy (KIP-113).",
         at_least(0),
         dynamic=True,
     )

@@ -35,7 +35,8 @@ Files = dict[str, dict[TopicPartition, int]]
 class CheckpointContents:
     """The entries of *logs*, each in the directory that *where* names.
 
-    *lost* returns the partitions that are not here for another reason than their deletion.
+    *lost* returns the partitions that are not here for another reason than their deletion. *copies* returns copies of
+    logs that are to replace them, by partition, in a directory (`log_moves`).
     """
 
     def __init__(
@@ -43,16 +44,19 @@ class CheckpointContents:
         logs: Mapping[TopicPartition, UnifiedLog],
         where: Mapping[TopicPartition, LogDir],
         lost: Callable[[], Collection[TopicPartition]],
+        copies: Callable[[LogDir], Mapping[TopicPartition, UnifiedLog]] = lambda _directory: {},
     ) -> None:
         self._logs = logs
         self._where = where
         self._lost = lost
+        self._copies = copies
 
     def files_of(
         self, directory: LogDir, high_watermarks: Mapping[TopicPartition, int] | None
     ) -> Files:
         """Return the checkpoints of *directory*; those of high watermarks where they are given."""
         mine = {key: log for key, log in self._logs.items() if self._where[key] is directory}
+        mine.update(self._copies(directory))
         lost = [key for key in self._lost() if key not in self._logs]
         files = {
             offset_checkpoint_file.RECOVERY_POINTS: {
@@ -84,6 +88,12 @@ class CheckpointContents:
                     if key in mine
                 },
             }
+        return files
+
+    def prepared(self, key: TopicPartition, where: LogDir, mark: int) -> Files:
+        """Return the checkpoints of *where* before a copy there replaces *key*'s log, with high watermark *mark*."""
+        files = self.files_of(where, None)
+        files[offset_checkpoint_file.HIGH_WATERMARKS] = {**self._marks_on_disk(where), key: mark}
         return files
 
     def corrected(self, key: TopicPartition, where: LogDir) -> Files | None:
@@ -139,11 +149,11 @@ class CheckpointContents:
         The next start must report lost logs as missing, and must not report deleted ones. One write covers all: when
         thousands of deleted partitions come again, the first of them pays for the others.
         """
-        lost = self._lost()
+        lost, copies = self._lost(), self._copies(where)
         return {
             each: mark
             for each, mark in where.all_written(offset_checkpoint_file.HIGH_WATERMARKS).items()
-            if self._where.get(each) is where or each in lost
+            if self._where.get(each) is where or each in lost or each in copies
         }
 
 

@@ -84,8 +84,12 @@ class FlushState:
         self._metadata_dirty = has_metadata
 
     def moved_to(self, directory: str) -> None:
-        """Handle the rename of the directory: works that are to run yet must not write into its successor."""
+        """Handle the rename of the directory: works that are to run yet must not write into its successor.
+
+        The next sync covers the new name.
+        """
         self._directory = directory
+        self._is_new = True
         self._name.given_up()
         self._name = DirectoryName()
 

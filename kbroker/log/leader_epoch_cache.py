@@ -18,6 +18,7 @@ Owner: the thread that owns the log. Pure: the file's content goes in and out as
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -119,6 +120,11 @@ class LeaderEpochCache:
         if at < 0 or (at == 0 and self._entries[0].start_offset == start_offset):
             return
         self._entries[: at + 1] = [EpochEntry(self._entries[at].epoch, start_offset)]
+
+    def take_over(self, entries: Iterable[EpochEntry]) -> None:
+        """Have *entries* instead: those of another log with the same records."""
+        self._entries = list(entries)
+        self.latest = self._entries[-1].epoch if self._entries else UNKNOWN_EPOCH
 
     def clear(self) -> None:
         """Remove every entry."""

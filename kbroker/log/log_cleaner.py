@@ -162,8 +162,10 @@ class LogCleaner:
         *,
         now_ms: Callable[[], int],
         remove_later: Callable[[TopicPartition, Sequence[str]], None],
+        is_paused: Callable[[TopicPartition], bool] = lambda _key: False,
     ) -> None:
-        """*remove_later* receives the files of replaced segments."""
+        """*remove_later* receives the files of replaced segments. No round begins over a log that *is_paused*."""
+        self._is_paused = is_paused
         self._logs = logs
         self._where = where
         self._in_executor = in_executor
@@ -217,6 +219,13 @@ class LogCleaner:
         self._executor.shutdown(wait=True)
         for worker in (*self._workers, *(each.worker for each in self._running.values())):
             worker.close()
+
+    def end_round(self, log: UnifiedLog) -> bool:
+        """Have the round over *log*, which is paused, fail; return whether it runs still."""
+        running = self._running.get(log)
+        if running is not None:
+            running.worker.kill()
+        return running is not None
 
     def look(self, high_watermark: HighWatermark, run: RunSteps = at_once) -> None:
         """Begin rounds while a log is due and a worker is free; one round of a log.
@@ -276,6 +285,7 @@ class LogCleaner:
         """Return how dirty a log is; None for one that cannot be compacted now."""
         if (
             not log.config.compacted
+            or self._is_paused(key)
             or log in self._running
             or log in self._uncleanable
             or log.failure is not None
@@ -327,7 +337,8 @@ class LogCleaner:
             running.look()
         except KafkaError as problem:
             self._ended(running)
-            if not cleaning.is_outdated and running.worker in self._workers:
+            has_reason = cleaning.is_outdated or self._is_paused(key)
+            if not has_reason and running.worker in self._workers:
                 self._failed[running.log] = None
                 self._listener.round_failed(key, problem)
         except Exception:

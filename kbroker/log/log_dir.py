@@ -26,6 +26,11 @@ from kbroker.log.clean_shutdown_file import (
 )
 from kbroker.log.disk import DISK_FAILURES, Disk, read_file, replace_file, unlink_if_there
 from kbroker.log.meta_properties import META_PROPERTIES, MetaProperties, decode_meta_properties
+from kbroker.log.partition_metadata_file import (
+    PARTITION_METADATA,
+    PartitionMetadata,
+    decode_partition_metadata,
+)
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.errors import CorruptMessage, KafkaError, KafkaStorageError
 
@@ -55,6 +60,17 @@ class LoadedLogDir(NamedTuple):
     missing_logs: frozenset[TopicPartition]
     """Partitions that the checkpoints know, and that have no directory here."""
     notes: list[str]
+    copies: list[FoundCopy]
+    """Copies of logs of other directories, which an earlier run began."""
+
+
+class FoundCopy(NamedTuple):
+    """A future log that was found at the start; it is not open."""
+
+    partition: TopicPartition
+    path: str
+    unique: str
+    metadata: PartitionMetadata
 
 
 class LogDir:
@@ -168,6 +184,7 @@ class LogDir:
         cleaner_offsets = self._read_checkpoint(offset_checkpoint_file.CLEANER_OFFSETS, notes)
         log_starts = self.log_starts = self._read_log_starts(high_watermarks, notes)
         found: list[tuple[TopicPartition, str]] = []
+        copies: list[FoundCopy] = []
         pending_deletes = []
         for name in sorted(self._disk.listdir(self.path)):
             path = f"{self.path}/{name}"
@@ -175,6 +192,12 @@ class LogDir:
                 continue
             if directory_names.is_deleted(name):
                 pending_deletes.append(path)
+                continue
+            moved = directory_names.parse_moved(name)
+            if moved is not None:
+                copies.append(
+                    FoundCopy(moved.partition, path, moved.unique, self.read_partition(name))
+                )
                 continue
             partition = directory_names.parse_directory(name)
             if partition is None:
@@ -227,7 +250,32 @@ class LogDir:
             history,
             frozenset(recovery_points.keys() | high_watermarks.keys()) - dict(found).keys(),
             notes,
+            copies,
         )
+
+    def names(self) -> list[str]:
+        """Return the names of the directories and files in it. Raise OSError."""
+        return sorted(self._disk.listdir(self.path))
+
+    def read_partition(self, name: str) -> PartitionMetadata:
+        """Return the identity of the log in the directory *name*; one without fields where that is not known.
+
+        Raise OSError.
+        """
+        with suppress(FileNotFoundError, CorruptMessage):
+            return decode_partition_metadata(
+                read_file(self._disk, f"{self.path}/{name}/{PARTITION_METADATA}")
+            )
+        return PartitionMetadata(None)
+
+    def rename(self, name: str, other: str) -> None:
+        """Give a directory in it another name, and sync that. Slow. Raise OSError."""
+        self._disk.rename(f"{self.path}/{name}", f"{self.path}/{other}")
+        self.sync_names()
+
+    def sync_names(self) -> None:
+        """Sync the names in it. Slow. Raise OSError."""
+        self._disk.sync_dir(self.path)
 
     def _take_clean_marker(self) -> int | None:
         path = f"{self.path}/{CLEAN_SHUTDOWN}"

@@ -56,6 +56,8 @@ class LogDirHistories:
         """The broker epoch of the last registration that reported a loss in any directory."""
         self._found_at_start: set[TopicPartition] = set()
         """Partitions with a log in the directories at the start, and still."""
+        self._moved_from: dict[TopicPartition, set[str]] = {}
+        """The paths of the directories in which logs of the start have been before."""
         self._published: dict[str, BrokerEpochs | None] = {}
         """What each directory covered at the last registration."""
         self._first: int | None = None
@@ -187,11 +189,26 @@ class LogDirHistories:
     def removed(self, partition: TopicPartition) -> None:
         """Handle the deletion of a partition's log, or its move to a stray directory."""
         self._found_at_start.discard(partition)
+        self._moved_from.pop(partition, None)
+
+    def moved(self, partition: TopicPartition, source: str) -> None:
+        """Handle the move of a partition's log from the directory at *source*, after `before_new_log` of the other one.
+
+        Under an earlier broker epoch the log was in the source, and may have lost records with it.
+        """
+        if partition in self._found_at_start:
+            self._moved_from.setdefault(partition, set()).add(source)
 
     def vouched_for(self, path: str, partition: TopicPartition) -> BrokerEpochs | None:
         """Return the epochs under which a partition's log, in that directory, kept everything."""
         if partition in self._found_at_start:
-            return self._published.get(path)
+            published = self._published.get(path)
+            for former in self._moved_from.get(partition, ()):
+                there = self._published.get(former)
+                if published is None or there is None:
+                    return None
+                published = published.common_with(there)
+            return published
         intact = self._integrities[path].intact
         return None if self._first is None or intact is None else intact.since(self._first)
 

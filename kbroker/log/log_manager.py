@@ -33,6 +33,7 @@ from kbroker.log.checkpoint_contents import CheckpointContents, Files
 from kbroker.log.claimed_log_dirs import ClaimedLogDirs
 from kbroker.log.clean_shutdown import close_all
 from kbroker.log.clean_shutdown_file import NO_BROKER_EPOCH
+from kbroker.log.core.log_move import FoundTwice, half_replaced, is_copy_of, newest
 from kbroker.log.log_cleaner import (
     CleanerConfig,
     Compaction,
@@ -40,14 +41,16 @@ from kbroker.log.log_cleaner import (
     LogCleaner,
     RunSteps,
 )
-from kbroker.log.log_dir import LoadedLogDir, LogDir, PendingDelete
+from kbroker.log.log_dir import FoundCopy, LoadedLogDir, LogDir, PendingDelete
 from kbroker.log.log_dir_histories import LogDirHistories
 from kbroker.log.log_dir_history import LogDirHistory
 from kbroker.log.log_flusher import LogFlusher
+from kbroker.log.log_moves import LogMoves, Move, MovesHost, OnMove
 from kbroker.log.offset_checkpoint_file import FoundLog, believed_high_watermarks
 from kbroker.log.partition_metadata_file import PartitionMetadata
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.errors import (
+    InvalidTopicException,
     KafkaError,
     KafkaStorageError,
     LogDirNotFound,
@@ -59,7 +62,8 @@ class LogManager:
 
     *config_of* gives a topic's settings, *now_ms* the wall clock, *on_failure* is called with a directory
     that went offline and the partitions in it, *on_flush* with the partition of a synced log (on the owner's thread).
-    Without *compaction* no log is compacted.
+    Without *compaction* no log is compacted. *on_move* learns how moves of logs end; *move_executor* does their slow
+    work.
     """
 
     def __init__(
@@ -75,6 +79,8 @@ class LogManager:
         boot_id: str = "",
         on_flush: Callable[[TopicPartition], None] = lambda _partition: None,
         compaction: Compaction | None = None,
+        on_move: OnMove = lambda _partition, _path, _error: None,
+        move_executor: Executor | None = None,
     ) -> None:
         self._log_dirs = log_dirs
         self._disk = log_dirs.disk
@@ -93,6 +99,29 @@ class LogManager:
         """Logs that were taken away, with their new paths, until these are synced. A power loss may bring back the
         former ones: a log that begins meanwhile begins in the same directory, so that the partition is not in two."""
         self._flushing = LogFlusher(self._logs, self._where, self._in_pool, on_flush)
+        self._preferred: dict[TopicPartition, str] = {}
+        """Where logs are to begin that do not exist yet: paths of log directories (KIP-113)."""
+        self._settling: dict[TopicPartition, tuple[LogDir, LogDir]] = {}
+        """Partitions with a log that has moved, and both directories, until their names are synced."""
+        self._move_executor = move_executor
+        self._on_move = on_move
+        self.moves = LogMoves(
+            self._logs,
+            partial(self._in_executor, move_executor or executor),
+            MovesHost(
+                self._replace_with_copy,
+                self._may_replace,
+                self._prepare_move,
+                self._remove_copy,
+                lambda move, error: self._directory_failed(move.target, error),
+                self._where.__getitem__,
+                lambda log: self._cleaner is not None and self._cleaner.end_round(log),
+            ),
+            disk=self._disk,
+            now_ms=now_ms,
+            on_move=on_move,
+        )
+        """The moves of logs to other directories."""
         self._cleaner = compaction and LogCleaner(
             self._logs,
             self._where,
@@ -100,9 +129,10 @@ class LogManager:
             compaction,
             now_ms=now_ms,
             remove_later=self._remove_later,
+            is_paused=self.moves.__contains__,
         )
         self._checkpointing = CheckpointContents(
-            self._logs, self._where, lambda: self.missing_logs.union(self.failed)
+            self._logs, self._where, lambda: self.missing_logs.union(self.failed), self._copies_in
         )
         self._damaged: set[LogDir] = set()
         """Directories with a partition that was not opened: they get no marker of a clean shutdown."""
@@ -138,10 +168,13 @@ class LogManager:
         A directory that fails goes offline; raise KafkaStorageError when none is left, or when a
         partition is in two directories.
         """
+        self._complete_moves()
+        copies: list[tuple[LogDir, FoundCopy]] = []
         for directory in self._directories:
             loaded = self._loaded(directory)
             if loaded is not None:
                 self._take(directory, loaded)
+                copies += [(directory, copy) for copy in loaded.copies]
                 continue
             self.unreadable_dirs.append(directory.path)
             self.notes.append(f"log directory {directory.path} is offline: {directory.failure}")
@@ -149,6 +182,72 @@ class LogManager:
             raise KafkaStorageError("no log directory is usable: " + "; ".join(self.notes))
         self.histories.conclude(self._logs, len(self.unreadable_dirs))
         self.missing_logs.difference_update(self._logs)
+        if self.unreadable_dirs:  # a log that was to replace one of them may be there
+            self._pending_deletes.clear()
+        for directory, copy in copies:
+            self._found_copy(directory, copy)
+
+    def _complete_moves(self) -> None:
+        """Complete the replacements of moved logs that a crash interrupted, before any log is opened."""
+        names: dict[str, list[str]] = {}
+        directories = {directory.path: directory for directory in self._directories}
+        for path, directory in directories.items():
+            if directory.failure is None:
+                try:
+                    names[path] = directory.names()
+                except OSError as error:
+                    directory.failure = str(error)
+        for each in half_replaced(names) if len(names) == len(directories) else ():
+            to = directory_names.directory_name(*each.partition)
+            self.notes.append(f"{each.path}/{to}: replaces the log that was moved to it")
+            _rename(directories[each.path], each.name, to)
+        self._keep_newest(directories, names)
+        if any(directory_names.is_deleted(name) for inside in names.values() for name in inside):
+            # A power loss must not bring back a name of a log with files that are removed from now on.
+            for path in names:
+                _rename(directories[path])
+
+    def _keep_newest(
+        self, directories: Mapping[str, LogDir], names: Mapping[str, Sequence[str]]
+    ) -> None:
+        """Set logs aside that were replaced by logs in other directories, where a power loss brought them back."""
+        paths: dict[TopicPartition, list[str]] = {}
+        for path, inside in names.items():
+            for name in inside:
+                key = directory_names.parse_directory(name)
+                if key is not None:
+                    paths.setdefault(key, []).append(path)
+        for key, those in paths.items():
+            name = directory_names.directory_name(*key)
+            if len(those) == 1 or not all(self._disk.is_dir(f"{path}/{name}") for path in those):
+                continue
+            found = {}
+            for path in those:
+                owner = directories[path].read_identity()
+                directory_id = owner.directory_id if owner is not None else None
+                found[path] = FoundTwice(directories[path].read_partition(name), directory_id)
+            kept = newest(key, found)
+            for path in those if kept is not None else ():
+                if path != kept:
+                    aside = directory_names.stray_name(*key, self._new_uuid().hex)
+                    _rename(directories[path], name, aside)
+                    self.notes.append(
+                        f"{path}/{aside}: was replaced by the log in {kept}, and is kept"
+                    )
+
+    def _found_copy(self, directory: LogDir, copy: FoundCopy) -> None:
+        """Go on with the move of an earlier run, if the copy is of the current log."""
+        key, current = copy.partition, self._logs.get(copy.partition)
+        if (
+            current is None
+            or self._where[key] is directory
+            or key in self.moves
+            or not is_copy_of(key, copy.metadata, current.metadata)
+        ):
+            self.notes.append(f"{copy.path}: not a copy of a log in another directory, left alone")
+            return
+        directory_id = self.histories.directory_id(directory.path)
+        self.moves.found(key, directory, copy.path, copy.unique, directory_id)
 
     def _loaded(self, directory: LogDir) -> LoadedLogDir | None:
         """Load a directory; None for one that failed before or fails now."""
@@ -207,7 +306,11 @@ class LogManager:
         log.on_failure(lambda error: self._directory_failed(directory, error))
         log.on_roll(lambda: self._flushing.sealed(partition))
         log.on_flush_due(lambda: self._flushing.appended(partition))
-        log.on_truncate(lambda: self._before_reuse(partition, directory))
+        log.on_truncate(lambda: self._truncated(partition, directory, log))
+
+    def _truncated(self, key: TopicPartition, directory: LogDir, log: UnifiedLog) -> None:
+        self.moves.truncated(key, log.log_end_offset)
+        self._before_reuse(key, directory)
 
     # Registrations of the broker
 
@@ -304,7 +407,7 @@ class LogManager:
     def create(
         self, topic: str, partition: int, topic_id: UUID | None, *, is_new: bool = True
     ) -> UnifiedLog:
-        """Begin an empty log, in the directory with the fewest; return the one there is if any.
+        """Begin an empty log, in the preferred directory or that with the fewest; return the one there is if any.
 
         *is_new*: no replica can have had it before. A few quick system calls; nothing is synced. Raise
         KafkaStorageError when the partition's old files are damaged, when they may be in a directory
@@ -328,6 +431,9 @@ class LogManager:
         self._check_vacant(key, usable)
         former = self._renamed.get(key, (None, ""))[0]
         directory = former if former in usable else min(usable, key=lambda one: one.logs)
+        preferred = self._preferred.pop(key, None)
+        if former not in usable:
+            directory = next((one for one in usable if one.path == preferred), directory)
         path = f"{directory.path}/{directory_names.directory_name(topic, partition)}"
         self.missing_logs.discard(key)  # the checkpoints are to forget it now
         self._before_reuse(key, directory)
@@ -376,6 +482,7 @@ class LogManager:
         """
         key = (topic, partition)
         log, metadata = self._logs[key], self._metadata(key, self._where[key], topic_id)
+        metadata = metadata._replace(moves=log.metadata.moves)
         if log.topic_id is None or self.is_copied(log):
             log.assign(metadata)
 
@@ -413,6 +520,8 @@ class LogManager:
     def _rename(self, topic: str, partition: int, name: str) -> tuple[UnifiedLog, LogDir, str]:
         """Close a log for good and give its directory another name."""
         key = (topic, partition)
+        self.moves.cancel(key)
+        self._settle(key)
         log = self._logs.pop(key, None)
         if log is None:
             raise LogDirNotFound(f"there is no log of {topic}-{partition} here")
@@ -433,6 +542,150 @@ class LogManager:
         log.moved_to(path)
         self._renamed[key] = directory, path
         return log, directory, path
+
+    # Moves to other log directories (KIP-113, docs/design/alter-log-dirs.md)
+
+    def prefer(self, topic: str, partition: int, path: str) -> None:
+        """Have a log that does not exist yet begin in the log directory at *path*; end a move to another one.
+
+        Raise LogDirNotFound, KafkaStorageError for a directory that is offline, InvalidTopicException for a name that
+        leaves no room for that of a copy.
+        """
+        key, directory = (topic, partition), self._directory(path)
+        if directory_names.future_name(topic, partition, "0" * 32) is None:
+            raise InvalidTopicException(f"{topic}: too long for a move to another log directory")
+        if directory is None:
+            raise LogDirNotFound(f"{path} is none of log.dirs")
+        if directory.failure is not None:
+            raise KafkaStorageError(f"log directory {path} is offline: {directory.failure}")
+        move = self.moves.get(key)
+        if move is not None and move.target is not directory:
+            self.moves.cancel(key)
+        if self._where.get(key) is directory or key in self.moves:
+            self._preferred.pop(key, None)
+        else:
+            self._preferred[key] = path
+
+    def move(self, topic: str, partition: int, path: str) -> None:
+        """Begin to move a log to the directory at *path*, after `prefer`; nothing to do if it is there, or on its way.
+
+        A few quick system calls. Raise KafkaStorageError while a directory is offline, or if the copy cannot be made.
+        """
+        key, directory = (topic, partition), self._directory(path)
+        log, where = self._logs[key], self._where[key]
+        if directory is None or where is directory or key in self.moves:
+            return
+        if self.offline or self.unreadable_dirs:
+            raise KafkaStorageError(
+                f"{topic}-{partition} is not moved while a log directory is offline:"
+                f" {', '.join(self.offline) or ', '.join(self.unreadable_dirs)}"
+            )
+        if log.topic_id is None:
+            raise KafkaStorageError(f"{topic}-{partition} has no topic id")
+        unique = self._new_uuid().hex
+        name = directory_names.future_name(topic, partition, unique)
+        metadata = self._metadata(key, directory, log.topic_id)
+        self._preferred.pop(key, None)
+        try:
+            self.moves.create(
+                key,
+                directory,
+                f"{directory.path}/{name}",
+                unique,
+                metadata._replace(moves=log.metadata.moves + 1),
+            )
+        except OSError as error:
+            self._directory_failed(directory, error)
+            raise KafkaStorageError(f"{directory.path}/{name} cannot be made: {error}") from error
+
+    def _directory(self, path: str) -> LogDir | None:
+        return next((each for each in self._directories if each.path == path), None)
+
+    def _copies_in(self, directory: LogDir) -> dict[TopicPartition, UnifiedLog]:
+        """Return the copies in *directory* that are about to replace logs in others."""
+        return {
+            move.key: move.log
+            for move in self.moves
+            if move.has_entries and move.target is directory and move.log is not None
+        }
+
+    def _may_replace(self, key: TopicPartition) -> bool:
+        return self._logs[key].missing_below is None and key not in self._settling
+
+    def _prepare_move(self, move: Move, _log: UnifiedLog, mark: int) -> Callable[[], None]:
+        self._before_new_log(move.target)
+        files = self._checkpointing.prepared(move.key, move.target, mark)
+        number = move.target.decide_checkpoints(files)
+        return partial(move.target.write_checkpoints, number, files)
+
+    def _remove_copy(self, move: Move) -> None:
+        path = f"{move.target.path}/{directory_names.delete_name(*move.key, self._new_uuid().hex)}"
+        try:
+            self._disk.rename(move.path, path)
+        except OSError as error:
+            self._directory_failed(move.target, error)
+            return
+        due_ms = self._now_ms() + self._config_of(move.key[0]).file_delete_delay_ms
+        self._pending_deletes.append(PendingDelete(due_ms, move.target, (path,), True))
+
+    def _replace_with_copy(self, move: Move, log: UnifiedLog) -> None:
+        """Put the copy of a log in its place, if it is equal: two renames in one turn. Raise KafkaStorageError."""
+        key, target = move.key, move.target
+        current, source = self._logs[key], self._where[key]
+        if (log.log_start_offset, log.log_end_offset) != (
+            current.log_start_offset,
+            current.log_end_offset,
+        ):
+            return
+        name = directory_names.directory_name(*key)
+        self._check_vacant(key, [target])
+        self._before_new_log(target)
+        log.take_over(current)
+        former = f"{source.path}/{name}.{move.unique}{directory_names.DELETE_SUFFIX}"
+        current.close(clean=False)
+        # In this order a killed process leaves one log of that name: the start completes the second rename.
+        try:
+            self._disk.rename(current.directory, former)
+        except OSError as error:
+            self._directory_failed(source, error)
+            raise KafkaStorageError(f"{current.directory} cannot be renamed: {error}") from error
+        current.moved_to(former)
+        self._flushing.forget(key)
+        self.histories.moved(key, source.path)
+        self.moves.finished(move)
+        source.logs -= 1
+        self._adopt(key, log, target)
+        try:
+            self._disk.rename(move.path, f"{target.path}/{name}")
+        except OSError as error:
+            self._directory_failed(target, error)
+            raise KafkaStorageError(f"{move.path} cannot be renamed: {error}") from error
+        log.moved_to(f"{target.path}/{name}")
+        self._settling[key] = source, target
+        log.hold_unflushed()
+        self._on_move(key, target.path, None)
+        delay_ms = log.config.file_delete_delay_ms
+
+        def target_synced(error: BaseException | None) -> None:
+            if error is None:
+                self._in_pool(source, source.sync_names, source_synced)
+
+        def source_synced(error: BaseException | None) -> None:
+            self._settling.pop(key, None)
+            if error is None:
+                due_ms = self._now_ms() + delay_ms
+                self._pending_deletes.append(PendingDelete(due_ms, source, (former,), True))
+
+        self._in_pool(target, target.sync_names, target_synced)
+
+    def _settle(self, key: TopicPartition) -> None:
+        """Sync the new names of a log that has just moved, before its directory is renamed again."""
+        for directory in self._settling.pop(key, ()):
+            if directory.failure is None:
+                try:
+                    directory.sync_names()
+                except OSError as error:
+                    self._directory_failed(directory, error)
 
     # What is done to many
 
@@ -610,6 +863,7 @@ class LogManager:
             return
         directory.failure = str(error)
         mine = [key for key, where in self._where.items() if where is directory]
+        self.moves.directory_failed(directory, mine)
         for key in mine:
             self._logs.pop(key).close(clean=False)
             del self._where[key]
@@ -629,6 +883,10 @@ class LogManager:
         if self._cleaner is not None:
             self._cleaner.stop()
             self._cleaner.close()
+        self.moves.stop()
+        if self._move_executor is not None:
+            self._move_executor.shutdown(wait=True)
+        self.moves.close()
         clean = True
         for directory in self._directories:
             if directory.failure is not None:
@@ -656,3 +914,14 @@ class LogManager:
     def release(self) -> None:
         """Unlock the directories and write nothing (a crash, or a start that failed)."""
         self._log_dirs.release()
+
+
+def _rename(directory: LogDir, name: str = "", other: str = "") -> None:
+    """Rename in a directory, if a name is given, and sync its names, at the start. An error takes it offline."""
+    try:
+        if name:
+            directory.rename(name, other)
+        elif directory.failure is None:
+            directory.sync_names()
+    except OSError as error:
+        directory.failure = str(error)

@@ -24,6 +24,8 @@ class PartitionMetadata(NamedTuple):
     partition: int | None = None
     directory_id: str | None = None
     """directory.id of the log directory in which the log was made, or followed a leader last."""
+    moves: int = 0
+    """How often the log was moved between the broker's log directories."""
 
 
 def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
@@ -34,6 +36,8 @@ def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
         lines.append(f"partition: {metadata.partition}")
     if metadata.directory_id is not None:
         lines.append(f"directory_id: {metadata.directory_id}")
+    if metadata.moves:
+        lines.append(f"moves: {metadata.moves}")
     return "\n".join(lines).encode("utf-8")
 
 
@@ -51,8 +55,9 @@ def decode_partition_metadata(content: bytes) -> PartitionMetadata:
         found = {key.strip(): value.strip() for key, _, value in rows}
         version, topic_id = int(found["version"]), decode_uuid(found["topic_id"])
         partition = int(found["partition"]) if "partition" in found else None
+        moves = int(found.get("moves", 0))
     except (KeyError, ValueError, UnicodeDecodeError) as error:
         raise CorruptMessage(f"not a partition.metadata: {error!r}") from error
     if version != 0:
         raise CorruptMessage(f"version {version} is not known")
-    return PartitionMetadata(topic_id, partition, found.get("directory_id"))
+    return PartitionMetadata(topic_id, partition, found.get("directory_id"), moves)

@@ -290,7 +290,25 @@ class ProducerStateManager:
 
     def moved_to(self, directory: str) -> None:
         """Follow the rename of the directory."""
+        former = self.directory
+        self._unsynced = [directory + path.removeprefix(former) for path in self._unsynced]
         self.directory = self.snapshots.directory = directory
+
+    def take_over(
+        self, former: ProducerStateManager, end_offset: int, segments: Sequence[LogSegment]
+    ) -> None:
+        """Know what *former* knows, of a log with the same records up to *end_offset*, the log end of both.
+
+        A copy remembers less: nothing of producers with deleted records, and nothing of what a mirror copied.
+        """
+        self.states, self.transactions = former.states, former.transactions
+        self.markers = former.markers
+        if former.copied:
+            self.copied = CopiedOffsets(list(former.copied.ranges))
+            self._write_copied()
+            self.snapshots.drop_behind(-1)  # they have the producers of copied batches
+        if self.states or self.transactions.ongoing or self.snapshots.offsets:
+            self.write_snapshot(end_offset, segments)
 
     # Finding
 

@@ -20,6 +20,7 @@ unlink) that run in a pool; their results come back to the owner. `open` runs in
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -28,7 +29,7 @@ from uuid import UUID
 from kbroker.config.log import LogConfig
 from kbroker.log import retention, timestamps
 from kbroker.log.core.cleaned_transactions import AbortedTransaction
-from kbroker.log.disk import OS_DISK, Buffer, Disk, replace_file, write_all
+from kbroker.log.disk import OS_DISK, Buffer, Disk, replace_file, sync_file, write_all
 from kbroker.log.flush_state import FlushState
 from kbroker.log.flush_work import FlushWork
 from kbroker.log.leader_epoch_cache import LeaderEpochCache
@@ -229,6 +230,14 @@ class UnifiedLog:
         replace_file(self._disk, path, encode_partition_metadata(metadata), durable=False)
         self.metadata = metadata
         self.flush_state.metadata_written()
+
+    def sync_identity(self) -> None:
+        """Sync partition.metadata and the names on the way to it. Slow: for a pool. Raise OSError."""
+        directory = self.directory
+        with suppress(FileNotFoundError):  # the partition was deleted
+            sync_file(self._disk, f"{directory}/{PARTITION_METADATA}")
+            self._disk.sync_dir(directory)
+        self._disk.sync_dir(os.path.dirname(directory))
 
     # Callbacks
 
@@ -832,8 +841,25 @@ class UnifiedLog:
         return self.start_flush()
 
     def moved_to(self, directory: str) -> None:
-        """Handle the rename of the directory (a partition that is being deleted)."""
+        """Handle the rename of the directory: the partition is being deleted, or a copy replaces the current log."""
         self.directory = directory
         self.flush_state.moved_to(directory)
         self.producers.moved_to(directory)
         self.segments.moved_to(directory)
+
+    # A copy of another log of the partition (`log_moves`)
+
+    def take_epochs(self, former: UnifiedLog) -> None:
+        """Have the leader epochs of *former*, of which this log is a copy, as far as it goes."""
+        self.leader_epochs.take_over(former.leader_epochs.entries)
+        self.leader_epochs.truncate_from_end(self.log_end_offset)
+
+    def take_over(self, former: UnifiedLog) -> None:
+        """Have what *former* knows beside its records: this log has the same ones. Raise KafkaStorageError."""
+        self.leader_epochs.take_over(former.leader_epochs.entries)
+        try:
+            self.producers.take_over(former.producers, self.log_end_offset, self.segments)
+        except OSError as error:
+            raise self._fence(error) from error
+        self.config = former.config
+        self.lacks_until_in_sync = former.lacks_until_in_sync

@@ -23,7 +23,7 @@ from kbroker.log.log_manager import LogManager
 log = Logger()
 
 LOOK_SECONDS = 1.0
-"""Interval of the checks of flush.messages, flush.ms and pending deletions."""
+"""Interval of the checks of flush.messages, flush.ms, pending deletions and moves that wait."""
 
 SOON_SECONDS = 0.1
 """The delay before a log start offset that a client moved is checkpointed."""
@@ -36,7 +36,8 @@ class LogSchedule:
     """The timers over all logs.
 
     *high_watermark* gives a partition's, None where it is not hosted. *log_start_advanced* receives the partitions
-    where retention dropped segments.
+    where retention dropped segments. *mark_of_movable* gives the high watermark of a partition, None while its log is
+    not to be moved to another directory.
     """
 
     def __init__(
@@ -46,12 +47,14 @@ class LogSchedule:
         log_manager: LogManager,
         high_watermark: Callable[[TopicPartition], int | None],
         log_start_advanced: Callable[[TopicPartition], None],
+        mark_of_movable: Callable[[TopicPartition], int | None],
     ) -> None:
         self._reactor = reactor
         self._config = config
         self._log_manager = log_manager
         self._high_watermark = high_watermark
         self._log_start_advanced = log_start_advanced
+        self._mark_of_movable = mark_of_movable
         self._timers: set[Any] = set()
         self._checkpoint_due = False
         self._compaction_timer: Any = None
@@ -61,7 +64,7 @@ class LogSchedule:
         config = self._config
         self._every(config.log_retention_check_interval_ms / 1000, self._retain)
         self._every(LOOK_SECONDS, self._log_manager.flush_due)
-        self._every(LOOK_SECONDS, self._log_manager.remove_due)
+        self._every(LOOK_SECONDS, self._go_on)
         self._every(checkpoint_interval_ms(config) / 1000, self._checkpoint)
         self._every(config.producer_id_expiration_check_interval_ms / 1000, self._expire_producers)
         self._compact_later()
@@ -116,6 +119,10 @@ class LogSchedule:
     def _compact_later(self) -> None:
         seconds = max(self._config.log_cleaner_backoff_ms / 1000, SHORTEST_BACKOFF_SECONDS)
         self._compaction_timer = self._after(seconds, self._compact, self._compact_later)
+
+    def _go_on(self) -> None:
+        self._log_manager.remove_due()
+        self._log_manager.moves.go_on(self._mark_of_movable)
 
     def _compact(self) -> None:
         self._log_manager.compact(self._high_watermark, self._in_turns)

@@ -33,6 +33,7 @@ from twisted.logger import Logger
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig, LogConfig
 from kbroker.log.log_manager import LogManager
+from kbroker.log.log_moves import OnMove
 from kbroker.metadata.epoch_fences import ControllerFence, Registration
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.replica.become_leader_or_follower import ReplicaStateChanges
@@ -82,6 +83,7 @@ class NewLogManager(Protocol):
         *,
         on_failure: Callable[[str, Exception, list[TopicPartition]], None],
         on_flush: Callable[[TopicPartition], None],
+        on_move: OnMove,
     ) -> LogManager:
         """Return a log manager with these listeners."""
 
@@ -119,7 +121,7 @@ class ReplicaManager:
         self.broker_id = broker_id
         self.registration = registration
         self.log_manager = log_manager = new_log_manager(
-            on_failure=self.log_dir_failed, on_flush=self.log_flushed
+            on_failure=self.log_dir_failed, on_flush=self.log_flushed, on_move=self.log_moved
         )
         self.quotas = quotas
         self.now_ms = now_ms
@@ -171,7 +173,12 @@ class ReplicaManager:
             registered=self.registered,
         )
         self.log_schedule = LogSchedule(
-            reactor, config, log_manager, self.high_watermark, self._log_start_advanced
+            reactor,
+            config,
+            log_manager,
+            self.high_watermark,
+            self._log_start_advanced,
+            self._mark_of_movable,
         )
         self._isr_expiration = IsrExpiration(reactor, self.registry, lag_time_max)
 
@@ -226,6 +233,7 @@ class ReplicaManager:
         self.state_changes.close()
         self.log_schedule.stop()
         self.log_manager.stop_compaction()
+        self.log_manager.moves.stop()
         high_watermarks = self.log_schedule.high_watermarks()
         self.registry.clear()
 
@@ -270,6 +278,43 @@ class ReplicaManager:
         partition = self.registry.partitions.get(key)
         if partition is not None:
             partition.log_flushed()
+
+    # -- moves to other log directories (KIP-113) ----------------------------------------------
+
+    def alter_replica_log_dir(self, topic: str, partition: int, path: str) -> None:
+        """Begin to move a replica to the log directory at *path*; a replica that has no log yet begins there.
+
+        Raise NotLeaderOrFollower or UnknownTopicOrPartition where it has no log, KafkaStorageError, LogDirNotFound,
+        InvalidTopicException.
+        """
+        hosted = self.registry.partitions.get((topic, partition))
+        if hosted is not None and hosted.offline is not None:
+            raise KafkaStorageError(f"{hosted} is offline: {hosted.offline}")
+        self.log_manager.prefer(topic, partition, path)
+        hosted = self.partition(topic, partition)
+        if hosted.log is None:
+            raise NotLeaderOrFollower(f"{hosted} has no log here")
+        self.log_manager.move(topic, partition, path)
+
+    def _mark_of_movable(self, key: TopicPartition) -> int | None:
+        """Return the high watermark of a partition with a role and a log; None while its log is not to be moved."""
+        partition = self.registry.partitions.get(key)
+        if partition is None or partition.log is None or partition.log.topic_id is None:
+            return None
+        return partition.high_watermark if partition.topic_id == partition.log.topic_id else None
+
+    def log_moved(self, key: TopicPartition, path: str, error: Exception | None) -> None:
+        """Handle the end of a move: the log is in the directory at *path* now, or was not moved there by *error*."""
+        topic, number = key
+        if error is not None:
+            log.error("{topic}-{number} is not moved to {path}: {error}",
+                      topic=topic, number=number, path=path, error=error)  # fmt: skip
+            return
+        log.info("{topic}-{number} is in {path} now", topic=topic, number=number, path=path)
+        partition = self.registry.partitions.get(key)
+        if partition is not None and partition.log is not None:
+            partition.log = self.log_manager.get(*key)
+            partition.log_flushed()  # what the copy has on the disk may be more
 
     # -- look-ups ------------------------------------------------------------------------------
 
@@ -383,7 +428,8 @@ class ReplicaManager:
                 partition.abort_copied_transactions(is_promoted_now=key in promoted)
 
     def throttle(self, config: BrokerConfig) -> None:
-        """Apply the broker's replication rates."""
+        """Apply the broker's replication rates, and that of moves between log directories."""
+        self.log_manager.moves.limit(config.replica_alter_log_dirs_io_max_bytes_per_second)
         self.quotas.limit(
             leader=config.leader_replication_throttled_rate,
             follower=config.follower_replication_throttled_rate,

@@ -28,7 +28,9 @@ def started(clock: Clock, path: Path, **settings: str) -> tuple[CompactingBroker
     broker = CompactingBroker(path / "a")
     broker.start()
     given = config(**settings)
-    schedule = LogSchedule(clock, given, broker.dirs, lambda _key: 8, lambda _key: None)
+    schedule = LogSchedule(
+        clock, given, broker.dirs, lambda _key: 8, lambda _key: None, lambda _key: None
+    )
     schedule.reconfigure(given)
     schedule.start()
     return broker, schedule
