@@ -18,7 +18,7 @@ from kclient.admin.elections import ElectionType
 from kclient.admin.groups import GroupDescription, GroupListing
 from kclient.admin.health import Health
 from kclient.admin.health_check import describe_health
-from kclient.admin.log_dirs import LogDirs, describe_log_dirs
+from kclient.admin.log_dirs import LogDirMoves, LogDirs, alter_replica_log_dirs, describe_log_dirs
 from kclient.admin.quotas import EVERYONE, QuotaEntity
 from kclient.admin.reassignment_plan import Reassignment
 from kclient.admin.records import delete_records
@@ -128,6 +128,17 @@ class AdminClient:
             self.cluster, brokers, tps=tps, timeout=self._time(timeout)
         )
         return raise_or_return(answers, raise_errors)
+
+    @deferring
+    async def alter_replica_log_dirs(
+        self, moves: LogDirMoves, *, timeout: float | None = None
+    ) -> dict[int, dict[TopicPartition, KafkaError | None] | KafkaError]:
+        """Move replicas between the log directories of their brokers (KIP-113): {broker: {partition: path}}.
+
+        Return the error of each replica, or of the broker. None: the move has begun; `describe_log_dirs` shows its
+        progress. A replica that does not exist yet has ReplicaNotAvailable, and begins in that directory.
+        """
+        return await alter_replica_log_dirs(self.cluster, moves, timeout=self._time(timeout))
 
     @deferring
     async def list_topics(self, *, internal: bool = False) -> list[str]:

@@ -11,6 +11,11 @@ from kclient.net.cluster import Cluster
 from kclient.net.group_offsets import by_topic
 from kclient.net.waiting import settled_by
 from kclient.types import TopicPartition
+from kclient.wire.schema.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from kclient.wire.schema.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
@@ -76,6 +81,46 @@ async def describe_log_dirs(
         return await cluster.retrying(attempt, timeout=timeout, what=what)
 
     return await settled_by(brokers, one)
+
+
+LogDirMoves = Mapping[int, Mapping[TopicPartition, str]]
+"""By broker: the path of a log directory for each of its replicas."""
+
+
+async def alter_replica_log_dirs(
+    cluster: Cluster, moves: LogDirMoves, *, timeout: float
+) -> dict[int, dict[TopicPartition, KafkaError | None] | KafkaError]:
+    """Ask each broker of *moves* to move its replicas; return the errors of the replicas, or that of the broker."""
+
+    async def one(node: int) -> dict[TopicPartition, KafkaError | None]:
+        paths: dict[str, list[TopicPartition]] = {}
+        for tp, path in moves[node].items():
+            paths.setdefault(path, []).append(tp)
+        request = AlterReplicaLogDirsRequest(
+            [
+                AlterReplicaLogDir(
+                    path, [AlterReplicaLogDirTopic(*each) for each in by_topic(tps).items()]
+                )
+                for path, tps in paths.items()
+            ]
+        )
+
+        async def attempt() -> dict[TopicPartition, KafkaError | None]:
+            response = await cluster.request(node, ApiKey.ALTER_REPLICA_LOG_DIRS, request)
+            return {
+                TopicPartition(topic.topic_name, each.partition_index): error_of(
+                    each.error_code, f"{topic.topic_name}-{each.partition_index} on broker {node}"
+                )
+                if each.error_code
+                else None
+                for topic in response.results
+                for each in topic.partitions
+            }
+
+        what = f"moves between log directories of broker {node}"
+        return await cluster.retrying(attempt, timeout=timeout, what=what)
+
+    return await settled_by(moves, one)
 
 
 def _log_dir(node: int, found: DescribeLogDirsResult) -> LogDir:

@@ -13,7 +13,7 @@ from kclient.admin.configs import ConfigDescription, ConfigResource
 from kclient.admin.elections import ElectionType
 from kclient.admin.groups import GroupDescription, GroupListing
 from kclient.admin.health import Health
-from kclient.admin.log_dirs import LogDirs
+from kclient.admin.log_dirs import LogDirMoves, LogDirs
 from kclient.admin.quotas import EVERYONE, QuotaEntity
 from kclient.admin.reassignment_plan import Reassignment
 from kclient.admin.topics import CreatedTopic, TopicsToCreate
@@ -93,6 +93,16 @@ class AdminClient:
                 brokers, tps, timeout=timeout, raise_errors=raise_errors
             )
         )
+
+    def alter_replica_log_dirs(
+        self, moves: LogDirMoves, *, timeout: float | None = None
+    ) -> dict[int, dict[TopicPartition, KafkaError | None] | KafkaError]:
+        """Move replicas between the log directories of their brokers (KIP-113): {broker: {partition: path}}.
+
+        Return the error of each replica, or of the broker. None: the move has begun; `describe_log_dirs` shows its
+        progress. A replica that does not exist yet has ReplicaNotAvailable, and begins in that directory.
+        """
+        return self._run(lambda: self._core.alter_replica_log_dirs(moves, timeout=timeout))
 
     def list_topics(self, *, internal: bool = False) -> list[str]:
         """Return the names of all topics, sorted."""
