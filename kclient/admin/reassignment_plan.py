@@ -4,6 +4,8 @@ The files are those of kafka-reassign-partitions:
 
     {"version": 1, "topics": [{"topic": "t"}]}                                                topics to move
     {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}        target replicas
+
+A partition may have "log_dirs": the path of a log directory, or "any", for each of its replicas (KIP-113).
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ ANY_LOG_DIR = "any"
 
 LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"
-BROKER_THROTTLES = (LEADER_RATE, FOLLOWER_RATE, "replica.alter.log.dirs.io.max.bytes.per.second")
+LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+BROKER_THROTTLES = (LEADER_RATE, FOLLOWER_RATE, LOG_DIRS_RATE)
 LEADER_REPLICAS = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
 TOPIC_THROTTLES = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
@@ -78,6 +81,17 @@ def read_plan(text: str) -> dict[TopicPartition, tuple[int, ...]]:
     if not plan:
         raise PlanError("there are no partitions to reassign")
     return plan
+
+
+def read_log_dirs(text: str) -> dict[int, dict[TopicPartition, str]]:
+    """Return the log directories in a file that `read_plan` accepts: by broker, the paths for its replicas."""
+    paths: dict[int, dict[TopicPartition, str]] = {}
+    for entry in _entries(text, "partitions"):
+        tp = TopicPartition(entry["topic"], entry["partition"])
+        for broker, path in zip(entry["replicas"], entry.get("log_dirs", ()), strict=False):
+            if path != ANY_LOG_DIR:
+                paths.setdefault(broker, {})[tp] = path
+    return paths
 
 
 def plan_as_json(plan: Plan) -> str:
@@ -149,11 +163,11 @@ def _check_log_dirs(
         raise PlanError(
             f"{place}: {tp} has {len(replicas)} replicas, but {len(log_dirs)} log directories"
         )
-    if set(log_dirs) != {ANY_LOG_DIR}:
-        raise PlanError(
-            f"{place}: replicas of {tp} cannot be moved to a given log directory, only to "
-            f'"{ANY_LOG_DIR}"'
-        )
+    for path in log_dirs:
+        if path != ANY_LOG_DIR and not path.startswith("/"):
+            raise PlanError(
+                f'{place}: the log directory {path!r} of {tp} is neither an absolute path nor "{ANY_LOG_DIR}"'
+            )
 
 
 # --- validation

@@ -18,6 +18,7 @@ from kclient.cli.context import FAILED, UNHEALTHY, Settings, admin_client, run
 from kclient.cli.help import Group
 from kclient.cli.names import TOPIC
 from kclient.cli.output import show
+from kclient.cli.reassign_log_dirs import progress_of_moves, start_moves, throttle_copies
 from kclient.cli.reassign_progress import copied_bytes, progress_line
 from kclient.cli.reassign_throttles import throttle_moves, unthrottle
 from kclient.types import TopicPartition
@@ -60,6 +61,12 @@ def _read(path: str, parse: Callable[[str], T]) -> T:
         raise click.UsageError(f"{path}: {problem}") from None
     except plans.PlanError as problem:
         raise click.UsageError(f"{path}: {problem}") from None
+
+
+def _plan_and_log_dirs(
+    text: str,
+) -> tuple[dict[TopicPartition, tuple[int, ...]], dict[int, dict[TopicPartition, str]]]:
+    return plans.read_plan(text), plans.read_log_dirs(text)
 
 
 async def _assignments(admin: Any, topics: set[str]) -> dict[TopicPartition, tuple[int, ...]]:
@@ -198,15 +205,30 @@ def _show_proposal(settings: Settings, current: plans.Plan, proposed: plans.Plan
     "--throttle", type=click.IntRange(1), metavar="BYTES", help="Bytes per second between brokers."
 )
 @click.option(
+    "--replica-alter-log-dirs-throttle",
+    "copy_throttle",
+    type=click.IntRange(1),
+    metavar="BYTES",
+    help="Bytes per second that a broker copies between its log directories.",
+)
+@click.option(
     "--additional", is_flag=True, help="Add to active reassignments, or change the throttle."
 )
 @click.option("-d", "--dry-run", is_flag=True, help="Check the plan, change nothing.")
 @with_settings
 def execute(
-    settings: Settings, path: str, throttle: int | None, additional: bool, dry_run: bool
+    settings: Settings,
+    path: str,
+    throttle: int | None,
+    copy_throttle: int | None,
+    additional: bool,
+    dry_run: bool,
 ) -> None:
-    """Start to move partitions. The whole plan is checked before anything is changed."""
-    plan, report = _read(path, plans.read_plan), _message_printer(settings)
+    """Start to move partitions, and replicas to the log directories of the plan.
+
+    The whole plan is checked before anything is changed.
+    """
+    (plan, log_dirs), report = _read(path, _plan_and_log_dirs), _message_printer(settings)
 
     async def main(reactor: Any) -> int:
         async with admin_client(settings, reactor) as admin:
@@ -230,6 +252,10 @@ def execute(
                     throttles = plans.throttles_of(plan, current, under_way)
                     await throttle_moves(admin, throttles, throttle, report)
                 answers = await admin.alter_partition_reassignments(plan, raise_errors=False)
+                if log_dirs and not any(answers.values()):
+                    if copy_throttle is not None:
+                        await throttle_copies(admin, log_dirs, copy_throttle, report)
+                    await start_moves(reactor, admin, log_dirs, report)
         if settings.format != "text":
             rows = _rows(answers)
             row = {"current": json.loads(rollback), "partitions": rows}
@@ -288,9 +314,9 @@ def _report_results(
 def verify(settings: Settings, path: str, preserve: bool) -> None:
     """Show the progress of a plan; remove its throttles when no reassignment is active any more.
 
-    Exit code 4 until the replicas are as planned.
+    Exit code 4 until the replicas are as planned, and in the log directories of the plan.
     """
-    plan, report = _read(path, plans.read_plan), _message_printer(settings)
+    (plan, log_dirs), report = _read(path, _plan_and_log_dirs), _message_printer(settings)
 
     async def main(reactor: Any) -> int:
         async with admin_client(settings, reactor) as admin:
@@ -299,10 +325,13 @@ def verify(settings: Settings, path: str, preserve: bool) -> None:
             progress = plans.progress_of(plan, current, under_way)
             moving = {each.tp: under_way[each.tp] for each in progress if each.under_way}
             copied = await copied_bytes(admin, moving) if moving else {}
+            moves = await progress_of_moves(admin, log_dirs)
             if settings.format == "text":
                 click.echo("Status of partition reassignment:")
                 for each in progress:
                     click.echo(str(each))
+                for move in moves:
+                    click.echo(str(move))
                 click.echo("")
             else:
                 rows = [
@@ -313,6 +342,15 @@ def verify(settings: Settings, path: str, preserve: bool) -> None:
                         "target_replicas": list(each.wanted),
                         "bytes_copied": copied[each.tp].done if each.tp in copied else None,
                         "bytes_to_copy": copied[each.tp].total if each.tp in copied else None,
+                        "log_dirs": {
+                            str(move.broker): {
+                                "current": move.current,
+                                "future": move.future,
+                                "target": move.wanted,
+                            }
+                            for move in moves
+                            if move.tp == each.tp
+                        },
                     }
                     for each in progress
                 ]
@@ -323,9 +361,10 @@ def verify(settings: Settings, path: str, preserve: bool) -> None:
                 )
             if moving:
                 settings.note(progress_line(copied))
-            if not under_way and not preserve:
+            if not under_way and not preserve and not any(move.is_active for move in moves):
                 await unthrottle(admin, {tp.topic for tp in current}, report)
-        return 0 if all(each.is_done for each in progress) else UNHEALTHY
+        is_done = all(each.is_done for each in progress) and all(move.is_done for move in moves)
+        return 0 if is_done else UNHEALTHY
 
     run(main)
 

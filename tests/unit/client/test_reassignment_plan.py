@@ -19,6 +19,7 @@ from kclient.admin.reassignment_plan import (
     plan_as_json,
     progress_of,
     propose,
+    read_log_dirs,
     read_plan,
     read_topics,
     throttles_of,
@@ -85,12 +86,20 @@ def test_what_may_be_left_out_is():
         (plan_of(entry(replicas=[1, 2, 1])), "the replicas of t-0: 1 more than once"),
         (plan_of(entry(), entry(replicas=[3])), "partitions: t-0 more than once"),
         (plan_of(entry(log_dirs=["any"])), "2 replicas, but 1 log"),
-        (plan_of(entry(log_dirs=["any", "/data"])), "to a given log directory"),
+        (plan_of(entry(log_dirs=["any", "data"])), "'data' of t-0 is neither an absolute path nor"),
     ],
 )  # fmt: skip
 def test_a_file_that_makes_no_sense_is_refused_by_place(text, words):
     with pytest.raises(PlanError, match=words):
         read_plan(text)
+
+
+def test_log_directories_are_read_by_broker():
+    text = plan_of(
+        entry(log_dirs=["/a", "any"]), entry(partition=1, log_dirs=["/b", "/c"]), entry("u")
+    )
+    assert read_plan(text).keys() == {T0, T1, TopicPartition("u", 0)}
+    assert read_log_dirs(text) == {1: {T0: "/a", T1: "/b"}, 2: {T1: "/c"}}
 
 
 def test_topics_to_move_are_read():
