@@ -33,7 +33,8 @@ _names = count(1)
 
 @pytest.fixture(scope="module")
 def cluster(module_clusters: MakeCluster) -> Cluster:
-    return module_clusters(
+    """Three brokers; broker 3 has two log directories."""
+    cluster = module_clusters(
         3,
         {
             "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
@@ -41,8 +42,14 @@ def cluster(module_clusters: MakeCluster) -> Cluster:
             "zookeeper.session.timeout.ms": "30000",
             "replica.lag.time.max.ms": "60000",
         },
-        racks=RACKS,
+        start=False,
     )
+    home = cluster[3].home
+    for broker_id, rack in RACKS.items():
+        two = {"log_dirs": f"{home / 'one'},{home / 'two'}"} if broker_id == 3 else {}
+        cluster.start(broker_id, wait=False, broker_rack=rack, **two)
+    cluster.wait_ready()
+    return cluster
 
 
 def tool_command(tool: str, *words: str) -> list[str]:
@@ -150,6 +157,17 @@ def test_producers_are_described(cluster: Cluster) -> None:
     assert row[0] in of_follower
 
 
+def directory_of(cluster: Cluster, topic: str) -> str:
+    """Return the log directory of broker 3 that has the replica of partition 0, as kafka-log-dirs prints it."""
+    output = run(
+        cluster, "LogDirsCommand", "--describe", "--broker-list", "3", "--topic-list", topic
+    )
+    (broker,) = json.loads(output.splitlines()[-1])["brokers"]
+    (found,) = [each for each in broker["logDirs"] if each["partitions"]]
+    assert [each["isFuture"] for each in found["partitions"]] == [False]
+    return Path(found["logDir"]).name
+
+
 def test_partitions_are_moved(cluster: Cluster, tmp_path: Path) -> None:
     name, topics, plan = topic_on(cluster, [1], records=10), tmp_path / "topics", tmp_path / "plan"
     topics.write_text(json.dumps({"version": 1, "topics": [{"topic": name}]}))
@@ -171,6 +189,22 @@ def test_partitions_are_moved(cluster: Cluster, tmp_path: Path) -> None:
         60,
     )
     assert Observer(cluster).placement(name).leader == 3
+    other = cluster[3].home / ("two" if directory_of(cluster, name) == "one" else "one")
+    moved = json.loads(plan.read_text())
+    moved["partitions"][0]["log_dirs"] = [str(other)]
+    plan.write_text(json.dumps(moved))
+    limit = ("--replica-alter-log-dirs-throttle", "50000000")
+    output = run(cluster, tool, "--execute", *file, *limit)
+    assert f"Successfully started moving log directory to {other} for replica {name}-0" in output
+    eventually(
+        "the move within broker 3 to end",
+        lambda: (
+            f"Reassignment of replica {name}-0-3 completed successfully."
+            in run(cluster, tool, "--verify", *file)
+        ),
+        60,
+    )
+    assert directory_of(cluster, name) == other.name
 
 
 def test_replicas_are_compared(cluster: Cluster) -> None:
