@@ -223,10 +223,13 @@ class LogManager:
                 continue
             found = {}
             for path in those:
-                owner = directories[path].read_identity()
-                directory_id = owner.directory_id if owner is not None else None
-                found[path] = FoundTwice(directories[path].read_partition(name), directory_id)
-            kept = newest(key, found)
+                try:
+                    owner = directories[path].read_identity()
+                    directory_id = owner.directory_id if owner is not None else None
+                    found[path] = FoundTwice(directories[path].read_partition(name), directory_id)
+                except OSError as error:
+                    directories[path].failure = str(error)
+            kept = newest(key, found) if len(found) == len(those) else None
             for path in those if kept is not None else ():
                 if path != kept:
                     aside = directory_names.stray_name(*key, self._new_uuid().hex)

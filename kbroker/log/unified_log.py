@@ -861,5 +861,7 @@ class UnifiedLog:
             self.producers.take_over(former.producers, self.log_end_offset, self.segments)
         except OSError as error:
             raise self._fence(error) from error
+        # Until the new name is synced a power loss may bring the former log back, with what is synced there.
+        self.flush_state.recovery_point = min(self.recovery_point, former.recovery_point)
         self.config = former.config
         self.lacks_until_in_sync = former.lacks_until_in_sync

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -10,13 +12,14 @@ from uuid import UUID
 import pytest
 
 from kbroker.common.log_dir_integrity import broker_epochs
+from kbroker.log.disk import OsDisk
 from kbroker.log.log_manager import LogManager
 from kbroker.log.partition_metadata_file import decode_partition_metadata
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate
 from kclient.wire.errors import InvalidTopicException, KafkaStorageError, LogDirNotFound
 from tests.kit.inline_cleaner import CompactingBroker, filled
-from tests.kit.log_managers import ID, Broker, Brokers, Unreadable
+from tests.kit.log_managers import ID, Broker, Brokers, Pool, Unreadable
 from tests.kit.logs import FaultyDisk, append, batch_of, config, held_batches, records
 
 KEY = ("t", 0)
@@ -235,6 +238,18 @@ def test_what_was_synced_is_synced_in_the_copy(brokers: Brokers, tmp_path: Path)
     assert found.recovery_point == 10
 
 
+def test_a_record_that_waits_for_a_sync_waits_for_that_of_the_new_name(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    """The copy is synced first, but a power loss may bring back the former log, which is not."""
+    new_manager = partial(LogManager, move_executor=Pool())
+    broker = brokers("a", "b", holds=True, new_manager=new_manager, flush_messages=1)
+    log = completed(begun(broker, tmp_path), tmp_path / "b")
+    assert log.held_at == 0
+    broker.pool.run()
+    assert (log.held_at, log.recovery_point) == (None, 10)
+
+
 def test_a_log_that_is_deleted_takes_its_copy_along(brokers: Brokers, tmp_path: Path) -> None:
     dirs = begun(brokers("a", "b", holds=True), tmp_path)
     dirs.delete(*KEY)
@@ -415,6 +430,26 @@ def test_a_log_that_a_power_loss_brought_back_beside_its_successor_is_kept_as_st
     assert dirs.directory_of(*KEY) == str(tmp_path / "b")
     assert names(tmp_path) == {"a": ["t-0.-stray"], "b": ["t-0"]}
     assert "is kept" in str(dirs.notes)
+
+
+def test_an_identity_that_cannot_be_read_takes_its_directory_offline(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    half_done(brokers, tmp_path)
+    (future,) = (tmp_path / "b").glob("t-0*")
+    future.rename(tmp_path / "b" / "t-0")
+    (former,) = (tmp_path / "a").glob("t-0*")
+    former.rename(tmp_path / "a" / "t-0")
+
+    class Damaged(OsDisk):
+        def open(self, path: str, flags: int, mode: int = 0o666, /) -> int:  # type: ignore[override]
+            if path == str(tmp_path / "a" / "t-0" / "partition.metadata"):
+                raise OSError(errno.EIO, "I/O error")
+            return os.open(path, flags, mode)
+
+    dirs = brokers("a", "b", disk=Damaged()).start()
+    assert dirs.unreadable_dirs == [str(tmp_path / "a")]
+    assert dirs.directory_of(*KEY) == str(tmp_path / "b")
 
 
 def test_a_copy_without_evidence_never_becomes_the_log(brokers: Brokers, tmp_path: Path) -> None:
