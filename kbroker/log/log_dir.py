@@ -372,6 +372,7 @@ class LogDir:
                     name == offset_checkpoint_file.LOG_START_OFFSETS_COPY
                     and self._written.get(name) == offsets
                 ):
+                    self._last_write[name] = number  # an earlier one, late, must not replace it
                     continue
                 replace_file(
                     self._disk, f"{self.path}/{name}", offset_checkpoint_file.encode(offsets)

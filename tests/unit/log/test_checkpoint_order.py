@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.log.log_manager import LogManager
+from kbroker.log.offset_checkpoint_file import LOG_START_OFFSETS, LOG_START_OFFSETS_COPY
 from kbroker.log.unified_log import UnifiedLog
 from tests.kit.log_managers import ID, Brokers
 from tests.kit.logs import append, batch_of, records
@@ -162,3 +164,18 @@ def test_the_recovery_point_moves_when_the_flush_is_done(brokers: Brokers) -> No
     assert log.recovery_point == 0
     broker.pool.run()
     assert log.recovery_point == 1
+
+
+def test_a_late_write_of_log_start_offsets_replaces_neither_of_the_two_files(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    """Else they differ, and the next start does not accept them: deleted records would be back."""
+    directory = brokers().log_dirs.directories[0]
+    same = {LOG_START_OFFSETS: {("t", 0): 5}}
+    other: dict[str, dict[TopicPartition, int]] = {LOG_START_OFFSETS: {}}
+    directory.write_checkpoints(directory.decide_checkpoints(same), same)
+    late, last = directory.decide_checkpoints(other), directory.decide_checkpoints(same)
+    directory.write_checkpoints(last, same)
+    directory.write_checkpoints(late, other)
+    for name in (LOG_START_OFFSETS, LOG_START_OFFSETS_COPY):
+        assert (tmp_path / "a" / name).read_text() == "0\n1\nt 0 5\n"
