@@ -229,6 +229,10 @@ def execute(
     The whole plan is checked before anything is changed.
     """
     (plan, log_dirs), report = _read(path, _plan_and_log_dirs), _message_printer(settings)
+    if copy_throttle is not None and not log_dirs:
+        raise click.UsageError(
+            f"--replica-alter-log-dirs-throttle limits moves between log directories: {path} has no log_dirs but 'any'"
+        )
 
     async def main(reactor: Any) -> int:
         async with admin_client(settings, reactor) as admin:
@@ -247,8 +251,9 @@ def execute(
             if dry_run:
                 settings.note(f"Nothing was changed: {len(plan)} partitions would be reassigned.")
             else:
-                if throttle is not None:
+                if throttle is not None or copy_throttle is not None:
                     report(VERIFY_LATER)
+                if throttle is not None:
                     throttles = plans.throttles_of(plan, current, under_way)
                     await throttle_moves(admin, throttles, throttle, report)
                 answers = await admin.alter_partition_reassignments(plan, raise_errors=False)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
+from click.testing import CliRunner
 
 from kclient.admin.log_dir_moves import log_dir_progress
 from kclient.admin.log_dirs import LogDir, LogDirs, ReplicaInfo
+from kclient.cli.reassign import execute
 from kclient.types import TopicPartition
 from kclient.wire.errors import KafkaStorageError, RequestTimedOut
 
@@ -40,3 +45,13 @@ def test_the_progress_of_a_replica(found, text, is_done, is_active):
     (progress,) = log_dir_progress({1: {TP: "/b"}}, {1: found})
     assert text in str(progress)
     assert (progress.is_done, progress.is_active) == (is_done, is_active)
+
+
+def test_a_limit_of_moves_that_a_plan_does_not_have_is_refused(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    entry = {"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["any"]}
+    plan.write_text(json.dumps({"partitions": [entry]}))
+    limit = ["--replica-alter-log-dirs-throttle", "100"]
+    result = CliRunner().invoke(execute, ["-f", str(plan), *limit])
+    assert result.exit_code == 2
+    assert "has no log_dirs but 'any'" in result.output
