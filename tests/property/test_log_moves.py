@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from kbroker.log.log_manager import LogManager
 from kbroker.log.unified_log import UnifiedLog
 from tests.kit.dying_disk import Ended, EndingDisk
-from tests.kit.log_managers import ID, Broker
+from tests.kit.log_managers import ID, Broker, Pool
 from tests.kit.logs import append, records
 
 KEY = ("t", 0)
@@ -50,7 +51,14 @@ class World:
         self.synced_below = log.recovery_point
 
     def start(self) -> None:
-        self.broker = Broker(*map(Path, PATHS), disk=self.disk, holds=True, **self.settings)
+        self.copies = Pool(holds=True)  # as in a broker, moves have an executor of their own
+        self.broker = Broker(
+            *map(Path, PATHS),
+            disk=self.disk,
+            holds=True,
+            new_manager=partial(LogManager, move_executor=self.copies),
+            **self.settings,
+        )
         self.dirs: LogManager = self.broker.start()
         self.dirs.moves.chunk_bytes = 200
 
@@ -115,8 +123,9 @@ class World:
         self.dirs.moves.go_on(lambda _key: self.mark)
 
     def work(self) -> None:
-        if self.broker.pool.waiting:
-            self.broker.pool.waiting.pop(0)()
+        pools = [pool for pool in (self.broker.pool, self.copies) if pool.waiting]
+        if pools:
+            self.rng.choice(pools).waiting.pop(0)()
 
     def sweep(self) -> None:
         self.broker.now_ms += 30_000
@@ -163,6 +172,11 @@ class World:
         self.dirs.move(*KEY, target)
         for _ in range(30):
             self.go_on()
+            for _ in range(self.rng.randint(1, 12)):
+                self.work()
+        for _ in range(30):
+            self.go_on()
+            self.copies.run()
             self.broker.pool.run()
         assert self.where() == target, [each.path for each in self.dirs.moves]
 
