@@ -19,8 +19,9 @@ from kbroker.local.processes import start_bound_to_us
 from kbroker.local.zookeeper import free_ports
 from kbroker.log.claimed_log_dirs import ClaimedLogDirs
 from kbroker.log.log_manager import LogManager
+from kclient.log_files.dump import Dump, DumpOptions
 from kclient.wire.batches import parse
-from kclient.wire.records import ABORT
+from kclient.wire.records import ABORT, Record, encode_batch
 from tests.kit.apache_kafka import java, with_kafka
 from tests.kit.logs import append, batch_of, open_log, records
 from tests.kit.producer_batches import append_numbered
@@ -48,6 +49,14 @@ def dump(*arguments: str) -> str:
     return done.stdout
 
 
+def our_dump(files: str, options: DumpOptions) -> str:
+    """Return what `kclient log dump` prints."""
+    dump = Dump(options)
+    lines = [line for name in files.split(",") for line in dump.lines(Path(name))]
+    assert dump.findings() == []
+    return "".join(f"{line}\n" for line in lines)
+
+
 def test_dump_log_segments_reads_our_segment_and_finds_our_indexes_right(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", index_interval_bytes=200)
     for n in range(100):
@@ -55,6 +64,13 @@ def test_dump_log_segments_reads_our_segment_and_finds_our_indexes_right(tmp_pat
     for codec in (1, 2, 3, 4):
         batch = batch_of(2000, 2001, value=b"compressed", codec=codec)
         log.append_as_leader(batch, parse(batch), 3, 0)
+    unusual = [
+        Record(0, 5000, b"k", b"\xff", (("a", b"x"), ("a", None))),
+        Record(1, 5002, b"tombstone", None, ()),
+        Record(2, 5001, None, "größe".encode(), ()),
+    ]
+    batch = encode_batch(unusual)
+    log.append_as_leader(batch, parse(batch), 3, 0)
     log.close()
     files = ",".join(
         str(tmp_path / "t-0" / LOG) + suffix for suffix in (".log", ".index", ".timeindex")
@@ -63,7 +79,8 @@ def test_dump_log_segments_reads_our_segment_and_finds_our_indexes_right(tmp_pat
     batches = re.findall(
         r"^baseOffset: (\d+) .* partitionLeaderEpoch: (\d+) .* isvalid: true$", output, re.M
     )
-    assert [int(base) for base, _ in batches] == [2 * n for n in range(104)]
+    assert output == our_dump(files, DumpOptions(print_data=True))
+    assert [int(base) for base, _ in batches] == [2 * n for n in range(105)]
     assert {epoch for _, epoch in batches} == {"0", "1", "2", "3"}
     assert output.count("payload: value-") == 200
     assert output.count("payload: compressed") == 8
@@ -103,6 +120,7 @@ def test_dump_log_segments_reads_our_transactions(tmp_path: Path) -> None:
     files.append(f"{tmp_path / 't-0' / LOG}.log")
     assert len(files) == 3
     output = dump("--print-data-log", "--files", ",".join(files))
+    assert output == our_dump(",".join(files), DumpOptions(print_data=True))
     entry = "version: 0 producerId: 77 firstOffset: 0 lastOffset: 3 lastStableOffset: 1"
     assert entry in output
     assert re.search(
