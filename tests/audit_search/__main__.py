@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.audit_search import on_spark
 from tests.audit_search.kinds import KINDS, MEANWHILE
-from tests.audit_search.search import PAIRS, Outcome, outcome
+from tests.audit_search.search import PAIRS, Outcome, Tally, outcome
 
 PROGRESS_S = 30.0
 
@@ -72,14 +72,17 @@ def main() -> int:
     if given.spark:
         return _on_spark(given.seeds, chosen)
     began = printed = time.monotonic()
-    done, failed = 0, Counter[tuple[str, ...]]()
+    done, counted, total, failed = 0, 0, Tally(), Counter[tuple[str, ...]]()
     with contextlib.ExitStack() as stack:
         found: Iterable[Outcome] = map(outcome, _tasks(given.seeds, chosen))
         if given.jobs > 1:
             pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(given.jobs))
             found = pool.imap_unordered(outcome, _tasks(given.seeds, chosen), chunksize=8)
-        for seed, kinds, wrong in found:
+        for seed, kinds, wrong, tally in found:
             done += 1
+            if tally is not None:
+                counted += 1
+                total = total.plus(tally)
             if wrong:
                 failed[kinds] += 1
                 if failed[kinds] <= given.show:
@@ -87,9 +90,11 @@ def main() -> int:
             if time.monotonic() - printed > PROGRESS_S:
                 printed = time.monotonic()
                 print(
-                    f"{done} cases in {printed - began:.0f} s, {failed.total()} failed", flush=True
+                    f"{done} cases in {printed - began:.0f} s, {failed.total()} failed; {total.to_text()}",
+                    flush=True,
                 )
     print(f"{done} cases of {len(chosen)} combinations: {failed.total()} disagreements")
+    print(f"findings of the {counted} cases that do not change during the run: {total.to_text()}")
     for kinds, count in failed.most_common(40):
         print(f"{count:7} {'+'.join(kinds)}")
     return 1 if failed else 0

@@ -116,16 +116,55 @@ def compared(case: SearchCase, run: Reconciliation) -> list[str]:
     return list(compare(case, judge(case), run))
 
 
-Outcome = tuple[int, tuple[str, ...], list[str]]
+class Tally(NamedTuple):
+    """How many findings the faults of some cases seed, how many an audit made, and how many of both are the same."""
+
+    seeded: int = 0
+    made: int = 0
+    same: int = 0
+
+    def plus(self, other: Tally) -> Tally:
+        """Return the sum."""
+        return Tally(*map(sum, zip(self, other, strict=True)))
+
+    def to_text(self) -> str:
+        """Return precision and recall with their denominators."""
+        if not self.seeded or not self.made:
+            return f"{self.seeded} findings seeded, {self.made} made"
+        return (
+            f"precision {self.same / self.made} ({self.same} of {self.made} findings), "
+            f"recall {self.same / self.seeded} ({self.same} of {self.seeded} seeded)"
+        )
+
+
+def tally(case: SearchCase, run: Reconciliation) -> Tally | None:
+    """Return the counts of *run*; None if the findings depend on the moment of a change, or on a cleaner."""
+    if case.changes or (case.moved_end and case.compacted_at):
+        return None
+    found, expected = _found(run), _expected(case, judge(case))
+    return Tally(expected.total(), found.total(), (found & expected).total())
+
+
+class Outcome(NamedTuple):
+    """What one seed of some kinds came to."""
+
+    seed: int
+    kinds: tuple[str, ...]
+    wrong: list[str]
+    """The disagreements; an exception is one."""
+    tally: Tally | None
+    """None: not counted, see `tally`; the judge alone decides."""
 
 
 def outcome(task: tuple[int, tuple[str, ...]]) -> Outcome:
-    """Return the disagreements of one seed; an exception is one."""
+    """Return what comes of one seed."""
     seed, kinds = task
     try:
-        return seed, kinds, disagreements(seed, kinds)
+        case = drawn(seed, *kinds)
+        run = audited(case, storage(random.Random(f"storage {seed} {kinds}")))
+        return Outcome(seed, kinds, compared(case, run), tally(case, run))
     except Exception:
-        return seed, kinds, [traceback.format_exc()]
+        return Outcome(seed, kinds, [traceback.format_exc()], None)
 
 
 def _found(run: Reconciliation) -> Counter[Expected]:
