@@ -40,7 +40,7 @@ def main() -> None:
 @click.option("-q", "--quiet", is_flag=True, help="No status line.")
 def run(file: Path, once: bool, quiet: bool) -> None:
     """Mirror with the configuration FILE (names as in connect-mirror-maker.properties)."""
-    config = _load(file)
+    config = _load(file, warn=False)  # the process prints all warnings
 
     def start(reactor: Any, on_signal: Callable[[Callable[[int], None]], None]) -> Awaitable[int]:
         from mirrormaker.app import MirrorProcess
@@ -92,7 +92,9 @@ def plan(file: Path) -> None:
     Exit codes: 0 printed; 1 a run refuses the target; 3 a cluster is unreachable; 5 some topics
     cannot be created, changed or copied.
     """
-    config = _load(file)
+    config = _load(file, warn=False)
+    for warning in config.warnings:
+        click.echo(f"configuration: {warning}", err=True)
 
     def start(reactor: Any, _: object) -> Awaitable[int]:
         from mirrormaker.status import show_plan
@@ -432,12 +434,16 @@ def _check_keeps_offsets(flow: FlowConfig) -> None:
         )
 
 
-def _load(file: Path) -> MirrorConfig:
+def _load(file: Path, *, warn: bool = True) -> MirrorConfig:
+    """Read the configuration; with *warn* print which of its names may be mistakes."""
     try:
-        return MirrorConfig.load(file)
+        config = MirrorConfig.load(file)
     except ConfigError as problem:
         click.echo(f"kmirror: {problem}", err=True)
         sys.exit(2)
+    for mistake in config.mistakes if warn else ():
+        click.echo(f"configuration: {mistake}", err=True)
+    return config
 
 
 def _in_reactor(start: Callable[[Any, Any], Awaitable[int]]) -> int:

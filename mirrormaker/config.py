@@ -6,7 +6,8 @@ settings configure it. A link setting without a prefix applies to all directions
 ``west.producer.X`` to those that read from or write to that cluster. ``west.zookeeper.connect`` lets several processes
 share the directions into west (`mirrormaker.workers`).
 
-One `ConfigError` lists all problems. An unknown name is a warning that suggests the nearest known one.
+One `ConfigError` lists all problems. A name without effect is a warning: an unknown one, which suggests the nearest
+known one, and a known one with a prefix that is not read, or of a client that kmirror is not.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 from kclient.config import CommonConfig, every_setting, read_properties
 from kclient.errors import ConfigError
 from mirrormaker.settings import (
+    DEPRECATED,
     NOT_APPLICABLE,
     LinkSettings,
     contradictions,
@@ -64,6 +66,9 @@ class MirrorConfig:
 
     flows: tuple[FlowConfig, ...]
     warnings: tuple[str, ...] = ()
+    """Names without effect, and deprecated ones."""
+    mistakes: tuple[str, ...] = ()
+    """Those of the warnings that are about names which the operator may have meant otherwise."""
 
     @classmethod
     def load(cls, path: Path) -> MirrorConfig:
@@ -83,7 +88,7 @@ class MirrorConfig:
         if reading.problems:
             listed = "".join(f"\n  {problem}" for problem in reading.problems)
             raise ConfigError(f"the configuration is wrong:{listed}")
-        return cls(tuple(flows), tuple(reading.warnings))
+        return cls(tuple(flows), tuple(reading.warnings), tuple(reading.mistakes))
 
 
 class _Parser:
@@ -93,6 +98,7 @@ class _Parser:
         self.values = values
         self.problems: list[str] = []
         self.warnings: list[str] = []
+        self.mistakes: list[str] = []
         self.aliases = _listed(values.get("clusters", ""))
 
     def flows(self) -> list[FlowConfig]:
@@ -137,13 +143,7 @@ class _Parser:
         found: dict[str, Any] = {}
         flow = f"{source}{_ARROW}{target}"
         for name, setting in link_settings().items():
-            side = setting.metadata["side"]
-            names = [f"{flow}.{name}"]
-            if side:
-                cluster = source if side == "consumer" else target
-                names += [f"{flow}.{side}.{name}", f"{cluster}.{side}.{name}"]
-            if name != "enabled":
-                names.append(name)
+            names = _written_as(source, target, name)
             written = next((n for n in names if n in self.values), None)
             if written is None:
                 continue
@@ -208,12 +208,11 @@ class _Parser:
 
     def _client(self, alias: str) -> CommonConfig:
         """Return the client settings of the cluster *alias*."""
-        known = {f.name.replace("_", ".") for f in dataclasses.fields(CommonConfig)}
         given: dict[str, str] = {"client.id": "kmirror"}
-        for name in known:
-            for prefix in (f"{alias}.", f"{alias}.admin."):
-                if f"{prefix}{name}" in self.values:
-                    given[name] = self.values[f"{prefix}{name}"]
+        for name in _CLIENT:
+            for written in _written_for(alias, name):
+                if written in self.values:
+                    given[name] = self.values[written]
         if "bootstrap.servers" not in given:
             self.problems.append(f"{alias}.bootstrap.servers: is missing")
             return CommonConfig()
@@ -226,41 +225,90 @@ class _Parser:
     # --- names
 
     def _check_names(self) -> None:
-        """Warn about unknown names and about settings without effect."""
+        """Warn about names without effect."""
+        effective = self._effective()
         for written in self.values:
-            name = written
-            for prefix in self._prefixes():
-                if written.startswith(prefix):
-                    name = written[len(prefix) :]
-                    break
-            for role in ("consumer.", "producer.", "admin."):
-                name = name.removeprefix(role)
-            if name in NOT_APPLICABLE:
+            prefix, name = self._split(written)
+            if written in effective:
+                if name in DEPRECATED.values():
+                    now = next(new for new, old in DEPRECATED.items() if old == name)
+                    self.warnings.append(f"{written}: is the deprecated name of {prefix}{now}")
+            elif name in NOT_APPLICABLE:
                 self.warnings.append(f"{written}: accepted, has no effect here")
-            elif not self._is_known(name, written):
-                self.warnings.append(self._unknown(name, written))
+            else:
+                self.mistakes.append(self._mistake(prefix, name, effective))
+        self.warnings += self.mistakes
 
-    def _prefixes(self) -> list[str]:
+    def _effective(self) -> set[str]:
+        """Return all names that have an effect with these clusters."""
+        links = {
+            name for pair in self._pairs() for each in link_settings() for name in _written_as(*pair, each)
+        }  # fmt: skip
+        clients = {
+            name for alias in self.aliases for each in _CLIENT for name in _written_for(alias, each)
+        }
+        zookeepers = {
+            f"{alias}.{each}" for alias in self.aliases for each in (ZOOKEEPER, SESSION_TIMEOUT)
+        }
+        return {"clusters", *links, *clients, *zookeepers}
+
+    def _split(self, written: str) -> tuple[str, str]:
+        """Return the prefix of a name, with its role, and the rest."""
         flows = [f"{a}{_ARROW}{b}." for a, b in self._pairs()]
-        return flows + [f"{alias}." for alias in self.aliases]
+        prefixes = [*flows, *(f"{alias}." for alias in self.aliases)]
+        name = written.removeprefix(
+            next((each for each in prefixes if written.startswith(each)), "")
+        )
+        for role in _ROLES:
+            name = name.removeprefix(role)
+        return written[: len(written) - len(name)], name
 
-    def _is_known(self, name: str, written: str) -> bool:
-        if written == "clusters" or name in link_settings():
-            return True
-        if name in (ZOOKEEPER, SESSION_TIMEOUT):
-            return name != written and _ARROW not in written
-        return name != written and name.replace(".", "_") in every_setting()
-
-    def _unknown(self, name: str, written: str) -> str:
-        if _ARROW in written and name == written:
+    def _mistake(self, prefix: str, name: str, effective: set[str]) -> str:
+        """Return the warning about a name without effect."""
+        written = prefix + name
+        if _ARROW in written and not prefix:
             return f"{written}: unknown, {written.partition('.')[0]} is not a pair of the named clusters"
+        if name in link_settings() or name in _CLIENT:
+            near = name
+            if name not in effective or prefix not in ("", *_ROLES):
+                near = min(
+                    (each for each in effective if each.endswith(name)),
+                    key=lambda each: (-difflib.SequenceMatcher(None, each, written).ratio(), each),
+                )
+            return f"{written}: has no effect with this prefix, did you mean {near}?"
+        if prefix and name.replace(".", "_") in every_setting():
+            return f"{written}: has no effect, kmirror copies whole batches and has no such setting"
         known = [*link_settings(), "clusters", *(s.replace("_", ".") for s in every_setting())]
         known += [ZOOKEEPER, SESSION_TIMEOUT]
-        near = difflib.get_close_matches(name, known, n=1)
-        prefix = written[: len(written) - len(name)]
+        near_names = difflib.get_close_matches(name, known, n=1)
         return f"{written}: unknown setting" + (
-            f", did you mean {prefix}{near[0]}?" if near else ""
+            f", did you mean {prefix}{near_names[0]}?" if near_names else ""
         )
+
+
+_ROLES = ("consumer.", "producer.", "admin.")
+_CLIENT = frozenset(each.name.replace("_", ".") for each in dataclasses.fields(CommonConfig))
+"""Settings of the connection to a cluster."""
+
+
+def _written_as(source: str, target: str, name: str) -> list[str]:
+    """Return the names that the link setting *name* may have for one direction, the most specific first."""
+    flow = f"{source}{_ARROW}{target}"
+    names = [f"{flow}.{name}"]
+    side = link_settings()[name].metadata["side"]
+    if side:
+        cluster = source if side == "consumer" else target
+        names += [f"{flow}.{side}.{name}", f"{cluster}.{side}.{name}"]
+    if name != "enabled":
+        names.append(name)
+    if name in DEPRECATED:
+        names += [f"{flow}.{DEPRECATED[name]}", DEPRECATED[name]]
+    return names
+
+
+def _written_for(alias: str, name: str) -> tuple[str, str]:
+    """Return the names that the client setting *name* may have for one cluster, the most specific last."""
+    return f"{alias}.{name}", f"{alias}.admin.{name}"
 
 
 def _listed(text: str) -> list[str]:

@@ -22,6 +22,7 @@ class Failback:
     """The purpose of `kmirror failback`. *topics* are regular expressions, as the setting ``topics``."""
 
     records_removals = False
+    named: frozenset[str] = frozenset()
 
     def __init__(self, config: FlowConfig, topics: str) -> None:
         self._config = config

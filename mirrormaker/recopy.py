@@ -9,7 +9,7 @@ Owner: the reactor's thread
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -77,6 +77,8 @@ class Purpose(Protocol):
 
     records_removals: bool
     """Whether the gap ledger gets an entry of what is removed: the target is a mirror of the source already."""
+    named: frozenset[str]
+    """The topics that a plan names, if there is one: one that the source lacks is reported."""
 
     def selects(self, name: str) -> bool:
         """Return whether the topic *name* is one of the command."""
@@ -117,6 +119,9 @@ class Recopy:
         self._target_topics = Catalog(self._target)
         self.record: dict[str, Any] | None = None
         """What was done; None until every topic is a mirror that has the source's records."""
+        self.absent: list[str] = []
+        """Topics that the purpose names and the source lacks: no copy repairs them."""
+        self._named_alone: list[str] = []
 
     async def run(self) -> int:
         """Perform the steps. Raise KafkaError if a cluster cannot be reached, or in a dry run."""
@@ -170,12 +175,24 @@ class Recopy:
                 found.stages[name] = stage
         if reasons:
             raise Refused("; ".join(reasons))
+        self._report_missing(source, target)
         if not found.stages:
             raise Refused("no topic is selected that can be copied again")
-        alone = sorted(target.keys() - source.keys())
-        if alone:
-            self._echo(f"  only {self._config.target} has, and keeps: {', '.join(alone)}")
         return found
+
+    def _report_missing(self, source: Collection[str], target: Collection[str]) -> None:
+        """Report which topics only the target has, and which of the named ones the source lacks."""
+        alone = sorted(set(target) - set(source))
+        if alone and alone != self._named_alone:
+            self._echo(f"  only {self._config.target} has, and keeps: {', '.join(alone)}")
+        self._named_alone = alone
+        absent = sorted(self._purpose.named - set(source))
+        for name in absent if absent != self.absent else ():
+            self._echo(
+                f"  CANNOT be repaired: {name}: {self._config.source} has no such topic, or the mirror's settings "
+                "leave it out"
+            )
+        self.absent = absent
 
     async def _read_catalog(self, catalog: Catalog) -> dict[str, Topic]:
         present = await catalog.names()

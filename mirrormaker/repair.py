@@ -27,16 +27,12 @@ class Repair:
     def __init__(self, plan: RepairPlan, topics: str) -> None:
         wanted = compiled(topics)
         self._plan = plan
-        self._topics = {name for name in plan.topics if wanted.fullmatch(name)}
-
-    @property
-    def topics(self) -> set[str]:
+        self.named = frozenset(name for name in plan.topics if wanted.fullmatch(name))
         """The topics of the plan that the operator named."""
-        return self._topics
 
     def selects(self, name: str) -> bool:
         """Return whether the plan has the topic."""
-        return name in self._topics
+        return name in self.named
 
     def manifest(self, out: Path, name: str, source: Topic) -> Manifest | None:
         """Return the manifest of an earlier run of the same plan. Raise `BadExport`.
@@ -71,7 +67,10 @@ async def show_repair(
     for line in plan.lines():
         echo(f"  {line}")
     purpose = Repair(plan, topics)
-    if not purpose.topics:
+    if plan.topics and not purpose.named:
+        echo(f"refused: --topics selects none of the plan's topics: {', '.join(plan.topics)}")
+        return REFUSED, None
+    if not purpose.named:
         echo("nothing that a repair can do")
         return (REFUSED if plan.beyond else DONE), None
     if options.export is not None:
@@ -80,8 +79,9 @@ async def show_repair(
         options = replace(options, export=options.export / f"repair-{digest}")
     copying = Recopy(reactor, config, options, purpose, echo)
     code = await copying.run()
-    if code == DONE and options.execute and plan.beyond:
-        echo(f"{len(plan.beyond)} ranges cannot be repaired, see above")
+    left = len(plan.beyond), len(copying.absent)
+    if code == DONE and options.execute and any(left):
+        echo(f"{left[0]} ranges and {left[1]} topics of the plan cannot be repaired, see above")
         code = NOT_PROVEN
     record = copying.record
     if record is not None:  # nothing was lost with a cluster: there is no RPO

@@ -72,7 +72,7 @@ class RepairPlan:
         for topic in self.topics:
             yield f"{topic}: {self.ranges.get(topic, 0)} ranges differ: is compared and, if needed, copied again"
         for each in self.removed:
-            yield f"only at the target, is exported and removed: {each}"
+            yield f"only at the target, a copy of the topic exports and removes it: {each}"
         for each in self.beyond:
             yield f"CANNOT be repaired: {each}"
         if self.not_compared:

@@ -5,8 +5,8 @@ has computed both CRCs. Nothing is inferred about batches that were not read. So
 words are the counts.
 
 Invariants (tests/unit/mirror/test_sampling.py):
- 1. exit code 0 only if at least one batch was compared, or the source has no record, and nothing differs, is
-    unreadable, beyond the lag limit, or left without a compared batch;
+ 1. exit code 0 only if at least one batch was compared, or there are partitions and the source has no record, and
+    nothing differs, is unreadable, beyond the lag limit, or left without a compared batch;
  2. each batch is counted once, however many sampled offsets it holds.
 
 In: log ends, pairs of batches   Out: offsets to read, a `Result`   Owner: the command
@@ -154,10 +154,21 @@ def _text(batch: Batch | None) -> str:
     return f"offsets {batch.base_offset}-{batch.next_offset - 1} with CRC {batch.info.crc:#010x}{damage}"
 
 
-def exit_code(results: Iterable[Result]) -> ExitCode:
-    """Return the exit code of all *results*: the first of 4, 1, 5, 3, 0 that applies to one."""
-    found = {each.code() for each in results}
-    return next((code for code in _PRECEDENCE if code in found), ExitCode.NO_DIFFERENCE)
+def exit_code(
+    results: Iterable[Result], *, missing: int = 0, failed_flows: Sequence[str] = ()
+) -> ExitCode:
+    """Return the first of 4, 1, 5, 3, 0 that applies to one of *results*; without any partition nothing was compared.
+
+    *missing* and *failed_flows* are those of `conclusion`.
+    """
+    codes = {each.code() for each in results}
+    if failed_flows:
+        codes.add(ExitCode.UNREADABLE)
+    if missing:
+        codes.add(ExitCode.LAGGING)
+    if not codes:
+        return ExitCode.NOT_COMPARED
+    return next((code for code in _PRECEDENCE if code in codes), ExitCode.NO_DIFFERENCE)
 
 
 def conclusion(

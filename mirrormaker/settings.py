@@ -374,6 +374,14 @@ NOT_APPLICABLE = frozenset(
 """Settings of MirrorMaker 2 without meaning here: offsets stay the same, and Connect does not run."""
 
 
+DEPRECATED = {
+    "topics.exclude": "topics.blacklist",
+    "groups.exclude": "groups.blacklist",
+    "config.properties.exclude": "config.properties.blacklist",
+}
+"""Names of MirrorMaker 2 before KIP-629, by the present one, which wins."""
+
+
 def link_settings() -> dict[str, Any]:
     """Return the dataclass field of every link setting, by its dotted name."""
     return {f.metadata["name"]: f for f in fields(LinkSettings)}

@@ -22,6 +22,10 @@ from mirrormaker.workers import assign, group_of, partitions_of
 if TYPE_CHECKING:
     from mirrormaker.worker_registry import WorkerStatus
 
+REFUSED = 1
+UNREACHABLE = 3
+BLOCKED = 5
+
 WORKERS_TIMEOUT = 10.0
 """Seconds that ZooKeeper may take to answer."""
 
@@ -35,20 +39,27 @@ Ends = Mapping[TopicPartition, LogEnds | KafkaError]
 async def show_status(
     reactor: Any, config: MirrorConfig, echo: Echo, *, max_lag: int | None, settle: float
 ) -> int:
-    """Print the state of every partition; return the exit code of the worst (`mirrormaker.health`)."""
+    """Print the state of every partition; return the exit code of the worst (`mirrormaker.health`).
+
+    1: a direction is refused, whatever is found of the others.
+    """
     found: Counter[Health] = Counter()
+    refused = 0
     for flow in config.flows:
         try:
             async with planned_mirror(reactor, flow) as (mirror, plan):
                 limit = flow.settings.alarm_lag or None if max_lag is None else max_lag
                 found += await _show_one(mirror, plan, echo, limit, settle)
         except KafkaError as problem:  # the other flows are shown nevertheless
-            if not problem.retriable:
-                raise
             echo(f"{flow.name}: {problem}")
-            found[Health.UNREADABLE] += 1
-    code = exit_code(found)
+            if problem.retriable:
+                found[Health.UNREADABLE] += 1
+            else:
+                refused += 1
+    code = REFUSED if refused else exit_code(found)
     states = ", ".join(f"{found[health]} {health.value}" for health in Health if found[health])
+    if refused:
+        states = f"{refused} directions cannot be used" + (f", {states}" if states else "")
     echo(f"status: {states or 'nothing to mirror'}; exit code {code}")
     return code
 
@@ -202,18 +213,27 @@ def _because(finding: Finding) -> str:
 
 
 async def show_plan(reactor: Any, config: MirrorConfig, echo: Echo) -> int:
-    """Print the changes that a run would make at the target; return 5 if it could not copy every topic, else 0."""
-    blocked = False
+    """Print the changes that a run would make at the targets; return the exit code.
+
+    1: a target is refused; 3: a cluster is unreachable; 5: not every topic could be copied; 0 if none of these.
+    """
+    codes: set[int] = set()
     for flow in config.flows:
-        async with planned_mirror(reactor, flow) as (mirror, plan):
-            applied = await mirror.topics.validate(plan)
-        blocked = blocked or bool(plan.conflicts or applied.failed)
+        try:
+            async with planned_mirror(reactor, flow) as (mirror, plan):
+                applied = await mirror.topics.validate(plan)
+        except KafkaError as problem:  # the other flows are planned nevertheless
+            echo(f"{flow.name}: {problem}")
+            codes.add(UNREACHABLE if problem.retriable else REFUSED)
+            continue
+        if plan.conflicts or applied.failed:
+            codes.add(BLOCKED)
         echo(f"{flow.name}  ({flow.settings.guarantee})")
         for text in _planned(plan, applied):
             echo(f"  {text}")
         mirrored = [name for name, copy in plan.mirrored.items() if copy not in applied.failed]
         echo(f"  mirror {len(mirrored)} topics: {', '.join(mirrored) or 'none'}")
-    return 5 if blocked else 0
+    return next((code for code in (REFUSED, UNREACHABLE, BLOCKED) if code in codes), 0)
 
 
 def _planned(plan: Plan, applied: Applied) -> Iterator[str]:

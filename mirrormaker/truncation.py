@@ -56,6 +56,7 @@ class Truncation:
     """The purpose of `kmirror truncate`. *topics* are regular expressions, as the setting ``topics``."""
 
     records_removals = True
+    named: frozenset[str] = frozenset()
 
     def __init__(self, topics: str) -> None:
         self._topics = compiled(topics)

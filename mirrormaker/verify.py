@@ -18,7 +18,7 @@ from mirrormaker.divergence import Batch
 from mirrormaker.link_state import LogEnds
 from mirrormaker.log_ends import read_log_ends
 from mirrormaker.mirror import Mirror
-from mirrormaker.sampling import ExitCode, Result, conclusion, exit_code, sampled_offsets
+from mirrormaker.sampling import Result, conclusion, exit_code, sampled_offsets
 from mirrormaker.whole_log import batches_at
 
 Echo = Callable[[str], None]
@@ -51,9 +51,7 @@ async def show_verification(
             failed_flows.append(flow.name)
         finally:
             await mirror.stop()
-    code = ExitCode.UNREADABLE if failed_flows else exit_code(results)
-    if missing and code is ExitCode.NO_DIFFERENCE:
-        code = ExitCode.LAGGING
+    code = exit_code(results, missing=missing, failed_flows=failed_flows)
     last = conclusion(results, missing=missing, failed_flows=failed_flows)
     echo(f"verify: {last}; seed {seed}, exit code {int(code)}")
     return int(code)

@@ -221,6 +221,14 @@ def test_a_damaged_mirror_is_copied_again_by_the_plan_of_an_audit(
     assert stored(west, "orders") == stored(east, "orders")
     code, output = one.ask("repair", *options, timeout=120)
     assert code == 4, output
+    code, output = one.ask("repair", *options, "--topics", "order", timeout=120)
+    assert code == 5, output
+    assert "--topics selects none of the plan's topics: orders" in output
+    extra = {**gap, "topic": "stray", "target_topic": "stray", "partition": 0, "log": "target"}
+    plan.write_text(json.dumps({**document, "not_repairable": [extra]}))
+    code, output = one.ask("repair", *options, timeout=120)
+    assert code == 4, output
+    assert "CANNOT be repaired: stray: east has no such topic" in output
     plan.write_text(json.dumps({**document, "not_repairable": []}))
     code, output = one.ask("repair", *options, timeout=120)
     assert code == 0, output

@@ -46,6 +46,16 @@ def test_plan_and_status_print_what_is_to_be_done(
     assert rows(copier.ask("status", "--settle", "0.5")) == behind
     code, output = copier.ask("status", "--settle", "0.1", "--max-lag", "4")
     assert (code, "lag over the limit: at most 4 allowed" in output) == (4, True)
+    others = {"clusters": "dead, same, east, west", "dead.bootstrap.servers": "127.0.0.1:1"}
+    others |= {"same.bootstrap.servers": west.bootstrap, "dead->west.enabled": "true"}
+    for refused, codes in (("false", (3, 3)), ("true", (1, 1))):
+        several = mirror({**others, "same->west.enabled": refused})
+        code, output = several.ask("plan")
+        assert (code, "mirror 1 topics: orders" in output) == (codes[0], True), output
+        code, found = rows(several.ask("status", "--settle", "0.1"))
+        assert (code, found) == (codes[1], behind[1])
+    assert several.ask("verify")[0] == 4
+    assert mirror({"topics": "order"}).ask("verify")[0] == 5, "no partition was compared"
     west.kill(1)
     assert copier.ask("status")[0] == 3
 

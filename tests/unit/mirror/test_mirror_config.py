@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -150,12 +152,53 @@ def test_what_cannot_be_is_refused(values: dict[str, str], message: str) -> None
         ("east.bootstrap.server", "did you mean east.bootstrap.servers?"),
         ("east->north.topics", "is not a pair of the named clusters"),
         ("tasks.max", "accepted, has no effect here"),
+        ("east.topics", "has no effect with this prefix, did you mean east->west.topics?"),
+        ("consumer.fetch.max.bytes", "with this prefix, did you mean fetch.max.bytes?"),
+        ("east.producer.fetch.max.bytes", "did you mean east.consumer.fetch.max.bytes?"),
+        ("east->west.admin.topics", "did you mean east->west.topics?"),
+        ("east.consumer.security.protocol", "did you mean east.security.protocol?"),
+        ("security.protocol", "did you mean east.security.protocol?"),
+        ("enabled", "did you mean east->west.enabled?"),
+        ("east.consumer.auto.offset.reset", "kmirror copies whole batches and has no such setting"),
+        ("east->west.producer.compression.type", "kmirror copies whole batches"),
+        ("west.producer.batch.size", "kmirror copies whole batches"),
     ],
 )
 def test_names_without_effect_are_warned_about(name: str, message: str) -> None:
     (warning,) = config(**{name: "1"}).warnings
     assert warning.startswith(name)
     assert message in warning
+
+
+def test_names_of_earlier_mirrormakers_exclude_as_the_present_ones_do() -> None:
+    old = {"topics.blacklist": "secret.*", "east->west.groups.blacklist": "mine"}
+    found = config(**old)
+    assert found.flows[0].settings.topics_exclude == "secret.*"
+    assert found.flows[0].settings.groups_exclude == "mine"
+    assert found.warnings == (
+        "topics.blacklist: is the deprecated name of topics.exclude",
+        "east->west.groups.blacklist: is the deprecated name of east->west.groups.exclude",
+    )
+    assert not found.mistakes
+    both = config(**old, **{"topics.exclude": "other"})
+    assert both.flows[0].settings.topics_exclude == "other"
+
+
+@pytest.mark.parametrize("command", ["plan", "verify", "promote"])
+def test_every_command_names_settings_that_may_be_mistakes(command: str, tmp_path: Path) -> None:
+    """Not only `run`: a promotion with a mistyped `topics` would be one of all topics."""
+    path = tmp_path / "mirror.properties"
+    values = {**GOOD, "east->west.topic": "orders", "tasks.max": "4"}
+    values |= {f"{name}.bootstrap.servers": "127.0.0.1:1" for name in ("east", "west")}
+    path.write_text("".join(f"{key} = {value}\n" for key, value in values.items()))
+    code = "import sys; from mirrormaker.__main__ import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, command, str(path)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode in (3, 4), done.stderr
+    assert "configuration: east->west.topic: unknown setting" in done.stderr
+    assert ("tasks.max" in done.stderr) == (command == "plan")
 
 
 def test_acls_are_copied_on_request_only() -> None:

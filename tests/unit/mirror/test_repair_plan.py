@@ -44,7 +44,7 @@ def test_every_line_of_the_plan_is_printed() -> None:
     plan = read_plan(document())
     assert list(plan.lines()) == [
         "t: 2 ranges differ: is compared and, if needed, copied again",
-        "only at the target, is exported and removed: t-0 offsets 5-6 (extra, target): delete it",
+        "only at the target, a copy of the topic exports and removes it: t-0 offsets 5-6 (extra, target): delete it",
         "CANNOT be repaired: t-0 offsets 5-6 (gap, source): gone",
         "4 offsets were not compared by the audit: the plan does not cover them",
     ]

@@ -124,11 +124,20 @@ def test_lag_within_the_limit_is_accepted_only_if_something_was_compared() -> No
     assert result((0, 1), (0, 0), max_lag=1).code() is ExitCode.LAGGING
 
 
+def test_a_comparison_of_no_partition_is_not_compared() -> None:
+    """Else a mistyped name of a topic would be exit code 0."""
+    assert exit_code([]) is ExitCode.NOT_COMPARED
+    assert exit_code([], missing=1) is ExitCode.LAGGING
+    assert exit_code([result((0, 0), (0, 0))]) is ExitCode.NO_DIFFERENCE
+
+
 def test_the_worst_partition_decides() -> None:
     lagging, different = result((0, 1), (0, 0)), result((0, 1), (0, 2))
     unread = Result(0, 0, 0, 0, unreadable="no leader")
     conflict = Result(0, 0, 0, 0, not_mirrored="it is a mirror of another cluster")
     assert exit_code([lagging, conflict]) is ExitCode.NOT_COMPARED
-    assert exit_code([]) is ExitCode.NO_DIFFERENCE
+    assert exit_code([lagging], missing=1) is ExitCode.LAGGING
+    assert exit_code([lagging, different], missing=1) is ExitCode.DIFFERENT
+    assert exit_code([different], failed_flows=["east->west"]) is ExitCode.UNREADABLE
     assert exit_code([lagging, different]) is ExitCode.DIFFERENT
     assert exit_code([lagging, different, unread]) is ExitCode.UNREADABLE
