@@ -142,6 +142,7 @@ _COMMANDS = {
     ),
     "group": ("kclient.cli.group:group", "Inspect consumer groups and their lag; change offsets."),
     "info": ("kclient.cli.info:info", "Show the cluster's id, brokers and topics."),
+    "log": ("kclient.cli.log:log", "Dump or verify files of a log directory, without a broker."),
     "perf": ("kclient.cli.perf:perf", "Measure produce and consume rates, and latencies."),
     "produce": ("kclient.cli.produce:produce", "Send lines or files to a topic as records."),
     "quota": ("kclient.cli.quota:quota", "Show and change quotas of users and client ids."),

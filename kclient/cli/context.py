@@ -112,7 +112,9 @@ class Settings:
         if not sys.stdin.isatty():
             click.echo(f"{question} This cannot be undone: repeat with --yes.", err=True)
             raise SystemExit(USAGE)
-        click.confirm(question, abort=True, err=True)
+        if not click.confirm(question, err=True):
+            print_error("nothing was changed")
+            raise SystemExit(FAILED)
 
 
 def chosen_context(option: str | None, *, needed: bool = True) -> Context | None:
@@ -264,6 +266,16 @@ def run(main: Main) -> NoReturn:
     raise SystemExit(exit_code(outcome[0] if outcome else None))
 
 
+def run_offline(main: Callable[[], int]) -> NoReturn:
+    """Run *main*, which contacts no cluster, and exit with its code; an error becomes one line and an exit code."""
+    try:
+        code = main()
+        sys.stdout.flush()
+    except (KafkaError, ValueError, OSError) as problem:
+        raise SystemExit(_code_of(problem)) from None
+    raise SystemExit(code)
+
+
 async def _coroutine(main: Main, reactor: Any) -> int | None:
     return await main(reactor)
 
@@ -295,6 +307,15 @@ def exit_code(result: Any) -> int:
     problem = getattr(result, "value", None)
     if problem is None:
         return int(result or 0)
+    code = _code_of(problem)
+    if code is None:
+        result.printTraceback()
+        return FAILED
+    return code
+
+
+def _code_of(problem: object) -> int | None:
+    """Print an expected *problem* and return its exit code; None for a bug."""
     if isinstance(problem, BrokenPipeError):
         # `| head` closed the pipe: not a failure, and nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -318,5 +339,4 @@ def exit_code(result: Any) -> int:
         if isinstance(problem, KafkaTimeoutError):
             return TIMED_OUT
         return USAGE if isinstance(problem, ConfigError) else FAILED
-    result.printTraceback()
-    return FAILED
+    return None

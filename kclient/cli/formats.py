@@ -129,8 +129,8 @@ def _field(letter: str, modifier: str | None) -> Formatter:
 
 def envelope(record: AnyRecord) -> dict[str, Any]:
     """Return a record as JSON-ready values; `from_envelope` is its inverse."""
-    key, key_encoding = _encoded(record.key)
-    value, value_encoding = _encoded(record.value)
+    key, key_encoding = encoded(record.key)
+    value, value_encoding = encoded(record.value)
     return {
         "topic": record.topic,
         "partition": record.partition,
@@ -142,7 +142,7 @@ def envelope(record: AnyRecord) -> dict[str, Any]:
         "key_encoding": key_encoding,
         "value": value,
         "value_encoding": value_encoding,
-        "headers": [[name, *_encoded(content)] for name, content in record.headers],
+        "headers": [[name, *encoded(content)] for name, content in record.headers],
         "key_size": record.serialized_key_size,
         "value_size": record.serialized_value_size,
     }
@@ -165,7 +165,8 @@ def from_envelope(
         raise ValueError(f"not a record in JSON: {problem}: {line[:80]!r}") from problem
 
 
-def _encoded(field: Any) -> tuple[Any, str]:
+def encoded(field: Any) -> tuple[Any, str]:
+    """Return key, value or header content as JSON-ready value, and its encoding."""
     if field is None:
         return None, "null"
     if not isinstance(field, bytes):

@@ -16,6 +16,9 @@ from kclient.wire.batches import HEADER_SIZE, BatchInfo, check_crc, parse
 from kclient.wire.errors import CorruptMessage, KafkaError
 
 SUFFIX: Final = ".log"
+_AT_LEAST_ZEROS: Final = 17
+"""Bytes: with fewer it may be the beginning of a torn batch. The 17th is its magic, 2."""
+
 _BUFFER_BYTES: Final = 1 << 20
 
 
@@ -87,7 +90,9 @@ class Segment:
     def _end_at(self, limit: int, head: bytes, problem: str, file: BinaryIO) -> None:
         self.rest = problem
         self.rest_bytes = limit - self.end
-        self.is_preallocated = not any(head) and _only_zeros(file)
+        self.is_preallocated = (
+            self.rest_bytes >= _AT_LEAST_ZEROS and not any(head) and _only_zeros(file)
+        )
 
 
 def _only_zeros(file: BinaryIO) -> bool:

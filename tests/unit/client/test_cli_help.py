@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from kclient.cli.commands import kclient
 from kclient.cli.help import GLOBAL_LINE, Command, Group
+from kclient.wire.records import Record, encode_batch
 
 
 def every_command(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -30,7 +31,7 @@ def every_command(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tup
 
 
 COMMANDS = dict(every_command(kclient))
-WITHOUT_CONTACT = [("context",), ("completion",)]
+WITHOUT_CONTACT = [("context",), ("completion",), ("log",)]
 """Groups of commands that end with their output, without a contact."""
 EXAMPLES = [
     (words, line) for words, command in [((), kclient), *COMMANDS.items()] for line in command.examples
@@ -77,7 +78,17 @@ def test_the_first_page_has_the_options_of_every_command() -> None:
 def test_the_page_of_a_group_names_the_first_page() -> None:
     groups = [kclient.get_command(click.Context(kclient), words[0]) for words in COMMANDS]
     names = {each.name for each in groups if isinstance(each, Group)}
-    assert names == {"cluster", "context", "group", "perf", "quota", "reassign", "topic", "txn"}
+    assert names == {
+        "cluster",
+        "context",
+        "group",
+        "log",
+        "perf",
+        "quota",
+        "reassign",
+        "topic",
+        "txn",
+    }
     for name in names:
         assert GLOBAL_LINE in page(name)
 
@@ -116,6 +127,8 @@ def without_contact(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
     )
     (tmp_path / "before.csv").write_text("billing,orders,0,1\n")
     (tmp_path / "client.properties").write_text("bootstrap.servers=localhost:9092\n")
+    (tmp_path / "orders-0").mkdir()
+    (tmp_path / "orders-0" / f"{0:020d}.log").write_bytes(encode_batch([Record(0, 0, b"k", b"v")]))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "kclient").mkdir()
     (tmp_path / "kclient" / "contexts.toml").write_text(
