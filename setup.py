@@ -1,8 +1,9 @@
 """Packaging entry point. setup.cfg declares everything but the modules that are compiled.
 
-`COMPILED` are typed modules that mypyc compiles as they stand, for loops over records. Without mypyc or a C compiler
-the same sources are interpreted: slower, with the same results. tools/compile.py compiles them in this tree, where
-Python then prefers the compiled module to its source.
+`COMPILED` are typed modules that mypyc compiles as they stand, for work on every record. They are one group: a call
+from one to another is a C call, and their code is one library beside thin modules. Without mypyc or a C compiler, or
+with KBROKER_PURE_PYTHON=1, the same sources are interpreted: slower, with the same results. tools/compile.py compiles
+them in this tree, where Python then prefers the compiled module to its source. `kclient --version` shows which runs.
 """
 
 import os
@@ -11,7 +12,17 @@ import sys
 
 from setuptools import setup
 
-COMPILED = ("kclient/wire/record_cursor.py",)
+COMPILED = (
+    "kclient/producer/accumulator.py",
+    "kclient/producer/batch.py",
+    "kclient/producer/partitioner.py",
+    "kclient/wire/record_cursor.py",
+    "kclient/wire/record_reader.py",
+    "kclient/wire/record_writer.py",
+)
+
+
+GROUP = "kbroker_compiled"
 
 
 def compiled_modules():
@@ -24,7 +35,7 @@ def compiled_modules():
         from mypyc.build import mypycify
     except ImportError:
         return []
-    extensions = mypycify(list(COMPILED), opt_level="3", debug_level="0")
+    extensions = mypycify(list(COMPILED), opt_level="3", debug_level="0", group_name=GROUP)
     for each in extensions:
         each.optional = True
     return extensions

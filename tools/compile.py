@@ -12,41 +12,45 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def sources():
-    """Return the sources that the build lists."""
-    for node in ast.parse((ROOT / "setup.py").read_text()).body:
-        if isinstance(node, ast.Assign) and node.targets[0].id == "COMPILED":
-            return [ROOT / name for name in ast.literal_eval(node.value)]
-    raise SystemExit("compile: no COMPILED in the build")
+def constants():
+    """Return the names that the build assigns, with their values."""
+    return {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in ast.parse((ROOT / "setup.py").read_text()).body
+        if isinstance(node, ast.Assign)
+    }
 
 
-def built(source):
-    """Return the compiled files of *source*: the module, and the code that mypyc keeps apart."""
-    return [
-        *source.parent.glob(f"{source.stem}.*.so"),
-        *source.parent.glob(f"{source.stem}__mypyc.*.so"),
-    ]
+def built(stem):
+    """Return the compiled files of *stem*, a path without its ending; mypyc once kept the code of each one apart."""
+    return [*stem.parent.glob(f"{stem.name}.*.so"), *stem.parent.glob(f"{stem.name}__mypyc.*.so")]
 
 
-def is_current(source):
-    """Return whether the compiled files of *source* are there for this Python, and not older."""
+def is_current(sources, stems):
+    """Return whether each of *stems* is compiled for this Python, and not older than any of *sources*."""
     tag = f".{sys.implementation.cache_tag}-"
-    files = [each for each in built(source) if tag in each.name]
-    return bool(files) and all(each.stat().st_mtime >= source.stat().st_mtime for each in files)
+    newest = max(each.stat().st_mtime for each in sources)
+    for stem in stems:
+        files = [each for each in built(stem) if tag in each.name]
+        if not files or any(each.stat().st_mtime < newest for each in files):
+            return False
+    return True
 
 
 def main():
-    """Compile what is not current."""
-    found = sources()
-    if all(map(is_current, found)):
+    """Compile all if anything is not current: the modules share one library."""
+    given = constants()
+    sources = [ROOT / name for name in given["COMPILED"]]
+    stems = [*(each.with_suffix("") for each in sources), ROOT / given["GROUP"].replace(".", "/")]
+    if is_current([*sources, ROOT / "setup.py"], stems):
         return
-    for path in (path for source in found for path in built(source)):
+    for path in (path for stem in stems for path in built(stem)):
         path.unlink()
     # Forced: after a change that leaves the C source equal, the build would copy its earlier file, which is older.
     command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace", "--force"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode or not all(map(is_current, found)):
-        for path in (path for source in found for path in built(source)):
+    if done.returncode or not is_current([*sources, ROOT / "setup.py"], stems):
+        for path in (path for stem in stems for path in built(stem)):
             path.unlink()
         why = (done.stderr.strip().splitlines() or ["no C compiler, or no mypyc"])[-1]
         print(f"compile: not compiled, interpreted instead: {why}", file=sys.stderr)  # noqa: T201

@@ -42,10 +42,9 @@ def _print_version(ctx: click.Context, _option: click.Parameter, asked: bool) ->
         return
     from importlib.metadata import version
 
-    from kclient.wire.record_cursor import IS_COMPILED
+    from kclient.build import description
 
-    codec = "compiled" if IS_COMPILED else "interpreted: no C compiler when it was installed"
-    click.echo(f"kbroker, version {version('kbroker')} (check of records: {codec})")
+    click.echo(f"kbroker, version {version('kbroker')} (record codec: {description()})")
     ctx.exit()
 
 

@@ -175,6 +175,17 @@ class _Lazy(Group):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
 
+def _print_version(context: click.Context, _option: click.Parameter, asked: bool) -> None:
+    if not asked or context.resilient_parsing:
+        return
+    from importlib.metadata import version
+
+    from kclient.build import description
+
+    click.echo(f"kclient, version {version('kbroker')} (record codec: {description()})")
+    context.exit()
+
+
 @click.group(
     cls=_Lazy,
     examples=(
@@ -183,7 +194,14 @@ class _Lazy(Group):
     ),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(package_name="kbroker", prog_name="kclient")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version, and whether the record codec is compiled.",
+)
 @click.pass_context
 def kclient(context: click.Context, /, **options: Any) -> None:
     """Work with a Kafka cluster: topics, records, consumer groups."""

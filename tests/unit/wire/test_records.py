@@ -115,9 +115,9 @@ def test_an_empty_batch_cannot_be_made_but_can_be_read():
 
 
 def test_text_is_refused_as_a_value():
-    with pytest.raises(TypeError, match="bytes or None, not str"):
+    with pytest.raises(TypeError, match="bytes"):
         encode_batch([Record(0, 0, None, "text")])
-    with pytest.raises(TypeError, match="bytes or None, not str"):
+    with pytest.raises(TypeError, match="bytes"):
         BatchBuilder(1000).append(0, "key", b"value")
 
 
