@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from kclient.cli.commands import with_settings
 from kclient.cli.context import Settings, run
-from kclient.cli.formats import formatter, heading
+from kclient.cli.decoders import HELP as DECODER_HELP
+from kclient.cli.decoders import Decoder
+from kclient.cli.decoders import decoders as chosen_decoders
+from kclient.cli.formats import Formatter, formatter, heading
 from kclient.cli.help import Command
 from kclient.cli.names import GROUP, TOPIC
 from kclient.cli.offset_spec import Anchor, Bound, OffsetSpec, parse_offsets
+from kclient.cli.progress import Progress
+from kclient.cli.record_filter import Accept, record_filter
 from kclient.types import TopicPartition
-
-_DECODERS = ("bytes", "avro", "json", "hex")
 
 
 @click.command(
@@ -27,7 +29,7 @@ _DECODERS = ("bytes", "avro", "json", "hex")
     examples=(
         "kclient consume orders -o start -e",
         r"kclient consume orders -o @-1h -f '%t %p %o %k=%v\n'",
-        "kclient consume orders -g billing -n 100",
+        "kclient consume orders --tail 10 -e --filter-value .status=paid",
     ),
 )
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", type=TOPIC)
@@ -40,6 +42,13 @@ _DECODERS = ("bytes", "avro", "json", "hex")
     "(default: end; start with -e; stored with -g).",
 )
 @click.option("--from-beginning", is_flag=True, help="The same as -o start.")
+@click.option(
+    "--tail",
+    type=click.IntRange(0),
+    default=None,
+    metavar="N",
+    help="Print the last N records of all partitions, by time, before new ones (-e: stop then).",
+)
 @click.option("-p", "--partitions", default=None, metavar="N,N", help="Only these partitions.")
 @click.option(
     "-g",
@@ -59,14 +68,35 @@ _DECODERS = ("bytes", "avro", "json", "hex")
 )
 @click.option("-e", "--exit", "at_end", is_flag=True, help="Stop at the present log ends.")
 @click.option(
-    "-f", "form", default=None, help="json (default), csv, raw, or a template: '%t %p %o %k %v\\n'."
+    "-f",
+    "form",
+    default=None,
+    help="json (default), csv, value (a line each), raw, or a template: '%t %p %o %k{hex} %v{json}\\n'.",
 )
+@click.option(
+    "--filter-key", metavar="PATTERN", help="Only keys that match: a GLOB, re:REGEX or .field=GLOB."
+)
+@click.option("--filter-value", metavar="PATTERN", help="Only values that match; .field= of JSON.")
+@click.option(
+    "--filter-header",
+    "filter_headers",
+    multiple=True,
+    metavar="NAME[=PATTERN]",
+    help="Only records with this header.",
+)
+@click.option(
+    "--read-committed", is_flag=True, help="Leave out records of aborted and open transactions."
+)
+@click.option(
+    "--print-control", is_flag=True, help="Print transaction markers, too (COMMIT and ABORT)."
+)
+@click.option("--meta-only", is_flag=True, help="Leave values out of the JSON.")
 @click.option(
     "-s",
     "decoders",
     multiple=True,
     metavar="key=|value=DECODER",
-    help=f"Decoder of keys or values: {', '.join(_DECODERS)}.",
+    help=f"Decoder of keys or values: {DECODER_HELP}.",
 )
 @click.option(
     "--avro", "schema", type=click.Path(exists=True, dir_okay=False), help="Avro schema file."
@@ -84,11 +114,18 @@ def consume(
     topics: tuple[str, ...],
     offset: str | None,
     from_beginning: bool,
+    tail: int | None,
     partitions: str | None,
     group: str | None,
     count: int | None,
     at_end: bool,
     form: str | None,
+    filter_key: str | None,
+    filter_value: str | None,
+    filter_headers: tuple[str, ...],
+    read_committed: bool,
+    print_control: bool,
+    meta_only: bool,
     decoders: tuple[str, ...],
     schema: str | None,
     idle_timeout: float | None,
@@ -98,9 +135,9 @@ def consume(
     With -g consumption starts at the group's committed offsets (at -o start or end if there are none), and commits what
     was printed. With -p, -e or a range the partitions are read without group assignment.
     """
-    as_member = group is not None and partitions is None and not at_end
+    _check_together(tail, print_control, group=group, offset=offset or from_beginning)
     spec = _offsets(offset, from_beginning=from_beginning, at_end=at_end, group=group)
-    as_member = as_member and spec.last is None
+    as_member = group is not None and partitions is None and not at_end and spec.last is None
     if as_member and spec.first.anchor not in _FOR_MEMBERS:
         raise click.UsageError(
             f"-o {offset}: a member of a group starts at the committed offsets; give start or end, "
@@ -108,46 +145,126 @@ def consume(
         )
     try:
         form = _form(form, settings.format)
-        write = formatter(form)
-        chosen = None if partitions is None else [int(number) for number in partitions.split(",")]
+        asked = _Asked(
+            topics=topics,
+            partitions=None if partitions is None else _partition_numbers(partitions),
+            spec=spec,
+            tail=tail,
+            group=group,
+            as_member=as_member,
+            at_end=at_end,
+            form=form,
+            write=formatter(form, meta_only=meta_only),
+            accept=record_filter(filter_key, filter_value, filter_headers),
+            decoders=chosen_decoders(decoders, schema),
+            read_committed=read_committed,
+            print_control=print_control,
+            count=count,
+            idle_timeout=idle_timeout,
+        )
     except ValueError as problem:
         raise click.UsageError(str(problem)) from None
-    deserializers = _deserializers(decoders, schema)
+    run(lambda reactor: _consume(settings, asked, reactor))
 
-    async def main(reactor: Any) -> int:
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """What a command line asks for."""
+
+    topics: tuple[str, ...]
+    partitions: list[int] | None
+    spec: OffsetSpec
+    tail: int | None
+    group: str | None
+    as_member: bool
+    """Whether partitions are assigned by the group."""
+    at_end: bool
+    form: str
+    write: Formatter
+    accept: Accept | None
+    decoders: Mapping[str, Decoder]
+    read_committed: bool
+    print_control: bool
+    count: int | None
+    idle_timeout: float | None
+
+    def settings_of_consumer(self, settings: Settings) -> dict[str, Any]:
+        """Return the consumer's settings."""
         from kclient.config import ConsumerConfig
-        from kclient.consumer.client import Consumer
 
         values = settings.client(ConsumerConfig)
-        values["auto.offset.reset"] = "earliest" if spec.first.anchor is Anchor.START else "latest"
+        begins = self.spec.first.anchor is Anchor.START
+        values["auto.offset.reset"] = "earliest" if begins else "latest"
         values.setdefault("max.poll.records", 5000)
         # An unknown topic is an error and must not be created.
         values.setdefault("allow.auto.create.topics", "false")
-        if group is not None:
-            values["group.id"] = group
-        if not as_member:
+        if self.group is not None:
+            values["group.id"] = self.group
+        if not self.as_member:
             values["enable.auto.commit"] = "false"
-        printer = _Printer(write, heading(form), count, idle_timeout)
-        if sys.stderr.isatty() and not settings.quiet:
-            printer.note_at_end = waiting_note(topics, spec)
-        async with Consumer(config=values, reactor=reactor, **deserializers) as consumer:
-            places = await _places(
-                consumer, topics, chosen, min(settings.timeout, _NO_SUCH_TOPIC_S)
-            )
-            if as_member:
-                consumer.subscribe(topics)
-            else:
-                await _assign(consumer, places, spec, at_end, printer)
-            try:
-                await printer.run(consumer)
-            finally:
-                # After Ctrl-C and `-n` alike: printed records count as processed.
-                if group is not None and not as_member and not printer.broken:
-                    await consumer.commit(printer.positions(consumer))
-        settings.note(f"Processed a total of {printer.printed} messages")
-        return 0
+        if self.read_committed:
+            values["isolation.level"] = "read_committed"
+        return values
 
-    run(main)
+
+async def _consume(settings: Settings, asked: _Asked, reactor: Any) -> int:
+    from kclient.consumer.client import Consumer
+
+    quiet = settings.quiet or _is_in_the_way(asked.accept)
+    printer = _Printer(asked, Progress(time.monotonic, quiet=quiet))
+    if sys.stderr.isatty() and not settings.quiet:
+        printer.note_at_end = waiting_note(asked.topics, asked.spec)
+    async with Consumer(
+        config=asked.settings_of_consumer(settings),
+        reactor=reactor,
+        key_deserializer=asked.decoders.get("key"),
+        value_deserializer=asked.decoders.get("value"),
+    ) as consumer:
+        patience = min(settings.timeout, _NO_SUCH_TOPIC_S)
+        places = await _places(consumer, asked.topics, asked.partitions, patience)
+        try:
+            if asked.as_member:
+                consumer.subscribe(asked.topics)
+            elif asked.tail is not None:
+                await _print_tail(consumer, places, asked.tail, printer)
+            else:
+                firsts = await _assign(consumer, places, asked.spec, asked.at_end, printer)
+                if asked.print_control:
+                    printer.print_control(consumer, firsts)
+            if asked.tail is None or not asked.at_end:
+                await printer.run(consumer)
+        finally:
+            printer.progress.clear()
+            # After Ctrl-C and `-n` alike: printed records count as processed.
+            if asked.group is not None and not asked.as_member and not printer.broken:
+                await consumer.commit(printer.positions(consumer))
+    settings.note(f"Processed a total of {printer.printed} messages")
+    return 0
+
+
+def _check_together(
+    tail: int | None, print_control: bool, *, group: str | None, offset: str | bool | None
+) -> None:
+    """Raise UsageError for options that exclude each other."""
+    for option, given in (("--tail", tail is not None), ("--print-control", print_control)):
+        if given and group is not None:
+            raise click.UsageError(f"{option} reads without a group: remove -g")
+    if tail is not None and (offset or print_control):
+        raise click.UsageError(
+            "--tail is a place to begin at: remove -o, --from-beginning and --print-control"
+        )
+
+
+def _is_in_the_way(accept: Accept | None) -> bool:
+    """Return whether a line of progress would be among records on the terminal: not while a filter accepts few."""
+    return sys.stdout.isatty() and accept is None
+
+
+def _partition_numbers(text: str) -> list[int]:
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise ValueError(f"-p {text}: expected numbers of partitions, such as 0 or 0,2") from None
 
 
 def _form(form: str | None, row_format: str) -> str:
@@ -205,18 +322,36 @@ async def _places(
 
 async def _assign(
     consumer: Any, places: list[TopicPartition], spec: OffsetSpec, at_end: bool, printer: _Printer
-) -> None:
-    """Assign and seek; set the end offset of each partition in *printer*, if there is one."""
+) -> dict[TopicPartition, int]:
+    """Assign and seek; set the end offset of each partition in *printer*, if there is one. Return the positions."""
     consumer.assign(places)
     starts = await consumer.beginning_offsets(places)
     ends = await consumer.end_offsets(places)
-    for tp, offset in (await resolve(consumer, spec.first, places, starts, ends)).items():
-        consumer.seek(tp, max(starts[tp], min(offset, ends[tp])))
+    firsts = {
+        tp: max(starts[tp], min(offset, ends[tp]))
+        for tp, offset in (await resolve(consumer, spec.first, places, starts, ends)).items()
+    }
+    for tp, offset in firsts.items():
+        consumer.seek(tp, offset)
     stops: dict[TopicPartition, int] = dict(ends) if at_end else {}
     if spec.last is not None:
         for tp, stop in (await resolve(consumer, spec.last, places, starts, ends)).items():
             stops[tp] = min(stop, stops.get(tp, stop))
     printer.stop_before(stops)
+    return firsts
+
+
+async def _print_tail(
+    consumer: Any, places: list[TopicPartition], count: int, printer: _Printer
+) -> None:
+    """Print the last *count* records, and leave the consumer behind them."""
+    from kclient.cli.consume_tail import last_records
+
+    consumer.assign(places)
+    starts = await consumer.beginning_offsets(places)
+    ends = await consumer.end_offsets(places)
+    found = await last_records(consumer, starts, ends, count, printer.accept, read=printer.count)
+    printer.print_all(found)
 
 
 async def resolve(
@@ -246,23 +381,29 @@ async def resolve(
 class _Printer:
     """Polls and prints until its limit is reached."""
 
-    def __init__(
-        self,
-        write: Callable[[Any], bytes],
-        head: bytes,
-        count: int | None,
-        idle_timeout: float | None,
-    ) -> None:
-        self._write = write
-        self._head = head
-        self._left = count
-        self._idle_timeout = idle_timeout
+    def __init__(self, asked: _Asked, progress: Progress) -> None:
+        self._asked = asked
+        self._write = asked.write
+        self._head = heading(asked.form)
+        self._left = asked.count
+        self.accept = asked.accept
+        self.progress = progress
+        self._poll: Callable[..., Any] | None = None
+        """In place of the consumer's poll."""
+        self._read = 0
         self._stops: dict[TopicPartition, int] | None = None
         self.printed = 0
         self.note_at_end: str | None = None
         """A line for stderr when all records are printed, once."""
         self.broken = False
         """Whether writing polled records failed."""
+
+    def print_control(self, consumer: Any, firsts: dict[TopicPartition, int]) -> None:
+        """Print control records, too."""
+        from kclient.cli.consume_control import ControlPoll, with_control
+
+        self._poll = ControlPoll(consumer, firsts, self._asked.decoders).poll
+        self._write = with_control(self._write, as_json=self._asked.form == "json")
 
     def stop_before(self, stops: dict[TopicPartition, int]) -> None:
         """Print no records at or above these offsets, and end when all are reached."""
@@ -277,15 +418,14 @@ class _Printer:
     async def run(self, consumer: Any) -> None:
         """Poll and print; return at the limit, the end offsets or the idle timeout."""
         stream = sys.stdout.buffer
-        if self._head:
-            stream.write(self._head)
-            stream.flush()
+        self._begin(stream)
         last = time.monotonic()
-        most = consumer.config.max_poll_records
         while not self._done(consumer):
-            found = await consumer.poll(
-                timeout=0.2, max_records=most if self._left is None else min(most, self._left)
-            )
+            if self._poll is not None:
+                found = await self._poll(timeout=0.2)
+            else:
+                most = self._most(consumer.config.max_poll_records)
+                found = await consumer.poll(timeout=0.2, max_records=most)
             if found:
                 self.broken = True
                 for tp, records in found.items():
@@ -295,10 +435,42 @@ class _Printer:
                 last = time.monotonic()
                 continue
             if self.note_at_end is not None and self._at_end(consumer):
+                self.progress.clear()
                 click.echo(self.note_at_end, err=True)
                 self.note_at_end = None
-            if self._idle_timeout is not None and time.monotonic() - last > self._idle_timeout:
+            if (
+                self._asked.idle_timeout is not None
+                and time.monotonic() - last > self._asked.idle_timeout
+            ):
                 return
+
+    def _begin(self, stream: Any) -> None:
+        if self._head:
+            stream.write(self._head)
+            stream.flush()
+            self._head = b""
+
+    def _most(self, usual: int) -> int:
+        """Return how many records the next poll may return: in a group, none that is not printed or filtered."""
+        if self._left is None or (self.accept is not None and self._asked.group is None):
+            return usual
+        return min(usual, self._left)
+
+    def count(self, records: int) -> None:
+        """Count records that were read, and show progress."""
+        self._read += records
+        self.progress.show(f"{self._read} records read, {self.printed} printed")
+
+    def print_all(self, records: list[Any]) -> None:
+        """Print *records*, which the filter has accepted."""
+        stream = sys.stdout.buffer
+        self._begin(stream)
+        self.progress.clear()
+        stream.write(b"".join([self._write(record) for record in records]))
+        stream.flush()
+        self.printed += len(records)
+        if self._left is not None:
+            self._left -= len(records)
 
     def _at_end(self, consumer: Any) -> bool:
         """Return whether every assigned partition is consumed up to its high watermark."""
@@ -309,6 +481,14 @@ class _Printer:
         stop = None if self._stops is None else self._stops.get(tp)
         if stop is not None and records[-1].offset >= stop:
             records = [record for record in records if record.offset < stop]
+        self.count(len(records))
+        if self.accept is not None:
+            records = list(filter(self.accept, records))
+        if self._left is not None:
+            records = records[: max(0, self._left)]
+        if not records:
+            return
+        self.progress.clear()
         write = self._write
         stream.write(b"".join([write(record) for record in records]))
         self.printed += len(records)
@@ -327,34 +507,3 @@ class _Printer:
                 consumer.pause(tp)
                 reached += 1
         return reached == len(self._stops)
-
-
-def _deserializers(decoders: tuple[str, ...], schema: str | None) -> dict[str, Any]:
-    chosen: dict[str, Any] = {}
-    for text in decoders or (("value=avro",) if schema else ()):
-        which, _, name = text.partition("=")
-        if which not in ("key", "value") or name not in _DECODERS:
-            raise click.UsageError(
-                f"-s {text}: expected key= or value= and one of {', '.join(_DECODERS)}"
-            )
-        decoder = _decoder(name, schema)
-        if decoder is not None:
-            chosen[f"{which}_deserializer"] = decoder
-    return chosen
-
-
-def _decoder(name: str, schema: str | None) -> Callable[[bytes], Any] | None:
-    if name == "json":
-        return json.loads
-    if name == "hex":
-        return lambda data: data.hex()
-    if name == "avro":
-        if schema is None:
-            raise click.UsageError("-s ...=avro needs --avro FILE.avsc, the schema to read with")
-        from kclient.avro import AvroDeserializer
-
-        decoder: Callable[[bytes], Any] = AvroDeserializer(
-            json.loads(Path(schema).read_text(encoding="utf-8"))
-        )
-        return decoder
-    return None

@@ -7,7 +7,7 @@ it a record waits for at most `MOST_UNDELIVERED` others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kclient.errors import BufferExhausted, KafkaError, KafkaTimeoutError
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from kclient.producer.producer import Producer
+    from kclient.types import RecordMetadata
 
 MOST_UNDELIVERED = 50_000
 """Records that may wait for an acknowledgement before the next lines are read."""
@@ -51,6 +52,8 @@ class Deliveries:
         self.sent = self.delivered = self.failed = 0
         self.problems: Counter[str] = Counter()
         """Error texts, with the number of their records."""
+        self.acknowledged: Callable[[RecordMetadata], object] | None = None
+        """Is called with the place of each delivered record."""
         self.timed_out = False
         """Whether a record was not acknowledged in time: then more records would wait in vain."""
 
@@ -82,8 +85,10 @@ class Deliveries:
             self.sent += 1
             sending.addCallbacks(self._acknowledged, self._refused)
 
-    def _acknowledged(self, _: object) -> None:
+    def _acknowledged(self, place: RecordMetadata) -> None:
         self.delivered += 1
+        if self.acknowledged is not None:
+            self.acknowledged(place)
         self._ended()
 
     def _refused(self, failure: Failure) -> None:

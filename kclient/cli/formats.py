@@ -2,7 +2,10 @@ r"""Records as text: %-escapes (as in kcat and rpk), a lossless JSON envelope, a
 
     %t topic   %p partition   %o offset   %k key   %K key size   %v or %s value   %V or %S value size
     %d timestamp (ms)   %h headers as k=v   %H header count   %e leader epoch   %%   and \n \t \xHH
-    modifiers: %k{hex} %v{base64} %d{%Y-%m-%d}
+
+Modifiers: {hex}, {base64}, {json} (a JSON value) and {unpack[>I]} (numbers, as of Python's struct, ? and hexadecimal if
+the bytes do not fit) of each field; %d{strftime[%Y-%m-%d]} or %d{%Y-%m-%d}, in UTC; %h{%k=%v{hex} } with %k and %v of
+each header.
 
 Headers are a list in the envelope, not a map, because Kafka keeps their order and repeated names. CSV has the fields of
 the envelope without the sizes, and headers as of %h; the encoding of an absent key or value is null.
@@ -14,35 +17,85 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from kclient.cli.output import csv_lines
 from kclient.types import AnyRecord
 
-Formatter = Callable[[AnyRecord], bytes]
-_ESCAPE = re.compile(r"%(?:(%)|([a-zA-Z])(?:\{([^}]*)\})?)")
+Formatter = Callable[[Any], bytes]
+_Get = Callable[[Any], Any]
+
+NO_TEMPLATE = ("json", "csv", "raw", "value")
+"""Forms of records that are no template."""
 
 
-def formatter(template: str) -> Formatter:
-    """Return a function that formats a record by *template*; raise ValueError for an unknown escape."""
+def formatter(template: str, *, meta_only: bool = False) -> Formatter:
+    """Return a function that formats a record by *template*; raise ValueError for an unknown escape.
+
+    With *meta_only* the value is left out, which only the JSON envelope can do.
+    """
+    if meta_only and template != "json":
+        raise ValueError(
+            "--meta-only leaves values out of JSON; another format names what it prints"
+        )
     if template == "json":
         return lambda record: (
-            json.dumps(envelope(record), ensure_ascii=False, default=str) + "\n"
+            json.dumps(envelope(record, meta_only=meta_only), ensure_ascii=False, default=str)
+            + "\n"
         ).encode()
     if template == "csv":
         return lambda record: csv_lines([_csv_cells(record)]).encode()
     if template == "raw":
         return lambda record: _raw(record.value)
-    pieces: list[Callable[[AnyRecord], bytes]] = []
-    last = 0
-    for match in _ESCAPE.finditer(template):
-        pieces.append(_literal(template[last : match.start()]))
-        pieces.append(_literal("%") if match[1] else _field(match[2], match[3]))
-        last = match.end()
-    pieces.append(_literal(template[last:]))
+    if template == "value":
+        return lambda record: _raw(record.value) + b"\n"
+    return _template(template, _FIELDS)
+
+
+def place_formatter(template: str) -> Formatter:
+    """Return a function that formats the place of a delivered record: %t, %p, %o and %d."""
+    return _template(template, {letter: _FIELDS[letter] for letter in "tpod"})
+
+
+def _template(template: str, fields: Mapping[str, _Get]) -> Formatter:
+    pieces = [
+        _field(*piece, fields) if isinstance(piece, tuple) else _literal(piece)
+        for piece in _pieces(template)
+    ]
     return lambda record: b"".join([piece(record) for piece in pieces])
+
+
+def _pieces(template: str) -> Iterator[str | tuple[str, str]]:
+    """Yield literals, and fields as (letter, modifier)."""
+    last = at = 0
+    while (at := template.find("%", at)) >= 0:
+        letter = template[at + 1 : at + 2]
+        if letter != "%" and not (letter.isascii() and letter.isalpha()):
+            at += 1
+            continue
+        yield template[last:at]
+        at += 2
+        modifier = ""
+        if letter != "%" and template[at : at + 1] == "{":
+            end = _closing(template, at)
+            modifier = template[at + 1 : end]
+            at = end + 1
+        yield "%" if letter == "%" else (letter, modifier)
+        last = at
+    yield template[last:]
+
+
+def _closing(template: str, start: int) -> int:
+    """Return the position of the brace that closes the one at *start*."""
+    depth = 0
+    for at in range(start, len(template)):
+        depth += {"{": 1, "}": -1}.get(template[at], 0)
+        if not depth:
+            return at
+    raise ValueError(f"%{template[start - 1 :]}: the brace is not closed")
 
 
 _CSV_COLUMNS = (
@@ -108,30 +161,81 @@ def _text(value: bytes | None) -> str:
     return "NULL" if value is None else value.decode(errors="backslashreplace")
 
 
-def _field(letter: str, modifier: str | None) -> Formatter:
-    get = _FIELDS.get(letter)
+class _Header(NamedTuple):
+    """A header, for the template in %h{...}."""
+
+    key: str
+    value: bytes | None
+
+
+_HEADER_FIELDS: dict[str, _Get] = {"k": lambda h: h.key, "v": lambda h: h.value}
+_OPTION = re.compile(r"(unpack|strftime)\[(.*)\]", re.DOTALL)
+
+
+def _field(letter: str, modifier: str, fields: Mapping[str, _Get]) -> Formatter:
+    get = fields.get(letter)
     if get is None:
         raise ValueError(
-            f"%{letter} is not a field; the fields are {', '.join('%' + f for f in _FIELDS)}"
+            f"%{letter} is not a field; the fields are {', '.join('%' + f for f in fields)}"
         )
+    option = _OPTION.fullmatch(modifier)
     if not modifier:
-        return lambda record: _raw(get(record)) if letter in "kvs" else str(get(record)).encode()
+        if letter in "kvs":
+            return lambda record: _raw(get(record))
+        return lambda record: str(get(record)).encode()
     if modifier == "hex":
         return lambda record: binascii.hexlify(_raw(get(record)))
     if modifier == "base64":
         return lambda record: base64.b64encode(_raw(get(record)))
+    if modifier == "json":
+        if letter == "h":
+            return lambda record: _json([[name, content] for name, content in record.headers])
+        return lambda record: _json(get(record))
+    if option is not None and option[1] == "unpack":
+        return _unpacked(get, option[2])
     if letter == "d":
+        form = option[2] if option is not None else modifier
         return lambda record: (
-            datetime.fromtimestamp(record.timestamp / 1000, tz=UTC).strftime(modifier).encode()
+            datetime.fromtimestamp(record.timestamp / 1000, tz=UTC).strftime(form).encode()
         )
-    raise ValueError(f"%{letter}{{{modifier}}}: expected hex or base64, or a time format after %d")
+    if letter == "h" and "%" in modifier:
+        each = _template(modifier, _HEADER_FIELDS)
+        return lambda record: b"".join([each(_Header(*header)) for header in record.headers])
+    raise ValueError(
+        f"%{letter}{{{modifier}}}: expected hex, base64, json or unpack[>I],"
+        " or a time format after %d, or a template after %h"
+    )
 
 
-def envelope(record: AnyRecord) -> dict[str, Any]:
-    """Return a record as JSON-ready values; `from_envelope` is its inverse."""
+def _json(content: Any) -> bytes:
+    r"""Return *content* as JSON; of bytes that are no UTF-8, each is \xHH in the text."""
+
+    def text(value: Any) -> Any:
+        return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+
+    return json.dumps(content, default=text, ensure_ascii=False).encode()
+
+
+def _unpacked(get: _Get, form: str) -> Formatter:
+    try:
+        size = struct.calcsize(form)
+    except struct.error as problem:
+        raise ValueError(f"%...{{unpack[{form}]}}: {problem}; expected such as >I or >hq") from None
+
+    def written(record: Any) -> bytes:
+        content = _raw(get(record))
+        if len(content) != size:
+            return b"?" + binascii.hexlify(content)
+        return " ".join(map(str, struct.unpack(form, content))).encode()
+
+    return written
+
+
+def envelope(record: AnyRecord, *, meta_only: bool = False) -> dict[str, Any]:
+    """Return a record as JSON-ready values; `from_envelope` is its inverse. With *meta_only* there is no value."""
     key, key_encoding = encoded(record.key)
     value, value_encoding = encoded(record.value)
-    return {
+    fields = {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
@@ -146,6 +250,9 @@ def envelope(record: AnyRecord) -> dict[str, Any]:
         "key_size": record.serialized_key_size,
         "value_size": record.serialized_value_size,
     }
+    if meta_only:
+        del fields["value"], fields["value_encoding"]
+    return fields
 
 
 def from_envelope(
@@ -154,6 +261,10 @@ def from_envelope(
     """Return (key, value, headers, timestamp) of one line of `envelope`; raise ValueError if it is invalid."""
     try:
         read = json.loads(line)
+        if read.get("control"):
+            raise ValueError(f"a control record ({read['control']}), which only brokers write")
+        if "value" not in read and read.get("value_size", -1) >= 0:
+            raise ValueError("it has no value (--meta-only)")
         headers = [(name, _decoded(text, how)) for name, text, how in read.get("headers", [])]
         return (
             _decoded(read.get("key"), read.get("key_encoding", "utf8")),

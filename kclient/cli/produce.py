@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+import time
+from collections.abc import AsyncIterable, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kclient.cli.commands import with_settings
 from kclient.cli.context import FAILED, Settings, print_error, run
 from kclient.cli.delivery import Deliveries, Given
-from kclient.cli.formats import from_envelope, unescaped
+from kclient.cli.formats import from_envelope, place_formatter, unescaped
 from kclient.cli.help import Command
 from kclient.cli.line_template import Line, LineTemplate
 from kclient.cli.names import TOPIC
+from kclient.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from kclient.producer.producer import Producer
 
 _DELIVERY_TIMEOUT_S = 120.0
 
@@ -22,6 +29,7 @@ _DELIVERY_TIMEOUT_S = 120.0
     examples=(
         r"printf 'ann:1\nbob:2\n' | kclient produce orders -K :",
         "kclient consume orders -o start -e | kclient produce copy --input json",
+        r"kclient produce orders -H source=shell -o 'to %p at %o\n'",
     ),
 )
 @click.argument("topic", type=TOPIC)
@@ -57,6 +65,15 @@ _DELIVERY_TIMEOUT_S = 120.0
     default="lines",
     help="json reads what `consume -f json` writes; raw makes each file one record.",
 )
+@click.option("-T", "--tee", is_flag=True, help="Copy the input to standard output.")
+@click.option(
+    "-o",
+    "--output",
+    "delivered",
+    default=None,
+    metavar="FORMAT",
+    help=r"Print a line for each delivered record: 'to %t-%p at %o\n', also %d (ms).",
+)
 @click.option(
     "--acks",
     type=click.Choice(["0", "1", "all"]),
@@ -82,23 +99,30 @@ def produce(
     null: bool,
     compression: str | None,
     kind: str,
+    tee: bool,
+    delivered: str | None,
     acks: str | None,
     delivery_timeout: float | None,
 ) -> None:
     """Produce records to TOPIC, one per line, and wait until all are acknowledged.
 
     Input is read as fast as records are delivered. When a record is not acknowledged in time no more input is read.
+    With -X transactional.id=ID all records are one transaction, which an error or Ctrl-C aborts.
     """
     fixed: list[tuple[str, bytes | None]] = []
     for header in headers:
         name, given, text = header.partition("=")
         fixed.append((name, text.encode() if given else None))
-    line_template = None if template is None else LineTemplate(template)
+    if tee and delivered is not None:
+        raise click.UsageError("give one of -T and -o: both print to standard output")
+    try:
+        place_line = None if delivered is None else place_formatter(delivered)
+    except ValueError as problem:
+        raise click.UsageError(f"-o {delivered}: {problem}") from None
+    read = _reader(kind, key, key_delimiter, template, null, _headers(headers))
     extra = {"compression.type": compression, "acks": acks}
 
     async def main(reactor: Any) -> int:
-        from twisted.internet.defer import CancelledError
-
         from kclient.cli.stdin import LineBatches
         from kclient.config import ProducerConfig
         from kclient.producer.producer import Producer
@@ -112,30 +136,108 @@ def produce(
         values.setdefault("max.block.ms", values["delivery.timeout.ms"])
         producer: Producer[Any, Any] = Producer(values, reactor=reactor)
         deliveries = Deliveries(producer, topic, partition)
-        delimiter = None if key_delimiter is None else unescaped(key_delimiter)
+        if place_line is not None:
+            deliveries.acknowledged = lambda place: sys.stdout.buffer.write(place_line(place))
+        progress = Progress(time.monotonic, quiet=settings.quiet or sys.stdin.isatty())
 
-        def read(piece: bytes) -> Given:
-            if kind == "raw":
-                return Given(_encode(key), piece, fixed)
-            if kind == "json":
-                return _from_json(piece, deliveries.sent + 1, fixed)
-            if line_template is not None:
-                return _from_template(line_template(piece), _encode(key), null, fixed)
-            return _from_line(piece, _encode(key), delimiter, null, fixed)
+        async def send(lines: list[bytes]) -> None:
+            await deliveries.send(read(line, deliveries.sent + 1) for line in lines)
+            if tee:
+                end = b"" if kind == "raw" else b"\n"
+                sys.stdout.buffer.write(b"".join([line + end for line in lines]))
+            sys.stdout.buffer.flush()
+            progress.show(f"{deliveries.delivered} records delivered")
 
         async with producer:
             await producer.cluster.partitions(topic, timeout=settings.timeout)
-            try:
-                async for lines in LineBatches(reactor, paths or ("-",), whole_files=kind == "raw"):
-                    await deliveries.send(map(read, lines))
-                    if deliveries.timed_out:
-                        break
-            except CancelledError:
-                pass  # Ctrl-C ends the input; what was read is delivered.
-            await producer.flush()
-        return _report(deliveries, topic, producer.config.delivery_timeout_ms / 1000, settings)
+            batches = LineBatches(reactor, paths or ("-",), whole_files=kind == "raw")
+            if values.get("transactional.id"):
+                aborted = await _in_transaction(producer, deliveries, batches, send)
+            else:
+                await _send_all(deliveries, batches, send)
+                await producer.flush()
+                aborted = False
+        sys.stdout.buffer.flush()
+        progress.clear()
+        code = _report(deliveries, topic, producer.config.delivery_timeout_ms / 1000, settings)
+        if aborted:
+            print_error("the transaction was aborted: none of the records is committed")
+        return FAILED if aborted else code
 
     run(main)
+
+
+async def _send_all(
+    deliveries: Deliveries,
+    batches: AsyncIterable[list[bytes]],
+    send: Callable[[list[bytes]], Awaitable[None]],
+) -> bool:
+    """Send the input, until its end, Ctrl-C, or a record that is not acknowledged in time; return whether it ended."""
+    from twisted.internet.defer import CancelledError
+
+    try:
+        async for lines in batches:
+            await send(lines)
+            if deliveries.timed_out:
+                return False
+    except CancelledError:
+        return False  # Ctrl-C ends the input; what was read is delivered.
+    return True
+
+
+async def _in_transaction(
+    producer: Producer[Any, Any],
+    deliveries: Deliveries,
+    batches: AsyncIterable[list[bytes]],
+    send: Callable[[list[bytes]], Awaitable[None]],
+) -> bool:
+    """Send the input in one transaction; return whether it was aborted: after Ctrl-C, or an error."""
+    await producer.init_transactions()
+    await producer.begin_transaction()
+    try:
+        is_complete = await _send_all(deliveries, batches, send)
+        await producer.flush()
+    except BaseException:
+        await producer.abort_transaction()
+        raise
+    if is_complete and not deliveries.problems:
+        await producer.commit_transaction()
+        return False
+    await producer.abort_transaction()
+    return True
+
+
+def _headers(texts: tuple[str, ...]) -> list[tuple[str, bytes | None]]:
+    headers: list[tuple[str, bytes | None]] = []
+    for text in texts:
+        name, given, content = text.partition("=")
+        headers.append((name, content.encode() if given else None))
+    return headers
+
+
+def _reader(
+    kind: str,
+    key: str | None,
+    key_delimiter: str | None,
+    template: str | None,
+    null: bool,
+    headers: list[tuple[str, bytes | None]],
+) -> Callable[[bytes, int], Given]:
+    """Return the function that makes a record of a line, or of a file, and its number."""
+    line_template = None if template is None else LineTemplate(template)
+    delimiter = None if key_delimiter is None else unescaped(key_delimiter)
+    fixed_key = None if key is None else key.encode()
+
+    def read(piece: bytes, number: int) -> Given:
+        if kind == "raw":
+            return Given(fixed_key, piece, headers)
+        if kind == "json":
+            return _from_json(piece, number, headers)
+        if line_template is not None:
+            return _from_template(line_template(piece), fixed_key, null, headers)
+        return _from_line(piece, fixed_key, delimiter, null, headers)
+
+    return read
 
 
 def _report(deliveries: Deliveries, topic: str, seconds: float, settings: Settings) -> int:
@@ -185,7 +287,3 @@ def _from_template(
         line.timestamp_ms,
         line.partition,
     )
-
-
-def _encode(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()

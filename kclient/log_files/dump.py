@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kclient.log_files import entries
-from kclient.log_files.segment import SUFFIX, Batch, Segment, base_offset
+from kclient.log_files.segment import SUFFIX, Batch, Segment, base_offset, has_base_offset
 from kclient.wire.batches import BatchInfo
 from kclient.wire.compression import Codec
 from kclient.wire.errors import CorruptMessage, KafkaError
@@ -279,7 +279,7 @@ _BY_NAME: Final[dict[str, Reader]] = {
 
 def is_known(path: Path) -> bool:
     """Return whether the name is that of a file of a log directory."""
-    return path.name in _BY_NAME or path.suffix in _BY_SUFFIX
+    return path.name in _BY_NAME or (path.suffix in _BY_SUFFIX and has_base_offset(path))
 
 
 def reader(path: Path) -> Reader:

@@ -19,6 +19,7 @@ SUFFIX: Final = ".log"
 _AT_LEAST_ZEROS: Final = 17
 """Bytes: with fewer it may be the beginning of a torn batch. The 17th is its magic, 2."""
 
+_DIGITS: Final = 20
 _BUFFER_BYTES: Final = 1 << 20
 
 
@@ -103,9 +104,14 @@ def _only_zeros(file: BinaryIO) -> bool:
     return True
 
 
+def has_base_offset(path: Path) -> bool:
+    """Return whether the name of *path* is that of a file of a segment."""
+    digits = path.name.partition(".")[0]
+    return len(digits) == _DIGITS and digits.isdecimal()
+
+
 def base_offset(path: Path) -> int:
     """Return the offset in the name of a file of a segment; raise ValueError if it has none."""
-    digits = path.name.partition(".")[0]
-    if len(digits) != 20 or not digits.isdecimal():
+    if not has_base_offset(path):
         raise ValueError(f"{path}: the name of a segment's file is its base offset in 20 digits")
-    return int(digits)
+    return int(path.name.partition(".")[0])

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kclient.log_files import entries
-from kclient.log_files.segment import SUFFIX, Batch, Segment, base_offset
+from kclient.log_files.segment import SUFFIX, Batch, Segment, base_offset, has_base_offset
 from kclient.wire.errors import KafkaError
 from kclient.wire.record_reader import decode_columns
 from kclient.wire.records import transaction_marker
@@ -409,11 +409,7 @@ def is_checked(path: Path) -> bool:
     """Return whether the name is that of a file that can be checked."""
     if path.name in (entries.LEADER_EPOCHS, *entries.OFFSET_CHECKPOINTS):
         return True
-    try:
-        base_offset(path)
-    except ValueError:
-        return False
-    return path.suffix in (SUFFIX, *OTHERS)
+    return path.suffix in (SUFFIX, *OTHERS) and has_base_offset(path)
 
 
 def _stem(path: Path) -> str:

@@ -20,6 +20,7 @@ import pytest
 from tests.kit.brokers import MakeCluster
 from tests.kit.cli import COMMAND, Cli
 from tests.kit.fork_server import run
+from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 
@@ -365,6 +366,65 @@ def test_a_range_waits_for_what_is_not_there_yet(cli):
         assert rest == b"2\n"
         assert output == b"Processed a total of 2 messages\n"
         assert consumer.returncode == 0
+
+
+def test_the_last_records_come_first_then_new_ones(cli):
+    name = cli.topic(3)
+    lines = "".join(f"{n % 3} {1000 + n} {value}\n" for n, value in enumerate("abcdefgh"))
+    cli.run("produce", name, "-f", "%p %T %v", stdin=lines.encode())
+    assert cli.out("consume", name, "--tail", "3", "-e", "-f", "%v") == "fgh"
+    assert (
+        cli.out("consume", name, "--tail", "2", "-e", "-f", "%v", "--filter-value", "[abc]") == "bc"
+    )
+    assert cli.out("consume", name, "--tail", "100", "-e", "-f", "%v", "-p", "0") == "adg"
+    with cli.start("consume", name, "--tail", "1", "-n", "2", "-f", "%v\n") as consumer:
+        read_for(consumer.stdout, b"h\n")
+        cli.run("produce", name, stdin=b"new\n")
+        assert consumer.communicate(timeout=10)[0] == b"new\n"
+        assert consumer.returncode == 0
+
+
+def test_filters_count_what_they_accept(cli):
+    name = cli.topic(1, *"abcabc")
+    assert (
+        cli.out("consume", name, "-e", "-f", "%o%v", "--filter-value", "re:[bc]", "-n", "3")
+        == "1b2c4b"
+    )
+    group = f"group-{next(_names)}"
+    words = ("consume", name, "-g", group, "-o", "start", "-f", "%v", "--filter-value", "b")
+    assert cli.out(*words, "-n", "1") == "b"
+    assert cli.out("consume", name, "-g", group, "-e", "-f", "%v") == "cabc", (
+        "no more was committed"
+    )
+
+
+def test_a_transaction_is_committed_whole_or_aborted(cli):
+    name = cli.topic(1)
+    transactional = ("produce", name, "--input", "json", "-X", f"transactional.id={name}")
+    cli.run(*transactional, stdin=b'{"value": "a"}\n{"value": "b"}\n')
+    refused = cli.run(*transactional, stdin=b'{"value": "c"}\nno json\n', code=1)
+    assert b"record 2: not a record in JSON" in refused.stderr
+    with cli.start(*transactional, stdin=subprocess.PIPE) as producer:
+        producer.stdin.write(b'{"value": "d"}\n')
+        producer.stdin.flush()
+        eventually("a transaction", lambda: "Ongoing" in cli.out("txn", "list"))
+        producer.send_signal(signal.SIGINT)
+        assert producer.wait(10) == 130
+    assert cli.out("consume", name, "-e", "-f", "%v", "--read-committed") == "ab"
+    shown = cli.out("consume", name, "-e", "-f", "%k%v|", "--print-control")
+    assert shown.startswith("a|b|COMMIT|")
+    assert shown.endswith("d|ABORT|")
+    *_, last = cli.out("consume", name, "-e", "--print-control").splitlines()
+    assert (json.loads(last)["control"], json.loads(last)["value"]) == ("ABORT", None)
+    (line,) = cli.out("consume", name, "-n", "1", "-o", "start", "--meta-only").splitlines()
+    assert "value" not in json.loads(line)
+
+
+def test_what_is_produced_is_copied_and_places_are_printed(cli):
+    name = cli.topic(1)
+    assert cli.out("produce", name, "-T", stdin=b"a\nb\n") == "a\nb\n"
+    assert cli.out("produce", name, "-o", r"%t-%p %o\n", stdin=b"c\n") == f"{name}-0 2\n"
+    assert cli.out("consume", name, "-e", "-f", "value") == "a\nb\nc\n"
 
 
 def test_partitions_are_chosen_by_number(cli):

@@ -42,6 +42,15 @@ TOMBSTONE = RECORD._replace(key=None, value=None, leader_epoch=None, headers=())
         ("%e", b"0"),
         ("100%%\\t\\\\\\x00\\xff", b"100%\t\\\0\xff"),
         ("größe %o", "größe 47".encode()),
+        ("%d{strftime[%H:%M]}", b"22:13"),
+        (
+            '{"k":%k{json},"v":%v{json},"o":%o{json},"h":%h{json}}',
+            '{"k":"k\\\\xff","v":"größe","o":47,"h":[["a", "1"], ["a", null], ["b", "\\\\xff"]]}'.encode(),
+        ),
+        ("%h{%k=%v{hex};}", b"a=31;a=;b=ff;"),
+        ("%k{unpack[>H]} %k{unpack[<BB]}", b"27647 107 255"),
+        ("%k{unpack[>I]}", b"?6bff"),
+        ("50% %-5d %", b"50% %-5d %"),
     ],
 )
 def test_every_escape_is_written(template, written):
@@ -55,9 +64,38 @@ def test_nulls_are_written_as_nothing_with_size_minus_one():
 
 def test_raw_is_the_value_alone():
     assert formatter("raw")(RECORD) == RECORD.value
+    assert formatter("value")(RECORD) == RECORD.value + b"\n"
 
 
-@pytest.mark.parametrize("template", ["%x", "%v{rot13}", "%o{hexx}"])
+def test_a_template_of_json_is_json_whatever_the_fields():
+    template = '{"k":%k{json},"v":%v{json},"h":%h{json},"e":%e{json}}'
+    for record in (RECORD, TOMBSTONE, RECORD._replace(key=b'"\n', value={"n": None})):
+        line = json.loads(formatter(template)(record))
+        value = record.value
+        assert line["v"] == (value.decode() if isinstance(value, bytes) else value)
+
+
+def test_meta_only_is_the_envelope_without_the_value():
+    line = formatter("json", meta_only=True)(RECORD).decode()
+    whole = envelope(RECORD)
+    del whole["value"], whole["value_encoding"]
+    assert json.loads(line) == whole
+    with pytest.raises(ValueError, match="it has no value"):
+        from_envelope(line)
+    null = formatter("json", meta_only=True)(TOMBSTONE._replace(serialized_value_size=-1))
+    assert from_envelope(null.decode())[1] is None
+    with pytest.raises(ValueError, match="--meta-only"):
+        formatter("%v", meta_only=True)
+
+
+def test_control_records_are_not_produced():
+    with pytest.raises(ValueError, match=r"control record \(COMMIT\)"):
+        from_envelope('{"key": "COMMIT", "control": "COMMIT"}')
+
+
+@pytest.mark.parametrize(
+    "template", ["%x", "%v{rot13}", "%o{hexx}", "%v{hex", "%k{unpack[>Z]}", "%h{%t}"]
+)
 def test_an_unknown_escape_is_refused(template):
     with pytest.raises(ValueError, match="%"):
         formatter(template)
