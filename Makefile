@@ -100,4 +100,4 @@ chaos: built
 
 clean:
 	rm -rf $(VENV) build chaos-out *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out
-	rm -f *__mypyc.*.so; find kbroker kclient -name '*.so' -delete
+	find kbroker kclient -name '*.so' -delete

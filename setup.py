@@ -22,7 +22,9 @@ COMPILED = (
 )
 
 
-GROUP = "kbroker_compiled"
+GROUP = (
+    "kclient.compiled"  # in the package: an editable installation finds nothing beside the packages
+)
 
 
 def compiled_modules():

@@ -22,8 +22,15 @@ def constants():
 
 
 def built(stem):
-    """Return the compiled files of *stem*, a path without its ending; mypyc once kept the code of each one apart."""
+    """Return the compiled files of *stem*, a path without its ending."""
     return [*stem.parent.glob(f"{stem.name}.*.so"), *stem.parent.glob(f"{stem.name}__mypyc.*.so")]
+
+
+def remove_other(stems):
+    """Remove the compiled files that belong to none of *stems*: another commit compiled another set of modules."""
+    ours = {path for stem in stems for path in built(stem)}
+    for path in {*ROOT.glob("kclient/**/*.so"), *ROOT.glob("*__mypyc.*.so")} - ours:
+        path.unlink()
 
 
 def is_current(sources, stems):
@@ -42,6 +49,7 @@ def main():
     given = constants()
     sources = [ROOT / name for name in given["COMPILED"]]
     stems = [*(each.with_suffix("") for each in sources), ROOT / given["GROUP"].replace(".", "/")]
+    remove_other(stems)
     if is_current([*sources, ROOT / "setup.py"], stems):
         return
     for path in (path for stem in stems for path in built(stem)):

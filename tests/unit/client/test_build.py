@@ -6,6 +6,7 @@ import ast
 import importlib
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,10 @@ def test_the_modules_are_those_that_the_package_compiles() -> None:
 @pytest.mark.parametrize("name", build.MODULES)
 def test_a_compiled_module_is_not_older_than_its_source(name: str) -> None:
     """Python prefers the compiled module: `make` builds it again after each change of the source."""
-    used = Path(importlib.import_module(name).__file__ or "")
+    found = find_spec(name)
+    assert found is not None
+    assert found.origin is not None
+    used = Path(found.origin)
     source = used.with_name(f"{used.name.partition('.')[0]}.py")
     assert used.stat().st_mtime >= source.stat().st_mtime
 
@@ -66,3 +70,8 @@ def test_what_is_compiled_passes_its_tests_interpreted_too() -> None:
         [*command, *options], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_the_compiled_modules_are_found_from_any_directory(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-c", f"import {', '.join(build.MODULES)}"]
+    subprocess.run(command, cwd=tmp_path, check=True)
