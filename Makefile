@@ -14,7 +14,7 @@ IN_MEMORY := $(if $(MEMORY),TMPDIR=$(MEMORY)) $(PYTEST) -o tmp_path_retention_po
 # Parts of a target that run at the same time print one after the other, where make can do that (GNU make 4).
 TOGETHER := --no-print-directory -k -j 4 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: help venv built demo test test-processes test-computing soak bench chaos clean
+.PHONY: help venv built dist demo test test-processes test-computing soak bench chaos clean
 .PHONY: check check-types check-unit check-property check-property-a-m check-property-n-z
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "make soak    100,000 seeds of the simulated cluster (tests/simulation); SEEDS=1..1000 for fewer"
 	@echo "make bench   ours beside Apache Kafka 3.9 and other clients (benchmarks/README.md)"
 	@echo "make chaos   a cluster under faults, judged: SEED=7 MINUTES=3 SCENARIO=S1 (tests/SCENARIOS.md)"
+	@echo "make dist    the sdist, a wheel for every machine and a compiled one for this kind, in dist/"
 	@echo "make venv    only the set-up"
 
 # The demo needs less than the tests; each set of packages has its own stamp.
@@ -98,6 +99,10 @@ chaos: built
 	@$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --minutes $(or $(MINUTES),1) --scenario $(or $(SCENARIO),mixed) \
 		$(if $(OUT),--out $(OUT))
 
+# Not `built`: a wheel is compiled from the tracked files, in a directory of its own.
+dist: $(VENV)/.test
+	@$(BIN)/python tools/dist.py
+
 clean:
-	rm -rf $(VENV) build chaos-out *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out
+	rm -rf $(VENV) build dist chaos-out *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out
 	find kbroker kclient -name '*.so' -delete

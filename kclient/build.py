@@ -22,7 +22,7 @@ def description() -> str:
     if not interpreted:
         return "compiled"
     if len(interpreted) == len(MODULES):
-        return "interpreted: no C compiler when it was installed, or KBROKER_PURE_PYTHON"
+        return "interpreted: the pure wheel, no C compiler when it was installed, or KBROKER_PURE_PYTHON"
     return f"compiled in part: {', '.join(interpreted)} interpreted, so install it again"
 
 

@@ -24,7 +24,24 @@ _Shown = Awaitable[tuple[int, dict[str, Any] | None]]
 """The exit code of a command, and its record if it has one."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """The commands; a missing extra is one line and exit code 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        from kclient.extras import what_to_install
+
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as problem:
+            advice = what_to_install(problem, "kmirror with a ZooKeeper", "broker")
+            if advice is None:
+                raise
+            click.echo(advice, err=True)
+            sys.exit(1)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="kbroker", prog_name="kmirror")
 def main() -> None:
     """Copy topics from one cluster to another: whole batches, at the same offsets, each exactly once.

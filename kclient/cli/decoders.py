@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
+
 Decoder = Callable[[bytes], Any]
 
 _NUMBERS = {
@@ -43,10 +45,7 @@ def _decoder(name: str, schema: str | None) -> Decoder | None:
     if name == "avro":
         if schema is None:
             raise ValueError("-s ...=avro needs --avro FILE.avsc, the schema to read with")
-        from kclient.avro import AvroDeserializer
-
-        decoder: Decoder = AvroDeserializer(json.loads(Path(schema).read_text(encoding="utf-8")))
-        return decoder
+        return _avro(Path(schema))
     form = _NUMBERS.get(name, name)
     if form[:1] not in ("<", ">") or len(form) == 1:
         raise ValueError(
@@ -64,3 +63,15 @@ def _decoder(name: str, schema: str | None) -> Decoder | None:
         return found[0] if len(found) == 1 else list(found)
 
     return unpacked
+
+
+def _avro(schema: Path) -> Decoder:
+    from kclient.avro import AvroDeserializer
+    from kclient.errors import SerializationError
+
+    try:
+        return AvroDeserializer(json.loads(schema.read_text(encoding="utf-8")))
+    except ValueError as problem:
+        raise ValueError(f"--avro {schema} is not JSON: {problem}") from None
+    except SerializationError as problem:  # The schema is none, or the extra is missing.
+        raise click.ClickException(str(problem)) from None

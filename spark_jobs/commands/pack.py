@@ -14,6 +14,8 @@ def pack(file: Path) -> None:
 
     The workers need Spark, and this minor version of Python on their PATH; `--environment FILE` sends them the rest.
     """
+    import pyarrow  # noqa: F401 - without the extra the archive is of no use
+
     from spark_jobs.packed_environment import pack as write
     from spark_jobs.packed_environment import python_name
 

@@ -1,6 +1,7 @@
 """Pages of documentation are executed line by line, on clusters that they start themselves (tests/kit/pages.py).
 
-A new page is one line in `PAGES`. A page that starts no cluster gets one of three brokers.
+A new page is one line in `PAGES`. A page that starts no cluster gets one of three brokers. README is executed in
+a fresh environment (test_packaging.py).
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from tests.kit.prose import ROOT
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
 PAGES: dict[str, tuple[str, ...]] = {
-    "README.md": ("Use it",),
     "docs/tutorial.md": (),
 }
 """The pages that are executed, with the sections that are; none stands for all."""
