@@ -65,6 +65,11 @@ class KafkaError(Exception):
         if hint is not None:
             self.hint = hint
 
+    @property
+    def name(self) -> str:
+        """The name of the error code, as Kafka writes it."""
+        return self.code.name
+
     def __str__(self) -> str:
         text = f"{self.code.name}: {self.message}"
         return f"{text} ({self.hint})" if self.hint else text
@@ -114,6 +119,8 @@ class OffsetOutOfRange(KafkaError, code=ErrorCode.OFFSET_OUT_OF_RANGE):
 class CorruptMessage(KafkaError, code=ErrorCode.CORRUPT_MESSAGE, retriable=True):
     """A batch failed its CRC or its sizes contradict each other."""
 
+    hint = "the client tries again; if it stays, the log on the leader is damaged"
+
 
 class UnknownTopicOrPartition(
     KafkaError, code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, needs_metadata=True
@@ -140,9 +147,13 @@ class NotLeaderOrFollower(KafkaError, code=ErrorCode.NOT_LEADER_OR_FOLLOWER, nee
 class RequestTimedOut(KafkaError, code=ErrorCode.REQUEST_TIMED_OUT, retriable=True):
     """The request was not completed within its own time limit."""
 
+    hint = "try again; if it stays, look for slow or unreachable brokers: kclient cluster health"
+
 
 class BrokerNotAvailable(KafkaError, code=ErrorCode.BROKER_NOT_AVAILABLE):
     """The broker needed for this is not alive."""
+
+    hint = "start the broker, or try again when it is back"
 
 
 class ReplicaNotAvailable(KafkaError, code=ErrorCode.REPLICA_NOT_AVAILABLE, needs_metadata=True):
@@ -162,6 +173,8 @@ class StaleControllerEpoch(KafkaError, code=ErrorCode.STALE_CONTROLLER_EPOCH):
 class OffsetMetadataTooLarge(KafkaError, code=ErrorCode.OFFSET_METADATA_TOO_LARGE):
     """The text committed beside an offset exceeds offset.metadata.max.bytes."""
 
+    hint = "commit a shorter metadata text"
+
 
 class NetworkException(KafkaError, code=ErrorCode.NETWORK_EXCEPTION, needs_metadata=True):
     """The connection broke before the answer arrived."""
@@ -177,6 +190,8 @@ class CoordinatorLoadInProgress(
 
 class CoordinatorNotAvailable(KafkaError, code=ErrorCode.COORDINATOR_NOT_AVAILABLE, retriable=True):
     """The group or transaction has no coordinator at the moment."""
+
+    hint = "try again: the brokers may be electing it"
 
 
 class NotCoordinator(KafkaError, code=ErrorCode.NOT_COORDINATOR, retriable=True):
@@ -198,15 +213,21 @@ class RecordListTooLarge(KafkaError, code=ErrorCode.RECORD_LIST_TOO_LARGE):
 class NotEnoughReplicas(KafkaError, code=ErrorCode.NOT_ENOUGH_REPLICAS, retriable=True):
     """Fewer replicas are in sync than min.insync.replicas requires; nothing was written."""
 
+    hint = "start the missing brokers, or lower min.insync.replicas of the topic"
+
 
 class NotEnoughReplicasAfterAppend(
     KafkaError, code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, retriable=True
 ):
     """The batch was written, but to fewer in-sync replicas than required."""
 
+    hint = "start the missing brokers; sending again is safe with enable.idempotence"
+
 
 class InvalidRequiredAcks(KafkaError, code=ErrorCode.INVALID_REQUIRED_ACKS):
     """acks was something other than 0, 1 or -1 (all)."""
+
+    hint = "set acks to 0, 1 or all"
 
 
 class IllegalGeneration(KafkaError, code=ErrorCode.ILLEGAL_GENERATION):
@@ -223,6 +244,8 @@ class InconsistentGroupProtocol(KafkaError, code=ErrorCode.INCONSISTENT_GROUP_PR
 
 class InvalidGroupId(KafkaError, code=ErrorCode.INVALID_GROUP_ID):
     """The group id is empty or illegal."""
+
+    hint = "set group.id to a name"
 
 
 class UnknownMemberId(KafkaError, code=ErrorCode.UNKNOWN_MEMBER_ID):
@@ -246,19 +269,27 @@ class RebalanceInProgress(KafkaError, code=ErrorCode.REBALANCE_IN_PROGRESS):
 class InvalidCommitOffsetSize(KafkaError, code=ErrorCode.INVALID_COMMIT_OFFSET_SIZE):
     """The offsets to commit take more room than one write may."""
 
+    hint = "commit fewer partitions at once, or shorter metadata texts"
+
 
 class TopicAuthorizationFailed(KafkaError, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED):
     """The principal may not do this to the topic."""
 
+    hint = "an administrator of the cluster can add an ACL for the topic"
+
 
 class GroupAuthorizationFailed(KafkaError, code=ErrorCode.GROUP_AUTHORIZATION_FAILED):
     """The principal may not do this to the group."""
+
+    hint = "an administrator of the cluster can add an ACL for the group"
 
 
 class ClusterAuthorizationFailed(
     KafkaError, code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, fatal=True
 ):
     """The principal may not do this to the cluster."""
+
+    hint = "an administrator of the cluster can add an ACL for the cluster"
 
 
 class InvalidTimestamp(KafkaError, code=ErrorCode.INVALID_TIMESTAMP):
@@ -272,6 +303,8 @@ class InvalidTimestamp(KafkaError, code=ErrorCode.INVALID_TIMESTAMP):
 class UnsupportedSaslMechanism(KafkaError, code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, fatal=True):
     """The broker does not offer this SASL mechanism."""
 
+    hint = "choose a mechanism of the broker's sasl.enabled.mechanisms"
+
 
 class IllegalSaslState(KafkaError, code=ErrorCode.ILLEGAL_SASL_STATE, fatal=True):
     """The request is not allowed at this point of the authentication."""
@@ -279,6 +312,8 @@ class IllegalSaslState(KafkaError, code=ErrorCode.ILLEGAL_SASL_STATE, fatal=True
 
 class UnsupportedVersion(KafkaError, code=ErrorCode.UNSUPPORTED_VERSION, fatal=True):
     """The two sides have no version of this API in common."""
+
+    hint = "the broker may be too old for this call, or too new for this client"
 
 
 class TopicAlreadyExists(KafkaError, code=ErrorCode.TOPIC_ALREADY_EXISTS):
@@ -294,9 +329,13 @@ class InvalidPartitions(KafkaError, code=ErrorCode.INVALID_PARTITIONS):
 class InvalidReplicationFactor(KafkaError, code=ErrorCode.INVALID_REPLICATION_FACTOR):
     """The replication factor is below 1 or above the number of brokers alive."""
 
+    hint = "it can be at most the number of live brokers"
+
 
 class InvalidReplicaAssignment(KafkaError, code=ErrorCode.INVALID_REPLICA_ASSIGNMENT):
     """The replica assignment names unknown or repeated brokers, or is incomplete."""
+
+    hint = "each partition needs different broker ids, all of live brokers"
 
 
 class InvalidConfig(KafkaError, code=ErrorCode.INVALID_CONFIG):
@@ -324,6 +363,8 @@ class PolicyViolation(KafkaError, code=ErrorCode.POLICY_VIOLATION):
 class OutOfOrderSequenceNumber(KafkaError, code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
     """A batch of an idempotent producer arrived with a gap before it."""
 
+    hint = "create the producer again; records before this one may be missing"
+
 
 class DuplicateSequenceNumber(KafkaError, code=ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
     """The batch is one the broker has already written, too long ago for it to know the offset."""
@@ -331,6 +372,8 @@ class DuplicateSequenceNumber(KafkaError, code=ErrorCode.DUPLICATE_SEQUENCE_NUMB
 
 class InvalidProducerEpoch(KafkaError, code=ErrorCode.INVALID_PRODUCER_EPOCH, fatal=True):
     """The producer's epoch is older than the one the broker has seen."""
+
+    hint = "another producer has this transactional.id: close this one"
 
 
 class InvalidTxnState(KafkaError, code=ErrorCode.INVALID_TXN_STATE, fatal=True):
@@ -344,9 +387,13 @@ class InvalidProducerIdMapping(KafkaError, code=ErrorCode.INVALID_PRODUCER_ID_MA
 class InvalidTransactionTimeout(KafkaError, code=ErrorCode.INVALID_TRANSACTION_TIMEOUT, fatal=True):
     """The transaction timeout is above transaction.max.timeout.ms."""
 
+    hint = "lower transaction.timeout.ms, or raise transaction.max.timeout.ms of the brokers"
+
 
 class ConcurrentTransactions(KafkaError, code=ErrorCode.CONCURRENT_TRANSACTIONS, retriable=True):
     """An earlier step of the same transaction is still being completed."""
+
+    hint = "try again when the earlier transaction has ended"
 
 
 class TransactionCoordinatorFenced(KafkaError, code=ErrorCode.TRANSACTION_COORDINATOR_FENCED):
@@ -357,6 +404,8 @@ class TransactionalIdAuthorizationFailed(
     KafkaError, code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, fatal=True
 ):
     """The principal may not use this transactional id."""
+
+    hint = "an administrator of the cluster can add an ACL for the transactional id"
 
 
 class SecurityDisabled(KafkaError, code=ErrorCode.SECURITY_DISABLED):
@@ -372,21 +421,31 @@ class OperationNotAttempted(KafkaError, code=ErrorCode.OPERATION_NOT_ATTEMPTED):
 class KafkaStorageError(KafkaError, code=ErrorCode.KAFKA_STORAGE_ERROR, needs_metadata=True):
     """The broker cannot read or write the log's directory."""
 
+    hint = "check the disk and the log of the broker"
+
 
 class LogDirNotFound(KafkaError, code=ErrorCode.LOG_DIR_NOT_FOUND):
     """The directory is not among the broker's log.dirs."""
+
+    hint = "choose a directory of the broker's log.dirs"
 
 
 class SaslAuthenticationFailed(KafkaError, code=ErrorCode.SASL_AUTHENTICATION_FAILED, fatal=True):
     """The credentials were not accepted."""
 
+    hint = "check user name, password and mechanism"
+
 
 class UnknownProducerId(KafkaError, code=ErrorCode.UNKNOWN_PRODUCER_ID):
     """The broker has no memory of this producer id."""
 
+    hint = "create the producer again"
+
 
 class ReassignmentInProgress(KafkaError, code=ErrorCode.REASSIGNMENT_IN_PROGRESS):
     """The partition's replicas are being moved."""
+
+    hint = "wait until the reassignment has ended, or cancel it: kclient reassign"
 
 
 class DelegationTokenAuthDisabled(KafkaError, code=ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED):
@@ -430,6 +489,8 @@ class NonEmptyGroup(KafkaError, code=ErrorCode.NON_EMPTY_GROUP):
 class GroupIdNotFound(KafkaError, code=ErrorCode.GROUP_ID_NOT_FOUND):
     """There is no group of this id."""
 
+    hint = "check the name: kclient group list"
+
 
 class FetchSessionIdNotFound(KafkaError, code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, retriable=True):
     """The broker has dropped this fetch session."""
@@ -462,6 +523,8 @@ class UnknownLeaderEpoch(KafkaError, code=ErrorCode.UNKNOWN_LEADER_EPOCH, retria
 class UnsupportedCompressionType(KafkaError, code=ErrorCode.UNSUPPORTED_COMPRESSION_TYPE):
     """The client cannot read the compression of this partition."""
 
+    hint = "choose another compression.type"
+
 
 class StaleBrokerEpoch(KafkaError, code=ErrorCode.STALE_BROKER_EPOCH):
     """The broker has registered again since the request was sent."""
@@ -480,9 +543,13 @@ class PreferredLeaderNotAvailable(
 ):
     """The preferred leader is not alive or not in sync."""
 
+    hint = "start the broker of the preferred replica"
+
 
 class GroupMaxSizeReached(KafkaError, code=ErrorCode.GROUP_MAX_SIZE_REACHED):
     """The group has as many members as group.max.size allows."""
+
+    hint = "start fewer consumers, or raise group.max.size of the brokers"
 
 
 class FencedInstanceId(KafkaError, code=ErrorCode.FENCED_INSTANCE_ID, fatal=True):
@@ -495,6 +562,8 @@ class EligibleLeadersNotAvailable(
     KafkaError, code=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, needs_metadata=True
 ):
     """No replica of the partition may become leader."""
+
+    hint = "start a broker with an in-sync replica"
 
 
 class ElectionNotNeeded(KafkaError, code=ErrorCode.ELECTION_NOT_NEEDED, needs_metadata=True):
@@ -514,6 +583,8 @@ class GroupSubscribedToTopic(KafkaError, code=ErrorCode.GROUP_SUBSCRIBED_TO_TOPI
 class InvalidRecord(KafkaError, code=ErrorCode.INVALID_RECORD):
     """A record breaks a rule of the topic or of the format."""
 
+    hint = "records of a compacted topic need a key; the broker's log has the reason"
+
     record_errors: Sequence[tuple[int, str]] = ()
     """(index in the batch, reason) of the records that caused it (KIP-467)."""
 
@@ -524,6 +595,8 @@ class UnstableOffsetCommit(KafkaError, code=ErrorCode.UNSTABLE_OFFSET_COMMIT, re
 
 class ThrottlingQuotaExceeded(KafkaError, code=ErrorCode.THROTTLING_QUOTA_EXCEEDED, retriable=True):
     """A quota is used up for the moment."""
+
+    hint = "try again later, or raise the quota: kclient quota"
 
 
 class ProducerFenced(KafkaError, code=ErrorCode.PRODUCER_FENCED, fatal=True):
@@ -591,6 +664,8 @@ class InconsistentClusterId(KafkaError, code=ErrorCode.INCONSISTENT_CLUSTER_ID):
 class TransactionalIdNotFound(KafkaError, code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND):
     """The coordinator does not know this transactional id."""
 
+    hint = "check the name: kclient txn list"
+
 
 class FetchSessionTopicIdError(
     KafkaError, code=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, retriable=True
@@ -619,9 +694,13 @@ class FencedMemberEpoch(KafkaError, code=ErrorCode.FENCED_MEMBER_EPOCH):
 class UnreleasedInstanceId(KafkaError, code=ErrorCode.UNRELEASED_INSTANCE_ID):
     """Another member still holds this instance id (KIP-848)."""
 
+    hint = "close the other consumer with this group.instance.id"
+
 
 class UnsupportedAssignor(KafkaError, code=ErrorCode.UNSUPPORTED_ASSIGNOR):
     """The group cannot use this assignor (KIP-848)."""
+
+    hint = "choose another partition.assignment.strategy"
 
 
 class StaleMemberEpoch(KafkaError, code=ErrorCode.STALE_MEMBER_EPOCH):
@@ -654,6 +733,8 @@ class InvalidRegistration(KafkaError, code=ErrorCode.INVALID_REGISTRATION):
 
 class TransactionAbortable(KafkaError, code=ErrorCode.TRANSACTION_ABORTABLE):
     """The transaction failed; aborting it lets the producer go on."""
+
+    hint = "abort the transaction and begin another one"
 
 
 class InvalidRecordState(KafkaError, code=ErrorCode.INVALID_RECORD_STATE):

@@ -80,3 +80,12 @@ def test_errors_survive_pickling_with_their_text():
 def test_the_code_of_something_unexpected_is_minus_one():
     assert code_of(ZeroDivisionError()) == -1
     assert code_of(NotLeaderOrFollower()) == 6
+
+
+def test_an_error_has_the_name_of_its_code():
+    assert NotLeaderOrFollower("t-0").name == "NOT_LEADER_OR_FOLLOWER"
+
+
+@pytest.mark.parametrize("code", [c for c in ErrorCode if "AUTHORIZATION" in c.name])
+def test_an_error_of_authorization_has_a_next_step(code):
+    assert "ACL" in for_code(code)().hint or "DELEGATION" in code.name
