@@ -96,7 +96,19 @@ def poll_timeout(
         )
     if timeout is not None and timeout_ms is not None:
         raise TypeError("poll: give one of timeout (seconds) and timeout_ms (milliseconds)")
-    return timeout if timeout is not None else (timeout_ms or 0) / 1000
+    seconds = timeout if timeout is not None else (timeout_ms or 0) / 1000
+    if not seconds >= 0:
+        raise ValueError(f"a timeout of {seconds} s is negative; math.inf waits without limit")
+    return seconds
+
+
+def at_most(max_records: int | None, default: int) -> int:
+    """Return the upper bound of the records in one poll; raise ValueError below 1."""
+    if max_records is None:
+        return default
+    if max_records < 1:
+        raise ValueError(f"max_records is {max_records}; it must be at least 1")
+    return max_records
 
 
 def _is_partition(given: object) -> bool:

@@ -177,6 +177,9 @@ class ConsumerConfig(CommonConfig):
         True, "Commit the records that poll has returned, periodically."
     )
     auto_commit_interval_ms: int = _setting(5_000, "Period of automatic commits.", minimum=1)
+    enable_auto_offset_store: bool = _setting(
+        True, "Commit what poll has returned; if false, only what store_offsets has stored."
+    )
     fetch_min_bytes: int = _setting(
         1, "The broker holds a fetch until it has this many bytes.", minimum=0
     )
@@ -269,7 +272,6 @@ NO_EFFECT = frozenset(
         "partitioner.availability.timeout.ms",
         "socket.connection.setup.timeout.max.ms",
         "metadata.max.idle.ms",
-        "enable.auto.offset.store",
     ]
 )
 """Java settings that are accepted and have no effect here."""

@@ -12,9 +12,13 @@ if TYPE_CHECKING:
 
     K = TypeVarWithDefault("K", default=Any)
     V = TypeVarWithDefault("V", default=Any)
+    ConsumedKey = TypeVarWithDefault("ConsumedKey", default=bytes)
+    ConsumedValue = TypeVarWithDefault("ConsumedValue", default=bytes)
 else:
     K = TypeVar("K")
     V = TypeVar("V")
+    ConsumedKey = TypeVar("ConsumedKey")
+    ConsumedValue = TypeVar("ConsumedValue")
 
 Headers = Sequence[tuple[str, bytes | None]]
 """Record headers in order, as (name, value); a name may occur more than once, a value may be null (KIP-82)."""

@@ -99,6 +99,10 @@ class AdminClient:
         """Close all connections."""
         await self.cluster.close()
 
+    def metrics(self) -> dict[str, float]:
+        """Return the number of open connections, and of requests since the start."""
+        return self.cluster.brokers.metrics()
+
     # --- cluster and topics
 
     @deferring

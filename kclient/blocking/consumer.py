@@ -1,15 +1,21 @@
 """The blocking consumer: `poll`, iteration and commits, which wait in the caller's thread.
 
 A rebalance listener runs in the polling thread, inside `poll` or `close`, so it may call the consumer's methods,
-`commit` among them. Heartbeats continue in the reactor's thread.
+`commit` among them. So do the callbacks of `commit_async`. Heartbeats continue in the reactor's thread.
+
+An iteration yields the records of one poll after another. A call that depends on positions, as `commit` or `seek` does,
+first returns the unyielded ones to their partitions: positions are those of the iteration.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from typing import Any, Never, Self, TypeVar
+from functools import partial
+from itertools import chain
+from math import inf
+from typing import Any, Generic, Never, Self, TypeVar
 
 from twisted.internet.defer import Deferred
 
@@ -21,42 +27,54 @@ from kclient.blocking.thread import (
     close_at_exit,
     reactor_thread,
 )
+from kclient.consumer.client import CommitCallback, RebalanceCallback, RebalanceListener
 from kclient.consumer.client import Consumer as Core
-from kclient.consumer.client import RebalanceListener
 from kclient.consumer.partitions import Batch
-from kclient.consumer.records import Deserializer
-from kclient.errors import KafkaError
+from kclient.consumer.subscription import listener_of
+from kclient.errors import KafkaError, KafkaTimeoutError
+from kclient.net.group_offsets import Offsets
 from kclient.types import (
     AnyRecord,
+    ConsumedKey,
+    ConsumedValue,
     ConsumerGroupMetadata,
     OffsetAndMetadata,
     OffsetAndTimestamp,
+    Record,
     TopicPartition,
 )
 
 T = TypeVar("T")
 
+Found = dict[TopicPartition, list[Record[ConsumedKey, ConsumedValue]]]
+"""The records of a poll, by partition."""
 
-class Consumer:
+
+class Consumer(Generic[ConsumedKey, ConsumedValue]):
     """Consumes records from one cluster. Settings: `kclient.config.ConsumerConfig`.
 
-    with Consumer({"bootstrap.servers": "localhost:9092", "group.id": "g"}, ["orders"]) as consumer:
-        for record in consumer:
-            print(record.topic_partition, record.offset, record.value)
+        with Consumer({"bootstrap.servers": "localhost:9092", "group.id": "g"}, ["orders"]) as consumer:
+            for record in consumer:
+                print(record.topic_partition, record.offset, record.value)
+
+    *key_deserializer* and *value_deserializer* convert bytes to objects, and are the source of the types of keys and
+    values: with ``bytes.decode`` and ``json.loads`` it is a ``Consumer[str, Any]``. Without one they are bytes.
+
+    One thread at a time may poll; the other methods may be called in any thread.
     """
 
     def __init__(
         self,
         *config_and_topics: Config | Names,
         config: Config | None = None,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
+        key_deserializer: Callable[[bytes], ConsumedKey] | None = None,
+        value_deserializer: Callable[[bytes], ConsumedValue] | None = None,
         **keywords: Any,
     ) -> None:
         config, topics = consumer_arguments(config_and_topics, config)
         self._thread = reactor_thread()
         self._errands: CallerThread | None = None
-        self._core = Core(
+        self._core: Core[ConsumedKey, ConsumedValue] = Core(
             config=config,
             reactor=self._thread.reactor,
             key_deserializer=key_deserializer,
@@ -64,9 +82,11 @@ class Consumer:
             callback_runner=self._run_callback,
             **keywords,
         )
-        self._left_over: deque[AnyRecord] = deque()
-        self._in_hand: AnyRecord | None = None
+        self._left_over: deque[Record[ConsumedKey, ConsumedValue]] = deque()
+        self._in_hand: Record[ConsumedKey, ConsumedValue] | None = None
         """The record that an iteration yielded last."""
+        self._committed: deque[Callable[[], Any]] = deque()
+        """Callbacks of commits that have ended, for the polling thread."""
         self._closed = False
         close_at_exit(self)
         if topics:
@@ -76,21 +96,22 @@ class Consumer:
         return self.start()
 
     def __exit__(self, kind: object, *exc: object) -> None:
-        if kind is not None and self._in_hand is not None:
-            # The processing of the last record is uncertain.
+        failed = kind is not None
+        if failed and self._in_hand is not None:
+            # The processing of that record is uncertain; those before it are done.
             self._left_over.appendleft(self._in_hand)
-        self._close(10.0, autocommit=True, failed=kind is not None)
+            failed = False
+        self._close(10.0, autocommit=True, failed=failed)
 
-    def __iter__(self) -> Iterator[AnyRecord]:
+    def __iter__(self) -> Iterator[Record[ConsumedKey, ConsumedValue]]:
         """Yield records forever. A record that was not yielded is not committed."""
-        left_over = self._left_over
         while not self._closed:
-            while left_over:
-                self._in_hand = left_over.popleft()
+            while self._left_over:
+                self._in_hand = self._left_over.popleft()
                 yield self._in_hand
                 self._in_hand = None
             for records in self.poll(timeout=1).values():
-                left_over.extend(records)
+                self._left_over.extend(records)
 
     def start(self) -> Self:
         """Connect and fetch metadata; raise `BootstrapError` with each address and its cause if that fails."""
@@ -105,9 +126,17 @@ class Consumer:
         *,
         pattern: str | None = None,
         listener: RebalanceListener | None = None,
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
     ) -> None:
-        """Consume *topics*, or all topics that match *pattern* (a regular expression), in the group."""
-        self._call(lambda: self._core.subscribe(topics, pattern=pattern, listener=listener))
+        """Consume *topics*, or all topics that match *pattern* (a regular expression), in the group.
+
+        *listener* is called inside poll, in this thread, when partitions are assigned, revoked or lost. *on_assign*,
+        *on_revoke* and *on_lost* may replace it: functions of (consumer, partitions).
+        """
+        chosen = listener_of(self, listener, on_assign, on_revoke, on_lost)
+        self._call(lambda: self._core.subscribe(topics, pattern=pattern, listener=chosen))
 
     def assign(
         self,
@@ -141,21 +170,53 @@ class Consumer:
         timeout: float | None = None,
         timeout_ms: float | None = None,
         max_records: int | None = None,
-    ) -> dict[TopicPartition, list[AnyRecord]]:
+    ) -> dict[TopicPartition, list[Record[ConsumedKey, ConsumedValue]]]:
         """Return records by partition; wait at most *timeout* seconds if none is buffered, by default not at all.
 
-        *timeout_ms* is the name and the unit of kafka-python. A positional timeout raises TypeError.
+        *timeout_ms* is the name and the unit of kafka-python. A positional timeout raises TypeError. *max_records* is
+        by default max.poll.records.
         """
         seconds = poll_timeout(given, timeout, timeout_ms)
-        if self._left_over:
-            return self._take_left_over()
-        return self._polling(lambda: self._core.poll(timeout=seconds, max_records=max_records))
+        return self._records(lambda: self._core.poll(timeout=seconds, max_records=max_records))
 
-    getmany = poll
+    def getmany(
+        self,
+        *partitions: TopicPartition,
+        timeout: float | None = None,
+        timeout_ms: float | None = None,
+        max_records: int | None = None,
+    ) -> dict[TopicPartition, list[Record[ConsumedKey, ConsumedValue]]]:
+        """Return records as `poll` does, of *partitions* only if there are any, as aiokafka does."""
+        seconds = poll_timeout((), timeout, timeout_ms)
+        return self._records(
+            lambda: self._core.getmany(*partitions, timeout=seconds, max_records=max_records)
+        )
 
-    def consume(self, num_messages: int = 1, timeout: float = 1.0) -> list[AnyRecord]:
-        """Return up to *num_messages* records; wait at most *timeout* seconds for the first."""
-        found = self.poll(timeout=timeout, max_records=num_messages)
+    def getone(
+        self, *partitions: TopicPartition, timeout: float | None = None
+    ) -> Record[ConsumedKey, ConsumedValue]:
+        """Return the next record, of *partitions* only if there are any.
+
+        Wait for it; raise `KafkaTimeoutError` after *timeout* seconds.
+        """
+        give_up_at = time.monotonic() + (inf if timeout is None else timeout)
+        while True:
+            left = max(0.0, give_up_at - time.monotonic())
+            found = self.getmany(*partitions, timeout=min(1.0, left), max_records=1)
+            for records in found.values():
+                return records[0]
+            if not left:
+                raise KafkaTimeoutError(f"no record arrived within {timeout:g} s")
+
+    def consume(
+        self, num_messages: int = 1, timeout: float | None = 1.0
+    ) -> list[Record[ConsumedKey, ConsumedValue]]:
+        """Return up to *num_messages* records; wait at most *timeout* seconds for the first.
+
+        None, or -1 as in confluent-kafka, waits without limit.
+        """
+        seconds = inf if timeout in (None, -1) else timeout
+        found = self.poll(timeout=seconds, max_records=num_messages)
         return [record for records in found.values() for record in records]
 
     def poll_batches(
@@ -163,7 +224,9 @@ class Consumer:
     ) -> dict[TopicPartition, list[Batch]]:
         """Return whole batches, encoded, as received from the broker. The timeout is as of `poll`."""
         seconds = poll_timeout(given, timeout, timeout_ms)
-        return self._polling(lambda: self._core.poll_batches(timeout=seconds))
+        return self._polling(
+            lambda: self._core.poll_batches(timeout=seconds), self._core.polling.rewind
+        )
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return no records of *partitions* until `resume`."""
@@ -181,24 +244,18 @@ class Consumer:
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """Set the position of *tp*: the next poll returns the record at *offset*."""
-        kept = [r for r in self._left_over if r.topic_partition != tp]
-        self._left_over.clear()
-        self._left_over.extend(kept)
         self._call(lambda: self._core.seek(tp, offset))
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Set the position of *partitions* (default: all assigned ones) to the log start offset."""
-        self._left_over.clear()
         self._run(lambda: self._core.seek_to_beginning(*partitions))
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Set the position of *partitions* (default: all assigned ones) to the log end."""
-        self._left_over.clear()
         self._run(lambda: self._core.seek_to_end(*partitions))
 
     def seek_to_timestamp(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
         """Set positions to the first record at or after *timestamp_ms* (ms since the epoch)."""
-        self._left_over.clear()
         self._run(lambda: self._core.seek_to_timestamp(timestamp_ms, *partitions))
 
     def position(self, tp: TopicPartition, timeout: float | None = None) -> int:
@@ -247,23 +304,34 @@ class Consumer:
         timeout: float | None = None,
     ) -> None:
         """Commit *offsets*, or the positions of all partitions, and wait for the response."""
-        if offsets is None and self._left_over:
-            offsets = self._positions_yielded()
         self._run(lambda: self._core.commit(offsets, timeout))
 
     def commit_async(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None
+        self, offsets: Offsets | None = None, callback: CommitCallback | None = None
     ) -> None:
-        """Send a commit and return at once; a failure is logged."""
-        if offsets is None and self._left_over:
-            offsets = self._positions_yielded()
+        """Send a commit without retries, and return at once.
 
-        def begin() -> None:
-            self._core.commit_async(offsets).addErrback(
-                lambda failure: self._core.log.warn("commit: {problem}", problem=failure.value)
-            )
+        *callback* is called with (error or None, offsets) by a later poll, or by close, in its thread. Without one a
+        failure is logged.
+        """
 
-        self._call(begin)
+        def ended(
+            problem: KafkaError | None, committed: Mapping[TopicPartition, OffsetAndMetadata]
+        ) -> None:
+            if callback is not None:
+                self._committed.append(partial(callback, problem, committed))
+            elif problem is not None:
+                self._core.log.warn("commit_async: {problem}", problem=problem)
+
+        self._call(lambda: self._core.commit_async(offsets, ended).addErrback(lambda _: None))
+
+    def store_offsets(self, given: AnyRecord | Offsets) -> None:
+        """Store the offset after a record, or offsets by partition: the next commits commit them, and nothing else.
+
+        It needs enable.auto.offset.store=false. Both automatic commits and `commit` without offsets commit what is
+        stored.
+        """
+        self._core.store_offsets(given)
 
     def committed(
         self,
@@ -280,9 +348,11 @@ class Consumer:
     def _close(self, timeout: float, *, autocommit: bool, failed: bool) -> None:
         if not self._closed:
             self._closed = True
-            if self._left_over:
-                autocommit = self._commit_yielded(autocommit)
             self._polling(lambda: self._core.close(timeout, autocommit=autocommit, failed=failed))
+
+    def metrics(self) -> dict[str, float]:
+        """Return counters since the start, and the current assignment, lag and memory use."""
+        return self._call(self._core.metrics)
 
     def close_at_exit(self) -> None:
         """Leave the group at the end of the process, if the coordinator answers quickly."""
@@ -290,53 +360,66 @@ class Consumer:
 
     # --- inside
 
-    def _take_left_over(self) -> dict[TopicPartition, list[AnyRecord]]:
-        """Return the unyielded records of an interrupted iteration."""
-        found: dict[TopicPartition, list[AnyRecord]] = {}
-        for record in self._left_over:
-            found.setdefault(record.topic_partition, []).append(record)
-        self._left_over.clear()
-        return found
-
-    def _positions_yielded(self) -> dict[TopicPartition, OffsetAndMetadata | int]:
-        """Return the positions of the iteration, which may be below those of the last poll."""
-        positions: dict[TopicPartition, OffsetAndMetadata | int] = dict(
-            self._call(self._core._positions)
-        )
-        for record in reversed(self._left_over):
-            positions[record.topic_partition] = OffsetAndMetadata(record.offset)
-        return positions
-
-    def _commit_yielded(self, autocommit: bool) -> bool:
-        """Commit the yielded records in place of the client's last commit; return what remains to do."""
-        config = self._core.config
-        if autocommit and config.group_id and config.enable_auto_commit:
-            with suppress(KafkaError):
-                self.commit(timeout=5.0)
-        return False
-
     def _run(self, call: Callable[[], Deferred[T]]) -> T:
+        """Wait for *call*, which may depend on the positions: those of the iteration."""
         check_process(self._thread)
-        return self._thread.run(call)
+        return self._thread.run(lambda: self._given_back(call))
 
     def _call(self, call: Callable[[], T]) -> T:
         """Run a function that does not wait in the reactor's thread."""
         check_process(self._thread)
-        return self._thread.call(call)
+        return self._thread.call(lambda: self._given_back(call))
 
-    def _polling(self, call: Callable[[], Deferred[T]]) -> T:
-        """Run *call*; rebalance listeners run in this thread meanwhile."""
+    def _given_back(self, call: Callable[[], T]) -> T:
+        """Return the unyielded records of an iteration to their partitions, then *call*. In the reactor's thread."""
+        if self._left_over:
+            records, self._left_over = self._left_over, deque()
+            self._core.polling.put_back(records)
+        return call()
+
+    def _records(
+        self, call: Callable[[], Deferred[Found[ConsumedKey, ConsumedValue]]]
+    ) -> Found[ConsumedKey, ConsumedValue]:
+        """Poll for records. If Ctrl-C interrupts this thread when they have been taken, the next poll returns them."""
+        self._in_hand = None
+        return self._polling(
+            call, lambda found: self._core.polling.put_back(chain.from_iterable(found.values()))
+        )
+
+    def _polling(
+        self, call: Callable[[], Deferred[T]], undo: Callable[[T], None] = lambda _: None
+    ) -> T:
+        """Run *call*; rebalance listeners run in this thread meanwhile, and callbacks of commits at the end."""
         check_process(self._thread)
+        results: list[T] = []
 
         def start(errands: CallerThread) -> Deferred[T]:
             self._errands = errands
-            return call().addBoth(done)
+            return self._given_back(call).addCallback(succeeded).addBoth(done)
+
+        def succeeded(result: T) -> T:
+            results.append(result)
+            return result
 
         def done(result: Any) -> Any:
             self._errands = None
             return result
 
-        return self._thread.run_with_caller(start)
+        def undo_all() -> None:
+            for result in results:
+                undo(result)
+
+        try:
+            found = self._thread.run_with_caller(start)
+            self._run_commit_callbacks()
+        except BaseException:
+            self._thread.soon(undo_all)
+            raise
+        return found
+
+    def _run_commit_callbacks(self) -> None:
+        while self._committed:
+            self._committed.popleft()()
 
     async def _run_callback(self, callback: Callable[[], Any]) -> Any:
         """Run a listener's method in the polling thread."""

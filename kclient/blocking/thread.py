@@ -92,6 +92,7 @@ class ReactorThread:
         def cancel() -> None:
             for result in waiting:
                 result.cancel()
+            caller.left()
 
         self.reactor.callFromThread(start)
         try:
@@ -112,6 +113,8 @@ class CallerThread:
     def __init__(self, thread: ReactorThread) -> None:
         self._thread = thread
         self._queue: SimpleQueue[tuple[Callable[[], Any] | None, Any]] = SimpleQueue()
+        self._asked: set[Deferred[Any]] = set()
+        self._has_left = False
 
     def finished(self, result: Any) -> None:
         """Pass the result to the waiting thread. Called in the reactor's thread."""
@@ -120,8 +123,23 @@ class CallerThread:
     def run_in_caller(self, function: Callable[[], Any]) -> Deferred[Any]:
         """Run *function* in the waiting thread; fire with its result."""
         done: Deferred[Any] = Deferred()
+        if self._has_left:
+            done.cancel()
+            return done
+        self._asked.add(done)
+        done.addBoth(self._answered, done)
         self._queue.put((function, done))
         return done
+
+    def left(self) -> None:
+        """Cancel the functions that wait for the thread: an interrupt has ended its call. In the reactor's thread."""
+        self._has_left = True
+        for done in list(self._asked):
+            done.cancel()
+
+    def _answered(self, result: Any, done: Deferred[Any]) -> Any:
+        self._asked.discard(done)
+        return result
 
     def serve(self, timeout: float | None) -> Any:
         """Wait for the result and run functions meanwhile. Called by the waiting thread."""

@@ -14,8 +14,8 @@ poll, because the processing of its records is uncertain. Owner: the reactor's t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, Never, Self
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, Generic, Never, Self
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -23,6 +23,7 @@ from twisted.logger import Logger
 from kclient.arguments import (
     Config,
     Names,
+    at_most,
     consumer_arguments,
     names_in,
     partitions_in,
@@ -35,11 +36,13 @@ from kclient.consumer.missing import MissingPartitions
 from kclient.consumer.partitions import Batch, Partitions, PartitionState
 from kclient.consumer.polling import Polling
 from kclient.consumer.positions import Positions
-from kclient.consumer.records import Deserializer, Deserializers
+from kclient.consumer.records import Deserializers
 from kclient.consumer.subscription import (
     CallbackRunner,
     GroupSubscription,
+    RebalanceCallback,
     RebalanceListener,
+    listener_of,
     run_here,
 )
 from kclient.consumer.wakeup import Wakeup
@@ -51,24 +54,31 @@ from kclient.net.offsets import EARLIEST, LATEST
 from kclient.net.waiting import deferring, within
 from kclient.types import (
     AnyRecord,
+    ConsumedKey,
+    ConsumedValue,
     ConsumerGroupMetadata,
     OffsetAndMetadata,
     OffsetAndTimestamp,
+    Record,
     TopicPartition,
 )
 from kclient.wire.errors import KafkaError
 
-__all__ = ["CallbackRunner", "Consumer", "RebalanceListener"]
+__all__ = ["CallbackRunner", "Consumer", "RebalanceCallback", "RebalanceListener"]
+
+CommitCallback = Callable[[KafkaError | None, Mapping[TopicPartition, OffsetAndMetadata]], Any]
+"""Called with the error of a commit, None if there is none, and the offsets."""
 
 
-class Consumer:
+class Consumer(Generic[ConsumedKey, ConsumedValue]):
     """Consumes records from one cluster, on the reactor's thread; `kclient.blocking` is for programs with threads.
 
         consumer = Consumer({"bootstrap.servers": "localhost:9092", "group.id": "g"}, ["orders"])
         records = await consumer.poll(timeout=1)
 
     Settings are those of `ConsumerConfig`; ``Consumer("orders", bootstrap_servers="localhost:9092", group_id="g")`` is
-    the same consumer. *key_deserializer* and *value_deserializer* convert bytes to objects.
+    the same consumer. *key_deserializer* and *value_deserializer* convert bytes to objects, and are the source of the
+    types of keys and values: ``Consumer[str, dict]``. Without one they are bytes.
     *callback_runner* runs a listener's methods: by default on this thread; the blocking API runs them in the caller's.
     """
 
@@ -79,8 +89,8 @@ class Consumer:
         *config_and_topics: Config | Names,
         config: Config | None = None,
         reactor: Any = None,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
+        key_deserializer: Callable[[bytes], ConsumedKey] | None = None,
+        value_deserializer: Callable[[bytes], ConsumedValue] | None = None,
         callback_runner: CallbackRunner = run_here,
         **keywords: Any,
     ) -> None:
@@ -107,6 +117,7 @@ class Consumer:
             Deserializers(key_deserializer, value_deserializer),
             self._subscription,
             wakeup=wakeup,
+            most=self.config.max_poll_records,
             progress=self._progress,
         )
         report = self.polling.report
@@ -132,21 +143,24 @@ class Consumer:
     async def __aexit__(self, kind: object, *exc: object) -> None:
         await self.close(failed=kind is not None)
 
-    async def __aiter__(self) -> AsyncIterator[AnyRecord]:
+    async def __aiter__(self) -> AsyncIterator[Record[ConsumedKey, ConsumedValue]]:
         """Iterate over records forever.
 
         A record that was not yielded is not committed; the next iteration yields it.
         """
         while not self._closed:
-            while (record := self.polling.next_record()) is not None:
-                yield record
-            self.polling.iterate(await self.poll(timeout=1))
+            try:
+                record = await self.polling.one()
+            except ClientClosed:
+                return
+            yield record
 
     # --- assignment
 
     @deferring
     async def start(self) -> Self:
         """Connect and fetch metadata; raise `BootstrapError` with each address and its cause if that fails."""
+        self._check_open()
         await self.cluster.start()
         return self
 
@@ -156,12 +170,16 @@ class Consumer:
         *,
         pattern: str | None = None,
         listener: RebalanceListener | None = None,
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
     ) -> None:
         """Consume *topics*, or all topics that match *pattern* (a regular expression), as a member of the group.
 
-        *listener* is called inside poll when partitions are assigned, revoked or lost. Raise KafkaError without a
-        group.id.
+        *listener* is called inside poll when partitions are assigned, revoked or lost. *on_assign*, *on_revoke* and
+        *on_lost* may replace it: functions of (consumer, partitions). Raise KafkaError without a group.id.
         """
+        listener = listener_of(self, listener, on_assign, on_revoke, on_lost)
         self._check_open()
         self._need_group("subscribe", "use assign to consume without a group")
         if self._subscription.member is None and len(self._partitions):
@@ -198,8 +216,8 @@ class Consumer:
     @deferring
     async def unsubscribe(self) -> None:
         """Revoke all partitions (with a commit if auto-commit is on) and leave the group."""
+        self.polling.put_back_left_over()
         await self._subscription.end("unsubscribed", commit=True)
-        self.polling.left_over.clear()
         self._finder.changed()
 
     def subscription(self) -> set[str]:
@@ -231,15 +249,36 @@ class Consumer:
         timeout: float | None = None,
         timeout_ms: float | None = None,
         max_records: int | None = None,
-    ) -> dict[TopicPartition, list[AnyRecord]]:
+    ) -> dict[TopicPartition, list[Record[ConsumedKey, ConsumedValue]]]:
         """Return records by partition; wait up to *timeout* seconds if none is buffered, by default not at all.
 
-        *timeout_ms* is the name and the unit of kafka-python. A positional timeout raises TypeError.
-        Raise errors of background work once. A record that cannot be deserialized raises RecordDeserializationError in
-        every poll, until `seek` skips it.
+        *timeout_ms* is the name and the unit of kafka-python. A positional timeout raises TypeError. *max_records* is
+        by default max.poll.records. Raise errors of background work once. A record that cannot be deserialized raises
+        RecordDeserializationError in every poll, until `seek` skips it.
         """
-        most = self.config.max_poll_records if max_records is None else max_records
+        most = at_most(max_records, self.config.max_poll_records)
         return await self.polling.records(poll_timeout(given, timeout, timeout_ms), most)
+
+    @deferring
+    async def getmany(
+        self,
+        *partitions: TopicPartition,
+        timeout: float | None = None,
+        timeout_ms: float | None = None,
+        max_records: int | None = None,
+    ) -> dict[TopicPartition, list[Record[ConsumedKey, ConsumedValue]]]:
+        """Return records as `poll` does, of *partitions* only if there are any, as aiokafka does."""
+        only = self.assigned_of(partitions, "getmany")
+        most = at_most(max_records, self.config.max_poll_records)
+        return await self.polling.records(poll_timeout((), timeout, timeout_ms), most, only)
+
+    @deferring
+    async def getone(self, *partitions: TopicPartition) -> Record[ConsumedKey, ConsumedValue]:
+        """Return the next record, of *partitions* only if there are any; wait for it.
+
+        A cancelled call takes no record. The previous record counts as processed.
+        """
+        return await self.polling.one(self.assigned_of(partitions, "getone"))
 
     @deferring
     async def poll_batches(
@@ -256,6 +295,7 @@ class Consumer:
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return no records of *partitions* until `resume`."""
+        self.polling.put_back_left_over()
         for tp in partitions:
             self._state(tp).paused = True
 
@@ -300,6 +340,7 @@ class Consumer:
     async def position(self, tp: TopicPartition, timeout: float | None = None) -> int:
         """Return the offset of the next record of *tp*; look it up if necessary, within *timeout* seconds."""
         self._check_open()
+        self.polling.put_back_left_over()
         state = self._state(tp)
         if state.position is not None:
             return state.position
@@ -332,6 +373,7 @@ class Consumer:
         timeout: float | None = None,
     ) -> dict[TopicPartition, int]:
         """Return the log start offset of each of *partitions*."""
+        self._check_open()
         return await self._lookup.edge(
             partitions_in(partitions, "beginning_offsets"), EARLIEST, self._time(timeout)
         )
@@ -343,6 +385,7 @@ class Consumer:
         timeout: float | None = None,
     ) -> dict[TopicPartition, int]:
         """Return the high watermark (read_committed: the last stable offset) of each of *partitions*."""
+        self._check_open()
         return await self._lookup.edge(
             partitions_in(partitions, "end_offsets"), LATEST, self._time(timeout)
         )
@@ -352,12 +395,14 @@ class Consumer:
         self, timestamps_ms: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return the first offset at or after each time, None if no record is that recent."""
+        self._check_open()
         answers = await self._lookup.at(timestamps_ms, self._time(timeout))
         return {tp: found if found.offset >= 0 else None for tp, found in answers.items()}
 
     @deferring
     async def partitions_for_topic(self, topic: str, timeout: float | None = None) -> list[int]:
         """Return the partitions of *topic*."""
+        self._check_open()
         return await self.cluster.partitions(topic, timeout=self._time(timeout))
 
     # --- commits
@@ -373,14 +418,46 @@ class Consumer:
         chosen = self._positions() if offsets is None else offsets_to_commit(offsets)
         await self._commits.commit(chosen, timeout=self._time(timeout))
 
-    def commit_async(self, offsets: Offsets | None = None) -> Deferred[None]:
+    def commit_async(
+        self, offsets: Offsets | None = None, callback: CommitCallback | None = None
+    ) -> Deferred[None]:
         """Send a commit without retries; the Deferred fires with the result.
 
-        There is no retry, because a repeated commit could overwrite a later one.
+        *callback* is called with (error or None, offsets) first. There is no retry, because a repeated commit could
+        overwrite a later one.
         """
-        self._need_group("commit")
+        self._need_group("commit_async")
         chosen = self._positions() if offsets is None else offsets_to_commit(offsets)
-        return self._commits.commit(chosen, timeout=self._time(None), retries=0)
+        committed = self._commits.commit(chosen, timeout=self._time(None), retries=0)
+        if callback is None:
+            return committed
+        notify = callback
+
+        def ended(result: Any) -> Any:
+            notify(getattr(result, "value", None), chosen)
+            return result
+
+        return committed.addBoth(ended)
+
+    def store_offsets(self, given: AnyRecord | Offsets) -> None:
+        """Store the offset after a record, or offsets by partition: the next commits commit them, and nothing else.
+
+        It needs enable.auto.offset.store=false. Both automatic commits and `commit` without offsets commit what is
+        stored. May be called in any thread.
+        """
+        if self.config.enable_auto_offset_store:
+            raise KafkaError(
+                "store_offsets() needs the setting enable.auto.offset.store=false",
+                hint="with true, a commit covers all records that poll has returned",
+            )
+        if isinstance(given, Record):
+            after = OffsetAndMetadata(given.offset + 1, "", given.leader_epoch)
+            self._state(given.topic_partition).stored = after
+            return
+        chosen = offsets_to_commit(given)
+        states = {tp: self._state(tp) for tp in chosen}
+        for tp, state in states.items():
+            state.stored = chosen[tp]
 
     @deferring
     async def committed(
@@ -403,6 +480,29 @@ class Consumer:
         *failed*: the caller's processing failed, so only records before the last poll are committed.
         """
         await self._close(timeout, commit=autocommit, processed=failed)
+
+    def metrics(self) -> dict[str, float]:
+        """Return counters since the start, and the current assignment, lag and memory use."""
+        lags = [self.lag(tp) for tp in self.assignment()]
+        return {
+            "records_consumed": self.polling.records_returned,
+            "records_lag_max": max((lag for lag in lags if lag is not None), default=0),
+            "bytes_fetched": self._fetcher.bytes_fetched,
+            "bytes_buffered": self._partitions.buffered_bytes,
+            "assigned_partitions": len(self._partitions),
+            "commits": self._commits.succeeded,
+            "rebalances": self._subscription.rebalances,
+            **self.cluster.brokers.metrics(),
+        }
+
+    def assigned_of(
+        self, partitions: Iterable[TopicPartition], call: str
+    ) -> tuple[TopicPartition, ...]:
+        """Return *partitions*; raise an error if one is not assigned to this consumer."""
+        chosen = tuple(partitions_in(partitions, call))
+        for tp in chosen:
+            self._state(tp)
+        return chosen
 
     def _progress(self) -> None:
         """Look up missing positions and send fetches."""

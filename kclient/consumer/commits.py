@@ -64,9 +64,15 @@ class Commits:
         self._automatic_under_way = False
         self.unprocessed: dict[TopicPartition, int] = {}
         """The first offsets of the last poll's records, which the caller may still be processing."""
+        self.succeeded = 0
 
     def positions(self, *, processed: bool = False) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets to commit for all partitions; *processed*: without the records of the last poll."""
+        """Return the offsets to commit for all partitions; *processed*: without the records of the last poll.
+
+        With enable.auto.offset.store=false these are the stored ones.
+        """
+        if not self._config.enable_auto_offset_store:
+            return {s.tp: s.stored for s in self._partitions if s.stored is not None}
         found = {}
         for state in self._partitions:
             if state.position is None:
@@ -113,6 +119,7 @@ class Commits:
                     await sleep(self._cluster.reactor, pause)
         finally:
             self._one_by_one.release()
+        self.succeeded += 1
         for tp, state in owned.items():
             if state is not None:
                 state.committed = offsets[tp]
@@ -140,6 +147,11 @@ class Commits:
             self.log.warn(
                 "the last commit before the revocation failed: {problem}", problem=problem
             )
+
+    async def settled(self) -> None:
+        """Wait for the end of the commits that have begun."""
+        await self._one_by_one.acquire()
+        self._one_by_one.release()
 
     async def committed(
         self, partitions: Iterable[TopicPartition], *, timeout: float

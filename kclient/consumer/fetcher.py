@@ -100,6 +100,7 @@ class Fetcher:
         """By broker."""
         self._retry: Any = None
         self._closed = False
+        self.bytes_fetched = 0
 
     def send_fetches(self) -> None:
         """Send every Fetch that can be sent now."""
@@ -291,7 +292,9 @@ class Fetcher:
             self._failed(state, problem)
             return False
         if whole:
-            state.fetched(whole, next_offset, sum(batch.info.size for batch in whole))
+            size = sum(batch.info.size for batch in whole)
+            self.bytes_fetched += size
+            state.fetched(whole, next_offset, size)
         elif len(data) > 0:
             # A batch above max.partition.fetch.bytes is returned whole only to the first of a request (KIP-74):
             # next time this may be the first. If it was alone, the response is invalid.

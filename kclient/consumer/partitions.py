@@ -72,6 +72,8 @@ class PartitionState:
     """Why the last position was lost (out of range), until there is a new one."""
     committed: OffsetAndMetadata | None = None
     """The last offset that this consumer committed."""
+    stored: OffsetAndMetadata | None = None
+    """The offset to commit, by `store_offsets`."""
 
     def seek(self, offset: int, leader_epoch: int = -1) -> None:
         """Set the position to *offset*; drop buffered batches and responses in flight."""
@@ -97,6 +99,16 @@ class PartitionState:
         self.buffered_bytes += size
         self.fetch_offset = next_offset
         self.fetch_epoch = self.buffered[-1].info.leader_epoch
+
+    def put_back(self, records: list[AnyRecord]) -> None:
+        """Return *records*, the last ones that were taken, to the head of the buffer."""
+        if self.position is None:
+            return
+        rest = self.decoded[self.decoded_from :]
+        if not rest:
+            self.decoded_end = self.position
+        self.decoded, self.decoded_from = [*records, *rest], 0
+        self.position = records[0].offset
 
     def take(self) -> FetchedBatch | None:
         """Remove and return the oldest buffered batch."""

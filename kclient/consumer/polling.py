@@ -2,7 +2,8 @@
 
 One poll runs at a time. It first counts all records of earlier polls as processed, then calls the rebalance listener.
 It raises an error once; only the error of a record that cannot be deserialized stays until a seek skips the record. A
-cancelled poll returns nothing: the next one returns its records.
+cancelled poll returns nothing: the next one returns its records. A caller that is not resumed in the same turn of the
+reactor, as asyncio's tasks are not, uses `until_ready` and then `take`: what it takes it has.
 
 Invariants: 1. a poll returns a record if and only if it moves the position past it. 2. an error of one partition never
 drops records of others: they are returned, and the next poll raises the error.
@@ -12,10 +13,10 @@ Owner: the reactor's thread.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeVar
 
-from kclient.consumer.partitions import Batch, Partitions
+from kclient.consumer.partitions import Batch, Partitions, PartitionState
 from kclient.consumer.records import Deserializers, take_records
 from kclient.consumer.subscription import GroupSubscription
 from kclient.consumer.wakeup import Wakeup
@@ -23,12 +24,20 @@ from kclient.errors import ClientClosed, KafkaError
 from kclient.net.cluster import Cluster
 from kclient.types import AnyRecord, OffsetAndMetadata, TopicPartition
 
-K = TypeVar("K")
-V = TypeVar("V")
+T = TypeVar("T")
+
+Only = Collection[TopicPartition]
+"""Partitions to which a poll is limited; all if empty."""
+
+_SLICE_S = 1.0
+"""Seconds of one poll of a call that waits for a record without limit: each poll may commit automatically."""
 
 
 class Polling:
-    """The polls of one consumer. *progress* is called after records were taken: it looks up positions and fetches."""
+    """The polls of one consumer. An iteration takes up to *most* records at a time.
+
+    *progress* is called after records were taken: it looks up positions and fetches.
+    """
 
     def __init__(
         self,
@@ -38,6 +47,7 @@ class Polling:
         subscription: GroupSubscription,
         *,
         wakeup: Wakeup,
+        most: int,
         progress: Callable[[], None],
     ) -> None:
         self._cluster = cluster
@@ -46,10 +56,14 @@ class Polling:
         self._subscription = subscription
         self._unprocessed = subscription.commits.unprocessed
         self._wakeup = wakeup
+        self._most = most
         self._progress = progress
         self._problems: dict[object, KafkaError] = {}
         self._running = False
         self._closed = False
+        self.records_returned = 0
+        self._taken_from: dict[TopicPartition, tuple[PartitionState, int]] = {}
+        """Where the last poll took records, each with its epoch by then."""
         self.left_over: deque[AnyRecord] = deque()
         """Records of the last poll that an iteration has not yielded yet."""
         self._in_hand: AnyRecord | None = None
@@ -73,17 +87,36 @@ class Polling:
 
     # --- polls
 
-    async def records(self, timeout: float, most: int) -> dict[TopicPartition, list[AnyRecord]]:
-        """Return up to *most* records, waiting up to *timeout* seconds for the first."""
-        if self.left_over:
-            return self._take_left_over()
-        return await self._take_or_wait(lambda: self._take_records(most), timeout)
+    async def records(
+        self, timeout: float, most: int, only: Only = ()
+    ) -> dict[TopicPartition, list[AnyRecord]]:
+        """Return up to *most* records, of *only* these partitions if there are any; wait for the first."""
+        return await self._take_or_wait(lambda: self._take_records(most, only), timeout)
 
     async def batches(self, timeout: float) -> dict[TopicPartition, list[Batch]]:
         """Return whole batches, waiting up to *timeout* seconds for the first."""
         return await self._take_or_wait(self._take_batches, timeout)
 
-    async def _take_or_wait(self, take: Callable[[], dict[K, V]], timeout: float) -> dict[K, V]:
+    async def until_ready(self, timeout: float, only: Only = ()) -> None:
+        """Poll, without taking any record: wait up to *timeout* seconds until `take` has something to return."""
+        await self._take_or_wait(lambda: self._any_ready(only), timeout)
+
+    def take(self, most: int, only: Only = ()) -> dict[TopicPartition, list[AnyRecord]]:
+        """Return buffered records, after `until_ready` has fired."""
+        if self._is_closed():
+            return {}
+        found = self._take_records(most, only)
+        self._progress()
+        return found
+
+    async def one(self, only: Only = ()) -> AnyRecord:
+        """Return the next record, of *only* these partitions if there are any; wait for it."""
+        while (record := self.next_record(only)) is None:
+            await self.until_ready(_SLICE_S, only)
+            self.take_to_iterate(only)
+        return record
+
+    async def _take_or_wait(self, take: Callable[[], T], timeout: float) -> T:
         if self._is_closed():
             raise ClientClosed("the consumer is closed")
         if self._running:
@@ -91,14 +124,16 @@ class Polling:
         self._running = True
         try:
             give_up_at = self._cluster.reactor.seconds() + timeout
+            self.put_back_left_over()
             self._unprocessed.clear()
+            self._taken_from.clear()
             await self._cluster.start()
             self._subscription.poll_begins()
             self._subscription.commits.maybe_commit()
             while True:
                 await self._subscription.run_callbacks()
                 self._raise_problem()
-                found = {} if self._is_closed() else take()
+                found = take()
                 self._progress()
                 left = give_up_at - self._cluster.reactor.seconds()
                 if found or left <= 0 or self._is_closed():
@@ -118,11 +153,19 @@ class Polling:
             if not isinstance(about, TopicPartition) or about in self._partitions:
                 raise problem
 
-    def _take_records(self, most: int) -> dict[TopicPartition, list[AnyRecord]]:
+    def _any_ready(self, only: Only) -> bool:
+        return any(not only or state.tp in only for state in self._ready())
+
+    def _ready(self) -> Iterator[PartitionState]:
+        return iter(()) if self._is_closed() else self._partitions.ready()
+
+    def _take_records(self, most: int, only: Only) -> dict[TopicPartition, list[AnyRecord]]:
         found: dict[TopicPartition, list[AnyRecord]] = {}
-        for state in self._partitions.ready():
+        for state in self._ready():
             if most <= 0:
                 break
+            if only and state.tp not in only:
+                continue
             try:
                 records = take_records(state, most, self._deserializers)
             except KafkaError:
@@ -132,13 +175,15 @@ class Polling:
             if records:
                 found[state.tp] = records
                 self._unprocessed[state.tp] = records[0].offset
+                self._taken_from[state.tp] = state, state.epoch
+                self.records_returned += len(records)
                 most -= len(records)
                 self._partitions.served(state.tp)
         return found
 
     def _take_batches(self) -> dict[TopicPartition, list[Batch]]:
         found: dict[TopicPartition, list[Batch]] = {}
-        for state in self._partitions.ready():
+        for state in self._ready():
             position = state.position
             assert position is not None, "a partition without a position is not ready"
             if state.decoded or state.problem is not None:
@@ -157,26 +202,50 @@ class Polling:
 
     # --- iteration
 
-    def iterate(self, found: dict[TopicPartition, list[AnyRecord]]) -> None:
-        """Let an iteration yield the records of a poll."""
-        for records in found.values():
+    def take_to_iterate(self, only: Only = ()) -> None:
+        """Take the records that `next_record` yields: one, if they are of *only* some partitions."""
+        for records in self.take(1 if only else self._most, only).values():
             self.left_over.extend(records)
 
-    def next_record(self) -> AnyRecord | None:
+    def next_record(self, only: Only = ()) -> AnyRecord | None:
         """Return the next record to yield, None if a poll must find some; the one before counts as processed."""
+        left_over = self.left_over
+        if only and left_over and left_over[0].topic_partition not in only:
+            return None
         done, self._in_hand = self._in_hand, None
         if done is not None and done.topic_partition in self._unprocessed:
             self._unprocessed[done.topic_partition] = done.offset + 1
-        if self.left_over:
-            self._in_hand = self.left_over.popleft()
+        if left_over:
+            self._in_hand = left_over.popleft()
         return self._in_hand
 
-    def _take_left_over(self) -> dict[TopicPartition, list[AnyRecord]]:
-        found: dict[TopicPartition, list[AnyRecord]] = {}
-        for record in self.left_over:
-            found.setdefault(record.topic_partition, []).append(record)
+    def put_back(self, records: Iterable[AnyRecord]) -> None:
+        """Return records of the last poll, the last of each partition, for the next poll.
+
+        Those of a partition that has another position or another owner by now are dropped.
+        """
+        by_partition: dict[TopicPartition, list[AnyRecord]] = {}
+        for record in records:
+            by_partition.setdefault(record.topic_partition, []).append(record)
+        for tp, rest in by_partition.items():
+            state, epoch = self._taken_from.get(tp, (None, 0))
+            if state is not None and self._partitions.current(state, epoch):
+                state.put_back(rest)
+                self.records_returned -= len(rest)
+
+    def rewind(self, tps: Iterable[TopicPartition]) -> None:
+        """Set the positions of *tps* to where the last poll took its first record or batch."""
+        for tp in tps:
+            state, first = self._partitions.get(tp), self._unprocessed.get(tp)
+            if state is not None and first is not None:
+                state.seek(first)
+        self._progress()
+
+    def put_back_left_over(self) -> None:
+        """Return what an iteration has not yielded; the record that it yielded last counts as processed."""
+        self._in_hand = None
+        self.put_back(self.left_over)
         self.left_over.clear()
-        return found
 
     def keep_left_over(self, kept: Callable[[TopicPartition], bool]) -> None:
         """Drop the unyielded records of partitions for which kept() is False."""

@@ -11,7 +11,8 @@ when it polls again. Only then may they be committed and the partitions be assig
 up to the rebalance timeout, as with Kafka's client. Assigned and lost partitions take effect at once, and the listener
 is called in the next poll, before it takes any record.
 
-An exception of a listener is raised by `poll`; the assignment changes all the same.
+An exception of a listener is raised by `poll`; the assignment changes all the same. A poll that is cancelled does not
+cancel the listener: the next poll waits for its end, and raises its exception.
 Owner: the reactor's thread.
 """
 
@@ -19,10 +20,10 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
 from kclient.config import ConsumerConfig
@@ -34,6 +35,7 @@ from kclient.errors import ConsumerLeftGroup, KafkaError
 from kclient.net.answers import error_of
 from kclient.net.cluster import Cluster
 from kclient.net.metadata import ClusterMetadata, TopicMetadata
+from kclient.net.waiting import SingleFlight
 from kclient.types import TopicPartition
 from kclient.wire.errors import ErrorCode, for_code
 
@@ -52,7 +54,14 @@ async def run_here(callback: Callable[[], Any]) -> Any:
 class RebalanceListener:
     """Notified of partitions that are assigned, revoked or lost; override the methods that you need.
 
-    Each method may return None, a coroutine or a Deferred, which is awaited. Methods never run concurrently.
+        class CommitFirst(RebalanceListener):
+            def on_partitions_revoked(self, partitions):
+                consumer.commit()
+
+        consumer.subscribe(["orders"], listener=CommitFirst())
+
+    Methods run inside poll, in the thread or task that polls, and may call the consumer. Each may return None, a
+    coroutine or a Deferred, which is awaited. Methods never run concurrently. Poll raises their exceptions.
     """
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Any:
@@ -64,6 +73,57 @@ class RebalanceListener:
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> Any:
         """*partitions* may already belong to another member: a commit would fail."""
         return self.on_partitions_revoked(partitions)
+
+
+RebalanceCallback = Callable[[Any, list[TopicPartition]], Any]
+"""A function like those of confluent-kafka: called with the consumer and the partitions."""
+
+
+def listener_of(
+    consumer: object,
+    listener: RebalanceListener | None,
+    on_assign: RebalanceCallback | None,
+    on_revoke: RebalanceCallback | None,
+    on_lost: RebalanceCallback | None,
+) -> RebalanceListener | None:
+    """Return *listener*, or one that calls the given functions with *consumer*; on_lost is by default on_revoke."""
+    functions = {
+        "on_partitions_assigned": on_assign,
+        "on_partitions_revoked": on_revoke,
+        "on_partitions_lost": on_lost or on_revoke,
+    }
+    given = {name: function for name, function in functions.items() if function is not None}
+    if not given:
+        if isinstance(listener, type) or callable(listener):
+            raise TypeError(f"subscribe: listener={listener!r} is no object with methods")
+        return listener
+    if listener is not None:
+        raise TypeError("subscribe: give either a listener or on_assign, on_revoke and on_lost")
+    for function in given.values():
+        if not callable(function):
+            raise TypeError(f"subscribe: {function!r} is no function of (consumer, partitions)")
+    return _Functions(consumer, given)
+
+
+class _Functions(RebalanceListener):
+    """A listener of functions."""
+
+    def __init__(self, consumer: object, functions: Mapping[str, RebalanceCallback]) -> None:
+        self._consumer = consumer
+        self._functions = functions
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Any:
+        return self._call("on_partitions_revoked", partitions)
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Any:
+        return self._call("on_partitions_assigned", partitions)
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> Any:
+        return self._call("on_partitions_lost", partitions)
+
+    def _call(self, name: str, partitions: list[TopicPartition]) -> Any:
+        function = self._functions.get(name)
+        return None if function is None else function(self._consumer, partitions)
 
 
 class GroupSubscription:
@@ -96,6 +156,9 @@ class GroupSubscription:
         self._pattern: re.Pattern[str] | None = None
         self._listener: RebalanceListener | None = None
         self._callbacks: deque[tuple[Callable[[], Awaitable[None]], Deferred[None]]] = deque()
+        self._calling = SingleFlight(self._call_next)
+        self._listener_problem: Exception | None = None
+        self.rebalances = 0
         self.member: GroupMember | None = None
         self.commits = Commits(cluster, config, partitions, lambda: self.member)
         if config.group_id:
@@ -148,19 +211,28 @@ class GroupSubscription:
         if self.member is not None:
             self.member.polled()
 
-    @property
-    def has_callbacks(self) -> bool:
-        """Whether listener calls are pending."""
-        return bool(self._callbacks)
-
     async def run_callbacks(self) -> None:
         """Call the listener for pending changes in order; raise its exceptions."""
-        while self._callbacks:
-            callback, done = self._callbacks.popleft()
-            try:
-                await callback()
-            finally:
-                done.callback(None)
+        self._raise_listener_problem()
+        while self._callbacks or self._calling.flight is not None:
+            await self._calling.join()
+            self._raise_listener_problem()
+
+    async def _call_next(self) -> None:
+        callback, done = self._callbacks.popleft()
+        try:
+            await callback()
+        except CancelledError:
+            pass  # The thread of the listener's caller was interrupted.
+        except Exception as problem:
+            self._listener_problem = problem
+        finally:
+            done.callback(None)
+
+    def _raise_listener_problem(self) -> None:
+        problem, self._listener_problem = self._listener_problem, None
+        if problem is not None:
+            raise problem
 
     async def end(self, reason: str, *, commit: bool, processed: bool = False) -> None:
         """Revoke all partitions and leave the group; *commit* (if auto-commit is on) first."""
@@ -169,6 +241,9 @@ class GroupSubscription:
             member.stop()
         self._callbacks.clear()
         try:
+            if self._calling.flight is not None and not self._calling.has_waiters:
+                await self._calling.join()  # The poll that called the listener was cancelled.
+            await self.commits.settled()
             if commit:
                 await self.commits.commit_last(processed=processed)
             held = sorted(self._partitions.assigned())
@@ -234,6 +309,7 @@ class GroupSubscription:
         await self._in_poll(lambda: self._give_up(partitions))
 
     def _assigned(self, partitions: list[TopicPartition]) -> None:
+        self.rebalances += 1
         self._cluster.want({tp.topic for tp in partitions})
         self._partitions.assign(self._partitions.assigned() | set(partitions))
         self._in_poll(lambda: self._report_assigned(partitions))
@@ -273,6 +349,12 @@ class GroupSubscription:
             await self._call_listener("on_partitions_assigned", still)
 
     async def _call_listener(self, method: str, partitions: list[TopicPartition]) -> None:
-        if self._listener is not None:
-            call = getattr(self._listener, method)
-            await self._callback_runner(lambda: call(partitions))
+        if self._listener is None:
+            return
+        call = getattr(self._listener, method, None)
+        if call is None and method == "on_partitions_lost":
+            # A listener class of another library.
+            call = getattr(self._listener, "on_partitions_revoked", None)
+        if call is not None:
+            chosen = call
+            await self._callback_runner(lambda: chosen(partitions))

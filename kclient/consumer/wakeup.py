@@ -6,6 +6,8 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from kclient.net.waiting import LONGEST_S
+
 
 class Wakeup:
     """At most one waiter. Owner: the reactor's thread.
@@ -29,7 +31,9 @@ class Wakeup:
         """Wait until woken, at most *seconds*. Cancelling raises CancelledError."""
         if not self._woken:
             over: Deferred[None] = Deferred()
-            timer = self._timer = self._reactor.callLater(max(0.0, seconds), over.callback, None)
+            timer = self._timer = self._reactor.callLater(
+                min(max(0.0, seconds), LONGEST_S), over.callback, None
+            )
             try:
                 await over
             finally:

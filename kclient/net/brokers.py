@@ -42,9 +42,17 @@ class Channel:
         self.node_id = node_id
         self.address = address
         self.connection: Connection | None = None
+        self._requests_before = 0
+        """Requests on earlier connections."""
         self._failures = 0
         self._not_before = float("-inf")
         self._flight = SingleFlight(self._connect)
+
+    @property
+    def requests(self) -> int:
+        """The number of requests that were sent."""
+        now = 0 if self.connection is None else self.connection.requests
+        return self._requests_before + now
 
     @property
     def ready(self) -> Connection | None:
@@ -63,7 +71,8 @@ class Channel:
         All pending requests fail with *reason*. Return None if there is no socket.
         """
         self._flight.cancel(reason)
-        connection, self.connection = self.connection, None
+        connection = self.connection
+        self._requests_before, self.connection = self.requests, None
         if connection is None:
             return None
         gone = connection.when_disconnected()
@@ -91,7 +100,7 @@ class Channel:
             raise
         self._failures = 0
         connection.on_close(lambda _: self._failed())
-        self.connection = connection
+        self._requests_before, self.connection = self.requests, connection
         return connection
 
     def _failed(self) -> None:
@@ -114,6 +123,8 @@ class Brokers:
         self._connections: dict[tuple[int, str], Channel] = {}
         self._closing: list[Deferred[None]] = []
         self._sweep: Any = None
+        self._requests_before = 0
+        """Requests on channels that are no longer used."""
         self.closed = False
 
     def connection(self, node_id: int, address: Address, channel: str = "") -> Deferred[Connection]:
@@ -152,6 +163,14 @@ class Brokers:
                 best = (rank, node_id, connection)
         return None if best is None else best[1:]
 
+    def metrics(self) -> dict[str, float]:
+        """Return the number of open connections, and of requests that were sent on all so far."""
+        channels = self._connections.values()
+        return {
+            "connections": sum(channel.ready is not None for channel in channels),
+            "requests": self._requests_before + sum(channel.requests for channel in channels),
+        }
+
     def forget(self, keep: Callable[[int], bool]) -> None:
         """Close the connections to brokers for which *keep* returns False."""
         for key in [key for key in self._connections if not keep(key[0])]:
@@ -172,6 +191,7 @@ class Brokers:
 
     def _retire(self, channel: Channel, reason: KafkaError) -> None:
         gone = channel.close(reason)
+        self._requests_before += channel.requests
         self._closing = [d for d in self._closing if not d.called]
         if gone is not None:
             self._closing.append(gone)

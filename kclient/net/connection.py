@@ -81,6 +81,7 @@ class Connection(Protocol):
         self.features: Mapping[str, VersionRange] = {}
         self.closed: KafkaError | None = None
         self.last_used = 0.0
+        self.requests = 0
         self.transport_ready: Deferred[Any] | None = None
         self._frames = FrameReader(max_frame, first_growth=_TRUSTED)
         self._pending = PendingRequests()
@@ -141,6 +142,7 @@ class Connection(Protocol):
             raise self._closed_error()
         chosen = self.version_for(api_key) if version is None else version
         correlation_id = self._pending.next_correlation_id()
+        self.requests += 1
         self._write(encode_request(api_key, chosen, correlation_id, self.client_id, message))
 
     def close(self, reason: KafkaError | None = None) -> None:
@@ -231,6 +233,7 @@ class Connection(Protocol):
         entry = PendingRequest(api_key, version, correlation_id, now, now + timeout, waiter)
         waiter._canceller = lambda _: _give_up(entry)
         self._pending.sent(entry)
+        self.requests += 1
         self.last_used = now
         self._write(parts)
         if self._timer is None or self._timer.getTime() > entry.deadline:

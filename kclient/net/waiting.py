@@ -15,6 +15,9 @@ T = TypeVar("T")
 K = TypeVar("K")
 P = ParamSpec("P")
 
+LONGEST_S = 1e6
+"""Timers beyond 11 days fire then: epoll takes a number of milliseconds below 2^31, and no infinity."""
+
 
 def deferring(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Deferred[T]]:
     """Make a coroutine method return a Deferred: it starts at once and can be cancelled."""
@@ -29,7 +32,7 @@ def deferring(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Deferr
 def sleep(reactor: Any, seconds: float) -> Deferred[None]:
     """Fire after *seconds*; cancelling stops the timer."""
     done: Deferred[None] = Deferred(lambda _: call.cancel() if call.active() else None)
-    call = reactor.callLater(max(0.0, seconds), done.callback, None)
+    call = reactor.callLater(min(max(0.0, seconds), LONGEST_S), done.callback, None)
     return done
 
 
@@ -83,7 +86,7 @@ def within(
         timed_out = True
         inner.cancel()
 
-    call = reactor.callLater(max(0.0, seconds), give_up)
+    call = reactor.callLater(min(max(0.0, seconds), LONGEST_S), give_up)
 
     def ended(result: Any) -> Any:
         if call.active():
@@ -124,6 +127,11 @@ class SingleFlight(Generic[T]):
             if not flight.called:
                 self.flight = flight
         return waiter
+
+    @property
+    def has_waiters(self) -> bool:
+        """Whether a caller waits for the run."""
+        return bool(self._waiters)
 
     def cancel(self, reason: BaseException) -> None:
         """Stop the run; its remaining waiters fail with *reason*."""

@@ -380,10 +380,11 @@ class Producer(Generic[K, V]):
             "records_delivered": sender.delivered,
             "records_failed": sender.failures,
             "records_waiting": self.undelivered,
-            "requests": sender.requests,
+            "produce_requests": sender.requests,
             "batches": sender.batches,
             "batch_retries": sender.retries,
             "buffer_bytes_used": accumulator.used,
+            **self.cluster.brokers.metrics(),
         }
 
     # --- callable from any thread

@@ -168,6 +168,7 @@ _REFUSED_CLIENT = {
     "value.deserializer": _BYTES,
     "enable.auto.commit": "Spark keeps the offsets in the checkpoint",
     "auto.commit.interval.ms": "Spark keeps the offsets in the checkpoint",
+    "enable.auto.offset.store": "Spark keeps the offsets in the checkpoint",
     "interceptor.classes": "an interceptor could change records",
     "group.id": _NO_GROUP,
     "group.instance.id": _NO_GROUP,

@@ -124,6 +124,9 @@ class PaperCluster:
         }
         self._connections: dict[tuple[int, str], PaperConnection] = {}
 
+    def metrics(self) -> dict[str, float]:
+        return {"connections": len(self._connections), "requests": len(self.asked)}
+
     # --- the test's side
 
     def attach(self, cluster: Cluster) -> Cluster:
