@@ -10,6 +10,7 @@ Timeouts of calls are ``timeout``, in seconds, in every API. Settings are in ms 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -100,6 +101,11 @@ def poll_timeout(
     if not seconds >= 0:
         raise ValueError(f"a timeout of {seconds} s is negative; math.inf waits without limit")
     return seconds
+
+
+def waiting_time(timeout: float | None) -> float:
+    """Return *timeout*, infinity for None and for -1, which is confluent-kafka's infinity."""
+    return math.inf if timeout is None or timeout == -1 else timeout
 
 
 def at_most(max_records: int | None, default: int) -> int:

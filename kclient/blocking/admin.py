@@ -71,6 +71,10 @@ class AdminClient:
         """Close all connections."""
         self._run(self._core.close)
 
+    def metrics(self) -> dict[str, float]:
+        """Return the number of open connections, and of requests since the start."""
+        return self._core.metrics()
+
     def describe_cluster(self) -> ClusterDescription:
         """Return the cluster id, the controller and the live brokers, from fresh metadata."""
         return self._run(self._core.describe_cluster)

@@ -19,7 +19,7 @@ from typing import Any, Generic, Never, Self, TypeVar
 
 from twisted.internet.defer import Deferred
 
-from kclient.arguments import Config, Names, consumer_arguments, poll_timeout
+from kclient.arguments import Config, Names, consumer_arguments, poll_timeout, waiting_time
 from kclient.blocking.thread import (
     LEAVE_AT_EXIT,
     CallerThread,
@@ -215,8 +215,7 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
 
         None, or -1 as in confluent-kafka, waits without limit.
         """
-        seconds = inf if timeout in (None, -1) else timeout
-        found = self.poll(timeout=seconds, max_records=num_messages)
+        found = self.poll(timeout=waiting_time(timeout), max_records=num_messages)
         return [record for records in found.values() for record in records]
 
     def poll_batches(
@@ -287,10 +286,10 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         return self._run(lambda: self._core.end_offsets(partitions, timeout))
 
     def offsets_for_times(
-        self, timestamps: Mapping[TopicPartition, int], timeout: float | None = None
+        self, timestamps_ms: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return the first record at or after each time in ms, None if all are older."""
-        return self._run(lambda: self._core.offsets_for_times(timestamps, timeout))
+        return self._run(lambda: self._core.offsets_for_times(timestamps_ms, timeout))
 
     def partitions_for_topic(self, topic: str, timeout: float | None = None) -> list[int]:
         """Return the partitions of *topic*."""

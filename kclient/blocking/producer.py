@@ -19,7 +19,7 @@ from kclient.errors import KafkaError
 from kclient.producer.batch import ProducerBatch, Row
 from kclient.producer.partitioner import Partitioner
 from kclient.producer.producer import Producer as Core
-from kclient.producer.record_serializer import HeadersGiven, Serializer
+from kclient.producer.record_serializer import HeadersGiven, Serialized
 from kclient.producer.transaction import BlockingTransaction
 from kclient.types import (
     CloseResult,
@@ -51,8 +51,8 @@ class Producer(Generic[K, V]):
         self,
         config: Mapping[str, Any] | None = None,
         *,
-        key_serializer: Serializer | None = None,
-        value_serializer: Serializer | None = None,
+        key_serializer: Callable[[K], Serialized] | None = None,
+        value_serializer: Callable[[V], Serialized] | None = None,
         partitioner: Partitioner | None = None,
         **keywords: Any,
     ) -> None:
@@ -118,10 +118,19 @@ class Producer(Generic[K, V]):
         return DeliveryFuture(batch, index, row[1], self._register)
 
     def send_and_wait(
-        self, topic: str, value: V | None = None, key: K | None = None, **options: Any
+        self,
+        topic: str,
+        value: V | None = None,
+        key: K | None = None,
+        *,
+        headers: HeadersGiven = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
     ) -> RecordMetadata:
         """Send a record and wait until it is acknowledged."""
-        return self.send(topic, value, key, **options).result()
+        return self.send(
+            topic, value, key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+        ).result()
 
     def produce(
         self,

@@ -534,8 +534,8 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         self._finder.close()
         self.polling.close()
         if not processed:
-            self.polling.count_yielded()
-        processed = processed or bool(self.polling.left_over)
+            self.polling.put_back_left_over()
+        self.polling.left_over.clear()
         reactor = self.cluster.reactor
         try:
             await within(

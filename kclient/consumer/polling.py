@@ -22,6 +22,7 @@ from kclient.consumer.subscription import GroupSubscription
 from kclient.consumer.wakeup import Wakeup
 from kclient.errors import ClientClosed, KafkaError
 from kclient.net.cluster import Cluster
+from kclient.net.waiting import deferring
 from kclient.types import AnyRecord, OffsetAndMetadata, TopicPartition
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ T = TypeVar("T")
 Only = Collection[TopicPartition]
 """Partitions to which a poll is limited; all if empty."""
 
-_SLICE_S = 1.0
+SLICE_S = 1.0
 """Seconds of one poll of a call that waits for a record without limit: each poll may commit automatically."""
 
 
@@ -97,27 +98,34 @@ class Polling:
         """Return whole batches, waiting up to *timeout* seconds for the first."""
         return await self._take_or_wait(self._take_batches, timeout)
 
+    @deferring
     async def until_ready(self, timeout: float, only: Only = ()) -> None:
         """Poll, without taking any record: wait up to *timeout* seconds until `take` has something to return."""
         await self._take_or_wait(lambda: self._any_ready(only), timeout)
 
     def take(self, most: int, only: Only = ()) -> dict[TopicPartition, list[AnyRecord]]:
         """Return buffered records, after `until_ready` has fired."""
-        if self._is_closed():
+        if self.closed:
             return {}
         found = self._take_records(most, only)
+        self._progress()
+        return found
+
+    def take_batches(self) -> dict[TopicPartition, list[Batch]]:
+        """Return buffered batches, after `until_ready` has fired."""
+        found = self._take_batches()
         self._progress()
         return found
 
     async def one(self, only: Only = ()) -> AnyRecord:
         """Return the next record, of *only* these partitions if there are any; wait for it."""
         while (record := self.next_record(only)) is None:
-            await self.until_ready(_SLICE_S, only)
+            await self.until_ready(SLICE_S, only)
             self.take_to_iterate(only)
         return record
 
     async def _take_or_wait(self, take: Callable[[], T], timeout: float) -> T:
-        if self._is_closed():
+        if self.closed:
             raise ClientClosed("the consumer is closed")
         if self._running:
             raise KafkaError("another poll of this consumer is still waiting; one at a time")
@@ -136,14 +144,16 @@ class Polling:
                 found = take()
                 self._progress()
                 left = give_up_at - self._cluster.reactor.seconds()
-                if found or left <= 0 or self._is_closed():
+                if found or left <= 0 or self.closed:
                     return found
                 await self._wakeup.wait(left)
         finally:
             self._running = False
             self._subscription.poll_ended()
 
-    def _is_closed(self) -> bool:
+    @property
+    def closed(self) -> bool:
+        """Whether the consumer is closed."""
         return self._closed
 
     def _raise_problem(self) -> None:
@@ -157,7 +167,7 @@ class Polling:
         return any(not only or state.tp in only for state in self._ready())
 
     def _ready(self) -> Iterator[PartitionState]:
-        return iter(()) if self._is_closed() else self._partitions.ready()
+        return iter(()) if self.closed else self._partitions.ready()
 
     def _take_records(self, most: int, only: Only) -> dict[TopicPartition, list[AnyRecord]]:
         found: dict[TopicPartition, list[AnyRecord]] = {}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Generic, Self
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from kclient.config import ProducerConfig
@@ -31,7 +31,7 @@ from kclient.net.waiting import as_deferred, backoff, deferring, within
 from kclient.producer.accumulator import Accumulator
 from kclient.producer.batch import RECORD_OVERHEAD, ProducerBatch, Row, record_size
 from kclient.producer.partitioner import Partitioner, StickyPartitioner, partition_for_key
-from kclient.producer.record_serializer import HeadersGiven, RecordSerializer, Serializer
+from kclient.producer.record_serializer import HeadersGiven, RecordSerializer, Serialized
 from kclient.producer.sender import Sender, closed_error
 from kclient.producer.sequencer import Sequencer
 from kclient.producer.topics import TopicPartitions, topic_partitions
@@ -76,8 +76,8 @@ class Producer(Generic[K, V]):
         self,
         config: Mapping[str, Any] | None = None,
         *,
-        key_serializer: Serializer | None = None,
-        value_serializer: Serializer | None = None,
+        key_serializer: Callable[[K], Serialized] | None = None,
+        value_serializer: Callable[[V], Serialized] | None = None,
         partitioner: Partitioner | None = None,
         reactor: Any = None,
         guard: AbstractContextManager[Any] | None = None,
@@ -159,6 +159,22 @@ class Producer(Generic[K, V]):
         unknown, the record waits for up to max.block.ms; `ready` fires when there is memory.
         """
         done: Deferred[RecordMetadata] = Deferred()
+        self.send_to(done, topic, value, key, headers, partition, timestamp_ms)
+        return done
+
+    send_and_wait = send
+
+    def send_to(
+        self,
+        sink: Any,
+        topic: str,
+        value: V | None,
+        key: K | None,
+        headers: HeadersGiven,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> None:
+        """Send a record as `send` does; pass its result to sink.callback, or its error to sink.errback."""
         try:
             row = self.row(topic, value, key, headers, timestamp_ms)
             if self._parked:
@@ -166,18 +182,16 @@ class Producer(Generic[K, V]):
                 batch = None
             else:
                 batch = self.put(topic, partition, row)
+            if batch is None:
+                self._wait_for_room(topic, partition, row, sink)
         except KafkaError as problem:
             self.record_failed(problem)
-            return fail(problem)
-        if batch is None:
-            self._wait_for_room(topic, partition, row, done)
-        else:
-            batch.notify(batch.record_count - 1, row[1], done)
+            sink.errback(problem)
+            return
+        if batch is not None:
+            batch.notify(batch.record_count - 1, row[1], sink)
             if batch.record_count == 1 or batch.closed:
                 self.sender.wake()
-        return done
-
-    send_and_wait = send
 
     def produce(
         self,

@@ -11,7 +11,8 @@ from kclient.producer.batch import Row
 from kclient.types import Headers
 from kclient.wire.errors import KafkaError
 
-Serializer = Callable[[Any], bytes | None]
+Serialized = bytes | str | None
+Serializer = Callable[[Any], Serialized]
 HeadersGiven = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None] | None
 
 _NO_HEADERS: Headers = ()

@@ -583,8 +583,6 @@ class GroupSubscribedToTopic(KafkaError, code=ErrorCode.GROUP_SUBSCRIBED_TO_TOPI
 class InvalidRecord(KafkaError, code=ErrorCode.INVALID_RECORD):
     """A record breaks a rule of the topic or of the format."""
 
-    hint = "records of a compacted topic need a key; the broker's log has the reason"
-
     record_errors: Sequence[tuple[int, str]] = ()
     """(index in the batch, reason) of the records that caused it (KIP-467)."""
 

@@ -35,7 +35,9 @@ def make() -> Iterator[Make]:
 
     yield create
     for client in made:
-        client.close()
+        closing = client.close()
+        if inspect.iscoroutine(closing):
+            Deferred.fromCoroutine(closing)
 
 
 @APIS
@@ -60,7 +62,7 @@ def test_topics_are_a_list_or_strings(api: Any, make: Make) -> None:
         make(api, "Consumer", ["t", "u"], config=SETTINGS),
         make(api, "Consumer", "t", "u", bootstrap_servers="127.0.0.1:1", group_id="g"),
     ):
-        core = getattr(consumer, "_core", getattr(consumer, "_client", consumer))
+        core = getattr(consumer, "_core", consumer)
         assert core._subscription._topics == {"t", "u"}
 
 
@@ -155,6 +157,8 @@ def test_a_timeout_without_its_unit_is_refused(api: Any, call: str, make: Make) 
 
 def outcome(called: Any) -> Any:
     """Return the result of a call that has ended; raise its error."""
+    if inspect.iscoroutine(called):
+        called = Deferred.fromCoroutine(called)
     return now(called) if isinstance(called, Deferred) else called
 
 

@@ -25,7 +25,7 @@ MEMBER = {
 
 
 def filled(*partitions: int, records: int = 3, **settings: Any) -> PaperConsumer:
-    """A consumer with assigned partitions, whose records are fetched."""
+    """A consumer with assigned partitions, with fetched records."""
     it = PaperConsumer(2, **settings)
     for n in range(2):
         it.produce(n, *[b"%d.%d" % (n, i) for i in range(records)])
@@ -269,7 +269,7 @@ def test_a_cancelled_poll_does_not_cancel_the_listener_and_the_next_one_waits_fo
     assert it.records() == {0: [b"0.0", b"0.1", b"0.2"]}
 
 
-def test_a_problem_of_a_listener_whose_poll_was_cancelled_is_raised_by_the_next_one() -> None:
+def test_a_problem_of_a_listener_of_a_cancelled_poll_is_raised_by_the_next_one() -> None:
     it = member()
     ends: Deferred[None] = Deferred()
     it.consumer.subscribe(["t"], on_assign=lambda consumer, partitions: ends)

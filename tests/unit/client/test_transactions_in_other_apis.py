@@ -103,11 +103,10 @@ from tests.kit.paper_transactions import PaperTransactionCoordinator
 
 async def main():
     producer = aio.Producer(transactional_id="tx", linger_ms=1)
-    from twisted.internet import reactor
     paper = PaperCluster({"t": 1})
-    paper.clock = reactor
+    paper.clock = producer._core.cluster.reactor
     PaperTransactionCoordinator(paper)
-    paper.attach(producer.cluster)
+    paper.attach(producer._core.cluster)
     await producer.init_transactions()
     async with producer.transaction():
         await producer.send("t", b"v", partition=0)
