@@ -84,13 +84,9 @@ KAFKA: Final = {
 }
 """API key -> name and latest version of Kafka 3.9 in ZooKeeper mode; the first version of each is 0."""
 
-ACLS: Final = "there are no ACLs yet"
 SASL: Final = "SASL is not supported yet"
 NOT_SERVED: Final = {
     17: SASL,
-    29: ACLS,
-    30: ACLS,
-    31: ACLS,
     36: SASL,
     38: SASL,
     39: SASL,
@@ -139,6 +135,9 @@ TESTS: Final = {
     26: "tests/integration/test_transactions.py",
     27: "tests/unit/apis/test_write_txn_markers.py",
     28: "tests/unit/apis/test_transactional_offsets.py",
+    29: "tests/unit/apis/test_acls.py",
+    30: "tests/unit/apis/test_acls.py",
+    31: "tests/unit/apis/test_acls.py",
     32: "tests/unit/apis/test_configs.py",
     33: TOPICS,
     34: "tests/unit/apis/test_alter_replica_log_dirs.py",

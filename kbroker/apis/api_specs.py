@@ -127,6 +127,9 @@ _ROWS: Final = (
     ApiSpec(ApiKey.END_TXN, handlers.end_txn, RequestBudget(4 * KIB, FEW)),
     ApiSpec(ApiKey.WRITE_TXN_MARKERS, handlers.write_txn_markers, RequestBudget(4 * MIB, 40_000)),
     ApiSpec(ApiKey.TXN_OFFSET_COMMIT, handlers.txn_offset_commit, RequestBudget(4 * MIB, MANY)),
+    ApiSpec(ApiKey.DESCRIBE_ACLS, handlers.describe_acls, RequestBudget(128 * KIB, FEW)),
+    ApiSpec(ApiKey.CREATE_ACLS, handlers.create_acls, RequestBudget(4 * MIB, 10_000)),
+    ApiSpec(ApiKey.DELETE_ACLS, handlers.delete_acls, RequestBudget(4 * MIB, 10_000)),
     # The answer has 40 settings for each resource.
     ApiSpec(
         ApiKey.DESCRIBE_CONFIGS,

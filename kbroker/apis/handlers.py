@@ -424,6 +424,27 @@ def txn_offset_commit(broker: HandlerDependencies) -> Handler:
     return TxnOffsetCommit(broker.groups, broker.metadata, verify)
 
 
+def describe_acls(broker: HandlerDependencies) -> Handler:
+    """Make the handler of DescribeAcls."""
+    from kbroker.apis.api29_describe_acls import DescribeAcls
+
+    return DescribeAcls()
+
+
+def create_acls(broker: HandlerDependencies) -> Handler:
+    """Make the handler of CreateAcls."""
+    from kbroker.apis.api30_create_acls import CreateAcls
+
+    return CreateAcls()
+
+
+def delete_acls(broker: HandlerDependencies) -> Handler:
+    """Make the handler of DeleteAcls."""
+    from kbroker.apis.api31_delete_acls import DeleteAcls
+
+    return DeleteAcls()
+
+
 def describe_transactions(broker: HandlerDependencies) -> Handler:
     """Make the handler of DescribeTransactions."""
     from kbroker.apis.api65_describe_transactions import DescribeTransactions
