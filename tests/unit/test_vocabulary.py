@@ -54,6 +54,9 @@ QUOTED = (
 # Names that belong to Kafka, Java, Python or a dependency, and are not in our code; G1 is a collector of Java.
 FOREIGN = frozenset({"G1", "SimpleRate", "eval", "report.md", "sitecustomize.py", "writev"})
 
+# Pages with names of tests and files of other repositories.
+FOREIGN_TESTS = ("tests/compat/SUITES.md",)
+
 _RETIRED = re.compile(
     rf"(?<![A-Za-z])(?:{WORDS}|{'|'.join(map(str.capitalize, WORDS.split('|')))})(?![A-Za-z])"
     rf"|(?i:\b(?:{PHRASES})\b)|\b(?:{NAMES})\b"
@@ -154,6 +157,8 @@ def _dangling(text: Text, known: _Known) -> list[tuple[int, str]]:
             (_NUMBER, "scenario", known.scenarios.__contains__),
             (_TEST, "test", known.names.__contains__),
         ):
+            if text.path in FOREIGN_TESTS and kind != "scenario":
+                continue
             for match in pattern.finditer(prose):
                 if not resolves(match.group()) and match.group() not in FOREIGN:
                     found.append((start + match.start(), f"no such {kind}: {match.group()}"))
