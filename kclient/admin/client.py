@@ -10,34 +10,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from kclient.admin import configs, elections, groups, quotas, topics, transactions
-from kclient.admin.configs import ConfigDescription, ConfigResource
 from kclient.admin.elections import ElectionType
-from kclient.admin.groups import GroupDescription, GroupListing
-from kclient.admin.health import Health
-from kclient.admin.health_check import describe_health
-from kclient.admin.log_dirs import LogDirMoves, LogDirs, alter_replica_log_dirs, describe_log_dirs
 from kclient.admin.quotas import EVERYONE, QuotaEntity
-from kclient.admin.reassignment_plan import Reassignment
-from kclient.admin.records import delete_records
-from kclient.admin.topics import CreatedTopic, TopicsToCreate
-from kclient.admin.transactions import (
-    OpenTransaction,
-    ProducerState,
-    TransactionDescription,
-    TransactionListing,
-)
 from kclient.arguments import Names, names_in
 from kclient.config import AdminConfig
 from kclient.errors import KafkaError, LeaderUnavailable
+from kclient.lazy import LazyModule
 from kclient.net.answers import error_of, raise_or_return
 from kclient.net.cluster import Cluster
-from kclient.net.group_offsets import Generation, commit_offsets, committed_offsets
-from kclient.net.leader_epochs import EpochEnd, epoch_ends
 from kclient.net.metadata import Broker, TopicMetadata
-from kclient.net.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, list_offsets
 from kclient.net.waiting import deferring
 from kclient.types import (
     OffsetAndMetadata,
@@ -47,7 +30,47 @@ from kclient.types import (
 )
 from kclient.wire.errors import ErrorCode
 
-_NAMED_TIMES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
+if TYPE_CHECKING:
+    from kclient.admin import (
+        configs,
+        elections,
+        groups,
+        health_check,
+        log_dirs,
+        quotas,
+        records,
+        topics,
+        transactions,
+    )
+    from kclient.admin.configs import ConfigDescription, ConfigResource
+    from kclient.admin.groups import GroupDescription, GroupListing
+    from kclient.admin.health import Health
+    from kclient.admin.log_dirs import LogDirMoves, LogDirs
+    from kclient.admin.reassignment_plan import Reassignment
+    from kclient.admin.topics import CreatedTopic, TopicsToCreate
+    from kclient.admin.transactions import (
+        OpenTransaction,
+        ProducerState,
+        TransactionDescription,
+        TransactionListing,
+    )
+    from kclient.net import group_offsets, leader_epochs
+    from kclient.net import offsets as net_offsets
+    from kclient.net.leader_epochs import EpochEnd
+else:
+    # Together with the messages that they import, they are a third of the start of `kclient topic list`.
+    configs = LazyModule("kclient.admin.configs")
+    elections = LazyModule("kclient.admin.elections")
+    groups = LazyModule("kclient.admin.groups")
+    health_check = LazyModule("kclient.admin.health_check")
+    log_dirs = LazyModule("kclient.admin.log_dirs")
+    quotas = LazyModule("kclient.admin.quotas")
+    records = LazyModule("kclient.admin.records")
+    topics = LazyModule("kclient.admin.topics")
+    transactions = LazyModule("kclient.admin.transactions")
+    group_offsets = LazyModule("kclient.net.group_offsets")
+    leader_epochs = LazyModule("kclient.net.leader_epochs")
+    net_offsets = LazyModule("kclient.net.offsets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +137,7 @@ class AdminClient:
     @deferring
     async def describe_health(self, *, timeout: float | None = None) -> Health:
         """Return the cluster's problems: brokers, log directories, leaders, replicas."""
-        return await describe_health(self.cluster, timeout=self._time(timeout))
+        return await health_check.describe_health(self.cluster, timeout=self._time(timeout))
 
     @deferring
     async def describe_log_dirs(
@@ -128,7 +151,7 @@ class AdminClient:
         """Return {path: LogDir} per broker of *brokers* (None: all), with all replicas or those of *tps*."""
         if brokers is None:
             brokers = sorted((await self.cluster.refresh()).brokers)
-        answers = await describe_log_dirs(
+        answers = await log_dirs.describe_log_dirs(
             self.cluster, brokers, tps=tps, timeout=self._time(timeout)
         )
         return raise_or_return(answers, raise_errors)
@@ -142,7 +165,9 @@ class AdminClient:
         Return the error of each replica, or of the broker. None: the move has begun; `describe_log_dirs` shows its
         progress. A replica that does not exist yet has ReplicaNotAvailable, and begins in that directory.
         """
-        return await alter_replica_log_dirs(self.cluster, moves, timeout=self._time(timeout))
+        return await log_dirs.alter_replica_log_dirs(
+            self.cluster, moves, timeout=self._time(timeout)
+        )
 
     @deferring
     async def list_topics(self, *, internal: bool = False) -> list[str]:
@@ -356,9 +381,10 @@ class AdminClient:
     ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError]:
         """Return offsets by time: ms since the epoch, "earliest", "latest" or "max_timestamp"."""
         timestamps = {
-            tp: _NAMED_TIMES[time] if isinstance(time, str) else time for tp, time in wanted.items()
+            tp: net_offsets.NAMED_TIMES[time] if isinstance(time, str) else time
+            for tp, time in wanted.items()
         }
-        answers = await list_offsets(
+        answers = await net_offsets.list_offsets(
             self.cluster, timestamps, read_committed=read_committed, timeout=self._time(timeout)
         )
         return raise_or_return(answers, raise_errors)
@@ -372,7 +398,7 @@ class AdminClient:
         raise_errors: bool = True,
     ) -> dict[TopicPartition, EpochEnd | KafkaError]:
         """Return the largest leader epoch of each log up to the given one, and its end offset."""
-        answers = await epoch_ends(self.cluster, epochs, timeout=self._time(timeout))
+        answers = await leader_epochs.epoch_ends(self.cluster, epochs, timeout=self._time(timeout))
         return raise_or_return(answers, raise_errors)
 
     @deferring
@@ -384,7 +410,7 @@ class AdminClient:
         raise_errors: bool = True,
     ) -> dict[TopicPartition, int | KafkaError]:
         """Delete the records below an offset (-1: all); return the new log start offsets."""
-        answers = await delete_records(self.cluster, before, timeout=self._time(timeout))
+        answers = await records.delete_records(self.cluster, before, timeout=self._time(timeout))
         return raise_or_return(answers, raise_errors)
 
     # --- groups
@@ -423,7 +449,9 @@ class AdminClient:
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the committed offsets of *group*, without partitions that have no commit."""
-        return await committed_offsets(self.cluster, group, tps, timeout=self._time(timeout))
+        return await group_offsets.committed_offsets(
+            self.cluster, group, tps, timeout=self._time(timeout)
+        )
 
     @deferring
     async def alter_group_offsets(
@@ -435,8 +463,8 @@ class AdminClient:
         raise_errors: bool = True,
     ) -> dict[TopicPartition, KafkaError | None]:
         """Set the committed offsets of a group without members."""
-        answers = await commit_offsets(
-            self.cluster, group, offsets, Generation(), timeout=self._time(timeout)
+        answers = await group_offsets.commit_offsets(
+            self.cluster, group, offsets, group_offsets.Generation(), timeout=self._time(timeout)
         )
         return raise_or_return(answers, raise_errors)
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kclient.errors import KafkaError
+from kclient.lazy import LazyModule
 from kclient.net.answers import error_of
 from kclient.net.cluster import Cluster
-from kclient.wire.schema import alter_client_quotas as alter_wire
-from kclient.wire.schema import describe_client_quotas as describe_wire
 from kclient.wire.versions import ApiKey
+
+if TYPE_CHECKING:
+    from kclient.wire.schema import alter_client_quotas as alter_wire
+    from kclient.wire.schema import describe_client_quotas as describe_wire
+else:
+    alter_wire = LazyModule("kclient.wire.schema.alter_client_quotas")
+    describe_wire = LazyModule("kclient.wire.schema.describe_client_quotas")
 
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 

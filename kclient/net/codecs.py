@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kclient.wire import fetch, messages, produce
-from kclient.wire.batches import Buffer
+from kclient.lazy import LazyModule
+from kclient.wire import messages
 from kclient.wire.versions import ApiKey
+
+if TYPE_CHECKING:
+    from kclient.wire import fetch, produce
+    from kclient.wire.batches import Buffer
+else:
+    fetch = LazyModule("kclient.wire.fetch")
+    produce = LazyModule("kclient.wire.produce")
 
 
 def encode_request(

@@ -18,7 +18,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet import error
 from twisted.internet.defer import CancelledError, Deferred, fail
@@ -37,13 +37,15 @@ from kclient.net.dial import connect_to_ip, explain, resolve
 from kclient.net.handshake import fetch_api_versions
 from kclient.net.pending import PendingRequest, PendingRequests
 from kclient.net.transport import PartsClient
-from kclient.wire.batches import Buffer
 from kclient.wire.errors import (
     KafkaError,
     ProtocolError,
 )
 from kclient.wire.framing import FrameReader
 from kclient.wire.versions import SUPPORTED, ApiKey, VersionRange, negotiate
+
+if TYPE_CHECKING:
+    from kclient.wire.batches import Buffer
 
 DEFAULT_MAX_FRAME = 128 << 20
 """The largest response in bytes: above fetch.max.bytes (50 MiB) and one oversized batch."""

@@ -22,6 +22,7 @@ from kclient.wire.versions import ApiKey
 EARLIEST = -2
 LATEST = -1
 MAX_TIMESTAMP = -3
+NAMED_TIMES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
 
 Answers = dict[TopicPartition, OffsetAndTimestamp | KafkaError]
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.internet.tcp import Client, Connector
 
-from kclient.wire.batches import Buffer
+if TYPE_CHECKING:
+    from kclient.wire.batches import Buffer
 
 GATHER = 64
 """Buffers per sendmsg."""
