@@ -14,7 +14,7 @@ IN_MEMORY := $(if $(MEMORY),TMPDIR=$(MEMORY)) $(PYTEST) -o tmp_path_retention_po
 # Parts of a target that run at the same time print one after the other, where make can do that (GNU make 4).
 TOGETHER := --no-print-directory -k -j 4 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: help venv built dist demo test test-types test-processes test-computing soak bench chaos clean
+.PHONY: help venv built dist demo test test-processes test-computing soak bench chaos clean
 .PHONY: check check-types check-unit check-property check-property-a-m check-property-n-z
 
 help:
@@ -52,14 +52,11 @@ SPREAD := --dist loadfile --no-loadscope-reorder
 test: built
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check -q . && $(BIN)/lint-imports
 ifeq ($(PYTEST_ARGS),)
-	@$(MAKE) --no-print-directory -k -j 3 test-processes test-computing test-types
+	@$(MAKE) --no-print-directory -k -j 3 test-processes test-computing check-types
 else
-	@$(MAKE) --no-print-directory test-types
+	@$(MAKE) --no-print-directory check-types
 	@$(PYTEST) -n 3 $(SPREAD) $(PYTEST_ARGS)
 endif
-
-test-types: $(VENV)/.test
-	@nice -n 7 $(BIN)/mypy
 
 test-processes: $(VENV)/.test
 	@$(PYTEST) -n 3 $(SPREAD) $(PROCESSES)
