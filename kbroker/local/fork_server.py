@@ -97,12 +97,20 @@ def read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class ForkServer:
-    """Starts the commands of *programs*, which are packages; its own process has *environment* besides ours."""
+    """Starts the commands of *programs*, which are packages; its own process has *environment* besides ours.
+
+    It imports all modules of a program, but not the packages *without*: commands that need them import them.
+    """
 
     def __init__(
-        self, programs: Sequence[str], environment: Mapping[str, str] | None = None
+        self,
+        programs: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        *,
+        without: Sequence[str] = (),
     ) -> None:
         self._programs = frozenset(programs)
+        self._without = sorted(without)
         self._environment = environment or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -132,6 +140,12 @@ class ForkServer:
         self.spawned += 1
         bind = bind_to_us() if bound_to_us else None
         return subprocess.Popen(command, env=environment, preexec_fn=bind, **settings)
+
+    def prepare(self, program: str) -> None:
+        """Have the server import *program* now, while the caller does other things: its first command waits less."""
+        if is_supported():
+            with _LOCK:
+                self._send(self._running(), {"import": program, "without": self._without}, [])
 
     def close(self) -> None:
         """End the server. Its commands go on."""
@@ -176,18 +190,13 @@ class ForkServer:
             channel = self._running()
             answered, answer = os.pipe()
             try:
-                text = json.dumps(request).encode()
-                head = len(text).to_bytes(_LENGTH_BYTES, "big")
                 try:
-                    socket.send_fds(channel, [head], [*descriptors, answer])
-                    channel.sendall(text)
-                except OSError as problem:
-                    raise self._ended() from problem
-                except (
-                    BaseException
-                ):  # half a request, which the server would complete with the next one
-                    self.close()
-                    raise
+                    program = request["command"][2]
+                    self._send(
+                        channel,
+                        {**request, "import": program, "without": self._without},
+                        [*descriptors, answer],
+                    )
                 finally:
                     os.close(answer)
                 found = _read_line(answered, time.monotonic() + ANSWER_SECONDS)
@@ -200,6 +209,20 @@ class ForkServer:
             os.waitpid(pid, 0)
             raise OSError(number, os.strerror(number), name)
         return int(pid)
+
+    def _send(
+        self, channel: socket.socket, request: dict[str, Any], descriptors: Sequence[int]
+    ) -> None:
+        text = json.dumps(request).encode()
+        head = len(text).to_bytes(_LENGTH_BYTES, "big")
+        try:
+            socket.send_fds(channel, [head], descriptors)
+            channel.sendall(text)
+        except OSError as problem:
+            raise self._ended() from problem
+        except BaseException:  # half a request, which the server would complete with the next one
+            self.close()
+            raise
 
     def _running(self) -> socket.socket:
         """Return the socket of the server, which is started if it does not run."""
@@ -318,12 +341,12 @@ def _serve(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
         if not head:
             return None
         request = json.loads(_read(channel, int.from_bytes(head, "big")))
-        program = request["command"][2]
+        program = request["import"]
         if program not in imported:
             imported.add(program)
-            _import_all(program)
+            _import_all(program, request["without"])
             _check_that_forks_share_nothing({channel.fileno(), *descriptors})
-        if _is_second_child():
+        if "command" in request and _is_second_child():
             channel.close()
             return request, descriptors
         for descriptor in descriptors:
@@ -340,13 +363,18 @@ def _read(channel: socket.socket, size: int) -> bytes:
     return bytes(text)
 
 
-def _import_all(program: str) -> None:
+def _import_all(program: str, without: Sequence[str] = ()) -> None:
     """Import every module of the package *program*; those of extras that are not installed stay out."""
-    package = importlib.import_module(program)
-    for module in pkgutil.walk_packages(package.__path__, f"{program}."):
-        if module.name.rpartition(".")[2] != "__main__":
+    packages = [importlib.import_module(program)]
+    while packages:
+        package = packages.pop()
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            if module.name.rpartition(".")[2] == "__main__" or module.name in without:
+                continue
             with contextlib.suppress(ModuleNotFoundError):
-                importlib.import_module(module.name)
+                imported = importlib.import_module(module.name)
+                if module.ispkg:
+                    packages.append(imported)
     gc.collect()
     gc.freeze()  # no collection of a child writes to the pages that it shares
 

@@ -1,8 +1,8 @@
 """Network namespaces joined by a bridge: each host of a run has its own address, and iptables drops its packets.
 
-The switchboard (`switchboard.py`) cuts a connection that it forwards. Here there is nothing between the hosts but the
-kernel: a dropped packet is retransmitted, connections that are cut stay open at both ends until a timeout ends them,
-and a cut of one direction takes the acknowledgements of the other with it.
+The switchboard (`kbroker.testing.switchboard`) cuts a connection that it forwards. Here there is nothing between the
+hosts but the kernel: a dropped packet is retransmitted, connections that are cut stay open at both ends until a timeout
+ends them, and a cut of one direction takes the acknowledgements of the other with it.
 
 ``python -m tests.chaos`` moves itself into a namespace of its own before such a run (`enter`), so the bridge and all
 addresses exist for this run only and no packet can leave the machine. Names are those of the switchboard: ``broker-N``,
@@ -17,8 +17,8 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 
+from kbroker.testing.hosts import Host
 from tests.chaos.skipped import Skipped
-from tests.kit.hosts import Host
 
 BRIDGE = "kbroker0"
 NETWORK = "198.51.100"  # TEST-NET-2 (RFC 5737): documentation addresses, routed nowhere

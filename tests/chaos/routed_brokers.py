@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kbroker.local.zookeeper import free_ports
-from tests.chaos.remote_switchboard import RemoteSwitchboard
-from tests.chaos.switchboard import Switchboard
-from tests.kit.brokers import Broker, Cluster
+from kbroker.testing.switchboard.board import Switchboard
+from kbroker.testing.switchboard.remote import RemoteSwitchboard
+from tests.kit.brokers import Cluster
 from tests.kit.zookeeper import Ensemble
 
 SESSION_TIMEOUT = 4.0
@@ -47,7 +47,6 @@ class RoutedBrokers(Cluster):
             directory, ensemble.connect + chroot, brokers, overrides=SETTINGS, forked=False
         )
         inner = free_ports(brokers)
-        self._own: dict[int, dict[str, str]] = {}
         self.entrances: dict[int, tuple[str, int]] = {}
         """Host and port where clients reach each broker."""
         for (number, broker), port in zip(self.brokers.items(), inner, strict=True):
@@ -59,7 +58,7 @@ class RoutedBrokers(Cluster):
                 f"127.0.0.1:{board.route(name, 'zk', server.client_port)}"
                 for server in ensemble.servers
             )
-            self._own[number] = {
+            broker.settings = {
                 "listeners": f"PLAINTEXT://{broker.address},PEERS://127.0.0.1:{port}",
                 "advertised.listeners": (
                     f"PLAINTEXT://127.0.0.1:{entrance},PEERS://127.0.0.1:{peers}"
@@ -68,6 +67,3 @@ class RoutedBrokers(Cluster):
                 "inter.broker.listener.name": "PEERS",
                 "zookeeper.connect": zookeepers + chroot,
             }
-
-    def _launch(self, broker: Broker, overrides: Mapping[str, str]) -> None:
-        super()._launch(broker, {**self._own[broker.broker_id], **overrides})

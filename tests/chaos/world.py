@@ -28,6 +28,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
+from kbroker.testing.switchboard.remote import RemoteSwitchboard
 from tests.audits.problem import Problem
 from tests.audits.zookeeper_journal import keep_files
 from tests.chaos.client import split_key
@@ -35,7 +36,6 @@ from tests.chaos.namespaced_brokers import NamespacedBrokers
 from tests.chaos.namespaces import Namespaces
 from tests.chaos.prompt_client import prompt_client
 from tests.chaos.recorder import Recorder
-from tests.chaos.remote_switchboard import RemoteSwitchboard
 from tests.chaos.routed_brokers import SESSION_TIMEOUT, RoutedBrokers
 from tests.chaos.small_disks import SmallDisks
 from tests.kit.zookeeper import Ensemble

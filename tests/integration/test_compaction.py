@@ -28,7 +28,7 @@ from tests.kit.brokers import Broker, Cluster, MakeCluster
 from tests.kit.kaudit import kaudit
 from tests.kit.logs import open_log, read_bytes
 from tests.kit.mirrored_clusters import making_mirrors
-from tests.kit.reactor_turns import TURN_MS, longest_turn
+from tests.kit.reactor_turns import TURN_MS, longest_turn, note_turns
 from tests.kit.replicated import Observer, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
@@ -423,7 +423,7 @@ def test_no_turn_of_a_broker_that_compacts_is_long(
 ) -> None:
     cluster = broker_clusters(1, BROKER, start=False)
     broker = cluster[1]
-    broker.noted_turns = tmp_path / "turns"
+    note_turns(broker, tmp_path / "turns")
     cluster.start()
     observer = Observer(cluster)
     topics = ("narrow", "wide")
@@ -449,7 +449,7 @@ def test_no_turn_of_a_broker_that_compacts_is_long(
             "one segment of each group", lambda at=directory: len(list(at.glob("*.log"))) < 30, 30
         )
         check(read_all(cluster.bootstrap, topic), writes)
-    turn, stacks = longest_turn(broker.noted_turns, began, time.monotonic())
+    turn, stacks = longest_turn(tmp_path / "turns", began, time.monotonic())
     assert turn <= TURN_MS, stacks
 
 

@@ -15,11 +15,11 @@ import pytest
 from confluent_kafka import Consumer as LibrdkafkaConsumer
 from confluent_kafka import KafkaException, TopicPartition
 
+from kbroker.testing.switchboard.board import Switchboard
 from kclient import Consumer as KclientConsumer
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema.offset_fetch import OffsetFetchRequest
 from kclient.wire.versions import ApiKey
-from tests.chaos.switchboard import Switchboard
 from tests.integration.test_replicated_topics import until_progress
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.raw_connection import RawConnection

@@ -52,7 +52,7 @@ from tests.kit.largest_requests import (
     old_batches,
     versions_that_differ,
 )
-from tests.kit.reactor_turns import TURN_MS, longest_turn
+from tests.kit.reactor_turns import TURN_MS, longest_turn, note_turns
 
 pytestmark = pytest.mark.slow
 
@@ -106,10 +106,10 @@ class Other(threading.Thread):
 class Watched:
     """The broker, and what can be seen of it from outside."""
 
-    def __init__(self, broker: Broker, proof: bytes) -> None:
+    def __init__(self, broker: Broker, proof: bytes, turns: Path) -> None:
         self.broker = broker
         self.proof = proof
-        self.turns: Path = broker.noted_turns or Path()
+        self.turns = turns
         self.base = self.memory("VmRSS")
 
     def settle(self) -> None:
@@ -168,8 +168,8 @@ def watched(
         1, {"auto.create.topics.enable": "false", "message.max.bytes": "10000000"}, start=False
     )
     broker = cluster[1]
-    broker.noted_turns = tmp_path_factory.mktemp("turns") / "turns"
-    broker.noted_stacks = os.environ.get("KBROKER_TURN_STACKS", "-")
+    turns = tmp_path_factory.mktemp("turns") / "turns"
+    note_turns(broker, turns, os.environ.get("KBROKER_TURN_STACKS", "-"))
     cluster.start()
     create_replicated(broker.address, WIDE, [[1]] * WIDE_PARTITIONS)
     prefixes = ["few", *(f"deleted-{v}-" for v in versions_that_differ(ApiKey.DELETE_TOPICS))]
@@ -195,7 +195,7 @@ def watched(
             break
         time.sleep(0.05)
     time.sleep(1.5)  # until the handlers are made (`RequestPipeline.make_handlers`)
-    yield Watched(broker, proof_in(cluster, 1, 1))
+    yield Watched(broker, proof_in(cluster, 1, 1), turns)
     assert "Traceback" not in broker.log
     assert "session expired" not in broker.log.lower()
 

@@ -15,12 +15,12 @@ from confluent_kafka import Consumer, TopicPartition
 from kazoo.client import KazooClient
 
 from kbroker.common.internal_topics import OFFSETS_TOPIC
+from kbroker.testing.switchboard.board import Switchboard
 from kbroker.zk import znodes
 from kbroker.zk.interface import Stat
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from kclient.wire.versions import ApiKey
-from tests.chaos.switchboard import Switchboard
 from tests.kit.brokers import Broker, MakeCluster
 from tests.kit.operators import ask_broker
 from tests.kit.replicated import Observer

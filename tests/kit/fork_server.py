@@ -1,56 +1,25 @@
 """The fork server of this pytest process: brokers, mirrors and kclient start without the time of their imports.
 
-In the kit and not in the product: what these processes share (modules, a hash seed) is right for a test that
-restarts a broker, not for one that looks at the start or the memory of a process. Those spawn it:
-`broker_clusters(..., forked=False)`, or `kbroker.local.processes`.
+What these processes share (modules, a hash seed) is right for a test that restarts a broker, not for one that looks at
+the start or the memory of a process. Those spawn it: `broker_clusters(..., forked=False)`, `kbroker.local.processes`.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from kbroker.local import processes
 from kbroker.local.cluster import broker_environment
-from kbroker.local.fork_server import ForkServer
-
-FORK_SERVER = ForkServer(("kbroker", "kclient", "mirrormaker"), broker_environment())
-"""It begins with the first command."""
-
-atexit.register(FORK_SERVER.close)
+from kbroker.testing.brokers import FORK_SERVER
 
 
 def command_of(program: str, *words: str) -> list[str]:
     """Return the command that `popen` forks."""
     return [sys.executable, "-m", program, *words]
-
-
-def start_bound_to_us(
-    command: Sequence[str],
-    *,
-    output: IO[bytes],
-    stdout: int | IO[bytes] | None = None,
-    environment: Mapping[str, str],
-    forked: bool = True,
-) -> subprocess.Popen[bytes]:
-    """Start a process as `processes.start_bound_to_us` does, and unless it is to be *forked*, by that."""
-    if not forked:
-        return processes.start_bound_to_us(
-            command, output=output, stdout=stdout, environment=environment
-        )
-    return FORK_SERVER.popen(
-        command,
-        bound_to_us=True,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=output if stdout is None else stdout,
-        stderr=output,
-    )
 
 
 def popen(

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from kbroker.local.cluster import broker_environment
+from kbroker.testing.brokers import start_bound_to_us
 from kclient.wire.batches import iterate
 from tests.kit.brokers import Cluster
-from tests.kit.fork_server import command_of, popen, run, start_bound_to_us
+from tests.kit.fork_server import command_of, popen, run
 from tests.kit.waiting import eventually
 
 FLOW = "east->west"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.chaos.switchboard import Switchboard
+from kbroker.testing.switchboard.board import Switchboard
 from tests.kit.zookeeper import Ensemble
 
 BROKERS = (1, 2, 3)

@@ -22,7 +22,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from kbroker.local import processes, zookeeper
-from tests.kit.hosts import LOOPBACK, Host
+from kbroker.testing.hosts import LOOPBACK, Host
 
 _numbers = itertools.count(1)
 

@@ -282,3 +282,24 @@ def test_an_import_that_forks_would_share_is_refused(
     with pytest.raises(ForkServerError, match="ended with 1 before"):
         server.popen([sys.executable, "-m", "shares"], env={**os.environ, **path_of(tmp_path)})
     assert re.search(text, capfd.readouterr().err)
+
+
+def test_it_imports_before_the_first_command_and_leaves_packages_out(tmp_path: Path) -> None:
+    for name in ("large", "large/used", "large/left", "large/left/below"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(
+            f"from pathlib import Path\nPath({str(tmp_path)!r}, 'imported').open('a').write('{name} ')\n"
+        )
+    (tmp_path / "large" / "__main__.py").write_text("import large.left.below\n")
+    environment = {**os.environ, **path_of(tmp_path)}
+    server = ForkServer(("large",), path_of(tmp_path), without=("large.left",))
+    imported = tmp_path / "imported"
+    try:
+        server.prepare("large")
+        eventually("the imports", lambda: imported.exists() and "used" in imported.read_text(), 10)
+        assert imported.read_text() == "large large/used "
+        with server.popen([sys.executable, "-m", "large"], env=environment) as process:
+            assert process.wait(10) == 0
+        assert imported.read_text() == "large large/used large/left large/left/below "
+    finally:
+        server.close()

@@ -11,8 +11,8 @@ from contextlib import suppress
 
 import pytest
 
-from tests.chaos.remote_switchboard import RemoteSwitchboard
-from tests.chaos.switchboard import Switchboard
+from kbroker.testing.switchboard.board import Switchboard
+from kbroker.testing.switchboard.remote import RemoteSwitchboard
 
 SOON, NEVER = 10.0, 0.2
 

@@ -1,37 +1,40 @@
 """A switchboard in a process of its own, so that the traffic waits for no other interpreter.
 
-The runner's process is full of clients in threads. One that spins (kafka-python does while a broker is away) has the
+A test's process may be full of clients in threads. One that spins (kafka-python does while a broker is away) has the
 interpreter for 5 ms each time that the switchboard lets go of it, and pings to ZooKeeper were seconds late: sessions
 ended that no fault had touched.
 
-A call is a line of JSON on the process's stdin, its result one on its stdout; when stdin ends, so does the process.
+A call is a line of JSON on the stdin of ``python -m kbroker.testing.switchboard``, its result one on its stdout; when
+stdin ends, so does the process.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from tests.chaos.switchboard import Switchboard
+from kbroker.local.cluster import broker_environment
 
-_ROOT = Path(__file__).parents[2]
+PROGRAM = "kbroker.testing.switchboard"
 
 
 class RemoteSwitchboard:
-    """What `Switchboard` is, elsewhere. Its methods may be called from any thread."""
+    """What `Switchboard` is, in the process that *popen* starts. Its methods may be called from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, popen: Callable[..., subprocess.Popen[Any]] = subprocess.Popen) -> None:
         self._lock = threading.Lock()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.chaos.remote_switchboard"],
-            cwd=_ROOT,
+        self._process = popen(
+            [sys.executable, "-m", PROGRAM],
+            env={**os.environ, **broker_environment()},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # Ctrl-C at a terminal is for the test
         )
 
     def _call(self, method: str, *arguments: Any) -> Any:
@@ -53,6 +56,10 @@ class RemoteSwitchboard:
     def cut(self, one: str, *others: str) -> None:
         """See `Switchboard.cut`."""
         self._call("cut", one, *others)
+
+    def hold_only(self, *directions: tuple[str, str]) -> None:
+        """See `Switchboard.hold_only`."""
+        self._call("hold_only", *directions)
 
     def throttle(self, source: str, target: str, bytes_per_second: int) -> None:
         """See `Switchboard.throttle`."""
@@ -78,17 +85,3 @@ class RemoteSwitchboard:
         """See `Switchboard.close`; the process ends."""
         with self._lock:
             self._process.communicate(timeout=15)
-
-
-def main() -> None:
-    """Be the process."""
-    board = Switchboard()
-    for line in sys.stdin:
-        method, arguments = json.loads(line)
-        arguments = [tuple(each) if isinstance(each, list) else each for each in arguments]
-        print(json.dumps(getattr(board, method)(*arguments)), flush=True)  # noqa: T201
-    board.close()
-
-
-if __name__ == "__main__":
-    main()

@@ -76,13 +76,16 @@ class Switchboard:
         self._held: frozenset[tuple[str, str]] = frozenset()
         self._rates: dict[tuple[str, str], int] = {}
         self._delays: dict[tuple[str, str], float] = {}
-        self._todo: list[Callable[[], None]] = []
+        self._todo: deque[Callable[[], None]] = deque()
+        self._waking, self._woken = socket.socketpair()
+        self._waking.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
         self._ending = False
         self._listeners: list[socket.socket] = []
         self._thread = threading.Thread(target=self._run, name="switchboard", daemon=True)
         self._thread.start()
 
-    # -- what the nemesis asks for -------------------------------------------------------------
+    # -- routes and faults ---------------------------------------------------------------------
 
     def route(self, source: str | None, target: str, port: int) -> int:
         """Listen for *source* (None: the caller names itself) and lead to *port*; return our port."""
@@ -100,6 +103,10 @@ class Switchboard:
     def cut(self, one: str, *others: str) -> None:
         """Hold both directions between *one* and each of *others*."""
         self.hold(*((one, other) for other in others), *((other, one) for other in others))
+
+    def hold_only(self, *directions: tuple[str, str]) -> None:
+        """Hold exactly these directions: others flow again."""
+        self._soon(lambda: self._set_held(frozenset(directions)))
 
     def throttle(self, source: str, target: str, bytes_per_second: int) -> None:
         """Let so many bytes through, per connection."""
@@ -143,32 +150,44 @@ class Switchboard:
     def close(self) -> None:
         """End everything."""
         self._ending = True
+        self._wake()
         self._thread.join(5)
         for connection in list(self._connections):
             self._close(connection)
         for listener in self._listeners:
             listener.close()
         self._selector.close()
+        self._waking.close()
+        self._woken.close()
 
     # -- the thread ----------------------------------------------------------------------------
 
     def _soon(self, action: Callable[[], None]) -> None:
         self._todo.append(action)
+        self._wake()
+
+    def _wake(self) -> None:
+        with suppress(BlockingIOError):  # full: it wakes without this byte
+            self._waking.send(b"w")
 
     def _set_held(self, directions: frozenset[tuple[str, str]] | set[tuple[str, str]]) -> None:
         self._held = frozenset(directions)
 
     def _run(self) -> None:
         while not self._ending:
-            todo, self._todo = self._todo, []
-            if todo or self._rates or self._delays:
-                for action in todo:
-                    action()
+            if self._todo or self._rates or self._delays:
+                while self._todo:
+                    self._todo.popleft()()
                 for connection in list(self._connections):
                     self._deliver(connection)
                     self._watch(connection)
-            for key, events in self._selector.select(_TICK):
-                if isinstance(key.data, _Route):
+            # Only what is throttled or delayed goes on without an event.
+            for key, events in self._selector.select(
+                _TICK if self._rates or self._delays else None
+            ):
+                if key.data is None:
+                    self._woken.recv(4096)
+                elif isinstance(key.data, _Route):
                     self._accept(key.fileobj, key.data)  # type: ignore[arg-type]
                 elif key.data.connection in self._connections:
                     self._handle(key.data, events)
