@@ -9,6 +9,7 @@ import pytest
 
 from kclient import AdminClient, Producer
 from kclient.admin.quotas import DEFAULT_NAME, QuotaEntity
+from kclient.testing.raw_connection import RawConnection
 from kclient.wire.errors import ErrorCode, InvalidRequest
 from kclient.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 from kclient.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
@@ -17,7 +18,6 @@ from kclient.wire.versions import ApiKey
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.cli import Cli
 from tests.kit.logs import batch_of
-from tests.kit.raw_connection import RawConnection
 from tests.kit.replicated import Observer
 from tests.kit.waiting import eventually
 

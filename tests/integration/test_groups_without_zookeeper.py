@@ -17,12 +17,12 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from kbroker.testing.switchboard.board import Switchboard
 from kclient import Consumer as KclientConsumer
+from kclient.testing.raw_connection import RawConnection
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema.offset_fetch import OffsetFetchRequest
 from kclient.wire.versions import ApiKey
 from tests.integration.test_replicated_topics import until_progress
 from tests.kit.brokers import Cluster, MakeCluster
-from tests.kit.raw_connection import RawConnection
 from tests.kit.replicated import Observer
 from tests.kit.waiting import eventually
 from tests.kit.writers import LibrdkafkaWriter

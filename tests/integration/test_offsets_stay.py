@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from kclient.testing.raw_connection import RawConnection
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema.metadata import MetadataRequest, MetadataRequestTopic
 from kclient.wire.schema.offset_commit import (
@@ -19,7 +20,6 @@ from kclient.wire.schema.offset_commit import (
 from kclient.wire.schema.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from kclient.wire.versions import ApiKey
 from tests.kit.brokers import Broker, Cluster, MakeCluster
-from tests.kit.raw_connection import RawConnection
 from tests.kit.replicated import Observer
 from tests.kit.waiting import eventually
 from tests.kit.wires import Wires

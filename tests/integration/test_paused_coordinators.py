@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kclient.testing.raw_connection import RawConnection
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema.describe_groups import DescribeGroupsRequest
 from kclient.wire.schema.find_coordinator import FindCoordinatorRequest
@@ -19,7 +20,6 @@ from kclient.wire.schema.offset_commit import (
 from kclient.wire.schema.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from kclient.wire.versions import ApiKey
 from tests.kit.brokers import Cluster, MakeCluster
-from tests.kit.raw_connection import RawConnection
 from tests.kit.replicated import Observer
 from tests.kit.waiting import eventually
 

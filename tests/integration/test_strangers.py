@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kbroker.zk import znodes
+from kclient.testing.raw_connection import RawConnection
 from kclient.wire.batches import LARGEST_COPIED_OFFSET, parse
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -48,7 +49,6 @@ from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.inter_broker import proof_in, prove
 from tests.kit.logs import batch_of
 from tests.kit.operators import Operator
-from tests.kit.raw_connection import RawConnection
 from tests.kit.replicated import Observer, log_bytes, read_all, until_replicas_agree
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import zookeeper_at

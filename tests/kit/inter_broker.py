@@ -9,10 +9,10 @@ from __future__ import annotations
 from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
 from kbroker.security.core.broker_proof import BrokerProofs
 from kbroker.zk import znodes
+from kclient.testing.raw_connection import RawConnection
 from kclient.wire.schema.api_versions import ApiVersionsRequest
 from kclient.wire.versions import ApiKey
 from tests.kit.brokers import Cluster
-from tests.kit.raw_connection import RawConnection
 from tests.kit.zookeeper import zookeeper_at
 
 SECRET = bytes(range(32))
