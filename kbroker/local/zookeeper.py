@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import random
 import re
 import shutil
 import socket
@@ -17,6 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import SystemRandom
 
 JARS = (
     "zookeeper-[0-9]*.jar",
@@ -209,8 +209,10 @@ def free_ports(count: int, *, consecutive: bool = False) -> list[int]:
     """Return ports of the loopback address without a listener now.
 
     They lie below the range from which the kernel takes the ports of outgoing connections: one of
-    that range may be gone before its server listens.
+    that range may be gone before its server listens. They do not depend on `random.seed`: test runs that seed alike, at
+    the same time, take different ports.
     """
+    random = SystemRandom()
     while True:
         first = random.randrange(10_240, _first_ephemeral_port() - count)
         chosen: Sequence[int] = range(first, first + count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
 import subprocess
 import sys
 from contextlib import suppress
@@ -143,3 +144,12 @@ def test_an_error_quotes_the_lines_of_this_start_only(tmp_path: Path) -> None:
     log.write_text(f"{before}an error\n")
     assert _last_lines(log, len(before)) == "    an error"
     assert _last_lines(tmp_path / "none", 3) == "    (no log)"
+
+
+def test_free_ports_do_not_depend_on_the_seed() -> None:
+    """Two test runs at the same time may seed alike (pytest-randomly does with -p)."""
+    chosen = []
+    for _ in range(2):
+        random.seed(7)
+        chosen.append(free_ports(3))
+    assert chosen[0] != chosen[1]
