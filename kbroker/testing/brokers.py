@@ -69,6 +69,8 @@ class Broker:
     home: Path
     host: Host = LOOPBACK
     process: subprocess.Popen[bytes] | None = None
+    paused: bool = False
+    """Whether `Brokers.pause` stopped it."""
     ready_after: float = 0.0
     """Seconds from the last start to the ready line."""
     settings: dict[str, str] = field(default_factory=dict)
@@ -174,6 +176,7 @@ class Brokers:
         path = broker.home / "server.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         broker._output = b""
+        broker.paused = False
         broker.ready_after = -time.monotonic()
         with (broker.home / "broker.log").open("ab") as log:
             broker.process = start_bound_to_us(
@@ -218,11 +221,13 @@ class Brokers:
         """SIGSTOP: the brokers with these ids, or all, stand still, and their connections stay open."""
         for broker in self._chosen(broker_ids):
             _running(broker).send_signal(signal.SIGSTOP)
+            broker.paused = True
 
     def resume(self, *broker_ids: int) -> None:
         """SIGCONT: paused brokers go on."""
         for broker in self._chosen(broker_ids):
             _running(broker).send_signal(signal.SIGCONT)
+            broker.paused = False
 
     def terminate(self, *broker_ids: int, timeout: float = 20.0) -> None:
         """SIGTERM: a controlled shutdown of the brokers with these ids, or all; wait for a clean exit."""
