@@ -111,8 +111,9 @@ def _border(state: str) -> str:
 def timeline(document: Document, topic: str) -> str:
     """Draw records per time bucket of one topic, source against target, the difference shaded."""
     line = document["timeline"]
-    source = line["source"].get(topic, [0])
-    target = line["target"].get(topic, [0] * len(source))
+    found = [line[side].get(topic, []) for side in ("source", "target")]
+    none = [0] * max(1, *map(len, found))  # of a topic that one cluster does not have
+    source, target = (each or none for each in found)
     top = max(*source, *target, 1)
     width, height, left = 860.0, 120.0, 170.0
 

@@ -88,6 +88,12 @@ def test_records_that_balance_are_a_difference_all_the_same() -> None:
     assert "difference: 5 records fewer, 5 more in the target" in timeline(document, "t")
 
 
+def test_a_topic_that_only_the_target_has_is_drawn() -> None:
+    """It was an internal error, and there was no report."""
+    picture = timeline(document_of(audit({}, {TP: full()}, buckets=TimeBuckets(0, 5))), "t")
+    assert "difference: 0 records fewer, 50 more in the target" in picture
+
+
 def test_the_rows_of_the_timeline_add_up_to_the_report() -> None:
     document = document_of(over_time())
     rows = list(csv.DictReader(timeline_csv(document).splitlines()))
