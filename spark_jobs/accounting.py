@@ -556,8 +556,11 @@ def _of_hole(holes: Ranges, low: int, high: int, *, log_start: int) -> tuple[int
 
 
 def _is_another(finding: Finding) -> bool:
-    """Return whether the records of a CORRUPT finding have only their place in common."""
-    return finding.records == 1 and {"value", "timestamp"} <= set((finding.field or "").split(","))
+    """Return whether the records of a CORRUPT finding may be two: damage mostly changes one part of a record.
+
+    Only then the target is read again for another copy: the copies that an alignment sees are those of its windows.
+    """
+    return finding.records == 1 and "," in (finding.field or "")
 
 
 def _other_copy(

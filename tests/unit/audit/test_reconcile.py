@@ -45,6 +45,22 @@ def test_equal_logs_are_consistent_and_every_record_is_verified() -> None:
     assert (run.outcome.verdict, classes(run)) == (Verdict.CONSISTENT, {"verified": 40})
 
 
+@pytest.mark.parametrize("window", [10, 1000])
+@pytest.mark.parametrize("equal_parts", ["value", "timestamp"])
+def test_a_copy_in_the_place_of_a_lost_record_is_named_so_in_any_window(
+    window: int, equal_parts: str
+) -> None:
+    """With windows of 10 the copy of the record at 30 is in another one than the place of the lost record."""
+    source = full()
+    source.records[30] = source.records[30]._replace(
+        **{equal_parts: getattr(source.records[14], equal_parts)}
+    )
+    target = source.copy()
+    target.records[14] = source.records[30]
+    run = audit({TP: source}, {TP: target}, Options(window=window))
+    assert named(run) == [("duplicate", 0, None, 14, 1), ("missing", 0, 14, None, 1)]
+
+
 def test_a_partition_that_only_the_target_has_is_extra() -> None:
     run = audit({TP: full()}, {TP: full(), OTHER: full(5)})
     assert (run.outcome.verdict, run.outcome.exit_code) == (Verdict.DIVERGED, ExitCode.DIVERGED)
