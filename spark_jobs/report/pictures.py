@@ -7,9 +7,9 @@ in words.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_jobs import ranges
 from spark_jobs.report.document import Document
@@ -48,15 +48,16 @@ _TICKS = 5
 def heatmap(document: Document) -> str:
     """Draw partitions down, offset windows across; a cell is as bad as the worst window it stands for."""
     size = document["windows"]["offsets"]
-    states = {(t, p, w): (state, s, d) for t, p, w, state, s, d in document["windows"]["states"]}
     rows = [
         (topic["topic"], partition)
         for topic in document["topics"]
         for partition in topic["partitions"]
     ]
-    last = max((max(p["high"], p["target_end"], 1) - 1) // size for _, p in rows) if rows else 0
-    per_cell = last // _MAX_COLUMNS + 1
-    columns = last // per_cell + 1
+    begin = min((p["low"] // size for _, p in rows), default=0)
+    last = max(((max(p["high"], p["target_end"], 1) - 1) // size for _, p in rows), default=begin)
+    per_cell = (last - begin) // _MAX_COLUMNS + 1
+    columns = (last - begin) // per_cell + 1
+    worst = _worst(document["windows"]["states"], begin, per_cell)
     cell_width = min(26.0, 860 / columns)
     cell_height, left, top = 16, 170, 8
     marks = []
@@ -67,10 +68,15 @@ def heatmap(document: Document) -> str:
         if partition["high"] == partition["low"] and partition["target_end"] <= partition["low"]:
             marks.append(f'<text x="{left}" y="{y + 12}" class="faint">nothing to compare</text>')
             continue
-        first = partition["low"] // size // per_cell
-        end = (max(partition["high"], partition["target_end"]) - 1) // size // per_cell
+        first = (partition["low"] // size - begin) // per_cell
+        end = ((max(partition["high"], partition["target_end"]) - 1) // size - begin) // per_cell
         for column in range(first, end + 1):
-            state, title = _cell(states, topic, partition, column, per_cell, size)
+            low = (begin + column * per_cell) * size
+            state, title = _cell(
+                worst.get((topic, partition["partition"], column)),
+                ranges.intersect(partition["unread_ranges"], low, low + per_cell * size),
+                f"offsets {low} to {low + per_cell * size - 1}",
+            )
             marks.append(
                 f'<rect x="{left + column * cell_width:.1f}" y="{y}" width="{cell_width - 1:.1f}" '
                 f'height="{cell_height}" fill="{_COLOURS[state]}"{_border(state)}>'
@@ -81,27 +87,41 @@ def heatmap(document: Document) -> str:
     return _svg(left + 870, legend_y + 10, marks)
 
 
-def _cell(
-    states: Mapping[tuple[str, int, int], tuple[str, int, int]],
-    topic: str,
-    partition: Mapping[str, Any],
-    column: int,
-    per_cell: int,
-    size: int,
-) -> tuple[str, str]:
-    severity = ["equal", "unread", "moved", "content", "count"]
-    low, high = column * per_cell, (column + 1) * per_cell
-    span = f"offsets {low * size} to {high * size - 1}"
-    unread = ranges.intersect(partition["unread_ranges"], low * size, high * size)
-    worst = "unread" if unread else "equal"
-    title = _WORDS[worst]
-    for window in range(low, high):
-        state, source, target = states.get((topic, partition["partition"], window), ("equal", 0, 0))
-        if severity.index(state) > severity.index(worst):
-            worst = state
-            title = f"{_WORDS[state]}, {source} records in the source, {target} in the target"
-            title += f"; {ranges.total(unread)} offsets were not read" if unread else ""
-    return worst, f"{span}: {title}"
+_SEVERITY = ("equal", "unread", "moved", "content", "count")
+
+
+class _Worst(NamedTuple):
+    """The worst window of a cell, and its records."""
+
+    state: str
+    source: int
+    target: int
+
+
+def _worst(
+    states: Iterable[tuple[str, int, int, str, int, int]], begin: int, per_cell: int
+) -> dict[tuple[str, int, int], _Worst]:
+    """Return the first of the worst windows by topic, partition and column: there may be more windows than memory."""
+    found: dict[tuple[str, int, int], _Worst] = {}
+    for topic, partition, window, state, source, target in sorted(states):
+        place = topic, partition, (window - begin) // per_cell
+        each = _Worst(state, source, target)
+        before = found.get(place)
+        if before is None or _SEVERITY.index(each.state) > _SEVERITY.index(before.state):
+            found[place] = each
+    return found
+
+
+def _cell(window: _Worst | None, unread: ranges.Ranges, span: str) -> tuple[str, str]:
+    """Return the state of a cell and its title; *window* is its worst one, None if all are equal."""
+    if window is None or _SEVERITY.index(window.state) <= _SEVERITY.index(
+        "unread" if unread else "equal"
+    ):
+        state = "unread" if unread else "equal"
+        return state, f"{span}: {_WORDS[state]}"
+    title = f"{_WORDS[window.state]}, {window.source} records in the source, {window.target} in the target"
+    title += f"; {ranges.total(unread)} offsets were not read" if unread else ""
+    return window.state, f"{span}: {title}"
 
 
 def _border(state: str) -> str:
@@ -208,7 +228,8 @@ def coverage(document: Document) -> str:
         for partition in topic["partitions"]
     ]
     width, left, bar = 860.0, 170.0, 12
-    longest = max((max(p["source_end"], p["target_end"], 1) for _, p in rows), default=1)
+    begin = min((p["start"] for _, p in rows), default=0)
+    longest = max((max(p["source_end"], p["target_end"]) - begin for _, p in rows), default=1) or 1
     marks = []
     for row, (topic, p) in enumerate(rows):
         y = 6 + row * (bar + 6)
@@ -228,7 +249,7 @@ def coverage(document: Document) -> str:
         ):
             if end > start:
                 marks.append(
-                    f'<rect x="{left + width * start / longest:.1f}" y="{y}" '
+                    f'<rect x="{left + width * (start - begin) / longest:.1f}" y="{y}" '
                     f'width="{max(0.5, width * (end - start) / longest):.1f}" height="{bar}" fill="{colour}">'
                     f"<title>{label}: {word}, offsets {start} to {end - 1}</title></rect>"
                 )

@@ -88,6 +88,22 @@ def test_records_that_balance_are_a_difference_all_the_same() -> None:
     assert "difference: 5 records fewer, 5 more in the target" in timeline(document, "t")
 
 
+@pytest.mark.timeout(20)
+def test_the_picture_of_windows_does_not_count_offsets() -> None:
+    """A log of 2 windows near 2^62 beside one at 0: a loop over all windows between would not end."""
+    far = TopicPartition("t", 1)
+    source = {TP: full(), far: log_of(*full().records.values(), start=1 << 62)}
+    target = {tp: log.copy() for tp, log in source.items()}
+    target[far].records[(1 << 62) + 3] = Rec(b"k", b"other", 3)
+    picture = heatmap(document_of(audit(source, target)))
+    assert picture.count("<title>t p0: ") == picture.count("<title>t p1: ") == 1
+    assert "other content, 6 records in the source, 6 in the target" in picture
+
+    del source[TP], target[TP]
+    picture = heatmap(document_of(audit(source, target)))
+    assert picture.count("<title>t p1: ") == 6, "the axis begins where the logs begin"
+
+
 def test_a_topic_that_only_the_target_has_is_drawn() -> None:
     """It was an internal error, and there was no report."""
     picture = timeline(document_of(audit({}, {TP: full()}, buckets=TimeBuckets(0, 5))), "t")
