@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
-from kclient import AdminClient, Consumer, TopicPartition
+from kclient import AdminClient, Consumer
 from kclient.errors import NoCommittedOffset
 from kclient.wire.errors import CorruptMessage, KafkaError
 from spark_jobs.cluster import ClusterUnreadable
+from spark_jobs.finding_places import Place
 from spark_jobs.stored_record import Absent, Found, record_at
-
-
-class Place(NamedTuple):
-    """An offset of a partition in a cluster."""
-
-    cluster: str
-    """How the report calls the cluster."""
-    bootstrap: str
-    cluster_id: str
-    """As the audit found it; "" if unknown."""
-    topic: str
-    """With the prefix that the mirror's policy puts before it."""
-    partition: int
-    offset: int
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """The partition."""
-        return TopicPartition(self.topic, self.partition)
 
 
 def look_up(place: Place, timeout: float) -> Found:

@@ -18,17 +18,16 @@ import click
 from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.options import show
 from spark_jobs.commands.run_directory import (
-    Side,
     finding_of,
     is_as_audited,
     key_of,
     load_findings,
     load_report,
-    places,
     usage_errors,
     with_run_directory,
     with_timeout,
 )
+from spark_jobs.finding_places import Side, places
 from spark_jobs.hash_key import PUBLIC, HashKey
 from spark_jobs.verdict import ExitCode
 

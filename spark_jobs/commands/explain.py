@@ -18,22 +18,20 @@ import click
 from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.options import show
 from spark_jobs.commands.run_directory import (
-    Side,
     finding_of,
     is_as_audited,
     key_of,
     load_findings,
     load_report,
-    places,
     usage_errors,
     with_run_directory,
     with_timeout,
 )
+from spark_jobs.finding_places import Side, kclient_words, places
 from spark_jobs.verdict import ExitCode
 
 if TYPE_CHECKING:
     from spark_jobs.hash_key import HashKey
-    from spark_jobs.record_lookup import Place
     from spark_jobs.record_text import Decoder
     from spark_jobs.stored_record import Found
 
@@ -165,15 +163,6 @@ def _yourself(sides: tuple[Side, Side], found: tuple[Found, Found], avro: Path |
             "  " + shlex.join(kclient_words(side.place, avro, crc_wrong=bool(each.crc_problem)))
         )
     return lines if len(lines) > 2 else []
-
-
-def kclient_words(place: Place, avro: Path | None, *, crc_wrong: bool) -> list[str]:
-    """Return the command that prints the record at *place*."""
-    words = ["kclient", "consume", "-b", place.bootstrap, place.topic, "-p", str(place.partition)]
-    words += ["-o", f"{place.offset}:{place.offset + 1}"]
-    if crc_wrong:
-        words += ["-X", "check.crcs=false"]
-    return words + (["--avro", str(avro)] if avro else [])
 
 
 def _exit_code(sides: tuple[Side, Side], found: tuple[Found, Found]) -> ExitCode:

@@ -1,4 +1,4 @@
-"""What commands read of a finished audit: its report, its findings, and where the records of a finding are."""
+"""What commands read of a finished audit: its report and its findings."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_jobs.commands.options import with_hash_key
+from spark_jobs.finding_places import Side
 from spark_jobs.hash_key import HashKey, read_hash_key
 from spark_jobs.report.hashes import file_hash
 
 if TYPE_CHECKING:
-    from spark_jobs.record_lookup import Place
     from spark_jobs.stored_record import Stored
 
 
@@ -60,73 +60,6 @@ def usage_errors(directory: Path) -> Iterator[None]:
         raise click.UsageError(f"{directory}: {problem!r}") from None
     except (OSError, ValueError) as problem:
         raise click.UsageError(str(problem)) from None
-
-
-class Side(NamedTuple):
-    """One of the two places that an explanation compares."""
-
-    title: str
-    place: Place
-    named: bool
-    """Whether the finding names this record. If not, the same offset of the other cluster is shown beside it."""
-    audited_hash: str | None = None
-    """The content hash that the audit read, in hex."""
-
-
-def places(finding: Mapping[str, Any], report: Mapping[str, Any]) -> tuple[Side, Side]:
-    """Return the two places to compare: the source's and the target's, or two of the target for a duplicate."""
-    from spark_jobs.record_lookup import Place
-
-    at_source, at_target = finding["src_offset"], finding["dst_offset"]
-
-    copies = {
-        copy["topic"]: copy["target_topic"]
-        for each in report.get("recreated", ())  # of an earlier version: none
-        for copy in (each, *each["earlier"])
-    }
-    hashes = {"source": finding["src_hash"], "target": finding["dst_hash"]}
-
-    def side(which: str, offset: int, partition: int, *, named: bool, note: str = "") -> Side:
-        cluster = report[which]
-        place = Place(
-            cluster["name"],
-            cluster["bootstrap"],
-            cluster["cluster_id"],
-            copies.get(finding["topic"], cluster["prefix"] + finding["topic"])
-            if which == "target"
-            else finding["topic"],
-            partition,
-            offset,
-        )
-        if not named:
-            note = ", the same offset: the finding names no record here"
-        title = f"{which} {place.cluster}: {place.topic_partition} at {offset}{note}"
-        # The other copy of a duplicate has the same content.
-        return Side(title, place, named, hashes[which] if named else None)
-
-    own = finding["partition"]
-    if finding["class"] == "duplicate" and finding["first_dst_offset"] is not None:
-        return (
-            side("target", finding["first_dst_offset"], own, named=True, note=", another copy"),
-            side("target", at_target, own, named=True),
-        )
-    there = own if finding["dst_partition"] is None else finding["dst_partition"]
-    if at_source is None and at_target is None:
-        raise ValueError("the finding has no offset")
-    return (
-        side(
-            "source",
-            at_target if at_source is None else at_source,
-            own,
-            named=at_source is not None,
-        ),
-        side(
-            "target",
-            at_source if at_target is None else at_target,
-            there,
-            named=at_target is not None,
-        ),
-    )
 
 
 def load_report(directory: Path) -> dict[str, Any]:

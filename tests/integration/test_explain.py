@@ -16,8 +16,9 @@ import pytest
 from kclient import AdminClient, NewTopic, Producer, TopicPartition
 from kclient.avro import AvroSerializer
 from spark_jobs.content_hash import content_hash
+from spark_jobs.finding_places import Place
 from spark_jobs.findings import Finding, FindingClass
-from spark_jobs.record_lookup import Place, look_up
+from spark_jobs.record_lookup import look_up
 from spark_jobs.report.document import finding_lines
 from spark_jobs.report.hashes import file_hash
 from spark_jobs.stored_record import Stored

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from spark_jobs.cli import kaudit
 from spark_jobs.commands.explain import _exit_code
-from spark_jobs.commands.run_directory import Side, finding_of, load_findings, load_report, places
+from spark_jobs.commands.run_directory import finding_of, load_findings, load_report
+from spark_jobs.finding_places import Side, places
 from spark_jobs.report.files import write_report
 from spark_jobs.stored_record import Absent
 from spark_jobs.verdict import ExitCode

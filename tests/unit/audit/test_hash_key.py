@@ -12,15 +12,15 @@ import pytest
 from kclient.wire.batches import HEADER_SIZE, parse
 from kclient.wire.record_writer import Record, encode_batch
 from spark_jobs.arrow_batches import digest_batches, hash_batches
-from spark_jobs.commands.run_directory import Side, is_as_audited, key_of
+from spark_jobs.commands.run_directory import is_as_audited, key_of
 from spark_jobs.content_hash import content_hash
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import WindowShape
+from spark_jobs.finding_places import Place, Side
 from spark_jobs.hash_key import LEAST_BYTES, PUBLIC, derived, read_hash_key
 from spark_jobs.hashes import content_hashes
 from spark_jobs.reader import Fetched
 from spark_jobs.record_arrays import Piece, decode_arrays
-from spark_jobs.record_lookup import Place
 from spark_jobs.report.digests import rows_of
 from spark_jobs.report.kept_files import KeptUnusable, load_kept
 from spark_jobs.stored_record import Stored, record_at

@@ -12,8 +12,8 @@ from kclient.mirror_ledger import GAP, LINEAGE, GapEntry
 from kclient.types import TopicPartition
 from kclient.wire.produce import MIRROR_SOURCE_TOPIC_CONFIG
 from spark_jobs import counts_report, headers_report
-from spark_jobs.commands.run_directory import places
 from spark_jobs.comparison import Options
+from spark_jobs.finding_places import places
 from spark_jobs.gap_ledger import LedgerRead
 from spark_jobs.headers import HeaderAudit
 from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
