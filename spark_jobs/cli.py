@@ -19,7 +19,7 @@ import click
 
 from spark_jobs.commands.class_archive import class_archive
 from spark_jobs.commands.counts import counts
-from spark_jobs.commands.diff import diff
+from spark_jobs.commands.diff import diff, parsed_schema
 from spark_jobs.commands.explain import explain
 from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.headers import headers
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from spark_jobs.kept import Kept, Lineage
     from spark_jobs.later_looks import Moment
     from spark_jobs.reconcile import Reconciliation
+    from spark_jobs.report.contents import Report
     from spark_jobs.snapshot import ClusterSnapshot
     from spark_jobs.spark_settings import SparkSettings
 
@@ -173,6 +174,13 @@ kaudit.add_command(class_archive)
     help="Findings in findings.jsonl, and damaged records per partition that are single findings. Counts are exact.",
 )
 @click.option(
+    "--avro",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Avro schema of values: report.html names the fields that differ in the first 20 corrupt records.",
+)
+@click.option(
     "--previous",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
@@ -193,6 +201,7 @@ def reconcile(**options: Any) -> None:
         options["topics"] = re.compile(options["topics"])
         accepted = _accepted_gaps(options["accepted_gaps"])
         options["previous"] = _previous(options["previous"])
+        options["avro"] = [parsed_schema("--avro", path) for path in options["avro"]]
         hash_key = read_hash_key(options["hash_key"])
         kept, window = _kept(options, hash_key)
         recheck = _share(options["recheck"])
@@ -538,6 +547,7 @@ class _Run:
 
         self._end()
         report = build_report(run, self._meta, self._flags["max_findings"])
+        report = replace(report, fields=self._field_names(report))
         page = write_report(self._out, report)
         if self._flags["form"] == "json":
             text = json.dumps(report.document, sort_keys=True)
@@ -546,6 +556,19 @@ class _Run:
             text = first_screen(report.document, report=str(page), findings=findings)
         with suppress(BrokenPipeError):  # `| head`: the report is written, and its verdict stays.
             click.echo(text)
+
+    def _field_names(self, report: Report) -> dict[int, str]:
+        """Return the Avro fields that differ; none without --avro, or if a cluster cannot be read any more."""
+        if not self._flags["avro"]:
+            return {}
+        from spark_jobs.cluster import ClusterUnreadable
+        from spark_jobs.field_names import field_names
+
+        try:
+            return field_names(report, self._flags["avro"], self._options.hash_key, timeout=10.0)
+        except ClusterUnreadable as problem:
+            self._progress(f"no Avro field is named: {problem}")
+            return {}
 
     def _end(self) -> None:
         self._meta["ended_at"] = f"{datetime.now(tz=UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -139,6 +139,8 @@ def _audit(out: Path, east: str, west: str, *, expect: int) -> str:
         *("reconcile", "--source", east, "--target", west, "--names", "east,west"),
         *("--topics", _TOPICS, "--out", str(out), "--complete", "--window", "2000"),
     ]
+    for topic in PARTITIONS:
+        arguments += ["--avro", str(Path(__file__).parent / f"{topic}.avsc")]
     return run_module("spark_jobs", *arguments, expect=(expect,))
 
 

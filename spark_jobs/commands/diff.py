@@ -33,7 +33,7 @@ from spark_jobs.verdict import ExitCode
 
 if TYPE_CHECKING:
     from spark_jobs.avro_diff import FindingDiff
-    from spark_jobs.avro_fields import Schemas
+    from spark_jobs.avro_fields import Parsed, Schemas
     from spark_jobs.stored_record import Found, Stored
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -142,12 +142,13 @@ def _schemas(files: Sequence[Path], ids: Sequence[str]) -> Schemas:
             raise ValueError(f"--schema-id {text!r}: expected ID=FILE, as in 7=order.avsc")
         if int(found[1]) in known:
             raise ValueError(f"--schema-id {found[1]}: given twice")
-        known[int(found[1])] = _parsed("--schema-id", Path(found[2]))
-    reader, *writers = [_parsed("--avro", each) for each in files]
+        known[int(found[1])] = parsed_schema("--schema-id", Path(found[2]))
+    reader, *writers = [parsed_schema("--avro", each) for each in files]
     return Schemas(reader, writers, known)
 
 
-def _parsed(option: str, path: Path) -> Any:
+def parsed_schema(option: str, path: Path) -> Parsed:
+    """Return the Avro schema in the file that *option* names; raise ValueError if it is none."""
     from kclient.errors import SerializationError
     from spark_jobs.avro_fields import Parsed
 

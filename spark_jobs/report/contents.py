@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from spark_jobs.findings import DEFAULT_MAX_FINDINGS
@@ -29,6 +29,8 @@ class Report:
     repair: Document
     digests: bytes
     """digests.parquet."""
+    fields: Mapping[int, str] = field(default_factory=dict)
+    """For report.html only: in which Avro fields the records of a finding differ, by its number."""
 
     def first_findings(self, most: int) -> list[dict[str, Any]]:
         """Return at most *most* of `lines`; each class of each partition takes turns."""

@@ -9,26 +9,17 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from spark_jobs.replaced_file import replace_file
-from spark_jobs.report import pictures
 from spark_jobs.report.contents import Report, json_text, lines_text
 from spark_jobs.report.digests import DIGESTS
 from spark_jobs.report.document import Document
 from spark_jobs.report.hashes import file_hash
 from spark_jobs.report.markdown import error_markdown, markdown
 from spark_jobs.report.metrics import metrics
+from spark_jobs.report.page import render_page
 from spark_jobs.report.timeline import timeline_csv, timeline_png
-from spark_jobs.report.times import second
 
-_VERDICT_COLOURS = {
-    "CONSISTENT": "#2f7d4a",
-    "LAGGING": "#b58105",
-    "INCOMPLETE": "#b58105",
-    "DIVERGED": "#9b2335",
-    "ERROR": "#5b3a8c",
-}
 FILES = (
     "report.json",
     "findings.jsonl",
@@ -43,8 +34,6 @@ PREVIOUS = "report.previous.json"
 """report.json of the run before, so that its SHA-256 in `meta.previous` can be verified."""
 DIGESTS_REPORT = "digests.report.json"
 """A copy of the report.json that belongs to digests.parquet. A run that fails leaves both for the next one."""
-FINDINGS_ON_PAGE = 500
-TIMELINES_ON_PAGE = 12
 
 
 def write_report(out: Path, report: Report) -> Path:
@@ -53,7 +42,7 @@ def write_report(out: Path, report: Report) -> Path:
     page = out / "report.html"
     replace_file(out / "findings.jsonl", lines_text(report.lines))
     replace_file(out / "repair.json", json_text(report.repair))
-    replace_file(page, render_page(report))
+    replace_file(page, render_page(report, directory=str(out)))
     replace_file(out / "timeline.csv", timeline_csv(report.document))
     replace_file(out / "timeline.png", timeline_png(report.document))
     replace_file(out / "report.md", markdown(report, page=str(page)))
@@ -86,49 +75,3 @@ def write_error(out: Path, document: Document) -> None:
     replace_file(out / "report.md", error_markdown(document))
     replace_file(out / "metrics.prom", metrics(document))
     replace_file(out / "report.json", json_text(document))
-
-
-def render_page(report: Report) -> str:
-    """Return report.html: one self-contained page, no script, nothing fetched."""
-    document = report.document
-    import jinja2
-    from markupsafe import Markup
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("spark_jobs.report", ""),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-    )
-    template = environment.get_template("report.html.j2")
-    findings = [_for_page(each) for each in report.first_findings(FINDINGS_ON_PAGE)]
-    topics = [topic["topic"] for topic in document["topics"]][:TIMELINES_ON_PAGE]
-    return template.render(
-        d=document,
-        colour=_VERDICT_COLOURS[document["verdict"]],
-        # The charts escape their own text.
-        heatmap=Markup(pictures.heatmap(document)),
-        coverage=Markup(pictures.coverage(document)),
-        cumulative=Markup(pictures.cumulative(document)),
-        timelines=[(topic, Markup(pictures.timeline(document, topic))) for topic in topics],
-        findings=findings,
-        total_findings=document["findings"]["found"],
-    )
-
-
-def _for_page(finding: dict[str, Any]) -> dict[str, Any]:
-    detail = {
-        "corrupt": f"differs in {finding['field']}",
-        "duplicate": f"first copy at {finding['first_dst_offset']}",
-        "reordered": f"moved by {finding['distance']}",
-        "shifted": f"{finding['records']} records moved by {finding['distance']} offsets",
-        "truncated": f"{finding['records']} records up to {finding['last_offset']}",
-        "gap": f"{finding['records']} offsets up to {finding['last_offset']}",
-        "extra": f"{finding['records']} records" if finding["records"] > 1 else "",
-        "misrouted": f"in target partition {finding['dst_partition']}",
-        "undecodable": f"{finding['records']} offsets up to {finding['last_offset']}, {finding['field']}",
-    }.get(finding["class"], "")
-    when = ""
-    if finding["ts"] is not None:
-        when = second(finding["ts"])
-    return {**finding, "detail": detail, "when": when}

@@ -1,37 +1,49 @@
-"""The report's pictures as inline SVG: no script, no network, the same bytes for the same run.
+"""The report's pictures as HTML with inline SVG: no script, no network, the same bytes for the same run.
 
 Each answers one question: where is it bad (`heatmap`), when did it begin (`timeline`), is it still growing
-(`cumulative`), how far behind is each partition (`coverage`). Colour never stands alone: every mark has a title
-in words.
+(`cumulative`), how far is each partition proven (`coverage`). Colour never stands alone: every mark has a title.
+
+Text is HTML and keeps its size; only areas and lines are SVG, stretched to the width of the page. Colours are names of
+CSS (`palette`), one for light and one for dark pages.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
 from spark_jobs import ranges
 from spark_jobs.report.document import Document
-from spark_jobs.report.times import minute
+from spark_jobs.report.times import moment
 
-_COLOURS = {
-    "equal": "#cfe8d5",
-    "unread": "#ffffff",
-    "moved": "#f2c14e",
-    "content": "#e4572e",
-    "count": "#9b2335",
-    "missing": "#9b2335",
-    "extra": "#5b3a8c",
-    "duplicate": "#3a6ea5",
-    "corrupt": "#e4572e",
-    "reordered": "#c9930a",
-    "truncated": "#7a1526",
-    "gap": "#5c0f1c",
-    "shifted": "#8a6d1a",
-    "misrouted": "#2f8f83",
-    "undecodable": "#222222",
+PALETTE = {
+    # name: (on a light page, on a dark one)
+    "equal": ("#cfe8d5", "#2c5a3c"),
+    "unread": ("#ffffff", "#12161b"),
+    "moved": ("#f2c14e", "#d9a520"),
+    "content": ("#e4572e", "#f0754f"),
+    "count": ("#9b2335", "#e0566b"),
+    "missing": ("#9b2335", "#e0566b"),
+    "extra": ("#5b3a8c", "#ab8ae0"),
+    "duplicate": ("#3a6ea5", "#6fa8e0"),
+    "corrupt": ("#e4572e", "#f0754f"),
+    "reordered": ("#c9930a", "#e6b93f"),
+    "truncated": ("#7a1526", "#c9455c"),
+    "gap": ("#5c0f1c", "#a83a4c"),
+    "shifted": ("#8a6d1a", "#c4a545"),
+    "misrouted": ("#2f8f83", "#4fc0b2"),
+    "undecodable": ("#222222", "#d8d8d8"),
+    "proven": ("#5a9e6f", "#4c9263"),
+    "unproven": ("#e4a08f", "#a85a47"),
+    "lagging": ("#f2e2b3", "#7d6f3d"),
+    "aged": ("#bbbbbb", "#5a6068"),
+    "source": ("#24476b", "#7fb2e5"),
+    "target": ("#c9930a", "#e6b93f"),
+    "difference": ("#9b2335", "#e0566b"),
 }
+"""Also the names of the marks' classes in CSS."""
 _WORDS = {
     "equal": "equal",
     "unread": "not read, at least in part",
@@ -39,52 +51,87 @@ _WORDS = {
     "content": "other content",
     "count": "other number of records",
 }
-_BORDER = "#9aa5b1"
-"""Around white areas."""
+_UNPROVEN = "not proven: behind the first difference or unread offset"
 _MAX_COLUMNS = 240
 _TICKS = 5
+_CELL = 10
+_BAR = 16
+_WIDTH = 1000
+_HEIGHT = 120
+
+Links = Mapping[tuple[str, int, int], str]
+"""What a window of a partition links to: (topic, partition, number of the window) -> fragment."""
 
 
-def heatmap(document: Document) -> str:
-    """Draw partitions down, offset windows across; a cell is as bad as the worst window it stands for."""
+def palette() -> str:
+    """Return the CSS of all colours."""
+    light, dark = (
+        "".join(f"--{name}:{each[at]};" for name, each in PALETTE.items()) for at in (0, 1)
+    )
+    marks = "".join(
+        f".{name}{{fill:var(--{name});background:var(--{name});}}.line.{name}{{fill:none;stroke:var(--{name});}}\n"
+        for name in PALETTE
+    )
+    return f":root{{{light}}}\n@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n{marks}"
+
+
+def anchor(kind: str, topic: str, partition: int) -> str:
+    """Return the id of what the page has of a partition; topics have letters, digits, dots, - and _ only."""
+    return f"{kind}-{re.sub(r'[^A-Za-z0-9._-]', '_', topic)}-{partition}"
+
+
+def heatmap(document: Document, links: Links | None = None) -> str:
+    """Draw partitions down, offset windows across; a cell is as bad as the worst window it stands for.
+
+    A cell that differs links to the first finding of its windows in *links*, or else to the row of its partition.
+    """
     size = document["windows"]["offsets"]
-    rows = [
-        (topic["topic"], partition)
-        for topic in document["topics"]
-        for partition in topic["partitions"]
-    ]
+    rows = _partitions(document)
     begin = min((p["low"] // size for _, p in rows), default=0)
     last = max(((max(p["high"], p["target_end"], 1) - 1) // size for _, p in rows), default=begin)
     per_cell = (last - begin) // _MAX_COLUMNS + 1
     columns = (last - begin) // per_cell + 1
     worst = _worst(document["windows"]["states"], begin, per_cell)
-    cell_width = min(26.0, 860 / columns)
-    cell_height, left, top = 16, 170, 8
-    marks = []
-    for row, (topic, partition) in enumerate(rows):
-        y = top + row * (cell_height + 2)
-        label = escape(f"{topic} p{partition['partition']}")
-        marks.append(f'<text x="{left - 8}" y="{y + 12}" text-anchor="end">{label}</text>')
+    to: dict[tuple[str, int, int], str] = {}
+    for (topic, number, window), fragment in sorted((links or {}).items()):
+        to.setdefault((topic, number, (window - begin) // per_cell), fragment)
+    drawn = []
+    for topic, partition in rows:
+        number = partition["partition"]
+        label = f"{topic} p{number}"
+        row = anchor("where", topic, number)
         if partition["high"] == partition["low"] and partition["target_end"] <= partition["low"]:
-            marks.append(f'<text x="{left}" y="{y + 12}" class="faint">nothing to compare</text>')
+            drawn.append(_row(label, '<span class="faint">nothing to compare</span>', row))
             continue
         first = (partition["low"] // size - begin) // per_cell
         end = ((max(partition["high"], partition["target_end"]) - 1) // size - begin) // per_cell
+        marks = []
         for column in range(first, end + 1):
             low = (begin + column * per_cell) * size
             state, title = _cell(
-                worst.get((topic, partition["partition"], column)),
+                worst.get((topic, number, column)),
                 ranges.intersect(partition["unread_ranges"], low, low + per_cell * size),
                 f"offsets {low} to {low + per_cell * size - 1}",
             )
-            marks.append(
-                f'<rect x="{left + column * cell_width:.1f}" y="{y}" width="{cell_width - 1:.1f}" '
-                f'height="{cell_height}" fill="{_COLOURS[state]}"{_border(state)}>'
-                f"<title>{label}: {title}</title></rect>"
+            mark = (
+                f'<rect class="{state}" x="{column * _CELL}" y="0" width="{_CELL - 1}" height="{_BAR}">'
+                f"<title>{escape(label)}: {title}</title></rect>"
             )
-    legend_y = top + len(rows) * (cell_height + 2) + 16
-    marks.append(_legend(left, legend_y, [(_COLOURS[name], word) for name, word in _WORDS.items()]))
-    return _svg(left + 870, legend_y + 10, marks)
+            if state not in ("equal", "unread"):
+                there = to.get((topic, number, column), anchor("partition", topic, number))
+                mark = f'<a href="#{there}">{mark}</a>'
+            marks.append(mark)
+        drawn.append(_row(label, _svg(columns * _CELL, _BAR, marks, "bar"), row))
+    axis = _axis([f"offset {begin * size:,}", f"{(begin + columns * per_cell) * size:,}"])
+    return _figure(drawn, axis, list(_WORDS.items()))
+
+
+def _partitions(document: Document) -> list[tuple[str, Mapping[str, Any]]]:
+    return [
+        (topic["topic"], partition)
+        for topic in document["topics"]
+        for partition in topic["partitions"]
+    ]
 
 
 _SEVERITY = ("equal", "unread", "moved", "content", "count")
@@ -124,10 +171,6 @@ def _cell(window: _Worst | None, unread: ranges.Ranges, span: str) -> tuple[str,
     return window.state, f"{span}: {title}"
 
 
-def _border(state: str) -> str:
-    return f' stroke="{_BORDER}"' if state == "unread" else ""
-
-
 def timeline(document: Document, topic: str) -> str:
     """Draw records per time bucket of one topic, source against target, the difference shaded."""
     line = document["timeline"]
@@ -135,14 +178,13 @@ def timeline(document: Document, topic: str) -> str:
     none = [0] * max(1, *map(len, found))  # of a topic that one cluster does not have
     source, target = (each or none for each in found)
     top = max(*source, *target, 1)
-    width, height, left = 860.0, 120.0, 170.0
 
     def points(series: Sequence[int]) -> list[tuple[float, float]]:
-        step = width / len(series)
+        step = _WIDTH / len(series)
         steps = []
         for index, count in enumerate(series):
-            y = 10 + height * (1 - count / top)
-            steps += [(left + index * step, y), (left + (index + 1) * step, y)]
+            y = _HEIGHT * (1 - count / top)
+            steps += [(index * step, y), ((index + 1) * step, y)]
         return steps
 
     def path(series: Sequence[int]) -> str:
@@ -151,21 +193,16 @@ def timeline(document: Document, topic: str) -> str:
     gap = path(source) + " " + " ".join(f"{x:.1f},{y:.1f}" for x, y in reversed(points(target)))
     lacking = sum(max(0, here - there) for here, there in zip(source, target, strict=True))
     added = sum(max(0, there - here) for here, there in zip(source, target, strict=True))
+    title = f"difference: {lacking} records fewer, {added} more in the target"
     marks = [
-        f'<polygon points="{gap}" fill="#9b2335" opacity="0.55">'
-        f"<title>difference: {lacking} records fewer, {added} more in the target</title></polygon>",
-        f'<polyline points="{path(source)}" fill="none" stroke="#24476b" stroke-width="1.6"/>',
-        f'<polyline points="{path(target)}" fill="none" stroke="#c9930a" stroke-width="1.6" stroke-dasharray="4 3"/>',
-        f'<text x="{left - 8}" y="18" text-anchor="end">{top:,}</text>',
-        f'<text x="{left - 8}" y="{height + 10:.0f}" text-anchor="end">0</text>',
-        *_time_axis(line, len(source), left, width, height),
-        _legend(
-            left,
-            height + 46,
-            [("#24476b", "source"), ("#c9930a", "target (dashed)"), ("#9b2335", "difference")],
-        ),
+        f'<polygon class="difference" points="{gap}" opacity="0.55"><title>{title}</title></polygon>',
+        f'<polyline class="line source" points="{path(source)}"/>',
+        f'<polyline class="line target dashed" points="{path(target)}"/>',
     ]
-    return _svg(left + width + 10, height + 56, marks)
+    legend = [("source", "source"), ("target", "target (dashed)"), ("difference", title)]
+    return _plot(
+        marks, f"up to {top:,} records in {_span(line['bucket_ms'])}", line, len(source), legend
+    )
 
 
 def cumulative(document: Document) -> str:
@@ -179,94 +216,74 @@ def cumulative(document: Document) -> str:
         return ""
     totals = {name: _running(counts) for name, counts in series.items()}
     top = max(total[-1] for total in totals.values())
-    width, height, left = 860.0, 120.0, 170.0
-    marks = [f'<text x="{left - 8}" y="18" text-anchor="end">{top:,}</text>']
+    buckets = len(next(iter(series.values())))
+    begin = first_and_last(document)
+    assert begin is not None
+    x = _WIDTH * (begin[0] - line["first_ms"]) / (line["bucket_ms"] * buckets)
+    marks = [
+        f'<line class="begin" x1="{x:.1f}" y1="0" x2="{x:.1f}" y2="{_HEIGHT}">'
+        "<title>the first finding</title></line>"
+    ]
     for name, total in totals.items():
-        step = width / len(total)
+        step = _WIDTH / len(total)
         path = " ".join(
-            f"{left + (index + 1) * step:.1f},{10 + height * (1 - count / top):.1f}"
+            f"{(index + 1) * step:.1f},{_HEIGHT * (1 - count / top):.1f}"
             for index, count in enumerate(total)
         )
         marks.append(
-            f'<polyline points="{left:.1f},{10 + height:.1f} {path}" fill="none" stroke="{_COLOURS[name]}" '
-            f'stroke-width="2"><title>{name}: {total[-1]}</title></polyline>'
+            f'<polyline class="line {name}" points="0,{_HEIGHT} {path}">'
+            f"<title>{name}: {total[-1]}</title></polyline>"
         )
-    marks += _time_axis(line, len(next(iter(series.values()))), left, width, height)
-    marks.append(_legend(left, height + 46, [(_COLOURS[name], name) for name in totals]))
+    legend = [(name, f"{name} {total[-1]:,}") for name, total in totals.items()]
+    drawn = _plot(marks, f"up to {top:,} of a class", line, buckets, legend)
     timed = sum(map(sum, series.values()))
     found = sum(document["totals"]["findings"].values())
     if timed < found:
-        marks.append(
-            f'<text x="{left}" y="{height + 64:.0f}">{found - timed:,} of {found:,} have no timestamp and are '
-            f"not in the picture</text>"
+        drawn += (
+            f'<p class="faint">{found - timed:,} of {found:,} have no timestamp and are '
+            f"not in the picture</p>"
         )
-    return _svg(left + width + 10, height + 74, marks)
+    return drawn
 
 
-def _time_axis(
-    line: Mapping[str, Any], buckets: int, left: float, width: float, height: float
-) -> list[str]:
-    """Return the marks of a time axis: the first and the last bucket also have all earlier and later records."""
-    marks = []
-    for tick in range(_TICKS):
-        share = tick / (_TICKS - 1)
-        x = left + width * share
-        anchor = ("start", "middle", "end")[(tick > 0) + (tick == _TICKS - 1)]
-        moment = line["first_ms"] + round(line["bucket_ms"] * buckets * share)
-        marks.append(
-            f'<line x1="{x:.1f}" y1="{height + 10:.0f}" x2="{x:.1f}" y2="{height + 15:.0f}" stroke="{_BORDER}"/>'
-            f'<text x="{x:.1f}" y="{height + 28:.0f}" text-anchor="{anchor}">{minute(moment)}</text>'
-        )
-    return marks
+def first_and_last(document: Document) -> tuple[int, int] | None:
+    """Return where the first and the last bucket with a finding begin, in ms; None without one."""
+    line = document["timeline"]
+    with_one = [
+        n for counts in line["findings"].values() for n, count in enumerate(counts) if count
+    ]
+    if not with_one:
+        return None
+    first, last = (line["first_ms"] + n * line["bucket_ms"] for n in (min(with_one), max(with_one)))
+    return first, last
 
 
 def coverage(document: Document) -> str:
     """Draw per partition the offsets that aged out, are proven equal, follow the first difference, and lag."""
-    rows = [
-        (topic["topic"], partition)
-        for topic in document["topics"]
-        for partition in topic["partitions"]
-    ]
-    width, left, bar = 860.0, 170.0, 12
+    rows = _partitions(document)
     begin = min((p["start"] for _, p in rows), default=0)
     longest = max((max(p["source_end"], p["target_end"]) - begin for _, p in rows), default=1) or 1
-    marks = []
-    for row, (topic, p) in enumerate(rows):
-        y = 6 + row * (bar + 6)
-        label = escape(f"{topic} p{p['partition']}")
-        marks.append(f'<text x="{left - 8}" y="{y + 10}" text-anchor="end">{label}</text>')
+    drawn = []
+    for topic, p in rows:
+        label = f"{topic} p{p['partition']}"
         top = max(p["high"], p["target_end"])
-        for start, end, colour, word in (
-            (p["start"], p["low"], "#bbbbbb", "aged out"),
-            (p["low"], p["proven_up_to"], "#5a9e6f", "proven equal"),
-            (
-                p["proven_up_to"],
-                top,
-                "#e4a08f",
-                "not proven: behind the first difference or unread offset",
-            ),
-            (top, p["source_end"], "#f2e2b3", "lagging"),
+        marks = []
+        for start, end, name, word in (
+            (p["start"], p["low"], "aged", "aged out"),
+            (p["low"], p["proven_up_to"], "proven", "proven equal"),
+            (p["proven_up_to"], top, "unproven", _UNPROVEN),
+            (top, p["source_end"], "lagging", "lagging"),
         ):
             if end > start:
                 marks.append(
-                    f'<rect x="{left + width * (start - begin) / longest:.1f}" y="{y}" '
-                    f'width="{max(0.5, width * (end - start) / longest):.1f}" height="{bar}" fill="{colour}">'
-                    f"<title>{label}: {word}, offsets {start} to {end - 1}</title></rect>"
+                    f'<rect class="{name}" x="{_WIDTH * (start - begin) / longest:.1f}" y="0" '
+                    f'width="{max(1.5, _WIDTH * (end - start) / longest):.1f}" height="{_BAR}">'
+                    f"<title>{escape(label)}: {word}, offsets {start} to {end - 1}</title></rect>"
                 )
-    y = 6 + len(rows) * (bar + 6) + 14
-    marks.append(
-        _legend(
-            left,
-            y,
-            [
-                ("#5a9e6f", "proven equal"),
-                ("#e4a08f", "not proven: behind the first difference or unread offset"),
-                ("#f2e2b3", "lagging"),
-                ("#bbbbbb", "aged out"),
-            ],
-        )
-    )
-    return _svg(left + width + 10, y + 10, marks)
+        drawn.append(_row(label, _svg(_WIDTH, _BAR, marks, "bar")))
+    legend = [("proven", "proven equal"), ("unproven", _UNPROVEN)]
+    legend += [("lagging", "lagging"), ("aged", "aged out")]
+    return _figure(drawn, _axis([f"offset {begin:,}", f"{begin + longest:,}"]), legend)
 
 
 def _running(counts: Sequence[int]) -> list[int]:
@@ -277,21 +294,54 @@ def _running(counts: Sequence[int]) -> list[int]:
     return running
 
 
-def _legend(x: float, y: float, entries: Sequence[tuple[str, str]]) -> str:
-    parts = []
-    for colour, word in entries:
-        border = f' stroke="{_BORDER}"' if colour == _COLOURS["unread"] else ""
-        parts.append(
-            f'<rect x="{x:.0f}" y="{y - 9:.0f}" width="10" height="10" fill="{colour}"{border}/>'
-        )
-        parts.append(f'<text x="{x + 14:.0f}" y="{y:.0f}">{escape(word)}</text>')
-        x += 30 + 6.6 * len(word)
-    return "".join(parts)
+def _span(ms: int) -> str:
+    """Return a duration for people."""
+    for name, length in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
+        if ms >= length:
+            return f"{ms / length:.3g} {name}"
+    return f"{ms} ms"
 
 
-def _svg(width: float, height: float, marks: Sequence[str]) -> str:
+def _plot(
+    marks: Sequence[str],
+    top: str,
+    line: Mapping[str, Any],
+    buckets: int,
+    legend: Sequence[tuple[str, str]],
+) -> str:
+    """Return a picture over record time; the first and the last bucket also have all earlier and later records."""
+    width = line["bucket_ms"]
+    moments = [
+        moment(line["first_ms"] + round(width * buckets * tick / (_TICKS - 1)), width)
+        for tick in range(_TICKS)
+    ]
+    plot = f'<p class="top faint">{top}</p>{_svg(_WIDTH, _HEIGHT, marks, "plot")}'
+    return f'<figure class="over-time">{plot}{_axis(moments)}{_legend(legend)}</figure>'
+
+
+def _row(label: str, drawn: str, row_id: str = "") -> str:
+    named = f' id="{row_id}"' if row_id else ""
+    return f'<div class="row"{named}><span class="label">{escape(label)}</span>{drawn}</div>\n'
+
+
+def _figure(rows: Sequence[str], axis: str, legend: Sequence[tuple[str, str]]) -> str:
+    below = f'<div class="row"><span class="label"></span>{axis}</div>'
+    return f"<figure>\n{''.join(rows)}{below}{_legend(legend)}</figure>"
+
+
+def _axis(labels: Sequence[str]) -> str:
+    return f'<div class="axis">{"".join(f"<span>{each}</span>" for each in labels)}</div>'
+
+
+def _legend(entries: Sequence[tuple[str, str]]) -> str:
+    items = "".join(
+        f'<li><i class="{name}"></i>{escape(word)}</li>' for name, word in dict(entries).items()
+    )
+    return f'<ul class="legend">{items}</ul>'
+
+
+def _svg(width: float, height: float, marks: Sequence[str], kind: str) -> str:
     return (
-        f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" xmlns="http://www.w3.org/2000/svg">'
-        + "".join(marks)
-        + "</svg>"
+        f'<svg class="{kind}" viewBox="0 0 {width:.0f} {height:.0f}" preserveAspectRatio="none" role="img" '
+        'xmlns="http://www.w3.org/2000/svg">' + "".join(marks) + "</svg>"
     )

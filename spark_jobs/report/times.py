@@ -10,6 +10,11 @@ def minute(timestamp_ms: int) -> str:
     return _text(timestamp_ms, "%Y-%m-%d %H:%M")
 
 
+def moment(timestamp_ms: int, step_ms: int) -> str:
+    """Return *timestamp_ms* as precisely as steps of *step_ms* need it."""
+    return minute(timestamp_ms) if step_ms >= 60_000 else second(timestamp_ms)
+
+
 def second(timestamp_ms: int) -> str:
     """Return the UTC second of *timestamp_ms*; the number itself if it is outside of the years 1 to 9999."""
     return _text(timestamp_ms, "%Y-%m-%d %H:%M:%S")

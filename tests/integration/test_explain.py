@@ -15,10 +15,15 @@ import pytest
 
 from kclient import AdminClient, NewTopic, Producer, TopicPartition
 from kclient.avro import AvroSerializer
+from spark_jobs.avro_fields import Parsed
+from spark_jobs.commands.run_directory import load_report
 from spark_jobs.content_hash import content_hash
+from spark_jobs.field_names import field_names
 from spark_jobs.finding_places import Place
 from spark_jobs.findings import Finding, FindingClass
+from spark_jobs.hash_key import PUBLIC
 from spark_jobs.record_lookup import look_up
+from spark_jobs.report.contents import Report
 from spark_jobs.report.document import finding_lines
 from spark_jobs.report.hashes import file_hash
 from spark_jobs.stored_record import Stored
@@ -256,6 +261,30 @@ def test_diff_names_the_fields_that_differ_and_the_findings_without_two_records(
     assert [each["status"] for each in document["findings"]] == ["compared", "undecodable"]
     assert document["fields"] == {"price": 1}
     assert document["findings_of_one_side"] == 1
+
+
+def test_the_page_names_the_fields_that_differ_and_no_value(audited: Audited) -> None:
+    order = {"type": "record", "name": "Order", "fields": [{"name": "price", "type": "long"}]}
+    note = {"type": "record", "name": "Note", "fields": [{"name": "text", "type": "string"}]}
+    given = [Parsed(each, "file") for each in (order, note)]
+    price, text = AvroSerializer(order), AvroSerializer(note)
+    pairs = [
+        (price({"price": 7}), price({"price": 8})),
+        (text({"text": "a"}), text({"text": "b"})),
+        (price({"price": 7}), b"no frame"),
+        (text({"text": "c"}), text({"text": "c"})),
+    ]
+    audited.write(*([(b"k", pair[side]) for pair in pairs] for side in (0, 1)))
+    kinds = ["value", "value", "value", "timestamp"]
+    audited.found(*(
+        finding(audited, FindingClass.CORRUPT, n, n, field=kind) for n, kind in enumerate(kinds)
+    ))  # fmt: skip
+    report = load_report(audited.out)
+    lines = (audited.out / "findings.jsonl").read_text().splitlines()
+    names = field_names(Report(report, lines, {}, b""), given, PUBLIC, 10.0)
+    assert (names[1], names[2]) == ("Avro field price", "Avro field text")
+    assert names[3].startswith("fields are not known: target: 8 bytes without an Avro frame")
+    assert list(names) == [1, 2, 3]
 
 
 def test_another_cluster_than_the_audited_one_is_exit_code_4(audited: Audited) -> None:

@@ -1,0 +1,98 @@
+"""What to do after an audit, by its verdict and findings: a line of text each, and the command if there is one.
+
+In: the report document and the repair plan.  Out: `Step`s.  Pure.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from spark_jobs.report.document import Document
+
+
+class Step(NamedTuple):
+    """One thing to do."""
+
+    text: str
+    command: str = ""
+
+
+def next_steps(document: Document, repair: Document, directory: str) -> list[Step]:
+    """Return the steps in order; *directory* is the --out of the run."""
+    steps = []
+    totals = document["totals"]
+    for side in ("source", "target"):
+        if any(reason.startswith(side) for reason in totals["unreadable"]):
+            steps.append(
+                Step(
+                    f"Some offsets could not be read and have no verdict. Look for what is wrong with the {side}:",
+                    shlex.join(["kclient", "doctor", "-b", document[side]["bootstrap"]]),
+                )
+            )
+    if any(totals["findings"].values()):
+        steps += _findings(document, repair, directory)
+    if totals["aged_out"]:
+        steps.append(
+            Step(
+                f"{totals['aged_out']:,} offsets were deleted from one log before they were compared, and never can "
+                "be. Audit more often than the retention, with --since."
+            )
+        )
+    if totals["lagging"]:
+        steps.append(
+            Step(
+                f"The target lacks the last {totals['lagging']:,} offsets. Look whether the mirror advances:",
+                "kmirror status MIRROR.properties",
+            )
+        )
+    steps.append(
+        Step(
+            "Audit again; this compares only what was not proven yet:"
+            if not document["limits"]["renumbered"]
+            else "Audit again:",
+            _again(document, directory),
+        )
+    )
+    return steps
+
+
+def _findings(document: Document, repair: Document, directory: str) -> Iterator[Step]:
+    run = shlex.quote(directory)
+    where: Mapping[str, Any] = (document["evidence"] or {}).get("where", {})
+    if where.get("source"):
+        yield Step(
+            f"{where['source']:,} records have changed in the source since the mirror copied them: decide first which "
+            "log is right. A repair copies the source's."
+        )
+    yield Step(
+        "See the records of a finding side by side, as both clusters hold them now:",
+        f"kaudit explain --run {run} --finding 1",
+    )
+    if document["totals"]["findings"]["corrupt"]:
+        yield Step(
+            "For Avro values, name the fields that differ (the values are printed, too):",
+            f"kaudit diff --run {run} --avro SCHEMA.avsc",
+        )
+    if repair["copy"]:
+        ranges = sum(len(each["ranges"]) for each in repair["copy"])
+        yield Step(
+            f"Repair the mirror: {ranges:,} ranges of offsets are to be copied again. Without --execute this prints "
+            "what it would do:",
+            f"kmirror repair MIRROR.properties --plan {shlex.quote(f'{directory}/repair.json')}",
+        )
+    if repair["not_repairable"]:
+        reasons = sorted({each["reason"] for each in repair["not_repairable"]})
+        yield Step(f"A copy does not repair everything: {'; '.join(reasons)}.")
+
+
+def _again(document: Document, directory: str) -> str:
+    words = ["kaudit", "reconcile"]
+    for side in ("source", "target"):
+        words += [f"--{side}", document[side]["bootstrap"]]
+    words += ["--topics", str(document["meta"]["arguments"]["topics"]), "--out", directory]
+    if document["target"]["prefix"]:
+        words += ["--target-prefix", document["target"]["prefix"]]
+    words += ["--renumbered"] if document["limits"]["renumbered"] else ["--since", directory]
+    return shlex.join(words)

@@ -1,0 +1,127 @@
+"""report.html: its links resolve, its commands are those for the finding, and its steps are those for the verdict."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+import pytest
+
+from kclient.types import TopicPartition
+from spark_jobs.comparison import Options
+from spark_jobs.findings import FindingClass
+from spark_jobs.reconcile import TimeBuckets
+from spark_jobs.report.contents import Report
+from spark_jobs.report.next_steps import next_steps
+from spark_jobs.report.page import render_page
+from spark_jobs.report.pictures import PALETTE
+from spark_jobs.windows import WindowState
+from tests.kit.audit_faults import EVERY
+from tests.kit.audit_logs import Log, Rec, audit, log_of
+from tests.kit.audit_reports import audited, report_of
+
+TP = TopicPartition("t", 0)
+
+
+def full(count: int = 50) -> Log:
+    return log_of(*(Rec(b"k", b"v%d" % n, n * 1000) for n in range(count)))
+
+
+def damaged() -> Report:
+    target = full()
+    del target.records[14]
+    target.records[33] = Rec(b"k", b"other", 33_000)
+    run = audit(
+        {TP: full()}, {TP: target}, Options(window=10), buckets=TimeBuckets.over((0, 60_000))
+    )
+    report = report_of(run)
+    report.document["source"].update(name="east", bootstrap="east:9092")
+    report.document["target"].update(name="west", bootstrap="west:9092", prefix="copy.")
+    return report
+
+
+def text_of(page: str) -> str:
+    """The text of a page as a reader sees it."""
+    return unescape(re.sub(r"<[^>]+>", "", page))
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_every_link_of_the_page_resolves(kind: str) -> None:
+    report = report_of(audited(1, kind))
+    page = render_page(report, directory="out")
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    links = re.findall(r'href="([^"]*)"', page)
+    assert {link[1:] for link in links} <= set(ids)
+    assert all(link.startswith("#") for link in links)
+    differing = len(report.document["windows"]["states"])
+    assert bool(re.search(r'<a href="#[^"]+"><rect', page)) is (differing > 0)
+
+
+def test_a_window_links_to_its_first_finding() -> None:
+    page = render_page(damaged(), directory="out")
+    cells = re.findall(r'<a href="#([^"]+)"><rect class="(\w+)"[^>]*><title>(.*?):', page)
+    assert cells == [("finding-1", "count", "t p0"), ("finding-2", "content", "t p0")]
+    first, second = re.findall(r"<title>t p0: (offsets \d+ to \d+): other", page)
+    assert (first, second) == ("offsets 10 to 19", "offsets 30 to 39")
+
+
+def test_a_finding_has_the_lines_that_print_its_records() -> None:
+    text = text_of(render_page(damaged(), directory="out dir"))
+    assert "kclient consume -b east:9092 t -p 0 -o 33:34\n" in text
+    assert "kclient consume -b west:9092 copy.t -p 0 -o 33:34\n" in text
+    assert "kaudit explain --run 'out dir' --finding 2\n" in text
+
+
+def test_the_page_answers_when_it_began() -> None:
+    text = text_of(render_page(damaged(), directory="out"))
+    assert "first finding is of 1970-01-01 00:00:13, the last of 1970-01-01 00:00:32 UTC." in text
+    assert "1970-01-01 00:00:15" in text, "a tick of the axis"
+    assert "When did it begin" not in text_of(
+        render_page(report_of(audit({TP: full()}, {TP: full()})), directory="out")
+    )
+
+
+def test_the_avro_fields_that_differ_are_named() -> None:
+    report = damaged()
+    named = Report(
+        report.document, report.lines, report.repair, report.digests, {2: "Avro field <b>"}
+    )
+    page = render_page(named, directory="out")
+    assert "differs in value: <strong>Avro field &lt;b&gt;</strong>" in page
+
+
+def steps_of(report: Report) -> list[str]:
+    return [step.command or step.text for step in next_steps(report.document, report.repair, "out")]
+
+
+def test_the_next_steps_after_findings_are_to_look_to_repair_and_to_audit_again() -> None:
+    assert steps_of(damaged()) == [
+        "kaudit explain --run out --finding 1",
+        "kaudit diff --run out --avro SCHEMA.avsc",
+        "kmirror repair MIRROR.properties --plan out/repair.json",
+        "kaudit reconcile --source east:9092 --target west:9092 --topics t --out out "
+        "--target-prefix copy. --since out",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "first"),
+    [
+        ("unreadable", "kclient doctor -b "),
+        ("extra", "kaudit explain"),
+        ("aged_at_source", "offsets were"),
+    ],
+)
+def test_the_first_step_is_about_the_verdict(kind: str, first: str) -> None:
+    assert first in steps_of(report_of(audited(1, kind)))[0]
+
+
+def test_after_a_proof_only_the_next_audit_is_left() -> None:
+    (step,) = steps_of(report_of(audit({TP: full()}, {TP: full()})))
+    assert step.startswith("kaudit reconcile ")
+
+
+def test_every_class_and_state_has_a_colour() -> None:
+    names = {each.value for each in FindingClass} | {each.value for each in WindowState}
+    assert names <= PALETTE.keys()
