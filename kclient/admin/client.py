@@ -227,13 +227,21 @@ class AdminClient:
         self,
         totals: Mapping[str, int],
         *,
+        assignments: Mapping[str, Iterable[Iterable[int]]] | None = None,
         validate_only: bool = False,
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[str, KafkaError | None]:
-        """Increase the partition counts of topics to the given totals."""
+        """Increase the partition counts of topics to the given totals.
+
+        *assignments* are the brokers of each new partition of a topic; without them the controller chooses.
+        """
         answers = await topics.create_partitions(
-            self.cluster, totals, validate_only=validate_only, timeout=self._time(timeout)
+            self.cluster,
+            totals,
+            assignments,
+            validate_only=validate_only,
+            timeout=self._time(timeout),
         )
         return raise_or_return(answers, raise_errors)
 
@@ -312,15 +320,17 @@ class AdminClient:
         *,
         names: Iterable[str] | None = None,
         documentation: bool = False,
+        synonyms: bool = False,
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[ConfigResource, ConfigDescription | KafkaError]:
-        """Return {name: entry} per topic or broker."""
+        """Return {name: entry} per topic or broker; with the documentation and the synonyms of each if wanted."""
         answers = await configs.describe_configs(
             self.cluster,
             resources,
             names=names,
             documentation=documentation,
+            synonyms=synonyms,
             timeout=self._time(timeout),
         )
         return raise_or_return(answers, raise_errors)
@@ -490,12 +500,16 @@ class AdminClient:
         self,
         tps: Iterable[TopicPartition],
         *,
+        broker: int | None = None,
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[TopicPartition, tuple[ProducerState, ...] | KafkaError]:
-        """Return the producers in the log of each partition, with the start of an open transaction (KIP-664)."""
+        """Return the producers in the log of each partition, with the start of an open transaction (KIP-664).
+
+        The log is that of the leader, or the replica of *broker*.
+        """
         answers = await transactions.describe_producers(
-            self.cluster, tps, timeout=self._time(timeout)
+            self.cluster, tps, broker=broker, timeout=self._time(timeout)
         )
         return raise_or_return(answers, raise_errors)
 
@@ -553,17 +567,20 @@ class AdminClient:
         tps: Iterable[TopicPartition],
         *,
         older_than: float = 900,
+        broker: int | None = None,
         timeout: float | None = None,
     ) -> list[OpenTransaction]:
         """Return the transactions in the logs of *tps* that no coordinator will end.
 
         *older_than*, in seconds, is at least the brokers' transaction.max.timeout.ms: younger transactions are ignored.
+        The logs are those of the leaders, or the replicas of *broker*.
         """
         return await transactions.find_hanging_transactions(
             self.cluster,
             tps,
             older_than_ms=round(older_than * 1000),
             now_ms=int(time.time() * 1000),
+            broker=broker,
             timeout=self._time(timeout),
         )
 

@@ -54,9 +54,17 @@ class ConfigResource(NamedTuple):
         return f"{self.type.name.lower()} {self.name!r}"
 
 
+class ConfigSynonym(NamedTuple):
+    """A value that a config has, or would have without those before it."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """A config; *value* is None if it is sensitive or unset."""
+    """A config; *value* is None if it is sensitive or unset. *synonyms* begin with the value that counts."""
 
     name: str
     value: str | None
@@ -64,6 +72,7 @@ class ConfigEntry:
     read_only: bool = False
     sensitive: bool = False
     documentation: str | None = None
+    synonyms: tuple[ConfigSynonym, ...] = ()
 
     @property
     def is_default(self) -> bool:
@@ -80,9 +89,10 @@ async def describe_configs(
     *,
     names: Iterable[str] | None,
     documentation: bool,
+    synonyms: bool = False,
     timeout: float,
 ) -> dict[ConfigResource, ConfigDescription | KafkaError]:
-    """Return the configs of *resources*, or only *names* of them."""
+    """Return the configs of *resources*, or only *names* of them; with *documentation* and *synonyms* if wanted."""
     keys = None if names is None else list(names)
     answers: dict[ConfigResource, ConfigDescription | KafkaError] = {}
     for node, group in _by_broker(resources).items():
@@ -93,6 +103,7 @@ async def describe_configs(
                 )
                 for r in group
             ],
+            include_synonyms=synonyms,
             include_documentation=documentation,
         )
 
@@ -116,6 +127,7 @@ async def describe_configs(
                     c.read_only,
                     c.is_sensitive,
                     c.documentation or None,
+                    tuple(ConfigSynonym(s.name, s.value, _source(s.source)) for s in c.synonyms),
                 )
                 for c in result.configs
             }

@@ -13,7 +13,11 @@ from kclient.net.cluster import Cluster
 from kclient.net.connection import Connection
 from kclient.types import NewTopic
 from kclient.wire.errors import ErrorCode, NotController, UnsupportedVersion
-from kclient.wire.schema.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from kclient.wire.schema.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
 from kclient.wire.schema.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -153,12 +157,27 @@ async def delete_topic_id(cluster: Cluster, topic_id: UUID, *, timeout: float) -
 
 
 async def create_partitions(
-    cluster: Cluster, totals: Mapping[str, int], *, validate_only: bool, timeout: float
+    cluster: Cluster,
+    totals: Mapping[str, int],
+    assignments: Mapping[str, Iterable[Iterable[int]]] | None = None,
+    *,
+    validate_only: bool,
+    timeout: float,
 ) -> dict[str, KafkaError | None]:
-    """Increase topics to a total number of partitions; keys may move to other partitions."""
+    """Increase topics to a total number of partitions; keys may move to other partitions.
+
+    *assignments* are the brokers of each new partition of a topic; for a topic without them the controller chooses.
+    """
+    chosen = assignments or {}
     request = CreatePartitionsRequest(
         topics=[
-            CreatePartitionsTopic(name=name, count=count, assignments=None)
+            CreatePartitionsTopic(
+                name=name,
+                count=count,
+                assignments=[CreatePartitionsAssignment(list(ids)) for ids in chosen[name]]
+                if name in chosen
+                else None,
+            )
             for name, count in totals.items()
         ],
         timeout_ms=int(timeout * 1000),

@@ -87,9 +87,9 @@ class OpenTransaction:
 
 
 async def describe_producers(
-    cluster: Cluster, tps: Iterable[TopicPartition], *, timeout: float
+    cluster: Cluster, tps: Iterable[TopicPartition], *, broker: int | None = None, timeout: float
 ) -> dict[TopicPartition, tuple[ProducerState, ...] | KafkaError]:
-    """Return the producers that the leader of each partition knows."""
+    """Return the producers that the leader of each partition knows, or that *broker* knows in its replica."""
 
     async def ask(
         leader: int, wanted: Mapping[TopicPartition, None]
@@ -108,9 +108,10 @@ async def describe_producers(
         return answers
 
     wanted = dict.fromkeys(tps)
-    return await request_leaders_retrying(
-        cluster, wanted, ask, timeout=timeout, what="describing producers"
-    )
+    what = "describing producers"
+    if broker is not None:
+        return await cluster.retrying(lambda: ask(broker, wanted), timeout=timeout, what=what)
+    return await request_leaders_retrying(cluster, wanted, ask, timeout=timeout, what=what)
 
 
 async def describe_transactions(
@@ -251,14 +252,17 @@ async def find_hanging_transactions(
     *,
     older_than_ms: int,
     now_ms: int,
+    broker: int | None = None,
     timeout: float,
 ) -> list[OpenTransaction]:
     """Return the transactions in the logs of *tps* that no coordinator will end; raise the first error.
 
+    The logs are those of the leaders, or the replicas of *broker*.
+
     Only those without a record since *older_than_ms* milliseconds are examined: it must not be below the brokers'
     transaction.max.timeout.ms. Then a transaction of a coordinator has been ended, or is about to be.
     """
-    producers = await describe_producers(cluster, tps, timeout=timeout)
+    producers = await describe_producers(cluster, tps, broker=broker, timeout=timeout)
     old = []
     for tp, found in sorted(producers.items()):
         if isinstance(found, KafkaError):

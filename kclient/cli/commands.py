@@ -160,6 +160,10 @@ class _Lazy(Group):
         return sorted(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name.startswith("kafka-"):
+            from kclient.cli.kafka_tools.command import TOOLS, ToolCommand
+
+            return ToolCommand(cmd_name) if cmd_name in TOOLS else None
         if cmd_name not in _COMMANDS:
             return None
         place, _text = _COMMANDS[cmd_name]
@@ -173,6 +177,16 @@ class _Lazy(Group):
         """Write the commands with their lines."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+        with formatter.section(
+            "Kafka's own tools, with their options and lines (docs/kafka-tools.md)"
+        ):
+            import textwrap
+
+            from kclient.cli.kafka_tools.command import TOOLS
+
+            width = formatter.width - formatter.current_indent
+            for line in textwrap.wrap(", ".join(TOOLS), width, break_on_hyphens=False):
+                formatter.write_text(line)
 
 
 def _print_version(context: click.Context, _option: click.Parameter, asked: bool) -> None:

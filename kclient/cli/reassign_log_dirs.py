@@ -16,16 +16,20 @@ RETRY_S = 0.1
 
 
 async def start_moves(
-    reactor: Any, admin: Any, plan: LogDirPlan, report: Callable[[str], None]
+    reactor: Any,
+    admin: Any,
+    plan: LogDirPlan,
+    report: Callable[[str], None],
+    seconds: float = START_S,
 ) -> None:
     """Begin to move the replicas of *plan*. A replica that its broker does not have yet is tried again.
 
-    Raise the first error of another kind, or after `START_S`.
+    Raise the first error of another kind, or TimeoutError after *seconds*.
     """
     from kclient.wire.errors import KafkaError, ReplicaNotAvailable
 
     pending = {broker: dict(paths) for broker, paths in plan.items()}
-    deadline = reactor.seconds() + START_S
+    deadline = reactor.seconds() + seconds
     while pending:
         answers = await admin.alter_replica_log_dirs(pending)
         last: KafkaError | None = None

@@ -22,12 +22,17 @@ def error_of(code: int, about: object, message: str | None = None) -> KafkaError
     """
     kind = for_code(code)
     if not message:
-        return kind(f"{about}: {_general(code)}")
+        return _received(kind(f"{about}: {_general(code)}"), None)
     text = message.removeprefix(f"{kind.code.name}: ")
     is_explained = text.endswith(")") or code in _EXPLAINED_BY_BROKERS
     if not has_name(text, name_in(about)):
         text = f"{about}: {text}"
-    return kind(text, hint="" if is_explained else None)
+    return _received(kind(text, hint="" if is_explained else None), message)
+
+
+def _received(problem: KafkaError, message: str | None) -> KafkaError:
+    problem.is_response, problem.broker_message = True, message
+    return problem
 
 
 def name_in(about: object) -> str:

@@ -34,6 +34,10 @@ class KafkaError(Exception):
     needs_metadata: ClassVar[bool] = False
     fatal: ClassVar[bool] = False
     hint: str = ""
+    is_response: bool = False
+    """Whether a broker responded with the code."""
+    broker_message: str | None = None
+    """The message that the broker sent with the code, as it is."""
 
     def __init_subclass__(
         cls,

@@ -1,0 +1,132 @@
+"""Kafka's tools in `kclient`: the parts that need no cluster. Those of the lines are in tests/compat."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+from click.testing import CliRunner
+
+from kclient.cli.commands import kclient
+from kclient.cli.kafka_tools import java_numbers, java_order
+from kclient.cli.kafka_tools.command import TOOLS, tool_of
+from kclient.cli.kafka_tools.options import OPTIONAL, Option, OptionError, not_honoured, parse
+from kclient.cli.kafka_tools.topic_filter import topic_filter
+from kclient.types import TopicPartition
+
+OPTIONS = (
+    Option("help"),
+    Option("version"),
+    Option("topic", value="topic"),
+    Option("partitions", value="#", kind=int, default=1),
+    Option("list"),
+    Option("state", takes=OPTIONAL, only_with=("list",)),
+    Option("names", value="names", separator=","),
+    not_honoured("zookeeper", "removed", kafka=False),
+    not_honoured("ip", "no rates"),
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--topic", "t"],
+        ["--topic=t"],
+        ["-topic", "t"],
+        ["-topic=t", "ignored"],
+        ["x", "--topic", "t", "--"],
+    ],
+)
+def test_an_option_has_one_or_two_dashes_and_its_value_behind_it(words: list[str]) -> None:
+    assert parse(OPTIONS, words).value("topic") == "t"
+
+
+def test_the_next_word_is_a_value_whatever_it_looks_like() -> None:
+    given = parse(OPTIONS, ["--topic", "--list"])
+    assert (given.value("topic"), given.has("list")) == ("--list", False)
+    assert parse(OPTIONS, ["--topic="]).value("topic") == ""
+    assert not parse(OPTIONS, ["--", "--list"]).has("list")
+
+
+def test_an_optional_value_is_no_option() -> None:
+    assert parse(OPTIONS, ["--list", "--state"]).value("state") is None
+    assert parse(OPTIONS, ["--state", "--list"]).has("list")
+    assert parse(OPTIONS, ["--list", "--state", "stable"]).value("state") == "stable"
+
+
+def test_values_are_converted_when_they_are_used() -> None:
+    given = parse(OPTIONS, ["--partitions", "x", "--topic", "a", "--topic", "b", "--names", "a,b"])
+    with pytest.raises(OptionError, match="Cannot parse argument 'x' of option partitions"):
+        given.value("partitions")
+    with pytest.raises(OptionError, match="Found multiple arguments for option topic"):
+        given.value("topic")
+    assert given.values("topic") == given.values("names") == ["a", "b"]
+    assert parse(OPTIONS, []).value("partitions") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--nix"], "nix is not a recognized option"),
+        (["--topi", "t"], "topi is not a recognized option"),
+        (["-xyz"], "x is not a recognized option"),
+        (["--topic"], "Option topic requires an argument"),
+        (["--state"], r"Option\(s\) \[state\] are unavailable"),
+        (["--zookeeper", "z"], "zookeeper is not a recognized option: removed"),
+        (["--ip=1"], "ip is not supported: no rates"),
+    ],
+)
+def test_what_joptsimple_refuses_is_refused(words: list[str], text: str) -> None:
+    with pytest.raises(OptionError, match=f"^{text}"):
+        parse(OPTIONS, words)
+
+
+def test_keys_have_the_order_of_a_hash_map() -> None:
+    # As Java 17 prints them: 14 keys have 32 buckets.
+    assert java_order.string_hash("retention.ms") == -1_339_220_362 & 0xFFFFFFFF
+    assert java_order.strings(["size", "isFuture", "partition", "offsetLag"]) == [
+        "partition",
+        "size",
+        "offsetLag",
+        "isFuture",
+    ]
+    numbers = [13, 1, 10, 0, 12, 11, 5, 4, 3, 2, 9, 8, 7, 6]
+    keys = [f"key-{n}" for n in range(14)]
+    assert java_order.strings(keys) == [keys[n] for n in numbers]
+    assert java_order.partition_hash(TopicPartition("a", 0)) == 31 * 31 + 97
+
+
+def test_a_filter_of_topics_is_a_regular_expression_of_whole_names() -> None:
+    matches = topic_filter('"orders, pay.*"')
+    assert [matches(name) for name in ("orders", "payments", "orders2", "x-orders")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_numbers_are_those_of_java() -> None:
+    assert doctest.testmod(java_numbers).failed == 0
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_without_options_a_tool_prints_its_usage(name: str) -> None:
+    done = CliRunner().invoke(kclient, [name])
+    assert done.exit_code in (0, 1)
+    assert "Traceback" not in done.output
+    assert (
+        name in ("kafka-cluster", "kafka-producer-perf-test") or "--bootstrap-server" in done.output
+    )
+
+
+def test_options_of_kclient_before_the_name_are_refused() -> None:
+    done = CliRunner().invoke(kclient, ["-b", "x:1", "kafka-topics", "--list"])
+    assert done.exit_code == 2
+    assert "-b before its name does not count" in done.output
+
+
+def test_a_shell_completes_the_options_of_kafka() -> None:
+    assert "--topic" in tool_of("kafka-topics").names()
+    assert "--zookeeper" not in tool_of("kafka-topics").names()
+    assert "find-hanging" in tool_of("kafka-transactions").names()
