@@ -27,12 +27,15 @@ help:
 	@echo "make dist    the sdist, a wheel for every machine and a compiled one for this kind, in dist/"
 	@echo "make venv    only the set-up"
 
-# The demo needs less than the tests; each set of packages has its own stamp.
+# The demo and the wheels need less than the tests; each set of packages has its own stamp.
 $(VENV)/.demo: setup.cfg tools/setup.sh
 	@tools/setup.sh demo && touch $@
 
+$(VENV)/.dist: setup.cfg tools/setup.sh
+	@tools/setup.sh dist && touch $@
+
 $(VENV)/.test: setup.cfg tools/setup.sh
-	@tools/setup.sh test && touch $@ $(VENV)/.demo
+	@tools/setup.sh test && touch $@ $(VENV)/.demo $(VENV)/.dist
 
 venv: built
 
@@ -101,7 +104,7 @@ chaos: built
 		$(if $(OUT),--out $(OUT))
 
 # Not `built`: a wheel is compiled from the tracked files, in a directory of its own.
-dist: $(VENV)/.test
+dist: $(VENV)/.dist
 	@$(BIN)/python tools/dist.py
 
 clean:

@@ -60,8 +60,9 @@ def main():
     if done.returncode or not is_current([*sources, ROOT / "setup.py"], stems):
         for path in (path for stem in stems for path in built(stem)):
             path.unlink()
-        why = (done.stderr.strip().splitlines() or ["no C compiler, or no mypyc"])[-1]
-        print(f"compile: not compiled, interpreted instead: {why}", file=sys.stderr)  # noqa: T201
+        missing = "there is no C compiler, or no mypyc (`make venv` installs it)"
+        why = (done.stderr.strip().splitlines() or [missing])[-1]
+        print(f"compile: the record codec is interpreted, and slower: {why}", file=sys.stderr)  # noqa: T201
 
 
 main()

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Make .venv with the packages of one extra (demo or test) and see to it that Java 17+ is there.
-# Usage: tools/setup.sh demo|test      (called by the Makefile; safe to run again)
+# Make .venv with the packages of one extra (demo, dist or test) and, but for dist, see to it that Java 17+ is there.
+# Usage: tools/setup.sh demo|dist|test    (called by the Makefile; safe to run again)
 set -euo pipefail
-extra=${1:?which extra: demo or test}
+extra=${1:?which extra: demo, dist or test}
 cd "$(dirname "$0")/.."
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -57,12 +57,14 @@ if [ ! -x .venv/bin/python ] || ! .venv/bin/python -c 'import pip' 2>/dev/null; 
     fi
 fi
 
-major=$(java_major || true)
-if [ -z "$major" ] || [ "$major" -lt 17 ]; then
-    say "Java 17 or newer is needed (for ZooKeeper and Spark); found: ${major:-none}"
-    install_system "Java 17" openjdk-17-jre-headless java-17-openjdk-headless openjdk@17
+if [ "$extra" != dist ]; then
     major=$(java_major || true)
-    [ -n "$major" ] && [ "$major" -ge 17 ] || die "the Java on the PATH is still not 17 or newer: set JAVA_HOME to one that is"
+    if [ -z "$major" ] || [ "$major" -lt 17 ]; then
+        say "Java 17 or newer is needed (for ZooKeeper and Spark); found: ${major:-none}"
+        install_system "Java 17" openjdk-17-jre-headless java-17-openjdk-headless openjdk@17
+        major=$(java_major || true)
+        [ -n "$major" ] && [ "$major" -ge 17 ] || die "the Java on the PATH is still not 17 or newer: set JAVA_HOME to one that is"
+    fi
 fi
 
 say "installing Python packages [$extra] into .venv (about a minute the first time)"
@@ -74,4 +76,4 @@ if [ "$extra" = test ]; then  # a peer, never a dependency: tests and benchmarks
     say "writing the archive of Spark's Java classes: some 60 Spark starts of the tests take half of the time"
     .venv/bin/kaudit class-archive .venv/spark-classes.jsa >/dev/null 2>&1 || say "no archive: the tests take some minutes longer"
 fi
-say "ready: .venv, Java $major"
+say "ready: .venv${major:+, Java $major}"

@@ -243,6 +243,8 @@ def _summary(narrator: Narrator, choices: Choices, east: str, west: str, config:
         f"            {prefix}kclient consume flights -b {first} -o start -n 3 --avro "
         + shlex.quote(str(here / "flights.avsc"))
     )
+    run = shlex.quote(str(out / "report-2"))
+    narrator.line(f"            {prefix}kaudit explain --run {run} --finding 1")
     narrator.line(f"            {prefix}kmirror run {shlex.quote(str(config))}")
     if choices.keep:
         narrator.line(

@@ -199,6 +199,14 @@ def timeline(document: Document, topic: str) -> str:
         f'<polyline class="line source" points="{path(source)}"/>',
         f'<polyline class="line target dashed" points="{path(target)}"/>',
     ]
+    # Few records of many are no visible area: every bucket with a difference has a mark at its foot, too.
+    marks += [
+        f'<rect class="difference" x="{_WIDTH * n / len(source):.1f}" y="{_HEIGHT - 8}" '
+        f'width="{_WIDTH / len(source):.1f}" height="8">'
+        f"<title>{here} records in the source, {there} in the target</title></rect>"
+        for n, (here, there) in enumerate(zip(source, target, strict=True))
+        if here != there
+    ]
     legend = [("source", "source"), ("target", "target (dashed)"), ("difference", title)]
     return _plot(
         marks, f"up to {top:,} records in {_span(line['bucket_ms'])}", line, len(source), legend
