@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kclient.types import TopicPartition
+from kclient.types import OffsetAndMetadata, TopicPartition
 
 Config = Mapping[str, Any]
 Names = str | Iterable[str]
@@ -72,9 +72,8 @@ def partitions_in(
 
     Raise TypeError with the name of the *call* for anything else.
     """
-    several = (
-        isinstance(given, Iterable) and not isinstance(given, str) and not _is_partition(given)
-    )
+    one = isinstance(given, str | TopicPartition) or _is_partition(given)
+    several = isinstance(given, Iterable) and not one
     partitions: list[Any] = list(given) if several else [given]
     for each in partitions:
         if not _is_partition(each):
@@ -82,6 +81,16 @@ def partitions_in(
                 f'{each!r} is no partition; expected {call}([TopicPartition("orders", 0)])'
             )
     return [TopicPartition(*each) for each in partitions]
+
+
+def position_in(given: object, call: str) -> int:
+    """Return the offset to consume from; raise TypeError or ValueError for what is none."""
+    offset = given.offset if isinstance(given, OffsetAndMetadata) else given
+    if not isinstance(offset, int):
+        raise TypeError(f"{call}: {given!r} is no offset; it must be an int")
+    if offset < 0:
+        raise ValueError(f"offset {offset} is negative; see seek_to_beginning and seek_to_end")
+    return offset
 
 
 def poll_timeout(
@@ -97,6 +106,9 @@ def poll_timeout(
         )
     if timeout is not None and timeout_ms is not None:
         raise TypeError("poll: give one of timeout (seconds) and timeout_ms (milliseconds)")
+    for each in (timeout, timeout_ms):
+        if each is not None and not isinstance(each, int | float):
+            raise TypeError(f"poll: {each!r} is no number of seconds or milliseconds")
     seconds = timeout if timeout is not None else (timeout_ms or 0) / 1000
     if not seconds >= 0:
         raise ValueError(f"a timeout of {seconds} s is negative; math.inf waits without limit")
@@ -118,4 +130,10 @@ def at_most(max_records: int | None, default: int) -> int:
 
 
 def _is_partition(given: object) -> bool:
-    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str)
+    return (
+        isinstance(given, tuple)
+        and len(given) == 2
+        and isinstance(given[0], str)
+        and isinstance(given[1], int)
+        and given[1] >= 0
+    )

@@ -197,6 +197,7 @@ __all__ = [
     "GroupSubscribedToTopic",
     "IllegalGeneration",
     "IllegalSaslState",
+    "IllegalStateError",
     "InconsistentClusterId",
     "InconsistentGroupProtocol",
     "InconsistentTopicId",
@@ -421,6 +422,10 @@ class LogTruncated(ClientError):
         self.topic_partition = topic_partition
         self.position = position
         self.divergent_offset = divergent_offset
+
+
+class IllegalStateError(ClientError):
+    """A call does not fit the state of the client: a partition that is not assigned, or no group.id."""
 
 
 class ConsumerLeftGroup(ClientError):

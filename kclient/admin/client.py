@@ -16,7 +16,7 @@ from kclient.admin.elections import ElectionType
 from kclient.admin.quotas import EVERYONE, QuotaEntity
 from kclient.arguments import Names, names_in
 from kclient.config import AdminConfig
-from kclient.errors import KafkaError, LeaderUnavailable
+from kclient.errors import ClientClosed, KafkaError, LeaderUnavailable
 from kclient.lazy import LazyModule
 from kclient.net.answers import error_of, raise_or_return
 from kclient.net.cluster import Cluster
@@ -114,6 +114,8 @@ class AdminClient:
     @deferring
     async def start(self) -> Self:
         """Connect and fetch metadata; raise `BootstrapError` with each address and its cause if that fails."""
+        if self.cluster.closed:
+            raise ClientClosed("the admin client is closed")
         await self.cluster.start()
         return self
 

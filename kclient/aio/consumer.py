@@ -233,7 +233,7 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
 
     # --- positions
 
-    def seek(self, tp: TopicPartition, offset: int) -> None:
+    def seek(self, tp: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Set the position of *tp*: the next record of it is that at *offset*."""
         self._checked().seek(tp, offset)
 

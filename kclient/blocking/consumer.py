@@ -241,7 +241,7 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
 
     # --- positions
 
-    def seek(self, tp: TopicPartition, offset: int) -> None:
+    def seek(self, tp: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Set the position of *tp*: the next poll returns the record at *offset*."""
         self._call(lambda: self._core.seek(tp, offset))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from kclient.blocking.thread import check_may_wait
 from kclient.errors import KafkaError
 from kclient.producer.batch import ProducerBatch
 from kclient.types import RecordMetadata
@@ -52,6 +53,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         """Return the record's metadata, waiting at most *timeout* seconds; raise the error of the delivery."""
         outcome = self._batch.outcome(self._index, self._timestamp)
         if outcome is None:
+            check_may_wait()
             return super().result(timeout)
         if isinstance(outcome, KafkaError):
             raise outcome
@@ -61,6 +63,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         """Return the error of the delivery, None if it succeeded."""
         outcome = self._batch.outcome(self._index, self._timestamp)
         if outcome is None:
+            check_may_wait()
             return super().exception(timeout)
         return outcome if isinstance(outcome, KafkaError) else None
 

@@ -79,8 +79,7 @@ class ReactorThread:
         timeout: float | None = None,
     ) -> T:
         """Like `run`; meanwhile the call may run functions in the caller's thread."""
-        if threading.get_ident() == self.thread.ident:
-            raise RuntimeError("the blocking API was called on its own reactor's thread")
+        check_may_wait()
         caller = CallerThread(self)
         waiting: list[Deferred[Any]] = []
 
@@ -170,6 +169,12 @@ def reactor_thread() -> ReactorThread:
         if _current is None or _current.pid != os.getpid():
             _current = ReactorThread()
         return _current
+
+
+def check_may_wait() -> None:
+    """Raise RuntimeError in the reactor's thread, in a callback of a delivery: there a wait would have no end."""
+    if _current is not None and threading.get_ident() == _current.thread.ident:
+        raise RuntimeError("a callback runs in kclient's own thread and must not wait for kclient")
 
 
 def close_at_exit(client: Any) -> None:

@@ -28,6 +28,7 @@ from kclient.arguments import (
     names_in,
     partitions_in,
     poll_timeout,
+    position_in,
 )
 from kclient.config import ConsumerConfig
 from kclient.consumer.fetcher import Fetcher
@@ -46,7 +47,7 @@ from kclient.consumer.subscription import (
     run_here,
 )
 from kclient.consumer.wakeup import Wakeup
-from kclient.errors import ClientClosed, KafkaTimeoutError
+from kclient.errors import ClientClosed, IllegalStateError, KafkaTimeoutError
 from kclient.net.cluster import Cluster
 from kclient.net.group_offsets import Generation, Offsets, offsets_to_commit
 from kclient.net.metadata import ClusterMetadata
@@ -183,10 +184,12 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         self._check_open()
         self._need_group("subscribe", "use assign to consume without a group")
         if self._subscription.member is None and len(self._partitions):
-            raise KafkaError(
+            raise IllegalStateError(
                 "this consumer has assigned partitions; unsubscribe before subscribing"
             )
         wanted = names_in(topics, 'subscribe(["orders"])')
+        if wanted and pattern is not None:
+            raise TypeError("subscribe: give either topics or a pattern")
         self._subscription.subscribe(wanted, pattern, listener)
 
     def assign(
@@ -199,13 +202,14 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         A partition in *offsets* has that position from the start: no lookup, and one fetch for all of them.
         """
         self._check_open()
-        if any(offset < 0 for offset in (offsets or {}).values()):
-            raise ValueError("an offset is negative; see seek_to_beginning and seek_to_end")
+        offsets = {tp: position_in(at, "assign") for tp, at in (offsets or {}).items()}
         if self._subscription.member is not None:
-            raise KafkaError("this consumer has a subscription; unsubscribe before assigning")
+            raise IllegalStateError(
+                "this consumer has a subscription; unsubscribe before assigning"
+            )
         wanted = partitions_in(partitions, "assign")
         self._partitions.assign(wanted)
-        for tp, offset in (offsets or {}).items():
+        for tp, offset in offsets.items():
             self._state(tp).seek(offset)
             self.polling.forget(tp)
         self.polling.keep_left_over(lambda tp: tp in self._partitions)
@@ -312,11 +316,10 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
 
     # --- positions
 
-    def seek(self, tp: TopicPartition, offset: int) -> None:
+    def seek(self, tp: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Set the position of *tp*: the next poll returns the record at *offset*."""
-        if offset < 0:
-            raise ValueError(f"offset {offset} is negative; see seek_to_beginning and seek_to_end")
-        self._state(tp).seek(offset)
+        chosen = position_in(offset, "seek")
+        self._state(tp).seek(chosen)
         self.polling.forget(tp)
         self._finder.changed()
         self._progress()
@@ -396,6 +399,8 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return the first offset at or after each time, None if no record is that recent."""
         self._check_open()
+        if not isinstance(timestamps_ms, Mapping):
+            raise TypeError('expected offsets_for_times({TopicPartition("orders", 0): timestamp})')
         answers = await self._lookup.at(timestamps_ms, self._time(timeout))
         return {tp: found if found.offset >= 0 else None for tp, found in answers.items()}
 
@@ -446,7 +451,7 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         stored. May be called in any thread.
         """
         if self.config.enable_auto_offset_store:
-            raise KafkaError(
+            raise IllegalStateError(
                 "store_offsets() needs the setting enable.auto.offset.store=false",
                 hint="with true, a commit covers all records that poll has returned",
             )
@@ -566,7 +571,9 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
     def _state(self, tp: TopicPartition) -> PartitionState:
         state = self._partitions.get(tp)
         if state is None:
-            raise KafkaError(f"partition {TopicPartition(*tp)} is not assigned to this consumer")
+            raise IllegalStateError(
+                f"partition {TopicPartition(*tp)} is not assigned to this consumer"
+            )
         return state
 
     def _time(self, timeout: float | None) -> float:
@@ -574,7 +581,9 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
 
     def _need_group(self, what: str, otherwise: str = "") -> None:
         if not self.config.group_id:
-            raise KafkaError(f"{what} needs a group.id" + (f"; {otherwise}" if otherwise else ""))
+            raise IllegalStateError(
+                f"{what} needs a group.id" + (f"; {otherwise}" if otherwise else "")
+            )
 
     async def _seek_to(self, timestamp: int, partitions: Iterable[TopicPartition]) -> None:
         chosen = list(partitions) or sorted(self.assignment())

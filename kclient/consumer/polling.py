@@ -20,7 +20,7 @@ from kclient.consumer.partitions import Batch, Partitions, PartitionState
 from kclient.consumer.records import Deserializers, take_records
 from kclient.consumer.subscription import GroupSubscription
 from kclient.consumer.wakeup import Wakeup
-from kclient.errors import ClientClosed, KafkaError
+from kclient.errors import ClientClosed, IllegalStateError, KafkaError
 from kclient.net.cluster import Cluster
 from kclient.net.waiting import deferring
 from kclient.types import AnyRecord, OffsetAndMetadata, TopicPartition
@@ -128,7 +128,7 @@ class Polling:
         if self.closed:
             raise ClientClosed("the consumer is closed")
         if self._running:
-            raise KafkaError("another poll of this consumer is still waiting; one at a time")
+            raise IllegalStateError("another poll of this consumer is still waiting; one at a time")
         self._running = True
         try:
             give_up_at = self._cluster.reactor.seconds() + timeout

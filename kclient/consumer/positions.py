@@ -25,7 +25,7 @@ from twisted.logger import Logger
 
 from kclient.config import ConsumerConfig
 from kclient.consumer.partitions import Partitions, PartitionState
-from kclient.errors import KafkaError, NoCommittedOffset
+from kclient.errors import IllegalStateError, KafkaError, NoCommittedOffset
 from kclient.net.cluster import Cluster
 from kclient.net.group_offsets import committed_offsets
 from kclient.net.offsets import EARLIEST, LATEST, list_offsets_once
@@ -91,7 +91,9 @@ class Positions:
             if state.tp in self._problems:
                 raise self._problems.pop(state.tp)
             if self._closed or self._partitions.get(state.tp) is not state:
-                raise KafkaError(f"partition {state.tp} is no longer assigned to this consumer")
+                raise IllegalStateError(
+                    f"partition {state.tp} is no longer assigned to this consumer"
+                )
             if state.position is None:
                 changed: Deferred[None] = Deferred()
                 self._waiters.append(changed)

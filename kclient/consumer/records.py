@@ -28,6 +28,12 @@ class Deserializers:
     key: Deserializer | None = None
     value: Deserializer | None = None
 
+    def __post_init__(self) -> None:
+        """Raise TypeError for what is no function, before the first record does."""
+        for name, given in (("key", self.key), ("value", self.value)):
+            if given is not None and not callable(given):
+                raise TypeError(f"{name}_deserializer={given!r} is no function of bytes")
+
 
 def decode(
     tp: TopicPartition,

@@ -140,6 +140,8 @@ class Cluster:
 
         Raise the topic's error (UnknownTopicOrPartition, InvalidTopic, ...), or `BootstrapError` if no broker answered.
         """
+        if not isinstance(topic, str):
+            raise TypeError(f"{topic!r} is no name of a topic: it must be a str")
 
         async def attempt() -> list[int]:
             known = self.metadata.partitions(topic)

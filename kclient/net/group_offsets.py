@@ -207,7 +207,9 @@ def partition_answers(topics: Iterable[Any], group: str) -> dict[TopicPartition,
 
 
 def offsets_to_commit(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return *offsets* as OffsetAndMetadata; raise ValueError for a negative offset."""
+    """Return *offsets* as OffsetAndMetadata; raise TypeError for other shapes, ValueError for a negative offset."""
+    if not isinstance(offsets, Mapping):
+        raise TypeError(f'{offsets!r} is no dict; expected {{TopicPartition("orders", 0): offset}}')
     chosen = {
         TopicPartition(*tp): given
         if isinstance(given, OffsetAndMetadata)
@@ -215,6 +217,8 @@ def offsets_to_commit(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadat
         for tp, given in offsets.items()
     }
     for tp, wanted in chosen.items():
+        if not isinstance(wanted.offset, int):
+            raise TypeError(f"{tp}: {wanted.offset!r} is no offset; it must be an int")
         if wanted.offset < 0:
             raise ValueError(f"{tp}: offset {wanted.offset} is negative and cannot be committed")
     return chosen

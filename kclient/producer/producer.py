@@ -140,6 +140,7 @@ class Producer(Generic[K, V]):
     @deferring
     async def start(self) -> Self:
         """Connect and fetch metadata; raise `BootstrapError` with each address and its cause if that fails."""
+        self._check_open()
         await self.cluster.start()
         return self
 
@@ -434,7 +435,7 @@ class Producer(Generic[K, V]):
         tp = known.tps.get(partition)
         if tp is None:
             raise UnknownTopicOrPartition(
-                f"{topic} has partitions 0 to {known.count - 1}, not {partition}"
+                f"{topic} has partitions 0 to {known.count - 1}, not {partition!r}"
             )
         return accumulator.append(tp, row, size)
 
@@ -533,6 +534,8 @@ class Producer(Generic[K, V]):
     def _learn(self, topic: str) -> TopicPartitions | None:
         """Return the topic's partitions in the newest metadata, None if it is unknown."""
         self._check_open()
+        if not isinstance(topic, str):
+            raise TypeError(f"{topic!r} is no name of a topic: it must be a str")
         known = topic_partitions(topic, self.cluster.metadata)
         if known is not None:
             self._topics[topic] = known

@@ -22,13 +22,19 @@ class RecordSerializer:
     """Serializes the records of one producer."""
 
     def __init__(self, key_serializer: Serializer | None, value_serializer: Serializer | None):
+        for name, given in (("key", key_serializer), ("value", value_serializer)):
+            if given is not None and not callable(given):
+                raise TypeError(f"{name}_serializer={given!r} is no function that returns bytes")
         self._key = key_serializer
         self._value = value_serializer
 
     def __call__(
         self, topic: str, value: Any, key: Any, headers: HeadersGiven, timestamp_ms: int | None
     ) -> Row:
-        """Return a serialized record; raise `SerializationError` if key, value or a header is not bytes."""
+        """Return a serialized record; raise `SerializationError` for what a batch cannot have.
+
+        One invalid record in a batch would fail the others.
+        """
         if self._key is not None:
             key = _serialized(self._key, key, topic, "key")
         elif key is not None and type(key) is not bytes:
@@ -38,7 +44,8 @@ class RecordSerializer:
         elif value is not None and type(value) is not bytes:
             value = _as_bytes(value, topic, "value")
         own = _checked_headers(headers, topic) if headers else _NO_HEADERS
-        return 0, int(time() * 1000) if timestamp_ms is None else timestamp_ms, key, value, own
+        timestamp = int(time() * 1000) if timestamp_ms is None else _checked(timestamp_ms, topic)
+        return 0, timestamp, key, value, own
 
 
 def _serialized(serializer: Serializer, data: Any, topic: str, what: str) -> bytes | None:
@@ -59,15 +66,30 @@ def _as_bytes(data: Any, topic: str, what: str) -> bytes:
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
     raise SerializationError(
-        f"{what} for topic {topic!r} is a {type(data).__name__}: give bytes, str or None, "
-        f"or a {what}_serializer"
+        f"{what} for topic {topic!r} is of type {type(data).__name__}: give bytes, str or None"
+        + ("" if what == "header" else f", or a {what}_serializer")
     )
+
+
+def _checked(timestamp_ms: object, topic: str) -> int:
+    if not isinstance(timestamp_ms, int) or not 0 <= timestamp_ms < 1 << 63:
+        raise SerializationError(
+            f"timestamp_ms={timestamp_ms!r} for topic {topic!r} is no time: "
+            "it must be an int, in milliseconds since the epoch"
+        )
+    return timestamp_ms
 
 
 def _checked_headers(headers: HeadersGiven, topic: str) -> Headers:
     pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
     checked = []
-    for name, content in pairs:
+    for pair in pairs:
+        try:
+            name, content = pair
+        except (TypeError, ValueError):
+            raise SerializationError(
+                f"header {pair!r} for topic {topic!r} is no pair of a name and bytes"
+            ) from None
         if not isinstance(name, str):
             raise SerializationError(f"header names are str, not {type(name).__name__} ({topic})")
         if content is not None and not isinstance(content, bytes):

@@ -13,10 +13,13 @@ from twisted.internet.task import Clock
 import kclient
 from kclient import aio, tx
 from kclient.arguments import consumer_arguments, names_in, partitions_in, poll_timeout
-from kclient.types import TopicPartition
+from kclient.errors import ClientClosed, SerializationError
+from kclient.producer.record_serializer import RecordSerializer
+from kclient.types import OffsetAndMetadata, TopicPartition
 from tests.kit.paper_cluster import now
 
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
+T0 = TopicPartition("t", 0)
 Make = Callable[..., Any]
 APIS = pytest.mark.parametrize("api", [kclient, aio, tx], ids=["blocking", "async", "twisted"])
 
@@ -174,3 +177,86 @@ def test_every_timeout_of_a_public_method_is_named_for_seconds() -> None:
                 in_ms = {p for p in parameters if p.endswith("_ms") and "timestamp" not in p}
                 assert in_ms <= {"timeout_ms"}, (api, kind, name)
                 assert not in_ms or "timeout" in parameters
+
+
+# --- what is refused at the call, not by a later poll or request
+
+
+@APIS
+@pytest.mark.parametrize(
+    ("offset", "why"), [(1.0, "1.0 is no offset"), ("1", "'1' is no offset"), (-1, "is negative")]
+)
+def test_a_position_is_an_int(api: Any, offset: Any, why: str, make: Make) -> None:
+    """A float was sent in every fetch from then on, and each failed with a traceback in the log."""
+    consumer = make(api, "Consumer", SETTINGS)
+    consumer.assign(T0)
+    with pytest.raises((TypeError, ValueError), match=why):
+        consumer.seek(T0, offset)
+    with pytest.raises((TypeError, ValueError), match=why):
+        consumer.assign(T0, {T0: offset})
+    consumer.seek(T0, OffsetAndMetadata(5))
+
+
+@pytest.mark.parametrize("partition", [("t", "0"), ("t", -1), ("t", 1.0), (b"t", 0)])
+def test_a_partition_is_a_name_and_a_number(partition: Any) -> None:
+    with pytest.raises(TypeError, match="is no partition"):
+        partitions_in([partition], "assign")
+
+
+@APIS
+@pytest.mark.parametrize("offsets", [[T0], {T0: "3"}, {T0: 1.5}, 5])
+def test_offsets_to_commit_are_a_dict_of_ints(api: Any, offsets: Any, make: Make) -> None:
+    consumer = make(api, "Consumer", SETTINGS)
+    with pytest.raises(TypeError, match=r"is no dict; expected {TopicPartition|is no offset"):
+        outcome(consumer.commit(offsets))
+
+
+@APIS
+def test_topics_and_a_pattern_exclude_each_other(api: Any, make: Make) -> None:
+    with pytest.raises(TypeError, match="either topics or a pattern"):
+        make(api, "Consumer", SETTINGS).subscribe(["t"], pattern="t.*")
+
+
+@pytest.mark.parametrize("api", [kclient, tx], ids=["blocking", "twisted"])
+@pytest.mark.parametrize("topic", [b"t", None, 5])
+def test_a_topic_that_is_no_str_is_refused_and_not_asked_for(
+    api: Any, topic: Any, make: Make
+) -> None:
+    """Every later request for metadata failed, of all topics."""
+    producer = make(api, "Producer", SETTINGS)
+    with pytest.raises(TypeError, match="is no name of a topic"):
+        producer.send(topic, b"v")
+    with pytest.raises(TypeError, match="is no name of a topic"):
+        outcome(producer.partitions_for(topic))
+    assert not getattr(producer, "_core", producer).cluster._wanted
+
+
+@pytest.mark.parametrize("timestamp", [-1, 1.5, 1 << 63, "now"])
+def test_a_timestamp_that_no_record_can_have_is_refused_alone(timestamp: Any) -> None:
+    """The batch failed, and with it the records of other sends."""
+    with pytest.raises(SerializationError, match="is no time"):
+        RecordSerializer(None, None)("t", b"v", None, None, timestamp)
+
+
+@pytest.mark.parametrize("headers", [[("a",)], [("a", b"b", b"c")], [5]])
+def test_headers_are_pairs(headers: Any) -> None:
+    with pytest.raises(SerializationError, match="is no pair of a name and bytes"):
+        RecordSerializer(None, None)("t", b"v", None, headers, None)
+
+
+@APIS
+@pytest.mark.parametrize(
+    ("kind", "keyword"), [("Consumer", "value_deserializer"), ("Producer", "key_serializer")]
+)
+def test_a_serializer_is_a_function(api: Any, kind: str, keyword: str, make: Make) -> None:
+    with pytest.raises(TypeError, match=f"{keyword}=5 is no function"):
+        make(api, kind, SETTINGS, **{keyword: 5})
+
+
+@APIS
+@pytest.mark.parametrize("kind", ["Producer", "Consumer", "AdminClient"])
+def test_a_closed_client_does_not_start(api: Any, kind: str, make: Make) -> None:
+    client = make(api, kind, SETTINGS)
+    outcome(client.close())
+    with pytest.raises(ClientClosed):
+        outcome(client.start())

@@ -441,7 +441,7 @@ def test_a_stop_that_may_be_mended_is_retried_with_backoff_until_it_copies() -> 
     link.fetched(7, 5, run(5, 10), 10)
     link.next_append()
     assert link.appended(7, 10) == [
-        Recovered(Problem(Cause.UNREADABLE, "TOPIC_AUTHORIZATION_FAILED: no"))
+        Recovered(Problem(Cause.UNREADABLE, str(TopicAuthorizationFailed("no"))))
     ]
     assert link.problem is None
     (effect,) = link.unreadable(7, TopicAuthorizationFailed("no"))
