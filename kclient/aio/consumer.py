@@ -245,6 +245,17 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         """Set the position of *partitions* (default: all assigned ones) to the log end."""
         await self._loop.wait(self._checked().seek_to_end(*partitions))
 
+    async def seek_to_committed(
+        self, *partitions: TopicPartition, timeout: float | None = None
+    ) -> dict[TopicPartition, int | None]:
+        """Set the position of *partitions* (default: all assigned ones) to the committed offset, and return it.
+
+        A partition without a committed offset keeps its position; its result is None.
+        """
+        return await self._loop.wait(
+            self._checked().seek_to_committed(*partitions, timeout=timeout)
+        )
+
     async def seek_to_timestamp(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
         """Set positions to the first record at or after *timestamp_ms*, or to the log end if there is none."""
         await self._loop.wait(self._checked().seek_to_timestamp(timestamp_ms, *partitions))
@@ -260,6 +271,10 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
     def highwater(self, tp: TopicPartition) -> int | None:
         """Return the high watermark of *tp* in the last fetch response, None before the first."""
         return self._core.highwater(tp)
+
+    def last_stable_offset(self, tp: TopicPartition) -> int | None:
+        """Return the last stable offset of *tp* in the last fetch response, None before the first (KIP-98)."""
+        return self._core.last_stable_offset(tp)
 
     def lag(self, tp: TopicPartition) -> int | None:
         """Return the number of records of *tp* from the position to the end; None before the first fetch."""

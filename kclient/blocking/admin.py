@@ -151,14 +151,22 @@ class AdminClient:
         self,
         totals: Mapping[str, int],
         *,
+        assignments: Mapping[str, Iterable[Iterable[int]]] | None = None,
         validate_only: bool = False,
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[str, KafkaError | None]:
-        """Increase the partition counts of topics to the given totals."""
+        """Increase the partition counts of topics to the given totals.
+
+        *assignments* are the brokers of each new partition of a topic; without them the controller chooses.
+        """
         return self._run(
             lambda: self._core.create_partitions(
-                totals, validate_only=validate_only, timeout=timeout, raise_errors=raise_errors
+                totals,
+                assignments=assignments,
+                validate_only=validate_only,
+                timeout=timeout,
+                raise_errors=raise_errors,
             )
         )
 

@@ -253,6 +253,15 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         """Set the position of *partitions* (default: all assigned ones) to the log end."""
         self._run(lambda: self._core.seek_to_end(*partitions))
 
+    def seek_to_committed(
+        self, *partitions: TopicPartition, timeout: float | None = None
+    ) -> dict[TopicPartition, int | None]:
+        """Set the position of *partitions* (default: all assigned ones) to the committed offset, and return it.
+
+        A partition without a committed offset keeps its position; its result is None.
+        """
+        return self._run(lambda: self._core.seek_to_committed(*partitions, timeout=timeout))
+
     def seek_to_timestamp(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
         """Set positions to the first record at or after *timestamp_ms* (ms since the epoch)."""
         self._run(lambda: self._core.seek_to_timestamp(timestamp_ms, *partitions))
@@ -264,6 +273,10 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
     def highwater(self, tp: TopicPartition) -> int | None:
         """Return the high watermark in the last fetch response, None before the first."""
         return self._call(lambda: self._core.highwater(tp))
+
+    def last_stable_offset(self, tp: TopicPartition) -> int | None:
+        """Return the last stable offset of *tp* in the last fetch response, None before the first (KIP-98)."""
+        return self._call(lambda: self._core.last_stable_offset(tp))
 
     def lag(self, tp: TopicPartition) -> int | None:
         """Return the number of records from the position to the high watermark, None if unknown."""

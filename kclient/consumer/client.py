@@ -335,6 +335,22 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         await self._seek_to(LATEST, partitions)
 
     @deferring
+    async def seek_to_committed(
+        self, *partitions: TopicPartition, timeout: float | None = None
+    ) -> dict[TopicPartition, int | None]:
+        """Set the position of *partitions* (default: all assigned ones) to the committed offset, and return it.
+
+        A partition without a committed offset keeps its position; its result is None.
+        """
+        chosen = self.assigned_of(partitions or sorted(self.assignment()), "seek_to_committed")
+        found = {}
+        for tp, at in (await self.committed(chosen, timeout)).items():
+            found[tp] = None if at is None else at.offset
+            if at is not None:
+                self.seek(tp, at)
+        return found
+
+    @deferring
     async def seek_to_timestamp(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
         """Set positions to the first record at or after *timestamp_ms*, or to the log end if there is none."""
         await self._seek_to(timestamp_ms, partitions)
@@ -361,6 +377,10 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
     def highwater(self, tp: TopicPartition) -> int | None:
         """Return the high watermark of *tp* in the last fetch response, None before the first."""
         return self._state(tp).high_watermark
+
+    def last_stable_offset(self, tp: TopicPartition) -> int | None:
+        """Return the last stable offset of *tp* in the last fetch response, None before the first (KIP-98)."""
+        return self._state(tp).last_stable_offset
 
     def lag(self, tp: TopicPartition) -> int | None:
         """Return the number of records of *tp* from the position to the end; None before the first fetch.

@@ -11,21 +11,40 @@ from pathlib import Path
 
 import pytest
 
+from kclient import AdminClient, Consumer, TopicPartition
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.pages import reading
 from tests.kit.prose import ROOT
+from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
 PAGES: dict[str, tuple[str, ...]] = {
     "docs/tutorial.md": (),
+    "docs/coming-from-confluent-kafka.md": (),
+    "docs/coming-from-kafka-python.md": (),
+    "docs/coming-from-aiokafka.md": (),
 }
 """The pages that are executed, with the sections that are; none stands for all."""
 
 
 @pytest.fixture(scope="module")
 def cluster(module_clusters: MakeCluster) -> Cluster:
-    return module_clusters(3)
+    made = module_clusters(3)
+    # Until a first group has a coordinator, other libraries print that they wait for one.
+    with Consumer(bootstrap_servers=made.bootstrap, group_id="first") as consumer:
+        consumer.committed([TopicPartition("any", 0)])
+    return made
+
+
+def empty(cluster: Cluster) -> None:
+    """Delete the topics and groups of an earlier page, or of an earlier try of this one."""
+    with AdminClient(bootstrap_servers=cluster.bootstrap) as admin:
+        if topics := admin.list_topics():
+            admin.delete_topics(topics)
+            eventually("the topics are deleted", lambda: not admin.list_topics())
+        if groups := [group.group_id for group in admin.list_groups()]:
+            admin.delete_groups(groups)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -35,7 +54,8 @@ def test_a_page_shows_what_happens(
     path = ROOT / page
     ports: list[int] = []
     if "kbroker local up" not in path.read_text():
-        brokers = request.getfixturevalue("cluster").brokers.values()
-        ports = [broker.port for broker in brokers]
+        cluster = request.getfixturevalue("cluster")
+        empty(cluster)
+        ports = [broker.port for broker in cluster.brokers.values()]
     with reading(tmp_path, Path(sys.prefix) / "bin", ports) as reader:
         assert reader.read(path, PAGES[page]) > 0

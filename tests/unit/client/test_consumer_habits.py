@@ -168,6 +168,14 @@ def test_an_automatic_commit_between_getones_covers_what_was_yielded_only() -> N
     assert it.commits()[-1] == {tuple(first.topic_partition): 1}
 
 
+def test_seek_to_committed_leaves_what_has_no_commit() -> None:
+    it = filled(0, 1, group_id="g")
+    it.committed[T0] = 1
+    it.poll()
+    assert it.run(it.consumer.seek_to_committed()) == {T0: 1, T1: None}
+    assert it.records() == {0: [b"0.1", b"0.2"]}
+
+
 # --- on_assign, on_revoke, on_lost
 
 
