@@ -8,9 +8,14 @@ import shutil
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from kbroker.testing import KafkaCluster
 
 # Not the user's: a test must not depend on a self-test that passed before (spark_jobs/passed_self_tests.py).
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="kbroker-tests-cache-")
@@ -30,6 +35,16 @@ pytest_plugins = [
     "tests.kit.coordinators",
     "tests.kit.mirrored_clusters",
 ]
+
+
+@pytest.fixture
+def kafka_cluster(kafka_cluster: "KafkaCluster") -> Iterator["KafkaCluster"]:
+    """Give the plugin's cluster of the test's own; none of its brokers may complain."""
+    from tests.kit.brokers import complaints_of
+
+    yield kafka_cluster
+    kafka_cluster.kill()
+    assert complaints_of(kafka_cluster) == []
 
 
 @pytest.hookimpl(trylast=True)

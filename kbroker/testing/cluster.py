@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from kbroker.local.zookeeper import LocalError, free_ports
+from kbroker.local.zookeeper import LocalError, Server, free_ports
 from kbroker.testing.brokers import FORK_SERVER, Brokers
 from kbroker.testing.switchboard.remote import RemoteSwitchboard
 from kbroker.testing.zookeeper import SessionZooKeeper
@@ -142,13 +142,14 @@ class KafkaCluster(Brokers, Observer):
         for broker_id, rack in (racks or {}).items():
             self[broker_id].settings["broker.rack"] = rack
         self._board: RemoteSwitchboard | None = None
+        self._begun = False
         self._partitions: list[Partition] = []
         self._state: ClusterState | None = None
         self._owner = os.getpid()
 
     def __enter__(self) -> Self:
         try:
-            if self._board is None:
+            if not self._begun:
                 self.start()
         except BaseException:
             self.close()
@@ -167,28 +168,33 @@ class KafkaCluster(Brokers, Observer):
         """
         if not self.directory.exists():
             raise RuntimeError("the cluster is closed: make another one")
-        if self._board is None:
+        if not self._begun:
             # All three at the same time: ZooKeeper starts, the fork server imports the broker, and this process the
             # client.
-            self._session.begin()
+            server = self._session.begin()
             FORK_SERVER.prepare("kbroker")
             importlib.import_module("kclient.blocking")
-            self._route(self._session.connect())
+            if self._board is None:
+                self._route(server)
+            self._session.wait(server)
+            self._begun = True
         chosen = broker_ids or tuple(self.down)
         if chosen:
             super().start(*chosen, wait=wait, **overrides)
 
-    def _route(self, zookeeper: str) -> None:
+    def _route(self, zookeeper: Server) -> None:
         """Have brokers reach each other and ZooKeeper through a switchboard."""
         board = self._board = RemoteSwitchboard(FORK_SERVER.popen)
         chroot = f"/{self.directory.name}"
-        self.zookeeper_connect = f"{zookeeper}{chroot}"
-        server_port = int(zookeeper.rpartition(":")[2])
+        self.zookeeper_connect = f"{zookeeper.address}{chroot}"
         for (number, broker), port in zip(
             self.brokers.items(), free_ports(len(self.brokers)), strict=True
         ):
             name = _name(number)
-            peers, server = board.route(None, name, port), board.route(name, ZOOKEEPER, server_port)
+            peers, server = (
+                board.route(None, name, port),
+                board.route(name, ZOOKEEPER, zookeeper.client_port),
+            )
             broker.settings |= {
                 "listeners": f"PLAINTEXT://{broker.address},PEERS://127.0.0.1:{port}",
                 "advertised.listeners": f"PLAINTEXT://{broker.address},PEERS://127.0.0.1:{peers}",

@@ -54,20 +54,14 @@ class SessionZooKeeper:
         """Return a session that ends with this process."""
         return cls(os.getpid(), Path(tempfile.mkdtemp(prefix="kbroker-testing-")))
 
-    def begin(self) -> None:
-        """Start the server if no process of the session has done so; it serves later."""
+    def begin(self) -> Server:
+        """Start the server if no process of the session has done so, and return it: `wait` until it serves."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = self.directory / "server.json"
         with _locked(self.directory / ".lock"):
             if not state.exists():
                 self._start(state)
-
-    def connect(self) -> str:
-        """Return host:port of the server, once it serves."""
-        self.begin()
-        port = json.loads((self.directory / "server.json").read_text())["client_port"]
-        self._wait(Server(1, port, 0, 0))
-        return f"127.0.0.1:{port}"
+        return Server(1, json.loads(state.read_text())["client_port"], 0, 0)
 
     def _start(self, state: Path) -> None:
         (client_port,) = zookeeper.free_ports(1)
@@ -79,8 +73,8 @@ class SessionZooKeeper:
         )
         state.write_text(json.dumps({"client_port": client_port, "keeper": keeper.to_json()}))
 
-    def _wait(self, server: Server) -> None:
-        """Wait until the server serves; raise LocalError with the reason if it does not."""
+    def wait(self, server: Server) -> None:
+        """Wait until *server* serves; raise LocalError with the reason if it does not."""
         deadline = time.monotonic() + SERVING_TIMEOUT
         keeper = ProcessIdentity.from_json(
             json.loads((self.directory / "server.json").read_text())["keeper"]

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import pytest_twisted
 from twisted.internet.defer import Deferred
-from twisted.internet.task import deferLater
 
+from kbroker.testing import Acknowledged, KafkaCluster, assert_acked_equals_consumed
 from kclient.admin.client import AdminClient
 from kclient.consumer.client import Consumer
 from kclient.producer.producer import Producer
 from kclient.types import AnyRecord, NewTopic, TopicPartition
-from tests.kit.brokers import Cluster, MakeCluster
+from tests.kit.brokers import MakeCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
 
@@ -35,11 +35,11 @@ SETTINGS = {
 class Numbers:
     """Produces numbers to a topic, one after the other, and knows which were acknowledged where."""
 
-    def __init__(self, cluster: Cluster, topic: str, partitions: int) -> None:
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         self.producer: Producer[Any, Any] = Producer(
-            bootstrap_servers=cluster.bootstrap, linger_ms=0, delivery_timeout_ms=40_000, **QUICK
+            bootstrap_servers=bootstrap, linger_ms=0, delivery_timeout_ms=40_000, **QUICK
         )
-        self.acknowledged: dict[tuple[int, int], bytes] = {}
+        self.acknowledged = Acknowledged()
         self.ending = False
         self.done = Deferred.fromCoroutine(self._write(topic, partitions))
 
@@ -48,7 +48,7 @@ class Numbers:
         async with self.producer:
             while not self.ending:
                 at = await self.producer.send(topic, b"%d" % n, partition=n % partitions)
-                self.acknowledged[at.partition, at.offset] = b"%d" % n
+                self.acknowledged.add(at, b"%d" % n)
                 n += 1
 
 
@@ -64,28 +64,26 @@ async def take_until(
 
 
 @pytest.mark.parametrize("by_group", [False, True], ids=["by assignment", "by group"])
+@pytest.mark.kafka(settings=SETTINGS)
 @pytest_twisted.ensureDeferred
 async def test_a_dead_leader_costs_no_record_and_repeats_none(
-    broker_clusters: MakeCluster, by_group: bool
+    kafka_cluster: KafkaCluster, by_group: bool
 ) -> None:
-    cluster = broker_clusters(3, SETTINGS)
-    async with AdminClient(bootstrap_servers=cluster.bootstrap) as admin:
-        await admin.create_topics({"t": {"num_partitions": 2, "replication_factor": 3}})
-        await admin.wait_for_topics(["t"])
-        await deferLater(admin.cluster.reactor, 0.2)
-        leader = (await admin.describe_topics(["t"]))["t"].partitions[0].leader
+    kafka_cluster.create_topic("t", partitions=2)
     group = {"group_id": "g", "session_timeout_ms": 20_000} if by_group else {}
     found: list[AnyRecord] = []
     async with Consumer(
-        bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", **QUICK, **group
+        bootstrap_servers=kafka_cluster.bootstrap, auto_offset_reset="earliest", **QUICK, **group
     ) as consumer:
         if by_group:
             consumer.subscribe(["t"])
         else:
             consumer.assign([TopicPartition("t", n) for n in range(2)])
-        numbers = Numbers(cluster, "t", 2)
+        numbers = Numbers(kafka_cluster.bootstrap, "t", 2)
         await take_until(consumer, found, lambda: len(found) > 100)
-        cluster.kill(leader)
+        leader = kafka_cluster.leader("t")
+        assert leader is not None
+        kafka_cluster.kill(leader)
         before = len(numbers.acknowledged)
         await take_until(consumer, found, lambda: len(numbers.acknowledged) > before + 200)
         numbers.ending = True
@@ -97,12 +95,9 @@ async def test_a_dead_leader_costs_no_record_and_repeats_none(
             await consumer.commit()
             committed = await consumer.committed([TopicPartition("t", n) for n in range(2)])
             assert sum(at.offset for at in committed.values() if at is not None) == len(found)
-    got = [(r.partition, r.offset, r.value) for r in found]
-    assert len(set(got)) == len(got), "none twice"
-    lost = {k: v for k, v in numbers.acknowledged.items() if (*k, v) not in set(got)}
-    assert not lost
+    assert_acked_equals_consumed(numbers.acknowledged, found)
     for partition in range(2):
-        offsets = [offset for p, offset, _ in got if p == partition]
+        offsets = [record.offset for record in found if record.partition == partition]
         assert offsets == sorted(offsets), "in order"
 
 

@@ -7,29 +7,26 @@ import time
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from tests.kit.brokers import Cluster, MakeCluster
-from tests.kit.replicated import Observer
+from kbroker.testing import KafkaCluster
 from tests.kit.waiting import eventually
 from tests.kit.writers import LibrdkafkaWriter
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 SETTINGS = {
-    "zookeeper.session.timeout.ms": "3000",
-    "offsets.topic.replication.factor": "3",
     "offsets.topic.num.partitions": "1",
     "replica.fetch.backoff.ms": "200",
 }
-ALL = [1, 2, 3]
+OFFSETS = "__consumer_offsets"
 
 
 class Reader:
     """One member that commits what it has read, and records its acknowledged commits."""
 
-    def __init__(self, cluster: Cluster, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str) -> None:
         self._consumer = Consumer(
             {
-                "bootstrap.servers": cluster.bootstrap,
+                "bootstrap.servers": bootstrap,
                 "group.id": "readers",
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
@@ -71,28 +68,27 @@ class Reader:
         return int(found.offset)
 
 
-def test_a_group_outlives_its_coordinator_and_its_followers(broker_clusters: MakeCluster) -> None:
-    cluster = broker_clusters(3, SETTINGS)
-    observer = Observer(cluster)
-    observer.create("t", [[1, 2, 3]], {"min.insync.replicas": "2"})
-    writer = LibrdkafkaWriter("t", 1, "all", cluster.bootstrap, idempotence=False)
+@pytest.mark.kafka(settings=SETTINGS)
+def test_a_group_outlives_its_coordinator_and_its_followers(kafka_cluster: KafkaCluster) -> None:
+    kafka_cluster.create_topic("t", config={"min.insync.replicas": "2"})
+    writer = LibrdkafkaWriter("t", 1, "all", kafka_cluster.bootstrap, idempotence=False)
     writer.start()
-    reader = Reader(cluster, "t")
+    reader = Reader(kafka_cluster.bootstrap, "t")
     try:
         reader.read(100)
-        offsets = "__consumer_offsets"
-        observer.in_sync(offsets, 0, ALL)
-        coordinator = observer.placement(offsets).leader
-        follower = next(b for b in ALL if b != coordinator)
+        kafka_cluster.wait_isr(OFFSETS)
+        coordinator = kafka_cluster.leader(OFFSETS)
+        follower = next(n for n in kafka_cluster.brokers if n != coordinator)
         for victim in (follower, coordinator):
-            cluster.kill(victim)
-            observer.led_by_another(offsets, 0, victim)
+            assert victim is not None
+            kafka_cluster.kill(victim)
+            kafka_cluster.wait_leader(OFFSETS, not_on=victim)
             reader.read(200)
             assert eventually(
                 "the committed offset", lambda: reader.fetch_committed() == reader.committed
             )
-            cluster.start(victim)
-            observer.in_sync(offsets, 0, ALL)
+            kafka_cluster.start(victim)
+            kafka_cluster.wait_isr(OFFSETS)
         reader.read(100)
     finally:
         writer.finish()

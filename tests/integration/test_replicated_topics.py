@@ -7,6 +7,7 @@ import time
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from kbroker.testing.brokers import Brokers
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.replicated import Observer, log_bytes, read_all, until_replicas_agree
 from tests.kit.waiting import eventually
@@ -36,7 +37,7 @@ def until_progress(writers: list[Writer], numbers: int, timeout: float = 20.0) -
     return time.monotonic() - began
 
 
-def check_acknowledged(cluster: Cluster, writer: Writer) -> None:
+def check_acknowledged(cluster: Brokers, writer: Writer) -> None:
     """Demand every acknowledged number at its offset, for readers and on every replica."""
     found = read_all(cluster.bootstrap, writer.topic, writer.partitions)
     for index in range(writer.partitions):

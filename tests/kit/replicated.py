@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from kbroker.testing.brokers import Brokers
 from tests.kit.brokers import Cluster
 from tests.kit.waiting import eventually
 
@@ -151,14 +152,14 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, dict[int,
     return found
 
 
-def log_bytes(cluster: Cluster, broker_id: int, topic: str, partition: int) -> bytes:
+def log_bytes(cluster: Brokers, broker_id: int, topic: str, partition: int) -> bytes:
     """Return a replica's segments, one after another."""
     directory = cluster[broker_id].data / f"{topic}-{partition}"
     return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
 
 
 def until_replicas_agree(
-    cluster: Cluster, topic: str, partition: int, replicas: Iterable[int], timeout: float = 5.0
+    cluster: Brokers, topic: str, partition: int, replicas: Iterable[int], timeout: float = 5.0
 ) -> bytes:
     """Wait until the files of all *replicas* are equal, byte by byte; return them."""
     replicas = list(replicas)
