@@ -22,7 +22,6 @@ import contextlib
 import importlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Literal, Self
@@ -123,17 +122,17 @@ class KafkaCluster(Brokers, Observer):
         settings: Mapping[str, object] | None = None,
         racks: Mapping[int, str] | None = None,
     ) -> None:
-        if not 1 <= brokers <= 20:
-            raise ValueError(f"brokers={brokers}: a cluster for tests has 1 to 20")
+        if not isinstance(brokers, int) or not 1 <= brokers <= 20:
+            raise ValueError(f"brokers={brokers!r}: a cluster for tests has 1 to 20")
         given = {key: _text(value) for key, value in (settings or {}).items()}
         if taken := sorted(set(_OURS).intersection(given)):
             raise ValueError(f"settings[{taken[0]!r}]: KafkaCluster sets it for each broker")
         if unknown := sorted(set(racks or {}) - set(range(1, brokers + 1))):
             raise ValueError(f"racks[{unknown[0]!r}]: the brokers are 1 to {brokers}")
         self._session = session_zookeeper()
-        self._session.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.directory = Path(tempfile.mkdtemp(prefix="cluster-", dir=self._session.directory))
-        """Where the brokers have their data and logs."""
+        self.directory = self._session.directory / f"cluster-{os.urandom(4).hex()}"
+        """Where the brokers have their data and logs, once the cluster starts."""
+        self._closed = False
         replicas = dict.fromkeys(_REPLICAS, str(min(3, brokers)))
         Brokers.__init__(
             self, self.directory, "", brokers, settings={**DEFAULTS, **replicas, **given}
@@ -149,7 +148,7 @@ class KafkaCluster(Brokers, Observer):
 
     def __enter__(self) -> Self:
         try:
-            if not self._begun:
+            if not self._begun or self._closed:
                 self.start()
         except BaseException:
             self.close()
@@ -166,7 +165,7 @@ class KafkaCluster(Brokers, Observer):
 
         Keyword *overrides* are settings for this start, with underscores for the dots of Kafka's names.
         """
-        if not self.directory.exists():
+        if self._closed:
             raise RuntimeError("the cluster is closed: make another one")
         if not self._begun:
             # All three at the same time: ZooKeeper starts, the fork server imports the broker, and this process the
@@ -207,6 +206,7 @@ class KafkaCluster(Brokers, Observer):
         """End the brokers, and remove their data."""
         if self._owner != os.getpid():
             return  # after a fork: the brokers belong to the other process
+        self._closed = True
         with contextlib.suppress(Exception):  # its brokers may be gone
             Observer.close(self)
         state, self._state = self._state, None
@@ -267,7 +267,11 @@ class KafkaCluster(Brokers, Observer):
             self._board.settle()
 
     def _member(self, member: Member) -> str:
-        return ZOOKEEPER if member == ZOOKEEPER else _name(self[int(member)].broker_id)
+        if member == ZOOKEEPER:
+            return ZOOKEEPER
+        if not isinstance(member, int):
+            raise ValueError(f"no member {member!r}: members are broker ids and {ZOOKEEPER!r}")
+        return _name(self[member].broker_id)
 
     # --- what a test sees ---
 
@@ -294,6 +298,15 @@ class KafkaCluster(Brokers, Observer):
     def controller(self) -> int:
         """Return the broker id of the controller, -1 if there is none, as ZooKeeper has it."""
         return self._zookeeper().controller()
+
+    def _known_dead(self) -> set[int]:
+        """Return the brokers that are down, paused or cut from ZooKeeper: they lead until their sessions expire."""
+        cut = {one for p in self._partitions for one, other in p.directions if other == ZOOKEEPER}
+        return {
+            n
+            for n, broker in self.brokers.items()
+            if n in self.down or broker.paused or _name(n) in cut
+        }
 
     def live_brokers(self) -> set[int]:
         """Return the ids of the brokers with a ZooKeeper session."""

@@ -42,6 +42,11 @@ _ENDED = "ended"
 """The file with the reason why the server of a session ended."""
 
 
+def new_directory() -> Path:
+    """Return the path for the directory of a session. It is made when its ZooKeeper server starts."""
+    return Path(tempfile.gettempdir(), f"kbroker-testing-{os.urandom(6).hex()}")
+
+
 class SessionZooKeeper:
     """The ZooKeeper server of the session with the process *pid* and the directory *directory*."""
 
@@ -52,7 +57,7 @@ class SessionZooKeeper:
     @classmethod
     def of_this_process(cls) -> SessionZooKeeper:
         """Return a session that ends with this process."""
-        return cls(os.getpid(), Path(tempfile.mkdtemp(prefix="kbroker-testing-")))
+        return cls(os.getpid(), new_directory())
 
     def begin(self) -> Server:
         """Start the server if no process of the session has done so, and return it: `wait` until it serves."""
@@ -60,7 +65,11 @@ class SessionZooKeeper:
         state = self.directory / "server.json"
         with _locked(self.directory / ".lock"):
             if not state.exists():
-                self._start(state)
+                try:
+                    self._start(state)
+                except BaseException:  # no keeper is there to remove it
+                    shutil.rmtree(self.directory, ignore_errors=True)
+                    raise
         return Server(1, json.loads(state.read_text())["client_port"], 0, 0)
 
     def _start(self, state: Path) -> None:

@@ -168,7 +168,8 @@ class Observer:
         refused = {not_on} if isinstance(not_on, int) else set(not_on)
 
         def reached(found: dict[int, PartitionMetadata]) -> bool:
-            return partition in found and found[partition].leader not in {NO_LEADER, *refused}
+            dead = {NO_LEADER, *refused, *self._known_dead()}
+            return partition in found and found[partition].leader not in dead
 
         but = f" that is not on {sorted(refused)}" if refused else ""
         what = f"a leader of {topic}-{partition}{but}"
@@ -177,7 +178,15 @@ class Observer:
     def wait_controller(self, *, not_on: int | Iterable[int] = (), timeout: float = WAIT) -> int:
         """Wait until the cluster has a controller, on none of the brokers *not_on*; return its broker id."""
         refused = {-1, not_on} if isinstance(not_on, int) else {-1, *not_on}
-        return self._wait("a controller", self.controller, lambda c: c not in refused, timeout)
+
+        def reached(found: int) -> bool:
+            return found not in refused | self._known_dead()
+
+        return self._wait("a controller", self.controller, reached, timeout)
+
+    def _known_dead(self) -> set[int]:
+        """Return the brokers that cannot lead now, whatever metadata has: nothing is known about them here."""
+        return set()
 
     def wait_live(self, broker_ids: Iterable[int], *, timeout: float = WAIT) -> None:
         """Wait until exactly these brokers are alive: a killed one is until its ZooKeeper session expires."""

@@ -177,6 +177,8 @@ def test_clients_of_other_libraries_lose_nothing_when_the_leader_is_killed(
     for n, _ in enumerate(client(cluster.bootstrap, topic, acked)):
         if n == 100:
             cluster.kill(1)
+            assert cluster.leader(topic) == 1, "in ZooKeeper, until the session expires"
+            assert cluster.wait_leader(topic) != 1
     assert len(acked) == 200
     cluster.assert_acked_equals_consumed(acked)
 
@@ -188,6 +190,7 @@ import sys, time
 from kbroker.testing import KafkaCluster
 cluster = KafkaCluster(2)
 cluster.start()
+cluster.pause()  # so that only the kernel can end the brokers
 print(cluster._session.directory, *(broker.pid for broker in cluster.brokers.values()), flush=True)
 time.sleep(60)
 """

@@ -24,6 +24,7 @@ def cluster() -> Any:
     ("arguments", "problem"),
     [
         ({"brokers": 0}, "brokers=0: a cluster for tests has 1 to 20"),
+        ({"brokers": "3"}, "brokers='3': a cluster for tests has 1 to 20"),
         ({"settings": {"broker.id": 7}}, r"settings\['broker.id'\]: KafkaCluster sets it"),
         ({"brokers": 2, "racks": {3: "c"}}, r"racks\[3\]: the brokers are 1 to 2"),
     ],
@@ -41,6 +42,7 @@ def test_arguments_that_cannot_be_are_refused(arguments: Any, problem: str) -> N
         ([[1], [1, 2]], "broker-1 is on two sides"),
         ([[ZOOKEEPER], [1, ZOOKEEPER]], "zookeeper is on two sides"),
         ([[1], [4]], "no broker 4; the cluster has: 1, 2, 3"),
+        ([[1], ["zk"]], "no member 'zk': members are broker ids and 'zookeeper'"),
     ],
 )
 def test_partitions_that_cannot_be_are_refused(
@@ -74,6 +76,9 @@ def test_a_closed_cluster_does_not_start(cluster: KafkaCluster) -> None:
     cluster.close()
     with pytest.raises(RuntimeError, match="the cluster is closed"):
         cluster.start()
+    with pytest.raises(RuntimeError, match="the cluster is closed"), cluster:
+        pass
+    assert not cluster.directory.exists(), "nothing is made before a start"
 
 
 def test_a_wait_has_an_end_and_names_what_it_saw_last() -> None:
