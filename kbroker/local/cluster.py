@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -65,6 +66,7 @@ def up(
     port: int | None,
     overrides: Iterable[str],
     progress: Progress,
+    with_context: bool = True,
 ) -> ClusterState:
     """Start what is missing of the cluster *name* and its ensemble; return when all is ready.
 
@@ -82,7 +84,8 @@ def up(
         _check_ports(directory, cluster, is_new=known is None)
         ensemble = _start_ensemble(directory, zookeepers, progress)
         _start_brokers(directory, cluster, ensemble, progress)
-        contexts.add(directory, cluster, progress)
+        if with_context:
+            contexts.add(directory, cluster, progress)
     return cluster
 
 
@@ -334,10 +337,15 @@ def _chosen(directory: Directory, name: str | None) -> list[ClusterState]:
     return [cluster]
 
 
-def _stop_clusters(directory: Directory, clusters: list[ClusterState], progress: Progress) -> None:
+def _stop_clusters(
+    directory: Directory, clusters: list[ClusterState], progress: Progress, *, gently: bool = True
+) -> None:
     for cluster in clusters:
         contexts.remove(directory, cluster.name, progress)
         running = [b.process for b in cluster.brokers if b.process and b.process.alive]
+        if not gently:
+            for process in running:
+                process.signal(signal.SIGKILL)
         _stop_all(running, cluster.name, "broker", progress)
         for broker in cluster.brokers:
             broker.process = None
@@ -364,13 +372,18 @@ def _stop_all(running: list[ProcessIdentity], name: str, kind: str, progress: Pr
         progress(f"{name}: {killed} of them did not end within {STOP_TIMEOUT:g} s and were killed")
 
 
-def purge(directory: Directory, name: str | None, progress: Progress) -> None:
-    """Stop and delete the cluster *name*, or all clusters and the ensemble of the directory."""
+def purge(
+    directory: Directory, name: str | None, progress: Progress, *, gently: bool = True
+) -> None:
+    """Stop and delete the cluster *name*, or all clusters and the ensemble of the directory.
+
+    Not *gently*: the brokers are killed, because their data goes anyway.
+    """
     if not directory.path.is_dir():
         return
     with directory.locked():
         chosen = _chosen(directory, name)
-        _stop_clusters(directory, chosen, progress)
+        _stop_clusters(directory, chosen, progress, gently=gently)
         others = {c.name for c in directory.clusters()} - {c.name for c in chosen}
         if others:
             _delete_chroots(directory, chosen, progress)

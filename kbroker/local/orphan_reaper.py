@@ -9,19 +9,21 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import sys
 import time
 from pathlib import Path
 
-from kbroker.local.cluster import broker_environment, down
+from kbroker.local.cluster import broker_environment, down, purge
 from kbroker.local.processes import ProcessIdentity, start_in_background
 from kbroker.local.state import Directory
 
 
-def start(pid: int, directory: Directory) -> None:
-    """Start the process that waits for the end of *pid*."""
+def start(pid: int, directory: Directory, *, purges: bool = False) -> None:
+    """Start the process that waits for the end of *pid*, and stops the clusters then, or *purges* them."""
+    what = ["purge"] if purges else []
     start_in_background(
-        [sys.executable, "-m", "kbroker.local.orphan_reaper", str(pid), str(directory.path)],
+        [sys.executable, "-m", "kbroker.local.orphan_reaper", str(pid), str(directory.path), *what],
         log=Path(os.devnull),
         cwd=Path("/"),
         environment=broker_environment(),
@@ -43,5 +45,8 @@ def wait_for_end(pid: int) -> None:
 if __name__ == "__main__":
     wait_for_end(int(sys.argv[1]))
     where = Directory(Path(sys.argv[2]))
-    if where.path.is_dir():
+    if where.path.is_dir() and sys.argv[3:] == ["purge"]:
+        purge(where, None, lambda _text: None, gently=False)
+        shutil.rmtree(where.path, ignore_errors=True)
+    elif where.path.is_dir():
         down(where, None, lambda _text: None)

@@ -50,6 +50,17 @@ class ProcessIdentity:
         """Whether this very process still runs."""
         return _start_time(self.pid) == self.started
 
+    @property
+    def paused(self) -> bool:
+        """Whether this very process is stopped by SIGSTOP (Linux)."""
+        if not self.alive or not HAS_PROC:
+            return False
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return False
+        return stat[stat.rindex(")") + 2] == "T"
+
     def signal(self, number: signal.Signals) -> bool:
         """Send a signal; False if the process is gone."""
         if not self.alive:

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from kbroker.local.cluster import broker_environment
-from kbroker.local.zookeeper import free_ports
+from kbroker.local.ephemeral import run_command
+from kbroker.local.zookeeper import LocalError, free_ports
+from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -87,8 +89,18 @@ def test_up_again_starts_what_is_missing_and_prints_the_same(local: Local) -> No
     assert "ready" in first.stderr
     assert "offsets.topic.replication.factor=3\n" in local.properties()
     pids = local.pids()
-    os.kill(pids[-1], signal.SIGKILL)
+    local("pause", "2", "zk")
+    states = local("status").stdout.splitlines()
+    assert ["PAUSED" in line for line in states] == [True, False, True, False]
+    local("resume", "2", "zk")
+    assert "PAUSED" not in local("status").stdout
+    local("kill", "3")
     assert len(local.pids()) == 3
+    assert "broker 3 does not run" in local("kill", "3", code=1).stderr
+    assert "its members are 1, 2, 3, zk1" in local("pause", "4", code=1).stderr
+    shown = local("logs", "-n", "1").stdout.splitlines()
+    assert [line.split(" | ")[0] for line in shown] == ["broker 1", "broker 2", "broker 3"]
+    assert " | " not in local("logs", "-n", "1", "1").stdout
     assert local("status", code=4).stdout.count("STOPPED") == 1
     again = local.up("--name", "east")
     assert again.stdout.splitlines()[-1] == last
@@ -190,3 +202,30 @@ def test_clusters_die_with_the_process_that_wanted_them(local: Local) -> None:
     while local.pids():
         assert time.monotonic() < deadline, "the cluster outlived its owner"
         time.sleep(0.1)
+
+
+def test_an_ephemeral_cluster_leaves_nothing_after_kill_9(local: Local, tmp_path: Path) -> None:
+    up = [sys.executable, "-m", "kbroker", "local", "up", "--ephemeral", "--brokers", "1"]
+    command = ["--", "sh", "-c", "echo $KCLIENT_BOOTSTRAP_SERVERS; exec sleep 60"]
+    environment = {**local.environment(), "TMPDIR": str(tmp_path)}
+    with (tmp_path / "errors").open("wb") as errors, subprocess.Popen(
+        [*up, *command], stdout=subprocess.PIPE, stderr=errors, env=environment, text=True, start_new_session=True
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        host, _, port = process.stdout.readline().strip().partition(":")
+        with socket.create_connection((host, int(port)), 5):
+            [directory] = tmp_path.glob("kbroker-local-*")
+        os.kill(process.pid, signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGKILL)
+    eventually("the end", lambda: not directory.exists())
+    with socket.socket() as probe:
+        assert probe.connect_ex((host, int(port))) != 0
+
+
+def test_an_ephemeral_cluster_returns_the_exit_code_of_its_command(local: Local) -> None:
+    refused = local("up", "--ephemeral", code=2)
+    assert "remove --dir" in refused.stderr
+    assert run_command(["sh", "-c", "test $BROKERS = a:1 && exit 7"], "a:1") == 7
+    assert run_command(["sh", "-c", "kill -KILL $$"], "a:1") == 137
+    with pytest.raises(LocalError, match="nosuch"):
+        run_command(["nosuch-command"], "a:1")
