@@ -22,6 +22,7 @@ from kbroker.app.controlled_shutdown import ControlledShutdown
 from kbroker.app.undo import Undo
 from kbroker.common.endpoint import Endpoint
 from kbroker.common.turns import SharedTurns
+from kbroker.config import BrokerConfig
 from kbroker.metadata.broker_registration import (
     BrokerRegistration,
     Registered,
@@ -76,10 +77,14 @@ def listen(broker: BootstrappedBroker, undo: Undo) -> RunningBroker:
     broker.transactions.start()
     # The coordinator answers the members of groups before their connections close.
     undo.add(socket_server.stop, broker.groups.stop, broker.transactions.stop)
-    advertised = tuple(
-        replace(endpoint, port=endpoint.port or bound[endpoint.listener].port)
-        for endpoint in config.advertised
-    )
+
+    def advertised_by(config: BrokerConfig) -> tuple[Endpoint, ...]:
+        return tuple(
+            replace(endpoint, port=endpoint.port or bound[endpoint.listener].port)
+            for endpoint in config.advertised
+        )
+
+    advertised = advertised_by(broker.dynamic_config.broker_config)
     registration = BrokerRegistration(
         reactor,
         identified.zookeeper,
@@ -96,6 +101,9 @@ def listen(broker: BootstrappedBroker, undo: Undo) -> RunningBroker:
         is_extended=config.extends_inter_broker_protocol,
     )
     registration.on_event(partial(_registration_changed, broker))
+    broker.dynamic_config.on_broker_config(
+        lambda config: registration.advertise(advertised_by(config))
+    )
     return RunningBroker(broker, pipeline, socket_server, registration, advertised)
 
 

@@ -16,7 +16,7 @@ from typing import Final
 from kbroker.common.endpoint import Endpoint
 from kbroker.config import properties
 from kbroker.config.broker_settings import BrokerSettings
-from kbroker.config.checks import check_numbers, check_together
+from kbroker.config.checks import check_listeners, check_numbers, check_together
 from kbroker.config.log import LogConfig
 from kbroker.config.setting import (
     ConfigError,
@@ -130,7 +130,7 @@ class BrokerConfig(BrokerSettings):
         together = {**self.given, **given}
         values, problems = parse_all(BROKER_SETTINGS, together)
         config = type(self)(**values, given=together, warnings=self.warnings)  # type: ignore[arg-type]
-        problems += check_numbers(config)
+        problems += check_listeners(config) + check_numbers(config)
         if problems:
             raise ConfigError(problems)
         return config

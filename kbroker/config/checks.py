@@ -23,7 +23,7 @@ MIN_OFFSET_MAP_BYTES = 1024 * 1024
 def check_together(config: BrokerSettings) -> list[str]:
     """Return every problem of *config* that no single setting shows."""
     return [
-        *_listeners(config),
+        *check_listeners(config),
         *_zookeeper(config.zookeeper_connect),
         *_identity(config),
         *_directories(config.directories),
@@ -31,7 +31,8 @@ def check_together(config: BrokerSettings) -> list[str]:
     ]
 
 
-def _listeners(config: BrokerSettings) -> list[str]:
+def check_listeners(config: BrokerSettings) -> list[str]:
+    """Return the problems of the listeners and of what is advertised, which is dynamic."""
     protocols, problems = parse_protocol_map(config.listener_security_protocol_map)
     endpoints, wrong = parse_endpoints("listeners", config.listeners, protocols)
     problems += wrong
@@ -55,6 +56,11 @@ def _listeners(config: BrokerSettings) -> list[str]:
             )
         if endpoint.listener not in names:
             problems.append(f"advertised.listeners: {endpoint.listener} is not in listeners")
+    between = config.inter_broker_listener
+    if advertised and between in names - {endpoint.listener for endpoint in advertised}:
+        problems.append(
+            f"advertised.listeners: {between} is missing, by which brokers reach each other"
+        )
     return problems + _inter_broker(config, names)
 
 

@@ -24,7 +24,10 @@ class NetworkSettings:
         STRING, "PLAINTEXT://:9092", "Where to listen: NAME://host:port, comma separated."
     )
     advertised_listeners: str = define(
-        STRING, "", "Addresses given to clients and brokers; empty: those of listeners."
+        STRING,
+        "",
+        "Addresses given to clients and brokers; empty: those of listeners.",
+        dynamic=True,
     )
     listener_security_protocol_map: str = define(
         STRING,

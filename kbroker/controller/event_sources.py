@@ -1,6 +1,7 @@
 """What makes events by itself: the controller's watches in ZooKeeper, and its periodic timer.
 
-Watches report the latest content only. Several ISR change notifications within `ISR_CHANGES_SECONDS` become one event.
+Watches report the latest content only. A registration is watched because its broker may alter the endpoints in it.
+Several ISR change notifications within `ISR_CHANGES_SECONDS` become one event.
 
 Owner: the reactor's thread
 """
@@ -50,6 +51,8 @@ class ControllerEventSources:
         self._queue = queue
         self._watches: list[Watch] = []
         self._topic_watches: dict[str, Watch] = {}
+        self._broker_watches: dict[str, Watch] = {}
+        self._broker_names: tuple[str, ...] = ()
         self._isr_changes: tuple[str, ...] | None = None
         """Children of /isr_change_notification that wait for the next event."""
         self._isr_changes_enqueued = -ISR_CHANGES_SECONDS
@@ -70,14 +73,31 @@ class ControllerEventSources:
 
     def close(self) -> None:
         """Cancel the watches."""
-        for watch in [*self._watches, *self._topic_watches.values()]:
+        for watch in [
+            *self._watches,
+            *self._topic_watches.values(),
+            *self._broker_watches.values(),
+        ]:
             watch.cancel()
 
     # -- watches -----------------------------------------------------------------------------
 
     def _brokers_changed(self, children: Children | None) -> None:
-        if children is not None:
-            self._queue.put(BrokerChange(tuple(children.names)))
+        if self._queue.is_closed or children is None:
+            return
+        self._broker_names = tuple(children.names)
+        self._queue.put(BrokerChange(self._broker_names))
+        for name in sorted(self._broker_watches.keys() - set(children.names)):
+            self._broker_watches.pop(name).cancel()
+        for name in sorted(set(children.names) - self._broker_watches.keys()):
+            if name.isdecimal():
+                path = znodes.broker_path(int(name))
+                self._broker_watches[name] = self._zookeeper.watch_data(path, self._broker_modified)
+
+    def _broker_modified(self, node: Node | None) -> None:
+        # A new registration is an event of the list of brokers; only a later version has other endpoints.
+        if node is not None and node.stat.version > 0:
+            self._queue.put(BrokerChange(self._broker_names))
 
     def _topics_changed(self, children: Children | None) -> None:
         if self._queue.is_closed or children is None:

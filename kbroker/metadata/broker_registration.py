@@ -3,7 +3,8 @@
 Theory of operation
 ===================
 A broker is registered while /brokers/ids/N exists in *its own* session. It registers once its listeners are bound,
-again in every new session, and again if the znode is deleted by hand. The znode's czxid is the broker epoch (KIP-380).
+again in every new session, and again if the znode is deleted by hand. Altered endpoints (`advertise`) are written into
+the znode of the registration. The znode's czxid is the broker epoch (KIP-380).
 It rises with every registration: requests for an earlier registration can be rejected.
 
 The create of an ephemeral znode meets an existing one in three cases (Kafka's CheckedEphemeral; KAFKA-1387,
@@ -34,10 +35,12 @@ from typing import Any, Protocol
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 
+from kbroker.common.endpoint import Endpoint
 from kbroker.common.gather import all_of
 from kbroker.common.log_dir_integrity import LogDirIntegrity
 from kbroker.zk import znodes
 from kbroker.zk.errors import (
+    BadVersion,
     ConnectionLoss,
     NodeExists,
     NoNode,
@@ -195,6 +198,42 @@ class BrokerRegistration:
     def stop(self) -> None:
         """Stay registered no longer than this session."""
         self._wanted = False
+
+    # --- altered endpoints ---
+
+    def advertise(self, endpoints: tuple[Endpoint, ...]) -> None:
+        """Register *endpoints* from now on: in the znode that is there, and in later ones."""
+        if endpoints == self._registration.endpoints:
+            return
+        self._registration = replace(self._registration, endpoints=endpoints)
+        log.info("advertised listeners are {all} now", all=", ".join(map(str, endpoints)))
+        self._write_endpoints()
+
+    def _write_endpoints(self) -> None:
+        if self._epoch is None or not self._wanted:
+            return  # the next registration has them
+
+        async def write() -> None:
+            try:
+                await self._write_endpoints_of(self._epoch)
+            except (ConnectionLoss, BadVersion):
+                self._reactor.callLater(RETRY_DELAY, self._write_endpoints)
+            except (NoNode, SessionExpired):
+                pass  # the next registration has them
+
+        ensureDeferred(write()).addErrback(
+            lambda failure: log.failure("altering the registration failed", failure)
+        )
+
+    async def _write_endpoints_of(self, epoch: int | None) -> None:
+        """Write the endpoints into the znode if it is still the registration with this *epoch*."""
+        node = await self._zk.get(self._path)
+        if node.stat.czxid != epoch:
+            return
+        there = znodes.decode_broker(self._registration.broker_id, node.data)
+        altered = replace(there, endpoints=self._registration.endpoints)
+        if altered != there:
+            await self._zk.set(self._path, znodes.encode_broker(altered), node.stat.version)
 
     # --- following the session ---
 

@@ -114,7 +114,12 @@ class ConfigAdminManager:
         self, name: str, changes: Callable[[Settings], list[Change]], *, validate_only: bool
     ) -> None:
         def change(there: Settings) -> dict[str, str]:
-            return changed_broker(there, changes(there), self._in_force())
+            return changed_broker(
+                there,
+                changes(there),
+                self._in_force(),
+                is_default=name == znodes.DEFAULT_ENTITY,
+            )
 
         async def is_there() -> bool:
             return True

@@ -307,7 +307,9 @@ class DynamicConfig:
         self._announce(list(self._topics))
 
     async def _reload_broker(self, name: str) -> None:
-        values, problems = usable_broker_config(await self.read(BROKERS, name))
+        values, problems = usable_broker_config(
+            await self.read(BROKERS, name), is_default=name == znodes.DEFAULT_ENTITY
+        )
         self._report(f"/config/brokers/{name}", problems)
         self._brokers[name] = values
 

@@ -26,6 +26,9 @@ from kclient.wire.errors import InvalidConfig, InvalidRequest
 MAX_VALUE = 0x7FFF
 """Bytes of a value that a response can carry."""
 
+PER_BROKER = frozenset({"advertised.listeners"})
+"""Dynamic settings that only a broker itself has, not the cluster-wide default."""
+
 MAX_UNKNOWN = 64 * 1024
 """Characters of all settings of a broker resource that brokers do not know: every broker reads them."""
 
@@ -273,8 +276,10 @@ def effective_broker_config(
         return static.with_values(usable), problems
 
 
-def usable_broker_config(values: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Leave out dynamic broker settings that cannot be used: (usable, problems).
+def usable_broker_config(
+    values: Mapping[str, str], *, is_default: bool = False
+) -> tuple[dict[str, str], list[str]]:
+    """Leave out dynamic broker settings that cannot be used: (usable, problems); *is_default*: cluster-wide ones.
 
     Settings that brokers do not know stay, without effect, as in Kafka: other software may read them.
     """
@@ -284,6 +289,9 @@ def usable_broker_config(values: Mapping[str, str]) -> tuple[dict[str, str], lis
         setting = BROKER_SETTINGS.get(name)
         if setting is not None and not setting.dynamic:
             problems.append(f"{name}: not a dynamic broker setting")
+            continue
+        if is_default and name in PER_BROKER:
+            problems.append(f"{name}: not a cluster-wide setting")
             continue
         try:
             if setting is not None:
@@ -296,9 +304,13 @@ def usable_broker_config(values: Mapping[str, str]) -> tuple[dict[str, str], lis
 
 
 def changed_broker(
-    overrides: Mapping[str, str], changes: Iterable[Change], effective: BrokerConfig
+    overrides: Mapping[str, str],
+    changes: Iterable[Change],
+    effective: BrokerConfig,
+    *,
+    is_default: bool = False,
 ) -> dict[str, str]:
-    """Apply *changes* to a broker's dynamic settings. InvalidConfig, InvalidRequest.
+    """Apply *changes* to the dynamic settings of a broker, or of all. InvalidConfig, InvalidRequest.
 
     As in Kafka, settings that brokers do not know are stored, without effect.
     """
@@ -310,6 +322,13 @@ def changed_broker(
         raise InvalidRequest(
             f"Cannot update these configs dynamically: {', '.join(fixed)}",
             hint="set them in server.properties and restart the broker",
+        )
+
+    own = sorted(change.name for change in asked if change.name in PER_BROKER)
+    if own and is_default:
+        raise InvalidRequest(
+            f"Cannot update these configs at default cluster level: {', '.join(own)}",
+            hint="name a broker",
         )
 
     def current(name: str) -> str:

@@ -185,6 +185,18 @@ def test_fixed_broker_settings_cannot_be_changed_while_it_runs():
         changed_broker({}, [Change("min.insync.replicas", SET, "0")], config())
 
 
+def test_the_advertised_listeners_are_those_of_one_broker():
+    name, value = "advertised.listeners", "PLAINTEXT://broker.example:9092"
+    asked = [Change(name, SET, value)]
+    assert changed_broker({}, asked, config()) == {name: value}
+    with pytest.raises(InvalidRequest, match="at default cluster level: advertised"):
+        changed_broker({}, asked, config(), is_default=True)
+    assert usable_broker_config({name: value}) == ({name: value}, [])
+    assert usable_broker_config({name: value}, is_default=True)[0] == {}
+    with pytest.raises(InvalidConfig, match="listener OTHER has no protocol"):
+        changed_broker({}, [Change(name, SET, "OTHER://broker.example:9092")], config())
+
+
 def test_deleting_a_setting_that_is_unknown_and_not_there_is_no_error():
     """MirrorMaker 2 deletes settings at its target that only its source knows."""
     assert change({}, ("nonsense", DELETE, None)) == {}

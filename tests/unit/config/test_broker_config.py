@@ -73,6 +73,15 @@ def test_ipv6_listeners_are_read() -> None:
     assert (config.endpoints[0].host, str(config.endpoints[0])) == ("::1", "PLAINTEXT://[::1]:9092")
 
 
+def test_the_listener_between_brokers_is_advertised() -> None:
+    problems = problems_of(
+        listeners="PLAINTEXT://:9092,CLIENT://:9093",
+        listener_security_protocol_map="PLAINTEXT:PLAINTEXT,CLIENT:PLAINTEXT",
+        advertised_listeners="CLIENT://broker.example:9093",
+    )
+    assert "PLAINTEXT is missing" in problems[0]
+
+
 def test_the_wildcard_cannot_be_advertised() -> None:
     assert "cannot be dialled" in problems_of(advertised_listeners="PLAINTEXT://0.0.0.0:9092")[0]
 

@@ -31,8 +31,11 @@ class Breaking(ZkConnection):
             self.process.callLater(0, self.broken)
 
 
-def enter(breaks: set[int]) -> tuple[int, str, list[Exception]]:
-    """Enter a cluster; return how many requests that took, the cluster's id, and what was fatal."""
+def enter(breaks: set[int], advertised: Endpoint | None = None) -> tuple[int, str, list[Exception]]:
+    """Enter a cluster; return how many requests that took, the cluster's id, and what was fatal.
+
+    With *advertised* the broker alters its endpoints to that one, and the znode gets it.
+    """
     scheduler, rng = Scheduler(), Random(1)
     ensemble = Ensemble(scheduler, rng, Wires(scheduler, rng))
     process = Process(scheduler, "broker", Random(2))
@@ -59,6 +62,8 @@ def enter(breaks: set[int]) -> tuple[int, str, list[Exception]]:
             on_fatal=fatal.append,
         )  # fmt: skip
         await member.register()
+        if advertised is not None:
+            member.advertise((advertised,))
         return cluster_id
 
     outcome: list[Any] = []
@@ -70,6 +75,13 @@ def enter(breaks: set[int]) -> tuple[int, str, list[Exception]]:
     (cluster_id,) = outcome
     assert isinstance(cluster_id, str), cluster_id
     assert ensemble.tree[znodes.broker_path(1)].owner
+
+    def registered() -> tuple[Endpoint, ...]:
+        return znodes.decode_broker(1, ensemble.tree[znodes.broker_path(1)].data).endpoints
+
+    while advertised is not None and registered() != (advertised,):
+        assert scheduler.now < until
+        scheduler.step(until)
     return sum(each.asked for each in made), cluster_id, fatal
 
 
@@ -86,3 +98,12 @@ def test_a_break_behind_any_request_does_not_prevent_the_registration() -> None:
 def test_breaks_one_after_another_are_waited_out() -> None:
     asked, _, _ = enter(set())
     assert enter(set(range(1, 2 * asked, 7)))[2] == []
+
+
+def test_altered_endpoints_reach_the_znode_whatever_breaks() -> None:
+    new = Endpoint("PLAINTEXT", "PLAINTEXT", "broker.example", 9093)
+    asked, _, _ = enter(set())
+    total, _, _ = enter(set(), new)
+    assert total == asked + 2  # the znode is read and written
+    for at in range(asked - 1, total + 1):
+        assert enter({at, at + 1}, new)[2] == []
