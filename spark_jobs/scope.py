@@ -68,6 +68,10 @@ def paired(
     source, target = snapshots(
         pair, progress, between=read_ledger, read_committed=read_committed, lineages=lineages
     )
+    if source.cluster_id and source.cluster_id == target.cluster_id and not target.prefix:
+        progress(
+            f"{' and '.join(pair.names)} are one cluster: its logs are compared with themselves"
+        )
     entries = read[0].entries if read else ()
     found = recreated_topics(entries, source, target)
     target = named_by_source(found, target, lineages)

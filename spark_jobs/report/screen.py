@@ -112,6 +112,16 @@ def _classes(found: dict[str, int]) -> str:
 def _remarks(document: Document) -> list[str]:
     """Return lines about what was found and does not affect the exit code, and about what was explained."""
     lines = []
+    source, target = document["source"], document["target"]
+    if (
+        source["cluster_id"]
+        and source["cluster_id"] == target["cluster_id"]
+        and not target["prefix"]
+    ):
+        lines.append(
+            f"ATTENTION: {source['name']} and {target['name']} are one cluster ({source['cluster_id']}): its logs were "
+            "compared with themselves"
+        )
     ignored = document["not_failed_on"]
     if ignored:
         found = ", ".join(f"{name} {_n(count)}" for name, count in ignored.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,16 @@ def test_a_proof_that_begins_above_aged_out_offsets_names_where() -> None:
     target.records[40] = Rec(b"k", b"other", 40)
     target.delete_below(10)
     assert "t p0 from 10 -> 40 of 50" in screen(audit({TP: full()}, {TP: target}))
+
+
+def test_an_audit_of_a_cluster_with_itself_is_named() -> None:
+    """The verdict is true, and about nothing but the reads: an operator has mistyped an address."""
+    run = audit({TP: full()}, {TP: full()})
+    assert "one cluster" not in screen(run)
+    itself = replace(run, target=replace(run.target, cluster_id=run.source.cluster_id))
+    assert "source and target are one cluster" in screen(itself)
+    prefixed = replace(itself, target=replace(itself.target, prefix="east."))
+    assert "one cluster" not in screen(prefixed)
 
 
 def test_every_class_has_a_line_for_its_first_findings() -> None:
