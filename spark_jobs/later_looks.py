@@ -157,7 +157,8 @@ def _moment_objection(
     for before, now in ((run.source, moment.source), (run.target, moment.target)):
         then, found = before.topic_ids.get(tp.topic, ""), now.topic_ids.get(tp.topic, "")
         if then != found and tp in before.ranges:
-            return f"the topic was created again in {now.name}"
+            what = "created again in" if found else "deleted, or is no longer listed, in"
+            return f"the topic was {what} {now.name}"
     return cut_objection(old, cut)
 
 

@@ -43,8 +43,12 @@ def settled(
     options: Options = OPTIONS,
     epochs: tuple[int, int] = (3, 3),
     source_now: Logs | None = None,
+    ids: tuple[str, str] = ("", ""),
 ) -> tuple[Reconciliation, CountingEngine]:
-    """Audit; the n-th of *changes* happens before the n-th later look. *source_now*: the logs of the first cut."""
+    """Audit; the n-th of *changes* happens before the n-th later look. *source_now*: the logs of the first cut.
+
+    *ids* are the topic ids at the source, at the first and at the later cuts.
+    """
     engine = CountingEngine(source, target, options.window)
     left = list(changes)
 
@@ -56,10 +60,13 @@ def settled(
         if left:
             left.pop(0)()
         return Moment(
-            snapshot("source", source), snapshot("target", target), lineage(cuts, epochs[1])
+            replace(snapshot("source", source), topic_ids={"t": ids[1]}),
+            snapshot("target", target),
+            lineage(cuts, epochs[1]),
         )
 
     first = snapshot("source", source if source_now is None else source_now)
+    first = replace(first, topic_ids={"t": ids[0]})
     run = reconcile(
         engine,
         first,
@@ -227,6 +234,21 @@ def test_two_partitions_that_share_a_misrouted_record_are_replaced_together() ->
     run, _ = settled(source, target, retention)
     assert named(run) == [("misrouted", 0, 7, 0, 1)]
     assert [each.partition for each in run.settled.standing] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("now", "reason"),
+    [
+        ("two", "was created again in source"),
+        ("", "was deleted, or is no longer listed, in source"),
+    ],
+)
+def test_a_topic_of_another_id_leaves_the_earlier_look(now: str, reason: str) -> None:
+    target = full(30)
+    target.records[5] = Rec(b"k", b"other", 5)
+    run, _ = settled({TP: full(30)}, {TP: target}, repair(target, 5), ids=("one", now))
+    assert named(run) == [("corrupt", 0, 5, 5, 1)]
+    assert f"the topic {reason}" in first_screen(report_of(run).document, report="r")
 
 
 def test_no_round_is_made_without_patience() -> None:
