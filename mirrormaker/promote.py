@@ -373,8 +373,8 @@ class Promotion:
         )
 
     def _selects_copy(self, copy: str) -> bool:
-        prefix = self._selection.target_name("")
-        return copy.startswith(prefix) and self._selects(copy.removeprefix(prefix))
+        name = self._selection.named_after(copy)
+        return name is not None and self._selects(name)
 
     async def _roles(self, mirror: Mirror) -> _Roles:
         """Read the topics of both clusters. Raise `Refused` if one of them cannot be promoted."""

@@ -7,6 +7,7 @@ MirrorMaker 2, the line gives the reason. `gap.policy`, `topic.deletion.*`, `fet
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -67,6 +68,15 @@ def replication_policy(text: str) -> str:
     return text if ":" in text else text.rpartition(".")[2]
 
 
+def separator(text: str) -> str:
+    """Read a separator that can be in the name of a topic; without one no source is found in a name."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", text):
+        raise ValueError(
+            f"{text!r} is not of letters, digits, '.', '_' and '-', as names of topics"
+        )
+    return text
+
+
 TRUNCATIONS = frozenset({"truncate", "truncate-and-export", "truncate+export", "truncate-export"})
 
 
@@ -116,7 +126,10 @@ class LinkSettings:
         "offsets here, so a consumer can move to the other cluster with the same topic names and offsets.",
     )
     separator: str = _setting(
-        "replication.policy.separator", ".", str, "Between source alias and topic (not Identity)."
+        "replication.policy.separator",
+        ".",
+        separator,
+        "Between source alias and topic (not Identity).",
     )
     refresh_topics: bool = _setting(
         "refresh.topics.enabled",

@@ -249,6 +249,17 @@ class Selection:
                 return name
         return None
 
+    def named_after(self, copy: str) -> str | None:
+        """Return the topic whose mirror is named *copy* by the policy; None if there can be none.
+
+        A lineage is a topic of its own here. *copy* itself is returned if the policy finds no source in any name.
+        """
+        name = self._policy.upstream_topic(copy)
+        if name and self.target_name(name) == copy:
+            return name
+        finds_none = self._policy.upstream_topic(self._policy.format_remote_topic("a", "t")) is None
+        return copy if finds_none else None
+
     def _policy_of(self, topic: str) -> ReplicationPolicy:
         """Return the policy that names *topic*; heartbeats are always renamed, as by MirrorMaker 2."""
         return self._heartbeats_policy if self.is_heartbeats(topic) else self._policy

@@ -8,6 +8,9 @@
    and run again. Its rpo_records is compared with the acknowledged records of east behind the cut.
 4. Producers write at west. The audit again, with west as the source.
 5. `kmirror promote west->east`, records at east, and the audit as in 2.
+6. The mirrors are killed, east gets ahead, and all of it is killed: `kmirror promote --source-lost`, records at west,
+   east returns, `kmirror failback`, killed at a random moment and run again. Each acknowledged record of east that west
+   never received is in the export, and rpo_records is the number of exported records. Then the audit as in 4.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from typing import Any
 from tests.audits.problem import Problem
 from tests.chaos import faults
 from tests.chaos.mirror_comparison import differences, lost, read_all
+from tests.chaos.mirror_loss import exported, rpo_problems
 from tests.chaos.mirror_writers import KINDS, Ledger, MirrorWriter, Place
 from tests.chaos.mirrored_worlds import (
     CLUSTER_FAULTS,
@@ -106,6 +110,8 @@ class MirrorRun:
             self._compare("after the promotion")
             self._exchange_roles(killed=False)
             self._compare("after the way back")
+            self._lose_and_fail_back()
+            self._compare("after the failback")
             self.result.problems += worlds.judge_logs()
         finally:
             worlds.end()
@@ -261,13 +267,13 @@ class MirrorRun:
         hurting = faults.kill_leader(self.worlds.worlds[old], self.chance)
         self._progress(f"kmirror promote was killed at {last}; {old}: {next(hurting)}")
 
-    def _promote(self, old: str, new: str) -> dict[str, Any] | None:
+    def _promote(self, old: str, new: str, *options: str) -> dict[str, Any] | None:
         """Promote, again if it is refused; return its record, None if only the killed command had something to do."""
-        file = self.out / f"promotion-{old}-{new}.json"
+        file = self.out / f"promotion-{old}-{new}{''.join(options)}.json"
         for _ in range(ATTEMPTS):
             flow = f"{old}->{new}"
             code, output = self.worlds.mirrors[0].ask(
-                "promote", "--flow", flow, "--record", str(file), timeout=PATIENCE
+                "promote", "--flow", flow, "--record", str(file), *options, timeout=PATIENCE
             )
             self._progress(f"kmirror promote {flow}: exit code {code}, {output.strip()[-200:]}")
             if code in (0, 4):
@@ -295,6 +301,96 @@ class MirrorRun:
         if record["rpo_records"] or behind:
             text = f"rpo_records {record['rpo_records']}, {behind} acknowledged records are behind the cut"
             self._problem("rpo", f"{old}->{new}", text)
+
+    # -- the active cluster is lost
+
+    def _lose_and_fail_back(self) -> None:
+        """Lose the active cluster while it is ahead of its mirror; the other one takes over, and it returns."""
+        worlds, ledger = self.worlds, self.ledger
+        old, new = worlds.active, worlds.passive
+        with self._writing():
+            self._more_records(old, "before the loss")
+            for number in range(len(worlds.mirrors)):
+                worlds.kill_mirror(number)
+            self._more_records(old, "that the mirror does not copy")
+            lost = [faults.kill_all(worlds.worlds[old], self.chance)]
+            if self.chance.random() < 0.5:
+                lost.append(faults.kill_zookeeper(worlds.worlds[old], self.chance))
+            self._progress(f"{old}: {', '.join(next(each) for each in lost)}")
+            record = self._promote(old, new, "--source-lost")
+            assert record is not None, "kmirror promote --source-lost"
+            ends = {
+                (each["topic"], each["partition"]): each["end"] for each in record["partitions"]
+            }
+            ledger.lose(old, ends)
+            worlds.active = new
+            for writer in self._writers:
+                writer.at = new
+            self._more_records(new, "after the loss")
+            for returning in reversed(lost):
+                for _ in returning:
+                    pass
+            worlds.start_mirrors()
+            self._progress(f"{old} is back")
+            found = self._failback(old, new)
+            self._more_records(new, "after the failback")
+        if found is not None:
+            self._judge_failback(old, new, found)
+        ledger.found()
+
+    def _more_records(self, cluster: str, when: str) -> None:
+        before = self.ledger.at(cluster)
+        self._until("records", lambda: (self.ledger.at(cluster) <= before + 40, ""), when)
+
+    def _failback(self, old: str, new: str) -> dict[str, Any] | None:
+        """Make *old* the mirror of *new*: the command is killed once, then run until it succeeds; return its record."""
+        mirror, file = self.worlds.mirrors[0], self.out / "failback.json"
+        words = ["--flow", f"{new}->{old}", "--execute", "--export", str(self.out / "export")]
+        words += ["--no-audit", "--record", str(file)]
+        command = [sys.executable, "-m", "mirrormaker", "failback", str(mirror.path), *words]
+        with (self.out / "failback-killed.log").open("w") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output)
+        time.sleep(self.chance.uniform(0.5, 8))
+        self._progress(f"kmirror failback is killed{'' if process.poll() is None else ', late'}")
+        process.kill()
+        process.wait()
+        for _ in range(ATTEMPTS):
+            code, output_text = mirror.ask("failback", *words, timeout=PATIENCE)
+            self._progress(f"kmirror failback: exit code {code}, {output_text.strip()[-200:]}")
+            if code == 0:
+                record: dict[str, Any] = json.loads(file.read_text())
+                return record
+            self.worlds.heal()
+        self._problem("failback", f"{new}->{old}", output_text[-1500:])
+        return None
+
+    def _judge_failback(self, old: str, new: str, record: dict[str, Any]) -> None:
+        """Compare the RPO, and the files of the export, with what *old* acknowledged alone."""
+        worlds, ledger, writers = self.worlds, self.ledger, f"w{self._generation}"
+        worlds.note_topics()
+        held = {
+            place: {one.value for one in records}
+            for place, records in read_all(worlds.bootstraps[new], worlds.places).items()
+        }
+        nowhere = {
+            place: [
+                one for one in written
+                if one.cluster == old and one.value.startswith(writers.encode())
+                and one.value not in held.get(place, ())
+            ]
+            for place, written in ledger.placeless.items()
+        }  # fmt: skip
+        found = exported(self.out / "export")
+        self.result.problems += rpo_problems(
+            record["rpo_records"], found, ledger.alone, nowhere, writers
+        )
+        for place, gone in nowhere.items():
+            ledger.placeless[place] = [one for one in ledger.placeless[place] if one not in gone]
+        known = sum(map(len, ledger.alone.values())) + sum(map(len, nowhere.values()))
+        self._note(
+            f"failback {new}->{old}: rpo_records {record['rpo_records']} over {record['rpo_seconds']} s; "
+            f"{len(found)} records were exported, {known} of them had been acknowledged"
+        )
 
     # -- small things
 

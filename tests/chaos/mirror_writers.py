@@ -44,13 +44,38 @@ class Ledger:
         """Offsets that were acknowledged for two records."""
         self.refusals: Counter[str] = Counter()
         """Per error, how many records were not acknowledged."""
+        self.alone: dict[Place, dict[int, Written]] = defaultdict(dict)
+        """What a lost cluster acknowledged at offsets that the other one did not receive: see `lose`."""
+        self._lost: tuple[str, Mapping[Place, int]] | None = None
         self._lock = threading.Lock()
+
+    def lose(self, cluster: str, ends: Mapping[Place, int]) -> None:
+        """From now on, and before, what *cluster* acknowledges at or behind *ends* is its own alone."""
+        with self._lock:
+            self._lost = cluster, ends
+            for place, written in self.written.items():
+                for offset in [n for n, one in written.items() if self._is_alone(place, n, one)]:
+                    self.alone[place][offset] = written.pop(offset)
+
+    def _is_alone(self, place: Place, offset: int, written: Written) -> bool:
+        if self._lost is None:
+            return False
+        cluster, ends = self._lost
+        return written.cluster == cluster and offset >= ends.get(place, 0)
+
+    def found(self) -> None:
+        """The lost cluster has become a mirror: what it acknowledges later is in both."""
+        with self._lock:
+            self._lost = None
 
     def acknowledged(self, place: Place, offset: int | None, written: Written) -> None:
         """Note one record."""
         with self._lock:
             if offset is None:
                 self.placeless[place].append(written)
+                return
+            if self._is_alone(place, offset, written):
+                self.alone[place][offset] = written
                 return
             before = self.written[place].setdefault(offset, written)
         if before != written:
@@ -111,17 +136,20 @@ class MirrorWriter(ClientThread):
     def run_client(self) -> None:
         """Produce until the producer has had its time, or its cluster refuses it."""
         over = _Over()
-        producer = Producer({**self._settings, "bootstrap.servers": self._bootstraps[self.at]})
+        at = self.at
+        producer = Producer({**self._settings, "bootstrap.servers": self._bootstraps[at]})
         until = time.monotonic() + 3 + self._chance.expovariate(1 / LIFETIME)
-        while not self._ending.is_set() and not over.reason and time.monotonic() < until:
-            self._produce(producer, self.at, over)
+        while (
+            not (self._ending.is_set() or over.reason or self.at != at) and time.monotonic() < until
+        ):
+            self._produce(producer, at, over)
             with suppress(KafkaException):  # a fatal one reaches `delivered`, too
                 producer.poll(self._chance.uniform(0.5, 1.5) / self._rate)
         producer.flush(DELIVERY_TIMEOUT_MS / 1000 if self._ending.is_set() else 10)
         producer.purge()
         producer.flush(1)
-        if over.reason == "POLICY_VIOLATION":
-            self.at = next(name for name in self._bootstraps if name != self.at)
+        if over.reason == "POLICY_VIOLATION" and self.at == at:
+            self.at = next(name for name in self._bootstraps if name != at)
             time.sleep(0.5)
 
     def _produce(self, producer: Producer, cluster: str, over: _Over) -> None:

@@ -139,6 +139,8 @@ def test_one_error_lists_all_problems() -> None:
             "'no.such.module:Policy' cannot be used: ModuleNotFoundError",
         ),
         ({**GOOD, "east.security.protocol": "SASL_SSL"}, "security.protocol"),
+        ({**GOOD, "replication.policy.separator": ""}, "'' is not of letters, digits"),
+        ({**GOOD, "east->west.replication.policy.separator": "/"}, "'/' is not of letters"),
     ],
 )
 def test_what_cannot_be_is_refused(values: dict[str, str], message: str) -> None:

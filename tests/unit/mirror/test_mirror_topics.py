@@ -348,3 +348,47 @@ def test_the_source_topic_of_a_lineage_is_found_by_its_name() -> None:
     prefixed = selection(replication_policy="DefaultReplicationPolicy")
     assert selection().source_name(LATER) == "orders"
     assert prefixed.source_name(lineage_topic("east.orders", text_of(SECOND))) == "orders"
+
+
+class Suffix:
+    """A policy as in docs/mirroring.md."""
+
+    def __init__(self, *, separator: str) -> None:
+        self.between = f"{separator}from{separator}"
+
+    def format_remote_topic(self, source: str, topic: str) -> str:
+        return f"{topic}{self.between}{source}"
+
+    def topic_source(self, topic: str) -> str | None:
+        return topic.rpartition(self.between)[2] if self.between in topic else None
+
+    def upstream_topic(self, topic: str) -> str | None:
+        return topic.rpartition(self.between)[0] or None
+
+
+class OneWay(Suffix):
+    def topic_source(self, topic: str) -> str | None:
+        return None
+
+    def upstream_topic(self, topic: str) -> str | None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("policy", "copy", "name"),
+    [
+        ("IdentityReplicationPolicy", "orders", "orders"),
+        ("IdentityReplicationPolicy", LATER, LATER),
+        ("DefaultReplicationPolicy", "east.orders", "orders"),
+        ("DefaultReplicationPolicy", "north.orders", None),
+        ("DefaultReplicationPolicy", "orders", None),
+        (f"{__name__}:Suffix", "orders.from.east", "orders"),
+        (f"{__name__}:Suffix", "orders.from.north", None),
+        (f"{__name__}:Suffix", "orders", None),
+        (f"{__name__}:OneWay", "orders.from.east", "orders.from.east"),
+    ],
+)
+def test_a_promotion_without_the_source_finds_copies_of_any_policy(
+    policy: str, copy: str, name: str | None
+) -> None:
+    assert selection(replication_policy=policy).named_after(copy) == name
