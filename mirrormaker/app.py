@@ -202,8 +202,9 @@ class MirrorProcess:
     def _print_summary(self) -> None:
         elapsed = self._reactor.seconds() - self._started
         for mirror, text in zip(self._mirrors, self._lines(), strict=True):
-            rate = size(mirror.flow.progress.mean_rate)
-            self._console.write(f"{text}  |  {elapsed:.1f} s, {rate}/s while copying")
+            rate = mirror.flow.progress.mean_rate
+            measured = "" if rate is None else f", {size(rate)}/s while copying"
+            self._console.write(f"{text}  |  {elapsed:.1f} s{measured}")
             for link in mirror.flow.stopped_links:
                 self._console.write(f"  stopped {link.tp}: {link.problem}")
             for name, conflict in mirror.topics.conflicts.items():

@@ -68,10 +68,10 @@ class Progress:
             self._newest[link] = run.max_timestamp
 
     @property
-    def mean_rate(self) -> float:
-        """Bytes per second between the first and the last append; 0.0 before the second one."""
-        if self.first_at is None or self.changed_at <= self.first_at:
-            return 0.0
+    def mean_rate(self) -> float | None:
+        """Bytes per second between the first and the last append; None in less than a second, which is no measure."""
+        if self.first_at is None or self.changed_at < self.first_at + 1:
+            return None
         return (self.bytes - self._first_bytes) / (self.changed_at - self.first_at)
 
     def snapshot(self, links: Iterable[PartitionLink], now: float, wall_clock_ms: int) -> Snapshot:

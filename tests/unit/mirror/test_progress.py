@@ -48,6 +48,17 @@ def test_lag_is_unknown_before_the_logs_are_found() -> None:
     assert "lag ? rec ? ?" in line("east->west", at)
 
 
+def test_the_mean_rate_of_less_than_a_second_is_not_claimed() -> None:
+    """1 KB that two appends brought within 50 us was 20 MB/s in the summary of --once."""
+    progress = Progress(0.0)
+    assert progress.mean_rate is None
+    for now in (1.0, 1.00005):
+        progress.appended(link_at(20, 10), some_run(1), now)
+    assert progress.mean_rate is None
+    progress.appended(link_at(20, 10), some_run(1), 3.0)
+    assert progress.mean_rate == 500.0
+
+
 def test_the_rate_is_of_the_last_seconds() -> None:
     link = link_at(10, 10)
     progress = Progress(0.0)
