@@ -27,6 +27,7 @@ from spark_jobs.commands.options import (
     cluster_names,
     duration_ms,
     spark_settings,
+    target_names,
     with_hash_key,
     with_limits,
     with_run,
@@ -122,7 +123,9 @@ kaudit.add_command(class_archive)
     "--target-prefix",
     default="",
     metavar="TEXT",
-    help="The target's topics begin with this: 'SOURCE.' for kmirror's DefaultReplicationPolicy.",
+    callback=target_names,
+    help="The target's topics begin with this: 'SOURCE.' for kmirror's DefaultReplicationPolicy. With {} "
+    "for the name it is their form: '{}.from.SOURCE'.",
 )
 @click.option(
     "--renumbered",

@@ -17,6 +17,7 @@ from spark_jobs.attribution import EvidenceRead
 from spark_jobs.cut import LogRange
 from spark_jobs.gap_ledger import LedgerRead
 from spark_jobs.snapshot import ClusterSnapshot
+from spark_jobs.target_names import name_at_target, name_in_audit
 
 LEDGER_POLLS = 30
 """Polls of one second without progress after which a topic of a mirror counts as unreadable."""
@@ -42,16 +43,18 @@ class ClusterUnreadable(Exception):
 def matching_topics(
     name: str, bootstrap: str, pattern: re.Pattern[str], prefix: str = ""
 ) -> list[str]:
-    """Return the topics of the cluster that begin with *prefix* and match *pattern* after it, without the prefix.
+    """Return the audit's names of the topics of the cluster that match *pattern*.
 
-    Internal topics, gap ledgers and evidence of mirrors are left out. Raise ClusterUnreadable when no broker answers.
+    Here they have *prefix*, or that form (`spark_jobs.target_names`). Internal topics, gap ledgers and evidence of
+    mirrors are left out. Raise ClusterUnreadable when no broker answers.
     """
     try:
         with AdminClient({"bootstrap.servers": bootstrap}) as admin:
             return [
-                topic.removeprefix(prefix)
+                plain
                 for topic in admin.list_topics()
-                if _matches(topic, pattern, prefix)
+                if (plain := name_in_audit(prefix, topic)) is not None
+                and pattern.fullmatch(plain)
                 and not is_ledger(topic)
                 and not is_evidence(topic)
             ]
@@ -60,7 +63,8 @@ def matching_topics(
 
 
 def _matches(topic: str, pattern: re.Pattern[str], prefix: str) -> bool:
-    return topic.startswith(prefix) and bool(pattern.fullmatch(topic.removeprefix(prefix)))
+    plain = name_in_audit(prefix, topic)
+    return plain is not None and bool(pattern.fullmatch(plain))
 
 
 def lineage_topics(
@@ -94,14 +98,14 @@ def read_cluster(
 ) -> ClusterSnapshot:
     """Return the log ranges of all partitions of *topics* in the cluster, and the topics' settings.
 
-    In the cluster the topics' names begin with *prefix*, or are those of *renamed*. A topic that the cluster lacks is
-    missing from the ranges.
+    In the cluster the topics' names have *prefix* (`spark_jobs.target_names`), or are those of *renamed*. A topic that
+    the cluster lacks is missing from the ranges.
     Partitions with an error are `ClusterSnapshot.unreadable`. *read_committed* is that of the snapshot.
     Raise ClusterUnreadable when no broker answers.
     """
     unreadable: dict[TopicPartition, str] = {}
     topic_ids: dict[str, str] = {}
-    names = {(renamed or {}).get(topic, prefix + topic): topic for topic in topics}
+    names = {(renamed or {}).get(topic, name_at_target(prefix, topic)): topic for topic in topics}
     try:
         with AdminClient({"bootstrap.servers": bootstrap}) as admin:
             cluster_id = admin.describe_cluster().cluster_id or ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kclient.types import TopicPartition
+from spark_jobs.target_names import name_at_target
 
 
 class Place(NamedTuple):
@@ -59,7 +60,7 @@ def places(finding: Mapping[str, Any], report: Mapping[str, Any]) -> tuple[Side,
             cluster["name"],
             cluster["bootstrap"],
             cluster["cluster_id"],
-            copies.get(finding["topic"], cluster["prefix"] + finding["topic"])
+            copies.get(finding["topic"], name_at_target(cluster["prefix"], finding["topic"]))
             if which == "target"
             else finding["topic"],
             partition,

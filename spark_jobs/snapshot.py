@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kclient.types import TopicPartition
 from spark_jobs.cut import LogRange, OffsetRange
+from spark_jobs.target_names import name_at_target, name_in_audit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,7 +32,8 @@ class ClusterSnapshot:
     overrides: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Per topic, the settings that were set on the topic; the others are defaults."""
     prefix: str = ""
-    """What the mirror's policy puts before topic names here. All names in the audit are without it."""
+    """What the mirror's policy puts before topic names here, or their form (`spark_jobs.target_names`). All names in
+    the audit are without it."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """Per topic, its topic id as text; none if the cluster has no topic ids."""
     read_committed: bool = False
@@ -47,15 +49,15 @@ class ClusterSnapshot:
 
     def topic_of(self, name: str) -> str:
         """Return the topic here that has the audit's *name*."""
-        return self.renamed.get(name, self.prefix + name)
+        return self.renamed.get(name, name_at_target(self.prefix, name))
 
     def name_of(self, topic: str) -> str | None:
         """Return the audit's name of *topic*; None if it has none."""
         for name, renamed in self.renamed.items():
             if renamed == topic:
                 return name
-        name = topic.removeprefix(self.prefix)
-        return name if topic.startswith(self.prefix) and name not in self.renamed else None
+        plain = name_in_audit(self.prefix, topic)
+        return None if plain in self.renamed else plain
 
 
 class RecordReader(Protocol):

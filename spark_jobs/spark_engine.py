@@ -36,6 +36,7 @@ from spark_jobs.findings import CONTROL, DEFAULT_MAX_FINDINGS, Finding, FindingC
 from spark_jobs.ranges import Ranges, merged, subtract
 from spark_jobs.reconcile import BUCKETS, TimeBuckets
 from spark_jobs.snapshot import ClusterSnapshot, RecordReader
+from spark_jobs.target_names import sql_name_in_audit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -303,7 +304,7 @@ def renamed(cluster: ClusterSnapshot, rows: DataFrame) -> DataFrame:
         return rows
     from pyspark.sql import functions as f_
 
-    named = f_.expr(f"substring(topic, {len(cluster.prefix) + 1})")
+    named = f_.expr(sql_name_in_audit(cluster.prefix))
     for name, topic in cluster.renamed.items():
         named = f_.when(f_.col("topic") == topic, f_.lit(name)).otherwise(named)
     return rows.withColumn("topic", named)

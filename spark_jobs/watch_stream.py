@@ -27,6 +27,7 @@ from spark_jobs.running_verdict import (
     Waiting,
 )
 from spark_jobs.source.planning import to_json
+from spark_jobs.target_names import name_at_target, sql_name_in_audit
 from spark_jobs.verdict import ExitCode
 from spark_jobs.watch_checkpoint import Checkpoint, CheckpointUnusable, Start
 from spark_jobs.watch_report import finding_line
@@ -49,7 +50,7 @@ LogEnds = Callable[[Side, Sequence[TopicPartition]], Mapping[TopicPartition, int
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """How to read both clusters. *prefix* is before the names of the target's topics."""
+    """How to read both clusters. *prefix* is before the names of the target's topics, or their form."""
 
     source: str
     target: str
@@ -156,7 +157,7 @@ class WatchStream:
         at_source = side is Side.SOURCE
         prefix = "" if at_source else self._clusters.prefix
         reads = {
-            TopicPartition(prefix + tp.topic, tp.partition): offset
+            TopicPartition(name_at_target(prefix, tp.topic), tp.partition): offset
             for tp, offset in self._start.reads[0 if at_source else 1].items()
         }
         starting = to_json(reads)
@@ -176,7 +177,7 @@ class WatchStream:
         )
         return rows.select(
             f.lit(side.value).alias("side"),
-            f.substring("topic", len(prefix) + 1, 1 << 20).alias("topic"),
+            f.expr(sql_name_in_audit(prefix)).alias("topic"),
             "partition",
             "offset",
             _hash().alias("hash"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_jobs.spark_settings import SparkSettings, parse_settings
+from spark_jobs.target_names import check_form
 
 if TYPE_CHECKING:
     from spark_jobs.scope import Pair
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def target_names(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    """Check --target-prefix."""
+    try:
+        return check_form(value)
+    except ValueError as problem:
+        raise click.BadParameter(str(problem)) from None
+
 
 _PAIR = (
     click.option(
@@ -38,7 +48,9 @@ _PAIR = (
         "--target-prefix",
         default="",
         metavar="TEXT",
-        help="The target's topics begin with this: 'SOURCE.' for kmirror's DefaultReplicationPolicy.",
+        callback=target_names,
+        help="The target's topics begin with this: 'SOURCE.' for kmirror's DefaultReplicationPolicy. With {} "
+        "for the name it is their form: '{}.from.SOURCE'.",
     ),
 )
 

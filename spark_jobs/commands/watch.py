@@ -179,11 +179,14 @@ def _log_ends(pair: Pair) -> LogEnds:
     from kclient.types import TopicPartition
     from kclient.wire.errors import KafkaError
     from spark_jobs.running_verdict import Side
+    from spark_jobs.target_names import name_at_target
 
     def ends(side: Side, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         at_source = side is Side.SOURCE
         bootstrap, prefix = (pair.source, "") if at_source else (pair.target, pair.target_prefix)
-        named = {TopicPartition(prefix + tp.topic, tp.partition): tp for tp in partitions}
+        named = {
+            TopicPartition(name_at_target(prefix, tp.topic), tp.partition): tp for tp in partitions
+        }
         try:
             with AdminClient(
                 {"bootstrap.servers": bootstrap, "default.api.timeout.ms": 10_000}
