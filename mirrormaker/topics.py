@@ -250,7 +250,7 @@ class Selection:
         return None
 
     def named_after(self, copy: str) -> str | None:
-        """Return the topic whose mirror is named *copy* by the policy; None if there can be none.
+        """Return the topic that the policy gives the name *copy* at the target; None if there can be none.
 
         A lineage is a topic of its own here. *copy* itself is returned if the policy finds no source in any name.
         """
