@@ -58,5 +58,10 @@ def _print_version(ctx: click.Context, _option: click.Parameter, asked: bool) ->
     callback=_print_version,
     help="Show the version, and whether the record codec is compiled.",
 )
-def kbroker() -> None:
+@click.pass_context
+def kbroker(context: click.Context) -> None:
     """Run and look after classic Kafka brokers, coordinated by ZooKeeper."""
+    from kclient.cli import colour
+
+    if colour.is_unwanted():
+        colour.off(context)

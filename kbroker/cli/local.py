@@ -26,6 +26,7 @@ from kbroker.local.state import (
 )
 from kbroker.local.zookeeper import LocalError
 from kbroker.zk.errors import ZooKeeperError
+from kclient.cli import colour
 
 
 def _progress(text: str) -> None:
@@ -360,7 +361,11 @@ def _paused(process: ProcessIdentity | None) -> bool:
 
 
 def _line(group: str, member: str, address: str, process: str, log: Path) -> str:
-    return f"{group:<12} {member:<10} {address:<22} {process:<34} {log}"
+    word, comma, rest = f"{process:<34}".partition("," if "," in process else " ")
+    return f"{group:<12} {member:<10} {address:<22} {_COLOURS[word](word)}{comma}{rest} {log}"
+
+
+_COLOURS = {"running": colour.good, "PAUSED": colour.warning, "STOPPED": colour.bad}
 
 
 def _as_json(directory: Directory, clusters: list[ClusterState]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kclient.cli import colour
 from kclient.cli.cluster_config import config
 from kclient.cli.commands import with_settings
 from kclient.cli.context import (
@@ -113,8 +114,8 @@ def _show_health(settings: Settings, found: Health) -> None:
         show([row], flat, settings.format)
         return
     lines = [
-        ("Healthy", "yes" if found.is_healthy else "no"),
-        *(("Reason", reason) for reason in found.reasons),
+        ("Healthy", colour.good("yes") if found.is_healthy else colour.bad("no")),
+        *(("Reason", colour.warning(reason)) for reason in found.reasons),
         ("Controller", str(found.controller) if found.controller >= 0 else "none"),
         ("Brokers expected", ", ".join(map(str, found.expected))),
         ("Brokers down", ", ".join(map(str, found.down)) or "none"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from kclient.cli import colour
 from kclient.cli.context import DEFAULT_TIMEOUT_S, Settings, list_settings
 from kclient.cli.help import GlobalOption, Group
 from kclient.cli.names import CONTEXT
@@ -87,6 +88,19 @@ _GLOBAL: list[Callable[[Any], Any]] = [
         help="Print only data, warnings and errors.",
     ),
     click.option(
+        "-v",
+        "--verbose",
+        count=True,
+        cls=GlobalOption,
+        help="Print what the client logs to stderr; -vv prints more.",
+    ),
+    click.option(
+        "--no-color",
+        is_flag=True,
+        cls=GlobalOption,
+        help="Print no colours (or NO_COLOR); they are for terminals only.",
+    ),
+    click.option(
         "-y",
         "--yes",
         "assume_yes",
@@ -104,7 +118,7 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.pass_context
     def wrapped(context: click.Context, /, **options: Any) -> Any:
         settings = context.find_object(Settings) or Settings()
-        _apply(settings, options)
+        _apply(settings, options, context)
         return command(settings, **options)
 
     for option in reversed(_GLOBAL):
@@ -112,7 +126,7 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _apply(settings: Settings, options: dict[str, Any]) -> None:
+def _apply(settings: Settings, options: dict[str, Any], context: click.Context) -> None:
     settings.bootstrap = options.pop("bootstrap") or settings.bootstrap
     settings.context_name = options.pop("context_name") or settings.context_name
     settings.files += options.pop("files")
@@ -123,6 +137,9 @@ def _apply(settings: Settings, options: dict[str, Any]) -> None:
     settings.timeout = settings.timeout if timeout is None else timeout
     settings.quiet = options.pop("quiet") or settings.quiet
     settings.assume_yes = options.pop("assume_yes") or settings.assume_yes
+    settings.verbose = max(settings.verbose, options.pop("verbose"))
+    if options.pop("no_color") or colour.is_unwanted():
+        colour.off(context)
 
 
 _COMMANDS = {
@@ -209,6 +226,7 @@ def _print_version(context: click.Context, _option: click.Parameter, asked: bool
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option(
+    "-V",
     "--version",
     is_flag=True,
     is_eager=True,
@@ -220,7 +238,7 @@ def _print_version(context: click.Context, _option: click.Parameter, asked: bool
 def kclient(context: click.Context, /, **options: Any) -> None:
     """Work with a Kafka cluster: topics, records, consumer groups."""
     context.obj = Settings()
-    _apply(context.obj, options)
+    _apply(context.obj, options, context)
 
 
 for _option in _GLOBAL:

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from kclient.cli import colour
 from kclient.cli.output import show
 from kclient.config import NO_EFFECT, CommonConfig, every_setting, read_properties
 from kclient.contexts import VARIABLE, Context, default_file, load
@@ -51,6 +52,8 @@ class Settings:
     timeout: float = DEFAULT_TIMEOUT_S
     quiet: bool = False
     assume_yes: bool = False
+    verbose: int = 0
+    """What is logged to stderr: 0 nothing, 1 information and warnings, 2 each step."""
     extra: dict[str, Any] = field(default_factory=dict)
     context_name: str | None = None
     """The context that --context names."""
@@ -173,7 +176,7 @@ def admin_client(settings: Settings, reactor: Any) -> Any:
 
 def print_error(problem: object) -> None:
     """Write an error or a warning to stderr, also with -q."""
-    click.echo(f"kclient: {problem}", err=True)
+    click.echo(f"{colour.bad('kclient:')} {problem}", err=True)
 
 
 def about(name: str, problem: KafkaError) -> str:
@@ -239,6 +242,7 @@ def run(main: Main) -> NoReturn:
 
     reactor: Any = imported
     reactor.seconds = time.monotonic
+    _log_as_asked()
     outcome: list[Any] = []
     running: list[Deferred[int | None]] = []
 
@@ -264,6 +268,24 @@ def run(main: Main) -> NoReturn:
     if interrupted:
         raise SystemExit(INTERRUPTED)
     raise SystemExit(exit_code(outcome[0] if outcome else None))
+
+
+def _log_as_asked() -> None:
+    """Print what the client logs, with -v and -vv."""
+    settings = _settings_of_command()
+    if settings is None or not settings.verbose:
+        return
+    import logging
+
+    from kclient.standard_logging import use_standard_logging
+
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+        level=logging.DEBUG if settings.verbose > 1 else logging.INFO,
+        stream=sys.stderr,
+    )
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    use_standard_logging()
 
 
 def run_offline(main: Callable[[], int]) -> NoReturn:

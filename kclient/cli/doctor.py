@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from kclient.cli import colour
 from kclient.cli import doctor_checks as checks
 from kclient.cli.commands import with_settings
 from kclient.cli.context import UNHEALTHY, UNREACHABLE, Settings, run
@@ -18,6 +19,12 @@ from kclient.cli.output import show
 from kclient.errors import Address, Cause, ConnectError, KafkaError
 from kclient.types import TopicPartition
 
+_COLOURS = {
+    Status.OK: colour.good,
+    Status.WARNING: colour.warning,
+    Status.FAILED: colour.bad,
+    Status.SKIPPED: colour.warning,
+}
 _ATTEMPT_S = 5.0
 """Seconds for each attempt at one address; less with a shorter -m."""
 _PROBE_S = 2.0
@@ -78,7 +85,8 @@ class _Report:
         for each in findings:
             is_shown = not self._settings.quiet or each.status is not Status.OK
             if self._settings.format == "text" and is_shown:
-                click.echo(each.line)
+                word, space, rest = each.line.partition(" ")
+                click.echo(f"{_COLOURS[each.status](word)}{space}{rest}")
 
     @property
     def has_failed(self) -> bool:

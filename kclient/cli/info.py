@@ -9,7 +9,7 @@ import click
 from kclient.cli.commands import with_settings
 from kclient.cli.context import Settings, admin_client, run
 from kclient.cli.help import Command
-from kclient.cli.output import show, table
+from kclient.cli.output import print_table, show
 
 _TOPIC_COLUMNS = ("topic", "partitions", "leaderless", "under_replicated")
 
@@ -64,9 +64,9 @@ def info(settings: Settings, only_brokers: bool, internal: bool) -> None:
             return
         click.echo(f"CLUSTER  {cluster.cluster_id}")
         marked = [{**b, "id": f"{b['id']}{'*' * b['controller']}"} for b in brokers]
-        click.echo(table(marked, ("id", "host", "port", "rack")))
+        print_table(marked, ("id", "host", "port", "rack"))
         if not only_brokers:
             click.echo("")
-            click.echo(table(rows, _TOPIC_COLUMNS))
+            print_table(rows, _TOPIC_COLUMNS)
 
     run(main)

@@ -14,6 +14,8 @@ from typing import Any
 
 import click
 
+from kclient.cli import colour
+
 FORMATS = ("text", "json", "jsonl", "csv")
 
 Row = Mapping[str, Any]
@@ -31,7 +33,13 @@ def show(rows: Sequence[Row], columns: Sequence[str], form: str) -> None:
             csv_lines([columns, *([row.get(name) for name in columns] for row in rows)]), nl=False
         )
     else:
-        click.echo(table(rows, columns))
+        print_table(rows, columns)
+
+
+def print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
+    """Print an aligned table."""
+    head, newline, body = table(rows, columns).partition("\n")
+    click.echo(f"{colour.heading(head)}{newline}{body}")
 
 
 def csv_lines(rows: Iterable[Sequence[Any]]) -> str:

@@ -67,7 +67,8 @@ def test_every_option_has_a_help_text(words: tuple[str, ...]) -> None:
 def test_the_first_page_has_the_options_of_every_command() -> None:
     shown = page()
     for name in ("-b, --bootstrap-server", "-F, --command-config", "-X NAME=VALUE", "--format", "-J",
-                 "-m, --timeout SECONDS", "-q, --quiet", "-y, --yes"):  # fmt: skip
+                 "-m, --timeout SECONDS", "-q, --quiet", "-y, --yes", "-v, --verbose",
+                 "--no-color", "-V, --version"):  # fmt: skip
         assert f"\n  {name}" in shown
     lines = [line.split() for line in shown.split("Commands:\n")[1].split("\n\n")[0].splitlines()]
     assert [words[0] for words in lines] == kclient.list_commands(click.Context(kclient))
