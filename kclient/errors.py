@@ -347,7 +347,13 @@ class ClientError(KafkaError):
 
 
 class ConfigError(ClientError):
-    """A setting is unknown or has an invalid value."""
+    """A setting is unknown or has an invalid value.
+
+    >>> from kclient.config import ConsumerConfig
+    >>> ConsumerConfig.load({"group.ids": "g"})
+    Traceback (most recent call last):
+    kclient.errors.ConfigError: group.ids: unknown setting, did you mean group.id?
+    """
 
 
 class ConnectError(ClientError, needs_metadata=True):
@@ -366,7 +372,11 @@ class ConnectionClosed(ClientError, needs_metadata=True):
 
 
 class KafkaTimeoutError(ClientError, TimeoutError, retriable=True):
-    """An operation exceeded its timeout; the text names the operation and the time."""
+    """An operation exceeded its timeout; the text names the operation and the time. It is a `TimeoutError`, too.
+
+    >>> isinstance(KafkaTimeoutError("flush took more than 5 s"), TimeoutError)
+    True
+    """
 
 
 class ClientClosed(ClientError):
@@ -440,6 +450,12 @@ class TransactionAborted(ClientError):
     """The transaction cannot be committed any more; `__cause__` is the first error, if there was one.
 
     Also the error of its records that were not acknowledged: consumers with isolation.level=read_committed see none.
+
+        try:
+            with producer.transaction():
+                producer.send("orders", b"value")
+        except TransactionAborted as problem:
+            print("send the records of this transaction again:", problem.__cause__)
     """
 
 
@@ -461,7 +477,15 @@ class AttemptFailed:
 
 
 class BootstrapError(ClientError, retriable=True):
-    """No bootstrap server could be used; the text lists each address with its cause."""
+    """No bootstrap server could be used; the text lists each address with its cause.
+
+    >>> problem = BootstrapError([AttemptFailed(Address("localhost", 9092), Cause.REFUSED)])
+    >>> print(problem)
+    no broker could be reached:
+      localhost:9092: connection refused
+    >>> [attempt.cause.name for attempt in problem.attempts]
+    ['REFUSED']
+    """
 
     def __init__(self, attempts: Sequence[AttemptFailed], hint: str = "") -> None:
         lines = "".join(f"\n  {attempt}" for attempt in attempts)

@@ -25,7 +25,12 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic. Equal to the tuple (topic, partition); `str` gives "topic-0"."""
+    """A partition of a topic. Equal to the tuple (topic, partition).
+
+    >>> tp = TopicPartition("orders", 0)
+    >>> str(tp), tp.topic, tp == ("orders", 0)
+    ('orders-0', 'orders', True)
+    """
 
     topic: str
     partition: int
@@ -39,6 +44,12 @@ class Record(NamedTuple, Generic[K, V]):
 
     *timestamp* is in milliseconds since the epoch; *timestamp_type* is 0 for CreateTime, 1 for LogAppendTime (KIP-32).
     Sizes are in serialized bytes, -1 for null.
+
+    >>> record = Record("orders", 0, 7, 1700000000000, 0, b"ann", b"tea", [("trace", b"1")])
+    >>> record.offset, record.key, record.value, dict(record.headers)
+    (7, b'ann', b'tea', {'trace': b'1'})
+    >>> str(record.topic_partition)
+    'orders-0'
     """
 
     topic: str
@@ -63,6 +74,10 @@ class RecordMetadata(NamedTuple):
     """The position of a produced record. *offset* is -1 with acks=0, because the broker sends no response.
 
     *timestamp* is in milliseconds since the epoch: the record's own, or the leader's with LogAppendTime.
+
+    >>> stored = RecordMetadata("orders", 0, 7, 1700000000000)
+    >>> f"{stored.topic_partition}, offset {stored.offset}"
+    'orders-0, offset 7'
     """
 
     topic: str
@@ -79,7 +94,11 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """A committed position: the offset of the next record to read, and the committer's metadata string."""
+    """A committed position: the offset of the next record to read, and the committer's metadata string.
+
+    >>> OffsetAndMetadata(8, "after lunch").offset
+    8
+    """
 
     offset: int
     metadata: str = ""
@@ -87,7 +106,12 @@ class OffsetAndMetadata:
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """The first offset at or after a time, and that record's timestamp in milliseconds since the epoch."""
+    """The first offset at or after a time, and that record's timestamp in milliseconds since the epoch.
+
+    >>> offset, timestamp, _ = OffsetAndTimestamp(7, 1700000000000)
+    >>> offset
+    7
+    """
 
     offset: int
     timestamp: int
@@ -98,6 +122,9 @@ class ConsumerGroupMetadata(NamedTuple):
     """The identity of a consumer in its group (KIP-447).
 
     Outside of a generation *generation_id* is -1 and *member_id* is empty.
+
+    >>> ConsumerGroupMetadata("billing").generation_id
+    -1
     """
 
     group_id: str
@@ -117,7 +144,12 @@ NO_PRODUCER = ProducerIdAndEpoch(-1, -1)
 
 
 class CloseResult(NamedTuple):
-    """Counts of a closed producer: records delivered since its start, and records given up at close."""
+    """Counts of a closed producer: records delivered since its start, and records given up at close.
+
+    >>> delivered, undelivered = CloseResult(100, 0)
+    >>> undelivered
+    0
+    """
 
     delivered: int
     undelivered: int
@@ -127,10 +159,12 @@ class CloseResult(NamedTuple):
 class NewTopic:
     """A topic to create; -1 takes the broker's default.
 
-    *replica_assignment* maps a partition to its broker ids, preferred leader first. It replaces both numbers::
+    *replica_assignment* maps a partition to its broker ids, preferred leader first. It replaces both numbers.
 
-        NewTopic("orders", 6, 3, {"retention.ms": "86400000"})
-        NewTopic("orders", replica_assignment={0: [1, 2], 1: [2, 3]})
+    >>> NewTopic("orders", 6, 3, {"retention.ms": "86400000"}).num_partitions
+    6
+    >>> NewTopic("orders", replica_assignment={0: [1, 2], 1: [2, 3]}).num_partitions
+    -1
     """
 
     name: str

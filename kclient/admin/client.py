@@ -75,7 +75,11 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The cluster: its id, the controller's broker id (-1 if none) and the live brokers by id."""
+    """The cluster: its id, the controller's broker id (-1 if none) and the live brokers by id.
+
+    cluster = admin.describe_cluster()
+    print(cluster.controller_id, sorted(cluster.brokers))
+    """
 
     cluster_id: str | None
     controller_id: int
@@ -86,7 +90,7 @@ class AdminClient:
     """Administers one cluster, on the reactor's thread; `kclient.blocking` is for programs with threads.
 
     admin = AdminClient({"bootstrap.servers": "localhost:9092"})
-    await admin.create_topics({"orders": {"num_partitions": 6, "replication_factor": 3}})
+    await admin.create_topics({"payments": {"num_partitions": 6}})
     """
 
     def __init__(

@@ -21,7 +21,11 @@ from kclient.wire.versions import ApiKey
 
 
 class ResourceType(IntEnum):
-    """The kinds of resources with configs."""
+    """The kinds of resources with configs.
+
+    >>> str(ConfigResource(ResourceType.BROKER, "1"))
+    "broker '1'"
+    """
 
     TOPIC = 2
     BROKER = 4
@@ -29,7 +33,11 @@ class ResourceType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """The source of a value, the most specific first."""
+    """The source of a value, the most specific first.
+
+    >>> ConfigSource.TOPIC < ConfigSource.DEFAULT
+    True
+    """
 
     UNKNOWN = 0
     TOPIC = 1
@@ -45,6 +53,10 @@ class ConfigResource(NamedTuple):
 
     The configs of BROKER_LOGGER (KIP-412) are the levels of the loggers: TRACE, DEBUG, INFO, WARN, ERROR, FATAL. They
     hold until the broker ends.
+
+        orders = ConfigResource(ResourceType.TOPIC, "orders")
+        admin.alter_configs({orders: {"retention.ms": "86400000"}})
+        print(admin.describe_configs([orders])[orders]["retention.ms"].value)
     """
 
     type: ResourceType
@@ -64,7 +76,11 @@ class ConfigSynonym(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """A config; *value* is None if it is sensitive or unset. *synonyms* begin with the value that counts."""
+    """A config; *value* is None if it is sensitive or unset. *synonyms* begin with the value that counts.
+
+    >>> ConfigEntry("retention.ms", "604800000", ConfigSource.DEFAULT).is_default
+    True
+    """
 
     name: str
     value: str | None

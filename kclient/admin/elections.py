@@ -34,6 +34,8 @@ class ElectionType(IntEnum):
     """The election: the preferred replica, if it is in sync; or, for a partition without a leader, any live replica.
 
     An unclean leader may lack acknowledged records: they are lost.
+
+        admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition("orders", 0)], raise_errors=False)
     """
 
     PREFERRED = 0

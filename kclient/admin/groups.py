@@ -34,7 +34,10 @@ from kclient.wire.versions import ApiKey
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A listed group; *state* is "" if the broker is too old to return it (before KIP-518)."""
+    """A listed group; *state* is "" if the broker is too old to return it (before KIP-518).
+
+    print([group.group_id for group in admin.list_groups(states=["Stable"])])
+    """
 
     group_id: str
     protocol_type: str
@@ -45,7 +48,11 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member and its assignment."""
+    """A member and its assignment.
+
+    for member in admin.describe_groups(["billing"])["billing"].members:
+        print(member.client_id, member.host, *member.assignment)
+    """
 
     member_id: str
     client_id: str
@@ -56,7 +63,11 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group as its coordinator describes it; state Dead means that the group does not exist."""
+    """A group as its coordinator describes it; state Dead means that the group does not exist.
+
+    group = admin.describe_groups(["billing"])["billing"]
+    print(group.state, len(group.members))
+    """
 
     group_id: str
     state: str

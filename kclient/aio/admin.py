@@ -31,7 +31,7 @@ class AdminClient:
     """Administers one cluster; see `kclient.admin.client.AdminClient` for arguments and results.
 
     async with AdminClient({"bootstrap.servers": "localhost:9092"}) as admin:
-        await admin.create_topics({"orders": {"num_partitions": 6}})
+        await admin.create_topics({"payments": {"num_partitions": 6}})
         print(await admin.list_topics())
     """
 

@@ -40,10 +40,11 @@ class Producer(Generic[K, V]):
     *key_serializer* and *value_serializer* convert the arguments of `send` to bytes. Without a serializer an argument
     must be bytes, str (UTF-8) or None. With the setting transactional.id all records are sent in transactions::
 
-        await producer.init_transactions()
-        async with producer.transaction():
-            producer.send("orders", b"value")
-            await producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+        async with Producer({"bootstrap.servers": "localhost:9092", "transactional.id": "billing"}) as producer:
+            await producer.init_transactions()
+            async with producer.transaction():
+                producer.send("orders", b"value")
+                await producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
     """
 
     def __init__(

@@ -31,7 +31,7 @@ class AdminClient:
     """Administers one cluster; see `kclient.admin.client.AdminClient` for arguments and results.
 
         with AdminClient({"bootstrap.servers": "localhost:9092"}) as admin:
-            admin.create_topics({"orders": {"num_partitions": 6, "replication_factor": 3}})
+            admin.create_topics({"payments": {"num_partitions": 6}})
 
     Methods about several topics, groups or brokers return a dictionary of results. An error of one of them is raised,
     or with raise_errors=False is its result.

@@ -36,15 +36,17 @@ from kclient.wire.batches import Buffer
 class Producer(Generic[K, V]):
     """Sends records from any number of threads. Settings: `kclient.config.ProducerConfig`.
 
-    with Producer({"bootstrap.servers": "localhost:9092"}) as producer:
-        metadata = producer.send("orders", b"value", key="key").result()
+        with Producer({"bootstrap.servers": "localhost:9092"}) as producer:
+            metadata = producer.send("orders", b"value", key="key").result()
+            print(metadata.partition, metadata.offset)
 
     With the setting transactional.id all records are sent in transactions::
 
-        producer.init_transactions()
-        with producer.transaction():
-            producer.send("orders", b"value")
-            producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+        with Producer({"bootstrap.servers": "localhost:9092", "transactional.id": "billing"}) as producer:
+            producer.init_transactions()
+            with producer.transaction():
+                producer.send("orders", b"value")
+                producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
     """
 
     def __init__(

@@ -56,18 +56,20 @@ from kclient.wire.errors import KafkaError, MessageTooLarge, UnknownTopicOrParti
 class Producer(Generic[K, V]):
     """Sends records; `ProducerConfig` has its settings.
 
-        producer = Producer({"bootstrap.servers": "localhost:9092"})
-        metadata = await producer.send("orders", b"value", key="key")
+        async with Producer({"bootstrap.servers": "localhost:9092"}) as producer:
+            metadata = await producer.send("orders", b"value", key="key")
+            print(metadata.partition, metadata.offset)
 
     *key_serializer* and *value_serializer* convert the arguments of `send` to bytes. Without a serializer an argument
     must be bytes, str (UTF-8) or None. *partitioner* replaces the default partitioner.
 
     With the setting transactional.id all records are sent in transactions::
 
-        await producer.init_transactions()
-        async with producer.transaction():
-            await producer.send("orders", b"value")
-            await producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+        async with Producer({"bootstrap.servers": "localhost:9092", "transactional.id": "billing"}) as producer:
+            await producer.init_transactions()
+            async with producer.transaction():
+                await producer.send("orders", b"value")
+                await producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
     """
 
     log = Logger()

@@ -27,6 +27,12 @@ class KafkaError(Exception):
 
     *message* names the error's subject (topic, partition, address) and the problem; without one the text is the general
     meaning of the code. *hint* replaces the class's advice.
+
+    >>> problem = OffsetOutOfRange("orders-0, offset 900")
+    >>> problem.name, int(problem.code), problem.retriable
+    ('OFFSET_OUT_OF_RANGE', 1, False)
+    >>> problem.hint
+    'seek to the beginning or the end, or set auto.offset.reset'
     """
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
