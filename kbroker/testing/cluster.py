@@ -24,19 +24,20 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 from kbroker.local.zookeeper import LocalError, Server, free_ports
 from kbroker.testing.brokers import FORK_SERVER, Brokers
 from kbroker.testing.switchboard.remote import RemoteSwitchboard
 from kbroker.testing.zookeeper import SessionZooKeeper
-from kbroker.zk.cluster_state import ClusterState
 from kbroker.zk.errors import NoNode, ZooKeeperError
-from kbroker.zk.znodes.topics import PartitionState
 from kclient.errors import KafkaTimeoutError
 from kclient.net.metadata import NO_LEADER, PartitionMetadata
 from kclient.testing.observer import Observer, wait_for_leaders
 from kclient.wire.errors import UnknownTopicOrPartition
+
+if TYPE_CHECKING:
+    from kbroker.zk.cluster_state import ClusterState
 
 ZOOKEEPER: Final = "zookeeper"
 """The ZooKeeper server as a side of a partition."""
@@ -69,6 +70,9 @@ _OURS = (
     "log.dirs",
     "log.dir",
 )
+
+_IMPORTED_MEANWHILE = ("kclient.blocking", "kbroker.zk.cluster_state")
+"""They take 0.4 s of processor time with Twisted and kazoo, so they are imported while ZooKeeper starts."""
 
 _session: SessionZooKeeper | None = None
 _session_pid = 0
@@ -172,7 +176,8 @@ class KafkaCluster(Brokers, Observer):
             # client.
             server = self._session.begin()
             FORK_SERVER.prepare("kbroker")
-            importlib.import_module("kclient.blocking")
+            for name in _IMPORTED_MEANWHILE:
+                importlib.import_module(name)
             if self._board is None:
                 self._route(server)
             self._session.wait(server)
@@ -286,13 +291,13 @@ class KafkaCluster(Brokers, Observer):
             raise UnknownTopicOrPartition(f"there is no topic {topic}") from None
         except ZooKeeperError as problem:
             raise KafkaTimeoutError(str(problem)) from problem
-        none = PartitionState(NO_LEADER, -1, (), -1)
         return {
-            number: PartitionMetadata(
+            number: PartitionMetadata(topic, number, NO_LEADER, -1, replicas, ())
+            if state is None
+            else PartitionMetadata(
                 topic, number, max(state.leader, NO_LEADER), state.leader_epoch, replicas, state.isr
             )
-            for number, (replicas, known) in found.items()
-            for state in [known or none]
+            for number, (replicas, state) in found.items()
         }
 
     def controller(self) -> int:
@@ -338,6 +343,8 @@ class KafkaCluster(Brokers, Observer):
         if self._state is None:
             if not self.zookeeper_connect:
                 raise RuntimeError("the cluster does not run: start it first")
+            from kbroker.zk.cluster_state import ClusterState
+
             self._state = ClusterState(self.zookeeper_connect)
         return self._state
 

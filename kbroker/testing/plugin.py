@@ -87,14 +87,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 
 def _cluster(config: pytest.Config, settings: dict[str, Any]) -> KafkaCluster:
     """Return a cluster of this run, not started."""
-    try:
-        from kbroker.testing.cluster import KafkaCluster, use_session
-    except ModuleNotFoundError as problem:
-        if (problem.name or "").partition(".")[0] in ("kbroker", "kclient"):
-            raise
-        _stop(
-            f"the kafka fixtures need {problem.name}, which is not installed: pip install 'kbroker[testing]'"
-        )
+    from kbroker.testing.cluster import KafkaCluster, use_session
+
     pid, directory = config.stash[_SESSION_KEY]
     use_session(pid, Path(directory))
     number = config.getini(_BROKERS)
@@ -109,17 +103,24 @@ def _cluster(config: pytest.Config, settings: dict[str, Any]) -> KafkaCluster:
 @contextmanager
 def _running(request: pytest.FixtureRequest, settings: dict[str, Any]) -> Iterator[KafkaCluster]:
     """Run a cluster; why one does not start is the user's to change, so it is a failure without a traceback."""
-    cluster = _cluster(request.config, settings)
-    request.node.stash.setdefault(_CLUSTERS, []).append(cluster)
-    from kbroker.local.zookeeper import LocalError
+    from kclient.extras import what_to_install
 
     problem = None
     try:
-        cluster.__enter__()
-    except (AssertionError, LocalError) as error:
-        problem = str(error)
+        from kbroker.local.zookeeper import LocalError
+
+        cluster = _cluster(request.config, settings)
+        request.node.stash.setdefault(_CLUSTERS, []).append(cluster)
+        try:
+            cluster.__enter__()
+        except (AssertionError, LocalError) as error:
+            problem = f"the Kafka cluster does not start: {error}"
+    except ModuleNotFoundError as error:
+        problem = what_to_install(error, "this fixture", "testing")
+        if problem is None:
+            raise
     if problem is not None:
-        _stop(f"the Kafka cluster does not start: {problem}")
+        _stop(problem)
     with closing(cluster):
         yield cluster
 
