@@ -192,11 +192,8 @@ class Dump:
     def time_index(self, path: Path) -> Iterator[str]:
         """Yield the entries of a time index, and compare them with the segment."""
         found = entries.time_index(path)
-        if not found:
-            yield f"{path} is empty."
-            return
         if self.options.index_sanity_check:
-            yield _sanity(path, found[-1].offset)
+            yield _sanity(path, found[-1].offset if found else base_offset(path))
             return
         batches = (
             (b.info.last_offset, b.info) for b in Segment(path.with_suffix(SUFFIX)).batches()

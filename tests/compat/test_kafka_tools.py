@@ -407,6 +407,119 @@ def test_what_changes_something_has_the_same_outcome(
     assert not differences, "\n".join(differences)
 
 
+PRODUCING = (
+    ("--topic NAME --property parse.key=true --property parse.headers=true --property null.marker=NULL",
+     "h1:v1,h2:NULL\tk1\tv1\nh1:v\tNULL\tNULL\nNULL\tk2\tv 2\n"),
+    ("--topic NAME --timeout 5", "plain\n\nü\nlast"),
+    ("--topic NAME --property parse.key=true", "a\tb\nno key\n"),
+    ("--topic NAME --property parse.key=true --property ignore.error=true --sync", "a\tb\nno key\n"),
+    ("--topic NAME --compression-codec --request-required-acks 1 --property parse.key=true --property key.separator=:",
+     "k:v:w\n"),
+    ("--topic NAME --property parse.headers=true", "a,b\tx\n"),
+    ("--topic NAME --property headers.separator=:", ""),
+    ("--topic NAME --batch-size x", ""),
+    ("--topic NAME --producer-property linger.ms=1 --producer.config @client.properties", "x\n"),
+    ("--bogus", ""),
+    ("=B --topic NAME", ""),
+)  # fmt: skip
+"""Command lines of kafka-console-producer, with standard input."""
+
+CONSUMING = """
+-p 0 --from-beginning --max-messages 12
+-p 0 --offset earliest --max-messages 12 --property print.key=true --property print.headers=true
+-p 0 --offset 2 --max-messages 2 --property print.offset=true --property print.partition=true
+-p 0 --from-beginning --max-messages 3 --property print.value=false --property print.key=true --property null.literal=-
+-p 0 --from-beginning --max-messages 2 --property print.headers=true --property headers.separator=;
+-p 0 --from-beginning --max-messages 2 --property line.separator=@ --property key.separator=| --property print.key=true
+-p 0 --from-beginning --max-messages 2 --formatter kafka.tools.NoOpMessageFormatter
+-p 0 --timeout-ms 200
+--topic NAME --group NAME --from-beginning --max-messages 4 --consumer.config @client.properties
+--topic NAME --group NAME --max-messages 2 --isolation-level read_committed
+--include NAME|nix --group include-NAME --from-beginning --max-messages 4
+-p 0 --offset x
+-p 0 --offset 3 --from-beginning
+--topic x --include y
+--include x --partition 3
+--topic x --offset 3
+--topic x --partition 0 --group g
+--topic x --group a --consumer-property group.id=b
+--topic x --from-beginning --consumer-property auto.offset.reset=latest
+--topic x --max-messages
+=B --topic x
+"""
+"""Command lines of kafka-console-consumer, after PRODUCING; -p is the partition of the topic."""
+
+
+def test_lines_are_produced_and_consumed_the_same_way(
+    cluster: Cluster, kafka: Kafka, files: Path
+) -> None:
+    lines = [("kafka-console-producer", *each) for each in PRODUCING]
+    for each in CONSUMING.strip().splitlines():
+        line = each.replace("-p ", "--topic NAME --partition ")
+        # Records that are missing are a failure, not a wait.
+        limit = " --timeout-ms 9000" if "--max-messages " in line else ""
+        lines.append(("kafka-console-consumer", line + limit, ""))
+    lines += [("kafka-consumer-groups", "--describe --group NAME", "")]
+    for name in (KAFKAS, OURS):
+        Observer(cluster).create(f"lines-{name}", [[1]])
+    differences = []
+    for tool, line, stdin in lines:
+        seen = []
+        for run, name in ((kafka, KAFKAS), (kclient, OURS)):
+            words = words_of(line, cluster, files, f"lines-{name}")
+            done = run(tool, words, stdin)
+            out = _squeezed(done.out) if tool == "kafka-consumer-groups" else done.out
+            # Kafka warns of a name of a class; the records are counted behind that.
+            refusal = (
+                "" if out else _named(done.refusal(), name).partition("WARNING: kafka.tools")[0]
+            )
+            if "NoOp" in line:
+                refusal = done.err.splitlines()[-1]
+            seen.append((done.code, _named(out, name), refusal))
+        if seen[0] != seen[1]:
+            differences.append(f"{tool} {line}\n  {seen[0]!r}\n  {seen[1]!r}")
+    assert not differences, "\n".join(differences)
+
+
+def test_files_of_a_log_are_dumped_the_same_way(cluster: Cluster, kafka: Kafka) -> None:
+    (folder,) = cluster[1].home.rglob(f"{TOPIC}-0")
+    log = folder / "00000000000000000000.log"
+    lines = (
+        f"--files {log},{log.with_suffix('.index')},{log.with_suffix('.timeindex')} --print-data-log",
+        f"--files {log} --deep-iteration --max-bytes 90",
+        f"--files {log} --print-data-log --skip-record-metadata",
+        f"--files {log} --value-decoder-class kafka.serializer.StringDecoder",
+        f"--files {log.with_suffix('.index')} --index-sanity-check",
+        f"--files {folder / 'partition.metadata'}",
+        f"--files {folder / '00000000000000000099.log'}",
+        "--deep-iteration",
+    )
+    for line in lines:
+        both = [run("kafka-dump-log", shlex.split(line)) for run in (kafka, kclient)]
+        assert both[0].lines() == both[1].lines(), line
+
+
+def test_the_lines_of_loads_have_the_same_form(cluster: Cluster, kafka: Kafka) -> None:
+    """The figures differ; between them are the same words."""
+    servers = ("--bootstrap-server", cluster.bootstrap)
+    loads = (
+        ("kafka-producer-perf-test", ("--topic", "one", "--num-records", "30", "--record-size", "10", "--throughput",
+                                      "-1", "--producer-props", f"bootstrap.servers={cluster.bootstrap}")),
+        ("kafka-consumer-perf-test", (*servers, "--topic", "one", "--messages", "30")),
+        ("kafka-consumer-perf-test", (*servers, "--topic", "one", "--messages", "30", "--threads", "1",
+                                      "--show-detailed-stats", "--reporting-interval", "1")),
+        ("kafka-consumer-perf-test", (*servers, "--topic", "one")),
+        ("kafka-verifiable-consumer", (*servers, "--topic", "one", "--max-messages", "30", "--group-id", "NAME")),
+    )  # fmt: skip
+    for tool, words in loads:
+        forms = []
+        for run, name in ((kafka, KAFKAS), (kclient, OURS)):
+            done = run(tool, [name if word == "NAME" else word for word in words])
+            text = re.sub(r"\d+(\.\d+)?|Infinity|NaN", "N", done.out)
+            forms.append((done.code, list(dict.fromkeys(text.splitlines()))))
+        assert forms[0] == forms[1]
+
+
 def test_the_id_of_the_cluster(cluster: Cluster, kafka: Kafka) -> None:
     for words in (["cluster-id"], ["unregister", "--id", "9"]):
         both = [run("kafka-cluster", [*words, "-b", cluster.bootstrap]) for run in (kafka, kclient)]

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 TOOLS = {
     "kafka-topics": "topics",
+    "kafka-console-producer": "console_producer",
+    "kafka-console-consumer": "console_consumer",
     "kafka-consumer-groups": "consumer_groups",
     "kafka-get-offsets": "get_offsets",
     "kafka-delete-records": "delete_records",
@@ -21,6 +23,11 @@ TOOLS = {
     "kafka-reassign-partitions": "reassign_partitions",
     "kafka-cluster": "cluster",
     "kafka-transactions": "transactions",
+    "kafka-producer-perf-test": "producer_perf_test",
+    "kafka-consumer-perf-test": "consumer_perf_test",
+    "kafka-verifiable-producer": "verifiable_producer",
+    "kafka-verifiable-consumer": "verifiable_consumer",
+    "kafka-dump-log": "dump_log",
     "kafka-broker-api-versions": "broker_api_versions",
 }
 """The module of each tool."""

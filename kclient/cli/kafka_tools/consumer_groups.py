@@ -195,7 +195,8 @@ async def _names(admin: Any, given: Given) -> list[str]:
 
 async def _listed(admin: Any, states: Iterable[str] = ()) -> list[Any]:
     found = await admin.list_groups(states=states)
-    return [group for group in found if group.protocol_type in _CONSUMER_PROTOCOLS]
+    groups = {g.group_id: g for g in found if g.protocol_type in _CONSUMER_PROTOCOLS}
+    return [groups[name] for name in java_order.strings(groups)]
 
 
 # --- list, delete

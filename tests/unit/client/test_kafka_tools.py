@@ -116,7 +116,8 @@ def test_without_options_a_tool_prints_its_usage(name: str) -> None:
     assert done.exit_code in (0, 1)
     assert "Traceback" not in done.output
     assert (
-        name in ("kafka-cluster", "kafka-producer-perf-test") or "--bootstrap-server" in done.output
+        name in ("kafka-cluster", "kafka-dump-log", "kafka-producer-perf-test")
+        or "--bootstrap-server" in done.output
     )
 
 
