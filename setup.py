@@ -14,17 +14,18 @@ from setuptools import setup
 
 COMPILED = (
     "kclient/producer/accumulator.py",
+    "kclient/producer/append.py",
     "kclient/producer/batch.py",
     "kclient/producer/partitioner.py",
+    "kclient/producer/record_serializer.py",
+    "kclient/producer/topics.py",
     "kclient/wire/record_cursor.py",
     "kclient/wire/record_reader.py",
     "kclient/wire/record_writer.py",
 )
 
-
-GROUP = (
-    "kclient.compiled"  # in the package: an editable installation finds nothing beside the packages
-)
+# Their library is in the package: an editable installation finds nothing beside the packages.
+GROUP = "kclient.compiled"
 
 
 def compiled_modules():

@@ -7,8 +7,11 @@ from typing import Final
 
 MODULES: Final = (
     "kclient.producer.accumulator",
+    "kclient.producer.append",
     "kclient.producer.batch",
     "kclient.producer.partitioner",
+    "kclient.producer.record_serializer",
+    "kclient.producer.topics",
     "kclient.wire.record_cursor",
     "kclient.wire.record_reader",
     "kclient.wire.record_writer",

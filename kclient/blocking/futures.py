@@ -13,6 +13,7 @@ from typing import Any
 
 from kclient.blocking.thread import check_may_wait
 from kclient.errors import KafkaError
+from kclient.producer.append import Delivery
 from kclient.producer.batch import ProducerBatch
 from kclient.types import RecordMetadata
 
@@ -20,19 +21,11 @@ Register = Callable[[ProducerBatch, int, int, Any], None]
 """Registers a sink for (batch, record index, timestamp) in the reactor's thread; the batch does not linger."""
 
 
-class DeliveryFuture(Future[RecordMetadata]):
+class DeliveryFuture(Delivery, Future[RecordMetadata]):
     """The delivery of one record: `result` returns a RecordMetadata or raises the error.
 
     Callbacks run in the reactor's thread and must not block. A record cannot be revoked: `cancel` returns False.
     """
-
-    def __init__(
-        self, batch: ProducerBatch, index: int, timestamp: int, register: Register
-    ) -> None:
-        self._batch = batch
-        self._index = index
-        self._timestamp = timestamp
-        self._register = register
 
     def __getattr__(self, name: str) -> Any:
         """Become a real Future at the first use of an attribute that only a real one has."""

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Generic, Self
 
 from kclient.blocking.futures import DeliveryFuture
@@ -16,6 +17,7 @@ from kclient.blocking.thread import (
     reactor_thread,
 )
 from kclient.errors import KafkaError
+from kclient.producer.append import LockedAppender
 from kclient.producer.batch import ProducerBatch, Row
 from kclient.producer.partitioner import Partitioner
 from kclient.producer.producer import Producer as Core
@@ -72,6 +74,15 @@ class Producer(Generic[K, V]):
         )
         self._core.on_room = self._room
         self._max_block = self._core.config.max_block_ms / 1000
+        self._appender = LockedAppender(
+            self._core.appender,
+            self._core.serializer,
+            self._lock,
+            wait=self._put_after_waiting,
+            wake=partial(self._thread.reactor.callFromThread, self._core.sender.wake),
+            future=DeliveryFuture,
+            register=self._register,
+        )
         close_at_exit(self)
 
     def __enter__(self) -> Self:
@@ -101,23 +112,14 @@ class Producer(Generic[K, V]):
         Blocks only for memory or metadata; raises `BufferExhausted` after max.block.ms. Waiting for a Future sends its
         batch at once, without linger.ms.
         """
-        core = self._core
-        row = core.row(topic, value, key, headers, timestamp_ms)
         try:
-            with self._lock:
-                batch = core.put(topic, partition, row)
-                if batch is not None:
-                    index = batch.record_count - 1
-            if batch is None:
-                batch, index = self._put_after_waiting(topic, partition, row)
+            future: Future[RecordMetadata] = self._appender.send(
+                topic, value, key, headers, partition, timestamp_ms, True
+            )
         except KafkaError as problem:
-            self._thread.soon(core.record_failed, problem)
+            self._thread.soon(self._core.record_failed, problem)
             raise
-        if not index or batch.closed:
-            self._thread.reactor.callFromThread(core.sender.wake)
-            if batch.closed:
-                time.sleep(0)  # yield the interpreter to the reactor's thread: a batch is ready
-        return DeliveryFuture(batch, index, row[1], self._register)
+        return future
 
     def send_and_wait(
         self,
@@ -145,15 +147,20 @@ class Producer(Generic[K, V]):
         headers: HeadersGiven = None,
     ) -> None:
         """Send a record; on_delivery(error, metadata) is called on the reactor's thread."""
-        future = self.send(
-            topic,
-            value,
-            key,
-            headers=headers,
-            partition=None if partition < 0 else partition,
-            timestamp_ms=timestamp or None,
-        )
-        if on_delivery is not None:
+        try:
+            future: Future[RecordMetadata] | None = self._appender.send(
+                topic,
+                value,
+                key,
+                headers,
+                None if partition < 0 else partition,
+                timestamp or None,
+                on_delivery is not None,
+            )
+        except KafkaError as problem:
+            self._thread.soon(self._core.record_failed, problem)
+            raise
+        if on_delivery is not None and future is not None:
             notify = on_delivery
 
             def ended(done: Future[RecordMetadata]) -> None:

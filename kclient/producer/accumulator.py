@@ -28,10 +28,12 @@ from kclient.wire.batches import HEADER_SIZE, Buffer
 class PartitionQueue:
     """The waiting batches of one partition in order, and the number in flight."""
 
-    __slots__ = ("in_flight", "next_number", "waiting")
+    __slots__ = ("in_flight", "last", "next_number", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[ProducerBatch] = deque()
+        self.last: ProducerBatch | None = None
+        """The batch that records are appended to; a batch that leaves `waiting` is closed."""
         self.in_flight: list[ProducerBatch] = []
         self.next_number = 0
 
@@ -67,6 +69,9 @@ class Accumulator:
         self.flushing = False
         """Send everything now: a caller waits for all of it, or for memory."""
         self.queues: dict[TopicPartition, PartitionQueue] = {}
+        self._recent_tp: TopicPartition | None = None
+        self._recent_queue: PartitionQueue | None = None
+        """The queue of the last append: most appends need no look-up."""
 
     # --- filling
 
@@ -80,23 +85,26 @@ class Accumulator:
         The caller has checked has_room(). It must wake the sender for the first record of a batch and for a batch that
         this record closes.
         """
-        queue = self.queues.get(tp)
-        if queue is None:
-            queue = self.queues[tp] = PartitionQueue()
-        waiting = queue.waiting
-        batch = waiting[-1] if waiting else None
+        recent = self._recent_queue
+        if recent is None or tp is not self._recent_tp:
+            recent = self.queues.get(tp)
+            if recent is None:
+                recent = self.queues[tp] = PartitionQueue()
+            self._recent_tp, self._recent_queue = tp, recent
+        batch = recent.last
         if batch is None or batch.closed or batch.size + size > self.batch_size:
             if batch is not None:
                 batch.closed = True
-            batch = ProducerBatch(tp, queue.number(), self._clock())
-            waiting.append(batch)
+            batch = ProducerBatch(tp, recent.number(), self._clock())
+            batch.add(row, size)
+            recent.last = batch
+            recent.waiting.append(batch)
             self.used += HEADER_SIZE
-        batch.rows.append(row)
-        batch.record_count += 1
+        else:
+            batch.add(row, size)
         self.used += size
         self.records += 1
-        filled = batch.size = batch.size + size
-        if filled >= self.batch_size:
+        if batch.size >= self.batch_size:
             batch.closed = True
         return batch
 
@@ -183,6 +191,7 @@ class Accumulator:
         for queue in list(self.queues.values()):
             while queue.waiting and queue.waiting[0].created_at + self.delivery_timeout <= now:
                 batch = queue.waiting.popleft()
+                batch.closed = True
                 late.append(batch)
                 self._released(queue, batch)
         return late
@@ -193,6 +202,7 @@ class Accumulator:
         for queue in list(self.queues.values()):
             while queue.waiting:
                 batch = queue.waiting.popleft()
+                batch.closed = True
                 dropped.append(batch)
                 self._released(queue, batch)
         return dropped
@@ -201,6 +211,7 @@ class Accumulator:
         """Remove all batches, those in flight too; their responses will have no effect."""
         everything = list(self.unfinished())
         self.queues.clear()
+        self._recent_tp = self._recent_queue = None
         self.used = self.records = 0
         return everything
 
@@ -237,3 +248,5 @@ class Accumulator:
         self.records -= batch.record_count
         if not queue.waiting and not queue.in_flight:
             self.queues.pop(batch.tp, None)
+            if self._recent_queue is queue:
+                self._recent_tp = self._recent_queue = None

@@ -1,29 +1,29 @@
 """A batch of a producer: records of one partition that are sent, retried and acknowledged together.
 
-There is no callback per record. A caller that needs a record's result keeps the batch and the record's index, and reads
-the result when the batch is done, or registers a sink. A batch that is too large for the broker is split in two; `leaf`
-maps the old index to the new one.
+Records are encoded when they are added: what a batch holds are keys, values and shared bytes, which the garbage
+collector does not visit. There is no callback per record. A caller that needs a record's result keeps the batch and the
+record's index, and reads the result when the batch is done, or registers a sink. A batch that is too large for the
+broker is split in two; `leaf` maps the old index to the new one.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol
 
 from kclient.types import Headers, RecordMetadata, TopicPartition
 from kclient.wire import batches
 from kclient.wire.batches import Buffer
 from kclient.wire.compression import compress
 from kclient.wire.errors import KafkaError
-from kclient.wire.records import EncodedRecords, Record, encode_records
+from kclient.wire.records import EncodedRecords, Record, RecordEncoder, decode_batch
 
 Row = tuple[int, int, bytes | None, bytes | None, Headers]
-"""The fields of a `Record` (its offset is not used) as a plain tuple, which the garbage collector
-stops to look at: a producer holds hundreds of thousands of them."""
+"""The fields of a `Record` (its offset is not used) as a plain tuple."""
 
-LAST_SEQUENCE = 0x7FFFFFFF
+LAST_SEQUENCE: Final = 0x7FFFFFFF
 """After it comes 0."""
 
-RECORD_OVERHEAD = 12
+RECORD_OVERHEAD: Final = 12
 """Bytes of a record beside key, value and headers: an upper bound of its varints."""
 
 
@@ -55,6 +55,7 @@ class ProducerBatch:
     __slots__ = (
         "_compressed",
         "_encoded",
+        "_encoder",
         "attempts",
         "base_offset",
         "base_sequence",
@@ -70,7 +71,6 @@ class ProducerBatch:
         "raw",
         "record_count",
         "retry_at",
-        "rows",
         "size",
         "tp",
         "urgent",
@@ -95,7 +95,7 @@ class ProducerBatch:
         self.log_append_time = -1
         self.parts: tuple[ProducerBatch, ProducerBatch] | None = None
         self.waiters: list[tuple[int, int, Sink]] = []
-        self.rows: list[Row] = []
+        self._encoder = RecordEncoder()
         self._encoded: EncodedRecords | None = None
         self._compressed: Buffer | None = None
 
@@ -115,20 +115,22 @@ class ProducerBatch:
         return self.base_offset is not None or self.error is not None
 
     def add(self, row: Row, size: int) -> None:
-        """Append a record of about *size* bytes."""
-        self.rows.append(row)
+        """Encode and append a record of about *size* bytes; an error changes nothing."""
+        _, timestamp, key, value, headers = row
+        self._encoder.append(timestamp, key, value, headers)
         self.size += size
         self.record_count += 1
 
     def encode(
         self, codec: int, level: int | None = None, *, is_transactional: bool = False
     ) -> Buffer:
-        """Return the batch's bytes; encode and compress only once for all attempts."""
+        """Return the batch's bytes; compress only once for all attempts."""
         self.closed = True
         if self.raw is not None:
             return self.raw
         if self._encoded is None or self._compressed is None:
-            self._encoded = encode_records(cast(list[Record], self.rows))
+            self._encoded = self._encoder.encoded()
+            self._encoder = RecordEncoder()
             self._compressed = compress(codec, self._encoded.payload, level)
         encoded = self._encoded
         return batches.build(
@@ -197,9 +199,9 @@ class ProducerBatch:
         middle = self.record_count // 2
         first = ProducerBatch(self.tp, number, self.created_at)
         second = ProducerBatch(self.tp, number + 1, self.created_at)
-        for i, row in enumerate(self.rows):
+        for i, record in enumerate(self._records()):
             half = first if i < middle else second
-            half.add(row, record_size(row[2], row[3], row[4]))
+            half.add(record, record_size(record.key, record.value, record.headers))
         for half in (first, second):
             half.closed = True
             half.attempts = self.attempts
@@ -211,12 +213,24 @@ class ProducerBatch:
         self.parts = (first, second)
         for index, timestamp, sink in waiters:
             self.notify(index, timestamp, sink)
-        self.rows = []
+        self._encoded = self._compressed = None
         return first, second
+
+    def _records(self) -> list[Record]:
+        """Return the records, decoded."""
+        encoded = self._encoder.encoded() if self._encoded is None else self._encoded
+        raw = batches.build(
+            encoded.payload,
+            record_count=encoded.record_count,
+            last_offset_delta=encoded.last_offset_delta,
+            base_timestamp=encoded.base_timestamp,
+            max_timestamp=encoded.max_timestamp,
+        )
+        return decode_batch(raw, batches.parse(raw), max_size=len(raw))
 
     def _finish(self) -> None:
         self.closed = True
-        self.rows = []
+        self._encoder = RecordEncoder()
         self._encoded = self._compressed = self.raw = None
         waiters, self.waiters = self.waiters, []
         for index, timestamp, sink in waiters:

@@ -29,12 +29,12 @@ from kclient.net.cluster import Cluster
 from kclient.net.group_offsets import offsets_to_commit
 from kclient.net.waiting import as_deferred, backoff, deferring, within
 from kclient.producer.accumulator import Accumulator
-from kclient.producer.batch import RECORD_OVERHEAD, ProducerBatch, Row, record_size
-from kclient.producer.partitioner import Partitioner, StickyPartitioner, partition_for_key
+from kclient.producer.append import RecordAppender
+from kclient.producer.batch import Row
+from kclient.producer.partitioner import Partitioner, StickyPartitioner
 from kclient.producer.record_serializer import HeadersGiven, RecordSerializer, Serialized
 from kclient.producer.sender import Sender, closed_error
 from kclient.producer.sequencer import Sequencer
-from kclient.producer.topics import TopicPartitions, topic_partitions
 from kclient.producer.transaction import Transaction
 from kclient.producer.transaction_manager import State, TransactionManager
 from kclient.producer.transaction_sender import TransactionSender
@@ -50,7 +50,7 @@ from kclient.types import (
 )
 from kclient.wire import batches
 from kclient.wire.batches import Buffer
-from kclient.wire.errors import KafkaError, MessageTooLarge, UnknownTopicOrPartition
+from kclient.wire.errors import KafkaError
 
 
 class Producer(Generic[K, V]):
@@ -92,11 +92,7 @@ class Producer(Generic[K, V]):
         self.cluster.allow_auto_topic_creation = True
         self._reactor = reactor
         self._guard = nullcontext() if guard is None else guard
-        self.row = RecordSerializer(key_serializer, value_serializer)
-        self._partitioner = partitioner
-        self._largest = self.config.max_request_size
-        self._sticky = StickyPartitioner(self.config.batch_size, random.choice)
-        self._topics: dict[str, TopicPartitions] = {}
+        self.serializer = RecordSerializer(key_serializer, value_serializer)
         idempotent = self.config.enable_idempotence and self.config.acks == "all"
         self.accumulator = Accumulator(
             batch_size=min(self.config.batch_size, self.config.max_request_size),
@@ -123,12 +119,24 @@ class Producer(Generic[K, V]):
             self._transactions,
         )
         self.sender.on_progress = self._progress
+        self.appender = RecordAppender(
+            self.cluster,
+            self.accumulator,
+            largest=self.config.max_request_size,
+            partitioner=partitioner,
+            ignores_keys=self.config.partitioner_ignore_keys,
+            sticky=StickyPartitioner(self.config.batch_size, random.choice),
+            check_send=None
+            if self._transactions is None
+            else self._transactions.manager.check_send,
+        )
+        self.put = self.appender.put
+        """Append a record, in any thread: see `RecordAppender.put`."""
         self._parked: deque[WaitingRecord] = deque()
         self._rooms: list[Deferred[None]] = []
         self._closing: CloseResult | None = None
         self.on_room: Callable[[], None] | None = None
         """Called when memory was freed or the metadata changed, for callers that wait outside."""
-        self.closed = False
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -179,7 +187,7 @@ class Producer(Generic[K, V]):
     ) -> None:
         """Send a record as `send` does; pass its result to sink.callback, or its error to sink.errback."""
         try:
-            row = self.row(topic, value, key, headers, timestamp_ms)
+            row = self.serializer.row(topic, value, key, headers, timestamp_ms)
             if self._parked:
                 self._check_transaction()
                 batch = None
@@ -372,7 +380,7 @@ class Producer(Generic[K, V]):
             end = self._reactor.seconds() + timeout
             aborted = await self._end_transaction(timeout)
             await self.flush(max(0.0, end - self._reactor.seconds()))
-        self.closed = True
+        self.appender.closed = True
         if self._transactions is not None:
             self._transactions.close()
         reason = closed_error()
@@ -384,6 +392,11 @@ class Producer(Generic[K, V]):
         self._progress()
         await self.cluster.close()
         return self._closing
+
+    @property
+    def closed(self) -> bool:
+        """Whether the producer takes no more records."""
+        return self.appender.closed
 
     @property
     def undelivered(self) -> int:
@@ -405,41 +418,6 @@ class Producer(Generic[K, V]):
         }
 
     # --- callable from any thread
-
-    def put(
-        self, topic: str, partition: int | None, row: Row, *, has_waited: bool = False
-    ) -> ProducerBatch | None:
-        """Append a record to its batch; return None if its topic is unknown or buffer.memory is full.
-
-        Call it under the guard. Wake the sender if the batch is new (record_count 1) or now closed. A record that
-        *has_waited* here is part of the transaction in which it was sent, also if that is being committed by now.
-        """
-        if self._transactions is not None and not has_waited:
-            self._transactions.manager.check_send()
-        known = self._topics.get(topic)
-        if known is None or known.version != self.cluster.metadata.version or self.closed:
-            known = self._learn(topic)
-            if known is None:
-                return None
-        _, _, key, value, headers = row
-        if headers:
-            size = record_size(key, value, headers)
-        else:
-            size = RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
-        accumulator = self.accumulator
-        if size > self._largest:
-            self._too_large(topic, size)
-        if accumulator.used + size > accumulator.buffer_memory and accumulator.used:
-            accumulator.flushing = True
-            return None
-        if partition is None:
-            partition = self._choose(topic, known, key, size)
-        tp = known.tps.get(partition)
-        if tp is None:
-            raise UnknownTopicOrPartition(
-                f"{topic} has partitions 0 to {known.count - 1}, not {partition!r}"
-            )
-        return accumulator.append(tp, row, size)
 
     def exhausted(self, seconds: float) -> KafkaError:
         """Return the error of waiting *seconds* for memory, with the last problem of sending."""
@@ -525,34 +503,6 @@ class Producer(Generic[K, V]):
     def _check_open(self) -> None:
         if self.closed:
             raise ClientClosed("the producer is closed")
-
-    def _too_large(self, topic: str, size: int) -> None:
-        raise MessageTooLarge(
-            f"{topic}: a record of about {size} bytes is larger than max.request.size "
-            f"({self._largest})",
-            hint="raise max.request.size and the topic's max.message.bytes",
-        )
-
-    def _learn(self, topic: str) -> TopicPartitions | None:
-        """Return the topic's partitions in the newest metadata, None if it is unknown."""
-        self._check_open()
-        if not isinstance(topic, str):
-            raise TypeError(f"{topic!r} is no name of a topic: it must be a str")
-        known = topic_partitions(topic, self.cluster.metadata)
-        if known is not None:
-            self._topics[topic] = known
-        return known
-
-    def _choose(self, topic: str, known: TopicPartitions, key: bytes | None, size: int) -> int:
-        if self._partitioner is not None:
-            chosen = self._partitioner(topic, key, list(known.tps))
-            if chosen is not None:
-                return chosen
-        if key is not None and not self.config.partitioner_ignore_keys:
-            return partition_for_key(key, known.count)
-        if known.count == 1:
-            return 0
-        return self._sticky.partition(topic, known.available, size)
 
     def _wait_for_room(self, topic: str, partition: int | None, row: Row, done: Any) -> None:
         """Queue a record that waits for metadata or memory, behind other waiting ones."""

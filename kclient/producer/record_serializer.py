@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from time import time
-from typing import Any
+from time import time_ns
+from typing import Any, Final
 
 from kclient.errors import SerializationError
 from kclient.producer.batch import Row
@@ -15,7 +15,8 @@ Serialized = bytes | str | None
 Serializer = Callable[[Any], Serialized]
 HeadersGiven = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None] | None
 
-_NO_HEADERS: Headers = ()
+_NO_HEADERS: Final[Headers] = ()
+_now: Final = time_ns
 
 
 class RecordSerializer:
@@ -28,8 +29,8 @@ class RecordSerializer:
         self._key = key_serializer
         self._value = value_serializer
 
-    def __call__(
-        self, topic: str, value: Any, key: Any, headers: HeadersGiven, timestamp_ms: int | None
+    def row(
+        self, topic: Any, value: Any, key: Any, headers: HeadersGiven, timestamp_ms: Any
     ) -> Row:
         """Return a serialized record; raise `SerializationError` for what a batch cannot have.
 
@@ -37,14 +38,14 @@ class RecordSerializer:
         """
         if self._key is not None:
             key = _serialized(self._key, key, topic, "key")
-        elif key is not None and type(key) is not bytes:
+        elif key is not None and not isinstance(key, bytes):
             key = _as_bytes(key, topic, "key")
         if self._value is not None:
             value = _serialized(self._value, value, topic, "value")
-        elif value is not None and type(value) is not bytes:
+        elif value is not None and not isinstance(value, bytes):
             value = _as_bytes(value, topic, "value")
         own = _checked_headers(headers, topic) if headers else _NO_HEADERS
-        timestamp = int(time() * 1000) if timestamp_ms is None else _checked(timestamp_ms, topic)
+        timestamp = _now() // 1_000_000 if timestamp_ms is None else _checked(timestamp_ms, topic)
         return 0, timestamp, key, value, own
 
 
@@ -81,8 +82,8 @@ def _checked(timestamp_ms: object, topic: str) -> int:
 
 
 def _checked_headers(headers: HeadersGiven, topic: str) -> Headers:
-    pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
-    checked = []
+    pairs: Iterable[Any] = headers.items() if isinstance(headers, Mapping) else headers or ()
+    checked: list[tuple[str, bytes | None]] = []
     for pair in pairs:
         try:
             name, content = pair

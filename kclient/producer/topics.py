@@ -1,4 +1,4 @@
-"""A topic's partitions for the partitioner, computed once per metadata snapshot."""
+"""A topic's partitions for the partitioner, computed once for each metadata."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from kclient.types import TopicPartition
 class TopicPartitions:
     """The partitions of one topic; *available* are those with a leader, all if none has one."""
 
-    __slots__ = ("available", "count", "tps", "version")
+    __slots__ = ("available", "count", "tps")
 
-    def __init__(self, version: int, tps: dict[int, TopicPartition], available: list[int]):
-        self.version = version
+    def __init__(self, tps: dict[int, TopicPartition], available: list[int]) -> None:
         self.available = available
         self.count = len(tps)
         self.tps = tps
@@ -25,4 +24,4 @@ def topic_partitions(topic: str, metadata: ClusterMetadata) -> TopicPartitions |
         return None
     tps = {p: TopicPartition(topic, p) for p in partitions}
     available = [p for p, tp in tps.items() if metadata.leader(tp) is not None]
-    return TopicPartitions(metadata.version, tps, available or partitions)
+    return TopicPartitions(tps, available or partitions)

@@ -96,7 +96,95 @@ def encode_record(
     return varint(len(body)) + body
 
 
-def encode_records(  # noqa: C901, PLR0915  # one loop: see the module
+class RecordEncoder:
+    """Encodes records one after the other; *base_offset* is that of their batch."""
+
+    __slots__ = (
+        "_base_timestamp",
+        "_lengths",
+        "_max_timestamp",
+        "_parts",
+        "last_offset_delta",
+        "record_count",
+    )
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._lengths = _VARINTS
+        """The next record's length, behind the end of the record before: few parts are joined fastest."""
+        self._base_timestamp = batches.NO_TIMESTAMP
+        self._max_timestamp = batches.NO_TIMESTAMP
+        self.record_count = 0
+        self.last_offset_delta = -1
+
+    def append(
+        self,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers = (),
+        offset_delta: int = -1,
+    ) -> None:
+        """Append a record; without *offset_delta*, with the next one. An error changes nothing."""
+        delta = self.last_offset_delta + 1 if offset_delta < 0 else offset_delta
+        since = timestamp - self._base_timestamp if self.record_count else 0
+        parts = self._parts
+        lengths = self._lengths
+        is_simple = not headers and value is not None and 0 <= since < _TABLE
+        if is_simple and value is not None:
+            try:
+                start = _AFTER_ATTRIBUTES[since]
+                number = _VARINTS[delta]
+                size = len(start) + len(number) + len(value) + 1
+                if key is None:
+                    value_length = _AFTER_NULL_KEY[len(value)]
+                    length = lengths[size + len(value_length)]
+                else:
+                    key_length = _VARINTS[len(key)]
+                    value_length = _VARINTS[len(value)]
+                    length = lengths[size + len(key_length) + len(key) + len(value_length)]
+            except IndexError:
+                is_simple = False  # a number outside the table
+            else:
+                parts.append(length)
+                parts.append(start)
+                parts.append(number)
+                if key is not None:
+                    parts.append(key_length)
+                    parts.append(key)
+                parts.append(value_length)
+                parts.append(value)
+                self._lengths = _AFTER_NO_HEADERS
+        if not is_simple:
+            encoded = encode_record(delta, since, key, value, headers)
+            if lengths is not _VARINTS:
+                parts.append(_NOTHING)
+                self._lengths = _VARINTS
+            parts.append(encoded)
+        if not self.record_count:
+            self._base_timestamp = self._max_timestamp = timestamp
+        elif timestamp > self._max_timestamp:
+            self._max_timestamp = timestamp
+        self.record_count += 1
+        self.last_offset_delta = delta
+
+    def encoded(self) -> EncodedRecords:
+        """Return the records; more may be appended."""
+        if not self.record_count:
+            raise InvalidRecord("a record batch needs at least one record")
+        parts = self._parts
+        if self._lengths is not _VARINTS:
+            parts = [*parts, _NOTHING]
+        return EncodedRecords(
+            b"".join(parts),
+            self.record_count,
+            self.last_offset_delta,
+            self._base_timestamp,
+            self._max_timestamp,
+        )
+
+
+def encode_records(
     records: Iterable[Record], *, base_offset: int = 0, keep_offsets: bool = False
 ) -> EncodedRecords:
     """Encode *records* in order with offset deltas 0, 1, 2, ...
@@ -104,60 +192,15 @@ def encode_records(  # noqa: C901, PLR0915  # one loop: see the module
     With *keep_offsets* (compaction) the deltas are those of the records' own offsets, which must increase from
     *base_offset* on.
     """
-    out: list[bytes] = []
-    small, after_attributes, after_null_key = _VARINTS, _AFTER_ATTRIBUTES, _AFTER_NULL_KEY
-    lengths = small
-    """The length of the next record, behind the end of the one before: few and long parts are joined fastest."""
-    base_timestamp = max_timestamp = batches.NO_TIMESTAMP
+    encoder = RecordEncoder()
     delta = -1
-    count = 0
     for offset, timestamp, key, value, headers in records:
-        if not count:
-            base_timestamp = max_timestamp = timestamp
-        count += 1
         if keep_offsets:
             if offset - base_offset <= delta:
                 raise InvalidRecord(f"offset {offset} does not follow {base_offset + delta}")
             delta = offset - base_offset
-        else:
-            delta += 1
-        since = timestamp - base_timestamp
-        if timestamp > max_timestamp:
-            max_timestamp = timestamp
-        if not headers and value is not None and 0 <= since < _TABLE:
-            try:
-                start = after_attributes[since]
-                number = small[delta]
-                size = len(start) + len(number) + len(value) + 1
-                if key is None:
-                    value_length = after_null_key[len(value)]
-                    length = lengths[size + len(value_length)]
-                else:
-                    key_length = small[len(key)]
-                    value_length = small[len(value)]
-                    length = lengths[size + len(key_length) + len(key) + len(value_length)]
-            except IndexError:
-                pass  # a number outside the table
-            else:
-                out.append(length)
-                out.append(start)
-                out.append(number)
-                if key is not None:
-                    out.append(key_length)
-                    out.append(key)
-                out.append(value_length)
-                out.append(value)
-                lengths = _AFTER_NO_HEADERS
-                continue
-        if lengths is not small:
-            out.append(_NOTHING)
-            lengths = small
-        out.append(encode_record(delta, since, key, value, headers))
-    if not count:
-        raise InvalidRecord("a record batch needs at least one record")
-    if lengths is not small:
-        out.append(_NOTHING)
-    return EncodedRecords(b"".join(out), count, delta, base_timestamp, max_timestamp)
+        encoder.append(timestamp, key, value, headers, delta)
+    return encoder.encoded()
 
 
 def encode_batch(

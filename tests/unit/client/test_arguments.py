@@ -235,13 +235,13 @@ def test_a_topic_that_is_no_str_is_refused_and_not_asked_for(
 def test_a_timestamp_that_no_record_can_have_is_refused_alone(timestamp: Any) -> None:
     """The batch failed, and with it the records of other sends."""
     with pytest.raises(SerializationError, match="is no time"):
-        RecordSerializer(None, None)("t", b"v", None, None, timestamp)
+        RecordSerializer(None, None).row("t", b"v", None, None, timestamp)
 
 
 @pytest.mark.parametrize("headers", [[("a",)], [("a", b"b", b"c")], [5]])
 def test_headers_are_pairs(headers: Any) -> None:
     with pytest.raises(SerializationError, match="is no pair of a name and bytes"):
-        RecordSerializer(None, None)("t", b"v", None, headers, None)
+        RecordSerializer(None, None).row("t", b"v", None, headers, None)
 
 
 @APIS
