@@ -146,7 +146,7 @@ def select_partitions(
             raise ResetError(
                 f"topic {topic!r} has no partition {listed}; its partitions are 0 to {max(partitions)}"
                 if partitions
-                else f"topic {topic!r} does not exist"
+                else f"topic {topic!r} does not exist (check the name: kclient topic list)"
             )
         selected.update(
             TopicPartition(topic, n) for n in (partitions if numbers is None else numbers)

@@ -11,10 +11,10 @@ from kclient.cli import colour
 from kclient.cli.cluster_config import config
 from kclient.cli.commands import with_settings
 from kclient.cli.context import (
-    FAILED,
     UNHEALTHY,
     Settings,
     admin_client,
+    code_for,
     good_answers,
     print_error,
     run,
@@ -249,7 +249,7 @@ def log_dirs(
                 "error",
             )
         show(rows, columns, settings.format)
-        return 0 if len(good) == len(found) else FAILED
+        return code_for(len(good), len(found))
 
     run(main)
 

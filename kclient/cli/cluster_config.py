@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, admin_client, good_answers, print_answers, run
+from kclient.cli.context import Settings, admin_client, code_for, good_answers, print_answers, run
 from kclient.cli.help import Group
 from kclient.cli.output import show
 
@@ -77,7 +77,7 @@ def describe(
         show(rows, ("broker", "name", "value", "source"), settings.format)
         if not rows:
             settings.note("There are no dynamic settings; --all shows the other values.")
-        return 0 if len(good) == len(found) else FAILED
+        return code_for(len(good), len(found))
 
     run(main)
 

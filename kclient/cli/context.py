@@ -1,7 +1,7 @@
 """The common part of all commands: bootstrap servers, client settings, output format, time limit, exit codes.
 
-Exit codes: 0 success, 1 failure, 2 usage, 3 the cluster is unreachable, 4 it is not healthy or not as wanted, 124
-timeout, 130 Ctrl-C.
+Exit codes: 0 success, 1 failure, 2 usage, 3 the cluster is unreachable, 4 it is not healthy or not as wanted, 5 a part
+of the command failed, 124 timeout, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -25,7 +25,15 @@ from kclient.errors import BootstrapError, ConfigError, ConnectError, KafkaTimeo
 from kclient.net.answers import has_name
 from kclient.wire.errors import KafkaError
 
-FAILED, USAGE, UNREACHABLE, UNHEALTHY, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 124, 130
+FAILED, USAGE, UNREACHABLE, UNHEALTHY, PARTLY_FAILED, TIMED_OUT, INTERRUPTED = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    124,
+    130,
+)
 DEFAULT_TIMEOUT_S = 10.0
 _NAME_THE_BROKERS = """\
   -b HOST:PORT or KCLIENT_BOOTSTRAP_SERVERS names the brokers, --context a cluster of `kclient context list`;
@@ -223,7 +231,14 @@ def print_answers(
     elif not settings.quiet:
         for name, answer in good.items():
             click.echo(line(name, answer))
-    return 0 if len(good) + len(met) == len(answers) else FAILED
+    return code_for(len(good) + len(met), len(answers))
+
+
+def code_for(good: int, total: int) -> int:
+    """Return the exit code of a command about *total* names, *good* of which succeeded."""
+    if good >= total:
+        return 0
+    return PARTLY_FAILED if good else FAILED
 
 
 def list_settings() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, admin_client, run
+from kclient.cli.context import Settings, admin_client, code_for, run
 from kclient.cli.help import Command
 from kclient.cli.names import TOPIC
 from kclient.cli.output import show
@@ -82,7 +82,7 @@ def elect_leaders(settings: Settings, election_type: str, texts: tuple[str, ...]
             _print_result(settings, election_type, rows)
         else:
             show(rows, ("topic", "partition", "result", "error"), settings.format)
-        return FAILED if any(row["result"] == "failed" for row in rows) else 0
+        return code_for(sum(row["result"] != "failed" for row in rows), len(rows))
 
     run(main)
 

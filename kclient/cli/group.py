@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, admin_client, print_answers, print_error, run
+from kclient.cli.context import Settings, admin_client, code_for, print_answers, print_error, run
 from kclient.cli.group_lag import lag_row, offset_rows
 from kclient.cli.group_offsets import delete_offsets, export, import_, reset_offsets, seek
 from kclient.cli.group_watch import watch
@@ -87,27 +87,42 @@ def describe(settings: Settings, names: tuple[str, ...], members: bool, state: b
     async def main(reactor: Any) -> int:
         async with admin_client(settings, reactor) as admin:
             found = await admin.describe_groups(names)
-            failed = 0
-            for name in names:
+            tables = []
+            for name in dict.fromkeys(names):
                 described = found[name]
                 if described.state == "Dead":
-                    print_error(f"consumer group {name!r} does not exist")
-                    failed = FAILED
+                    print_error(
+                        f"consumer group {name!r} does not exist (check the name: kclient group list)"
+                    )
                     continue
                 if not described.members:
                     settings.note(f"Consumer group {name!r} has no active members.")
                 if state:
-                    _show_state(settings, described)
+                    tables.append(_state(described))
                 elif members:
-                    _show_members(settings, described)
+                    tables.append(_members(described))
                 else:
-                    await _show_offsets(settings, admin, described)
-        return failed
+                    tables.append(await offset_rows(admin, described))
+        columns = _STATE_COLUMNS if state else _MEMBER_COLUMNS if members else _OFFSET_COLUMNS
+        if settings.format == "text":
+            for rows in tables:
+                show(rows, columns, "text")
+        else:
+            show([row for rows in tables for row in rows], columns, settings.format)
+        return code_for(len(tables), len(found))
 
     run(main)
 
 
-def _show_state(settings: Settings, described: Any) -> None:
+_STATE_COLUMNS = ("group", "coordinator", "assignment_strategy", "state", "members")
+_MEMBER_COLUMNS = ("group", "consumer_id", "host", "client_id", "partitions", "assignment")
+_OFFSET_COLUMNS = (
+    *("group", "topic", "partition", "current_offset", "log_end_offset", "lag"),
+    *("consumer_id", "host", "client_id"),
+)
+
+
+def _state(described: Any) -> list[dict[str, Any]]:
     row = {
         "group": described.group_id,
         "coordinator": described.coordinator,
@@ -115,11 +130,11 @@ def _show_state(settings: Settings, described: Any) -> None:
         "state": described.state,
         "members": len(described.members),
     }
-    show([row], tuple(row), settings.format)
+    return [row]
 
 
-def _show_members(settings: Settings, described: Any) -> None:
-    rows = [
+def _members(described: Any) -> list[dict[str, Any]]:
+    return [
         {
             "group": described.group_id,
             "consumer_id": m.member_id,
@@ -130,19 +145,6 @@ def _show_members(settings: Settings, described: Any) -> None:
         }
         for m in described.members
     ]
-    show(
-        rows,
-        ("group", "consumer_id", "host", "client_id", "partitions", "assignment"),
-        settings.format,
-    )
-
-
-async def _show_offsets(settings: Settings, admin: Any, described: Any) -> None:
-    columns = (
-        *("group", "topic", "partition", "current_offset", "log_end_offset", "lag"),
-        *("consumer_id", "host", "client_id"),
-    )
-    show(await offset_rows(admin, described), columns, settings.format)
 
 
 @group.command(

@@ -26,7 +26,15 @@ from kclient.admin.offset_resets import (
     select_partitions,
 )
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, admin_client, good_answers, print_error, run
+from kclient.cli.context import (
+    FAILED,
+    Settings,
+    admin_client,
+    code_for,
+    good_answers,
+    print_error,
+    run,
+)
 from kclient.cli.help import Command
 from kclient.cli.names import GROUP, TOPIC
 from kclient.cli.offset_spec import Anchor, parse_offsets
@@ -299,6 +307,8 @@ def _run_reset(settings: Settings, request: _Request) -> None:
             changes = await reset.plan()
             errors = await reset.commit(changes) if request.execute else {}
         _show_changes(settings, changes, errors, is_executed=request.execute)
+        if request.execute and not reset.refused:
+            return code_for(len(changes) - len(errors), len(changes))
         return FAILED if reset.refused or errors else 0
 
     run(main)
@@ -507,7 +517,7 @@ def delete_offsets(settings: Settings, name: str, texts: tuple[str, ...]) -> Non
         show(rows, ("group", "topic", "partition", "offset", "status"), settings.format)
         # One line for each topic and reason, not for each partition.
         good_answers(reasons, lambda where: where[0])
-        return FAILED if reasons else 0
+        return code_for(len(rows) - sum(row["error"] is not None for row in rows), len(rows))
 
     run(main)
 
@@ -540,21 +550,21 @@ def export(settings: Settings, names: tuple[str, ...], all_groups: bool, path: s
         )
 
     async def main(reactor: Any) -> int:
-        failed = 0
+        empty = 0
         async with admin_client(settings, reactor) as admin:
             offsets = {}
             for name in await _names(admin, groups):
                 offsets[name] = await _committed_offsets(admin, name)
                 if not offsets[name] and groups is not None:
                     print_error(f"group {name!r} has no committed offsets")
-                    failed = FAILED
+                    empty += 1
         text = write_offsets(offsets, with_group=groups is None or len(groups) > 1)
         if path is None or path == "-":
             click.echo(text, nl=False)
         else:
             Path(path).write_text(text, encoding="utf-8", newline="")
             settings.note(f"Wrote {sum(map(len, offsets.values()))} offsets to {path}.")
-        return failed
+        return code_for(len(offsets) - empty, len(offsets))
 
     run(main)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, print_error, run
+from kclient.cli.context import FAILED, Settings, code_for, print_error, run
 from kclient.cli.delivery import Deliveries, Given
 from kclient.cli.formats import from_envelope, place_formatter, unescaped
 from kclient.cli.help import Command
@@ -248,7 +248,7 @@ def _report(deliveries: Deliveries, topic: str, seconds: float, settings: Settin
             f"the input was read no further; --delivery-timeout SECONDS (now {seconds:g}) waits longer"
         )
     settings.note(f"{deliveries.delivered} of {deliveries.sent} records delivered to {topic}")
-    return FAILED if deliveries.problems else 0
+    return code_for(deliveries.delivered, deliveries.delivered + deliveries.problems.total())
 
 
 def _from_json(line: bytes, number: int, headers: list[tuple[str, bytes | None]]) -> Given:

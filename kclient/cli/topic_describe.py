@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, admin_client, good_answers, print_error, run
+from kclient.cli.context import Settings, admin_client, code_for, good_answers, print_error, run
 from kclient.cli.help import Command
 from kclient.cli.names import TOPIC
 from kclient.cli.output import show
@@ -116,7 +116,7 @@ def describe(settings: Settings, names: tuple[str, ...], internal: bool, **optio
             moving = await _moving(admin)
             live = admin.cluster.metadata.brokers.keys()
         _show(settings, described, filters, _wanted(filters, live, moving), moving)
-        return 0 if len(good) == len(found) else FAILED
+        return code_for(len(good), len(found))
 
     run(main)
 

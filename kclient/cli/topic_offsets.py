@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, admin_client, good_answers, run
+from kclient.cli.context import Settings, admin_client, code_for, good_answers, run
 from kclient.cli.help import Command
 from kclient.cli.names import TOPIC
 from kclient.cli.offset_spec import Anchor, Bound, parse_offsets
@@ -87,7 +87,7 @@ def offsets(
                 for row in rows
             ]
         show(rows, ("topic", "partition", "offset", "timestamp"), settings.format)
-        return 0 if len(good) == len(found) else FAILED
+        return code_for(len(good), len(found))
 
     run(main)
 
@@ -113,7 +113,7 @@ async def _show_ends(
         for tp, end in sorted(ends.items())
     ]
     show(rows, ("topic", "partition", "earliest", "latest", "offsets"), settings.format)
-    return 0 if len(ends) == len(places) else FAILED
+    return code_for(len(ends), len(places))
 
 
 def parse_moment(text: str, *, now_ms: int) -> int | str:
@@ -215,7 +215,7 @@ def trim_prefix(settings: Settings, texts: tuple[str, ...], offset: str, dry_run
         show(rows, columns, settings.format)
         if dry_run:
             settings.note("Dry run: no record was deleted.")
-        return 0 if len(good) == len(answers) else FAILED
+        return code_for(len(good), len(answers))
 
     run(main)
 

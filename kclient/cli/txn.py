@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, admin_client, good_answers, print_answers, run
+from kclient.cli.context import Settings, admin_client, code_for, good_answers, print_answers, run
 from kclient.cli.help import Group
 from kclient.cli.names import TOPIC
 from kclient.cli.output import show
@@ -116,7 +116,7 @@ def describe(settings: Settings, names: tuple[str, ...]) -> None:
             *("timeout_ms", "open_for_ms", "partitions"),
         )
         show(rows, columns, settings.format)
-        return FAILED if len(rows) < len(answers) else 0
+        return code_for(len(rows), len(answers))
 
     run(main)
 

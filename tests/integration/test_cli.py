@@ -477,6 +477,8 @@ def test_a_group_from_creation_to_deletion(cli):
     quiet = cli.run("group", "seek", group, "--to", "+1", "-q")
     assert (quiet.stdout.splitlines()[1].split()[3], quiet.stderr) == (b"1", b"")
     assert cli.json("group", "lag", group)[0]["lag"] == 0, "nothing without --execute"
+    both = cli.json("group", "describe", group, "nosuch", "--state", code=5)
+    assert [row["group"] for row in both] == [group], "one list of rows, also for several groups"
     cli.run("group", "seek", group, "--to", "+1", "--execute")
     (row,) = cli.json("group", "lag", group)
     assert (row["state"], row["lag"], row["max_lag"]) == ("Empty", 4, 2)

@@ -6,14 +6,17 @@ import json
 
 import pytest
 
-from kclient.cli.context import FAILED, Settings, good_answers, print_answers
+from kclient.cli.context import FAILED, PARTLY_FAILED, Settings, good_answers, print_answers
 from kclient.wire.errors import TopicAlreadyExists, UnknownTopicOrPartition
 
 
 def test_each_answer_is_a_line_and_each_error_a_message(capsys: pytest.CaptureFixture[str]) -> None:
     error = UnknownTopicOrPartition("refused")
     answers = {"a": error, "b": 2}
-    assert print_answers(Settings(), answers, lambda name, answer: f"{name} is {answer}") == FAILED
+    assert (
+        print_answers(Settings(), answers, lambda name, answer: f"{name} is {answer}")
+        == PARTLY_FAILED
+    )
     assert capsys.readouterr() == ("b is 2\n", f"kclient: a: {error}\n")
 
 
@@ -33,7 +36,9 @@ def test_with_quiet_only_errors_are_printed(capsys: pytest.CaptureFixture[str]) 
     quiet.note("beside the data")
     error = UnknownTopicOrPartition("refused")
     answers = {"a": error, "b": 2, "c": TopicAlreadyExists("c")}
-    assert print_answers(quiet, answers, str, {TopicAlreadyExists: "{name} exists."}) == FAILED
+    assert (
+        print_answers(quiet, answers, str, {TopicAlreadyExists: "{name} exists."}) == PARTLY_FAILED
+    )
     assert capsys.readouterr() == ("", f"kclient: a: {error}\n")
 
 
@@ -41,7 +46,7 @@ def test_answers_are_rows_for_programs(capsys: pytest.CaptureFixture[str]) -> No
     error = UnknownTopicOrPartition("refused")
     answers = {"a": error, "b": None, "c": TopicAlreadyExists("c")}
     accepted = {TopicAlreadyExists: "{name} exists."}
-    assert print_answers(Settings(format="json"), answers, str, accepted) == FAILED
+    assert print_answers(Settings(format="json"), answers, str, accepted) == PARTLY_FAILED
     rows, messages = capsys.readouterr()
     assert json.loads(rows) == [
         {"name": "a", "error": str(error)},
