@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from spark_jobs.kept import Kept, Lineage
     from spark_jobs.later_looks import Moment
     from spark_jobs.reconcile import Reconciliation
-    from spark_jobs.report.contents import Report
+    from spark_jobs.report.contents import AvroFields, Report
     from spark_jobs.snapshot import ClusterSnapshot
     from spark_jobs.spark_settings import SparkSettings
 
@@ -204,7 +204,7 @@ def reconcile(**options: Any) -> None:
         options["topics"] = re.compile(options["topics"])
         accepted = _accepted_gaps(options["accepted_gaps"])
         options["previous"] = _previous(options["previous"])
-        options["avro"] = [parsed_schema("--avro", path) for path in options["avro"]]
+        options["avro"] = {str(path): parsed_schema("--avro", path) for path in options["avro"]}
         hash_key = read_hash_key(options["hash_key"])
         kept, window = _kept(options, hash_key)
         recheck = _share(options["recheck"])
@@ -560,7 +560,7 @@ class _Run:
         with suppress(BrokenPipeError):  # `| head`: the report is written, and its verdict stays.
             click.echo(text)
 
-    def _field_names(self, report: Report) -> dict[int, str]:
+    def _field_names(self, report: Report) -> dict[int, AvroFields]:
         """Return the Avro fields that differ; none without --avro, or if a cluster cannot be read any more."""
         if not self._flags["avro"]:
             return {}

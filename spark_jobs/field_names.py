@@ -6,7 +6,7 @@ A value is read with the schema that its source's record was written with, if th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kclient.errors import SerializationError
@@ -14,20 +14,26 @@ from spark_jobs.finding_places import places
 
 if TYPE_CHECKING:
     from spark_jobs.avro_diff import FindingDiff
-    from spark_jobs.avro_fields import Parsed, Schemas
+    from spark_jobs.avro_fields import Parsed
     from spark_jobs.hash_key import HashKey
-    from spark_jobs.report.contents import Report
+    from spark_jobs.report.contents import AvroFields, Report
 
 MOST = 20
 """Findings for which records are fetched, the first ones; `kaudit diff` takes any number."""
 
 
 def field_names(
-    report: Report, schemas: Sequence[Parsed], key: HashKey, timeout: float
-) -> dict[int, str]:
-    """Return in which fields the values of a finding differ, by its number; raise ClusterUnreadable."""
+    report: Report, schemas: Mapping[str, Parsed], key: HashKey, timeout: float
+) -> dict[int, AvroFields]:
+    """Return in which fields the values of a finding differ, by its number; raise ClusterUnreadable.
+
+    *schemas* has the file of each.
+    """
+    from spark_jobs.avro_diff import fields_that_differ
+    from spark_jobs.avro_fields import Schemas
     from spark_jobs.commands.diff import finding_diff
     from spark_jobs.record_lookup import look_up
+    from spark_jobs.report.contents import AvroFields
     from spark_jobs.report.page import FINDINGS_ON_PAGE
 
     found = {}
@@ -36,8 +42,10 @@ def field_names(
     ]:
         sides = places(finding, report.document)
         records = look_up(sides[0].place, timeout), look_up(sides[1].place, timeout)
-        chosen = _schemas(schemas, getattr(records[0], "value", None))
-        found[finding["seq"]] = _text(finding_diff(finding, sides, records, chosen, key))
+        file = _file(schemas, getattr(records[0], "value", None))
+        others = [each for name, each in schemas.items() if name != file]
+        diff = finding_diff(finding, sides, records, Schemas(schemas[file], others, {}), key)
+        found[finding["seq"]] = AvroFields(_text(diff), file if fields_that_differ(diff) else "")
     return found
 
 
@@ -45,16 +53,16 @@ def _of_value(finding: Mapping[str, Any]) -> bool:
     return finding["class"] == "corrupt" and "value" in str(finding["field"])
 
 
-def _schemas(given: Sequence[Parsed], value: bytes | None) -> Schemas:
+def _file(given: Mapping[str, Parsed], value: bytes | None) -> str:
+    """Return the file of the schema that *value* was written with, or else the first one."""
     from kclient.avro import frame_of
-    from spark_jobs.avro_fields import Schemas
 
     try:
         written = None if value is None else frame_of(value).fingerprint
     except SerializationError:
         written = None
-    reader = next((each for each in given if each.fingerprint == written), given[0])
-    return Schemas(reader, [each for each in given if each is not reader], {})
+    first = next(iter(given))
+    return next((name for name, each in given.items() if each.fingerprint == written), first)
 
 
 def _text(diff: FindingDiff) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_jobs.findings import DEFAULT_MAX_FINDINGS
 from spark_jobs.reconcile import Reconciliation
@@ -17,6 +17,14 @@ from spark_jobs.report.digests import DIGESTS, digest_rows, parquet_bytes
 from spark_jobs.report.document import Document, build_document, fair_share, finding_lines, sample
 from spark_jobs.report.hashes import content_hash, text_hash
 from spark_jobs.report.repair import repair_plan
+
+
+class AvroFields(NamedTuple):
+    """In which Avro fields the two values of a finding differ."""
+
+    text: str
+    schema: str
+    """The file of the schema that they were read with; "" if they could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +37,8 @@ class Report:
     repair: Document
     digests: bytes
     """digests.parquet."""
-    fields: Mapping[int, str] = field(default_factory=dict)
-    """For report.html only: in which Avro fields the records of a finding differ, by its number."""
+    fields: Mapping[int, AvroFields] = field(default_factory=dict)
+    """For report.html only: by the number of the finding."""
 
     def first_findings(self, most: int) -> list[dict[str, Any]]:
         """Return at most *most* of `lines`; each class of each partition takes turns."""

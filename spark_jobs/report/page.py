@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 from spark_jobs.finding_places import kclient_words, places
@@ -89,15 +90,17 @@ def _for_page(finding: dict[str, Any], report: Report, directory: str) -> dict[s
         "misrouted": f"in target partition {finding['dst_partition']}",
         "undecodable": f"{finding['records']} offsets up to {finding['last_offset']}, {finding['field']}",
     }.get(finding["class"], "")
+    fields = report.fields.get(finding["seq"])
+    schema = Path(fields.schema) if fields is not None and fields.schema else None
     commands = [
-        (side.title, shlex.join(kclient_words(side.place, None, crc_wrong=False)))
+        (side.title, shlex.join(kclient_words(side.place, schema, crc_wrong=False)))
         for side in places(finding, report.document)
     ]
     explain = ["kaudit", "explain", "--run", directory, "--finding", str(finding["seq"])]
     return {
         **finding,
         "detail": detail,
-        "fields": report.fields.get(finding["seq"], ""),
+        "fields": "" if fields is None else fields.text,
         "when": "" if finding["ts"] is None else second(finding["ts"]),
         "commands": [*commands, ("both, side by side", shlex.join(explain))],
     }

@@ -20,6 +20,7 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from kclient.avro import AvroSerializer
 from spark_jobs.arrow_batches import unread_part
 from spark_jobs.cluster import matching_topics, read_cluster, time_span
 from spark_jobs.comparison import Options
@@ -483,14 +484,19 @@ def test_the_command_run_twice_writes_the_same_bytes_outside_of_meta_and_a_chain
 ) -> None:
     pair = Pair(clusters, "twice", partitions=3)
     records = recent(300)
+    order = {"type": "record", "name": "Order", "fields": [{"name": "price", "type": "long"}]}
+    schema, encode = tmp_path / "order.avsc", AvroSerializer(order)
+    schema.write_text(json.dumps(order))
+    records[100] = records[100]._replace(value=encode({"price": 7}))
     pair.write(pair.east, records)
     damaged = [*records]
     for n in (10, 11, 100):
-        damaged[n] = damaged[n]._replace(value=b"changed")
+        damaged[n] = damaged[n]._replace(value=encode({"price": 8}) if n == 100 else b"changed")
     pair.write(pair.west, damaged)
     written = []
     for _ in range(2):
-        assert kaudit_pair(pair, tmp_path, "--window", "20") == ExitCode.DIVERGED
+        options = ("--window", "20", "--avro", str(schema))
+        assert kaudit_pair(pair, tmp_path, *options) == ExitCode.DIVERGED
         files = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
         document = json.loads(files["report.json"])
         assert violations("report", document) == []
@@ -499,6 +505,8 @@ def test_the_command_run_twice_writes_the_same_bytes_outside_of_meta_and_a_chain
         for name, known in document["files"].items():
             assert sha256(files[name]).hexdigest() == known
     assert written[0] == written[1]
+    assert files["report.html"].count(b"Avro field price</strong>") == 1
+    assert files["report.html"].count(b"fields are not known") == 2
     assert meta["previous"] == sha256(files["report.previous.json"]).hexdigest()
     assert f'scope="{pair.topic}",verdict="DIVERGED"}} 1\n'.encode() in files["metrics.prom"]
     assert files["report.md"].startswith(b"# DIVERGED: source to target")

@@ -266,7 +266,7 @@ def test_diff_names_the_fields_that_differ_and_the_findings_without_two_records(
 def test_the_page_names_the_fields_that_differ_and_no_value(audited: Audited) -> None:
     order = {"type": "record", "name": "Order", "fields": [{"name": "price", "type": "long"}]}
     note = {"type": "record", "name": "Note", "fields": [{"name": "text", "type": "string"}]}
-    given = [Parsed(each, "file") for each in (order, note)]
+    given = {name: Parsed(each, name) for name, each in (("order", order), ("note", note))}
     price, text = AvroSerializer(order), AvroSerializer(note)
     pairs = [
         (price({"price": 7}), price({"price": 8})),
@@ -282,8 +282,10 @@ def test_the_page_names_the_fields_that_differ_and_no_value(audited: Audited) ->
     report = load_report(audited.out)
     lines = (audited.out / "findings.jsonl").read_text().splitlines()
     names = field_names(Report(report, lines, {}, b""), given, PUBLIC, 10.0)
-    assert (names[1], names[2]) == ("Avro field price", "Avro field text")
-    assert names[3].startswith("fields are not known: target: 8 bytes without an Avro frame")
+    assert names[1] == ("Avro field price", "order")
+    assert names[2] == ("Avro field text", "note")
+    assert names[3].text.startswith("fields are not known: target: 8 bytes without an Avro frame")
+    assert names[3].schema == ""
     assert list(names) == [1, 2, 3]
 
 

@@ -11,7 +11,7 @@ from kclient.types import TopicPartition
 from spark_jobs.comparison import Options
 from spark_jobs.findings import FindingClass
 from spark_jobs.reconcile import TimeBuckets
-from spark_jobs.report.contents import Report
+from spark_jobs.report.contents import AvroFields, Report
 from spark_jobs.report.next_steps import next_steps
 from spark_jobs.report.page import render_page
 from spark_jobs.report.pictures import PALETTE
@@ -85,10 +85,15 @@ def test_the_page_answers_when_it_began() -> None:
 def test_the_avro_fields_that_differ_are_named() -> None:
     report = damaged()
     named = Report(
-        report.document, report.lines, report.repair, report.digests, {2: "Avro field <b>"}
+        report.document,
+        report.lines,
+        report.repair,
+        report.digests,
+        {2: AvroFields("Avro field <b>", "a b.avsc")},
     )
     page = render_page(named, directory="out")
     assert "differs in value: <strong>Avro field &lt;b&gt;</strong>" in page
+    assert "copy.t -p 0 -o 33:34 --avro 'a b.avsc'\n" in text_of(page)
 
 
 def steps_of(report: Report) -> list[str]:
