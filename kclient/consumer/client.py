@@ -221,7 +221,7 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
     async def unsubscribe(self) -> None:
         """Revoke all partitions (with a commit if auto-commit is on) and leave the group."""
         self.polling.put_back_left_over()
-        await self._subscription.end("unsubscribed", commit=True)
+        await self._subscription.end("unsubscribed", timeout=self._time(None), commit=True)
         self._finder.changed()
 
     def subscription(self) -> set[str]:
@@ -563,13 +563,8 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         self.polling.left_over.clear()
         reactor = self.cluster.reactor
         try:
-            await within(
-                reactor,
-                self._subscription.end(
-                    "the consumer was closed", commit=commit, processed=processed
-                ),
-                timeout,
-                lambda: KafkaTimeoutError(f"close took more than {timeout:g} s"),
+            await self._subscription.end(
+                "the consumer was closed", timeout=timeout, commit=commit, processed=processed
             )
         except KafkaError as problem:
             self.log.info("closing: {problem}", problem=problem)

@@ -136,22 +136,38 @@ class Commits:
             limit = self._config.default_api_timeout_ms / 1000
             self.commit(changed, timeout=limit, retries=0).addBoth(self._automatic_done)
 
-    async def commit_last(self, *, processed: bool = False) -> None:
+    async def commit_last(
+        self, *, processed: bool = False, timeout: float = _LAST_COMMIT_S
+    ) -> None:
         """Commit before partitions are revoked, if auto-commit is on; a failure is logged only."""
         changed = self._changed(self.positions(processed=processed))
         if not self.automatic or not changed or not self._may_commit():
             return
         try:
-            await self.commit(changed, timeout=_LAST_COMMIT_S)
+            await self.commit(changed, timeout=timeout)
         except KafkaError as problem:
             self.log.warn(
                 "the last commit before the revocation failed: {problem}", problem=problem
             )
 
-    async def settled(self) -> None:
-        """Wait for the end of the commits that have begun."""
-        await self._one_by_one.acquire()
+    async def finish(self, timeout: float, *, processed: bool) -> None:
+        """Wait for the commits that have begun, and commit for a last time; 0 seconds: wait only."""
+        limit = min(timeout or _LAST_COMMIT_S, _LAST_COMMIT_S)
+        give_up_at = self._cluster.reactor.seconds() + limit
+        try:
+            await within(
+                self._cluster.reactor,
+                self._one_by_one.acquire(),
+                limit,
+                lambda: KafkaTimeoutError(f"a commit got no response within {limit:g} s"),
+            )
+        except KafkaTimeoutError as problem:
+            self.log.warn("{problem}", problem=problem)
+            return
         self._one_by_one.release()
+        if timeout:
+            left = max(0.001, give_up_at - self._cluster.reactor.seconds())
+            await self.commit_last(processed=processed, timeout=left)
 
     async def committed(
         self, partitions: Iterable[TopicPartition], *, timeout: float

@@ -31,11 +31,11 @@ from kclient.consumer.assignors import strategies_named
 from kclient.consumer.commits import Commits
 from kclient.consumer.membership import GroupMember, MemberCallbacks
 from kclient.consumer.partitions import Partitions
-from kclient.errors import ConsumerLeftGroup, KafkaError
+from kclient.errors import ConsumerLeftGroup, KafkaError, KafkaTimeoutError
 from kclient.net.answers import error_of
 from kclient.net.cluster import Cluster
 from kclient.net.metadata import ClusterMetadata, TopicMetadata
-from kclient.net.waiting import SingleFlight
+from kclient.net.waiting import SingleFlight, within
 from kclient.types import TopicPartition
 from kclient.wire.errors import ErrorCode, for_code
 
@@ -74,6 +74,9 @@ class RebalanceListener:
         """*partitions* may already belong to another member: a commit would fail."""
         return self.on_partitions_revoked(partitions)
 
+
+_LEAVE_S = 5.0
+"""Seconds for a LeaveGroup at most: without it the coordinator removes the member after its session timeout."""
 
 RebalanceCallback = Callable[[Any, list[TopicPartition]], Any]
 """A function like those of confluent-kafka: called with the consumer and the partitions."""
@@ -234,31 +237,60 @@ class GroupSubscription:
         if problem is not None:
             raise problem
 
-    async def end(self, reason: str, *, commit: bool, processed: bool = False) -> None:
-        """Revoke all partitions and leave the group; *commit* (if auto-commit is on) first."""
+    async def end(
+        self, reason: str, *, timeout: float, commit: bool, processed: bool = False
+    ) -> None:
+        """Revoke all partitions and leave the group, within *timeout* seconds; *commit* (if auto-commit is on) first.
+
+        Commits take at most half of the time, and the listener gets its call; LeaveGroup has at least the last fifth.
+        """
         member, topics = self.member, self._topics
+        reactor = self._cluster.reactor
+        give_up_at = reactor.seconds() + timeout
         if member is not None:
             member.stop()
         self._callbacks.clear()
         try:
-            if self._calling.flight is not None and not self._calling.has_waiters:
-                await self._calling.join()  # The poll that called the listener was cancelled.
-            await self.commits.settled()
-            if commit:
-                await self.commits.commit_last(processed=processed)
-            held = sorted(self._partitions.assigned())
-            if member is not None and held:
-                lost = member.generation_id < 0
-                await self._call_listener(
-                    "on_partitions_lost" if lost else "on_partitions_revoked", held
-                )
+            await within(
+                reactor,
+                self._revoke_all(member, timeout / 2 if commit else 0.0, processed=processed),
+                timeout * 0.8,
+                lambda: KafkaTimeoutError(f"revoking the partitions took over {timeout * 0.8:g} s"),
+            )
         finally:
             self._partitions.assign([])
             if self._topics is topics:
                 self._topics, self._pattern, self._listener = set(), None, None
             if member is not None and self.member is member:
                 self.member = None
-                await member.leave(reason)
+                await self._leave(member, reason, min(_LEAVE_S, give_up_at - reactor.seconds()))
+
+    async def _revoke_all(
+        self, member: GroupMember | None, commit_for: float, *, processed: bool
+    ) -> None:
+        """Commit within *commit_for* seconds, then call the listener for all partitions."""
+        if self._calling.flight is not None and not self._calling.has_waiters:
+            await self._calling.join()  # The poll that called the listener was cancelled.
+        await self.commits.finish(commit_for, processed=processed)
+        held = sorted(self._partitions.assigned())
+        if member is not None and held:
+            lost = member.generation_id < 0
+            await self._call_listener(
+                "on_partitions_lost" if lost else "on_partitions_revoked", held
+            )
+
+    async def _leave(self, member: GroupMember, reason: str, seconds: float) -> None:
+        try:
+            await within(
+                self._cluster.reactor,
+                member.leave(reason),
+                seconds,
+                lambda: KafkaTimeoutError(f"no response within {seconds:g} s"),
+            )
+        except KafkaError as problem:
+            self.log.info(
+                "leaving group {group}: {problem}", group=self._config.group_id, problem=problem
+            )
 
     def metadata_changed(self, metadata: ClusterMetadata) -> None:
         """Handle new metadata: added or deleted topics and partitions, and topics with errors."""

@@ -12,7 +12,8 @@ from kclient.consumer.client import Consumer, RebalanceListener
 from kclient.errors import ClientClosed, KafkaError
 from kclient.types import OffsetAndMetadata, TopicPartition
 from kclient.wire.errors import ErrorCode, RebalanceInProgress
-from tests.kit.paper_cluster import now
+from kclient.wire.versions import ApiKey
+from tests.kit.paper_cluster import HELD, now
 from tests.kit.paper_consumer import PaperConsumer
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -317,6 +318,24 @@ def test_closing_waits_for_the_listener_of_a_cancelled_poll() -> None:
     it.paper.turn()
     assert closing.called
     assert events == ["begins", "ends"], "once, although the consumer was closed meanwhile"
+
+
+@pytest.mark.parametrize("timeout", [2.0, 0.0])
+def test_closing_takes_no_longer_than_its_timeout_though_the_coordinator_is_silent(
+    timeout: float,
+) -> None:
+    it = member()
+    it.consumer.subscribe(["t"])
+    join(it)
+    assert it.poll() or it.poll()
+    for api in (ApiKey.OFFSET_COMMIT, ApiKey.LEAVE_GROUP):
+        it.paper.answers[api] = lambda _: HELD
+    began = it.now
+    closing = it.consumer.close(timeout)
+    while not closing.called:
+        it.paper.pass_time(0.1)
+        assert it.now - began <= timeout + 0.2
+    assert any(asked.api is ApiKey.LEAVE_GROUP for asked in it.paper.asked)
 
 
 # --- store_offsets
