@@ -9,7 +9,9 @@ first returns the unyielded ones to their partitions: positions are those of the
 
 from __future__ import annotations
 
+import os
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -23,6 +25,7 @@ from kclient.arguments import Config, Names, consumer_arguments, poll_timeout, w
 from kclient.blocking.thread import (
     LEAVE_AT_EXIT,
     CallerThread,
+    ReactorThread,
     check_process,
     close_at_exit,
     reactor_thread,
@@ -79,7 +82,7 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
             reactor=self._thread.reactor,
             key_deserializer=key_deserializer,
             value_deserializer=value_deserializer,
-            callback_runner=self._run_callback,
+            callback_runner=partial(_run_callback, weakref.ref(self)),
             **keywords,
         )
         self._left_over: deque[Record[ConsumedKey, ConsumedValue]] = deque()
@@ -89,6 +92,8 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         """Callbacks of commits that have ended, for the polling thread."""
         self._closed = False
         close_at_exit(self)
+        self._dropped = weakref.finalize(self, _close_dropped, self._thread, self._core)
+        self._dropped.atexit = False
         if topics:
             self.subscribe(topics)
 
@@ -360,6 +365,7 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
     def _close(self, timeout: float, *, autocommit: bool, failed: bool) -> None:
         if not self._closed:
             self._closed = True
+            self._dropped.detach()
             self._polling(lambda: self._core.close(timeout, autocommit=autocommit, failed=failed))
 
     def metrics(self) -> dict[str, float]:
@@ -433,8 +439,26 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         while self._committed:
             self._committed.popleft()()
 
-    async def _run_callback(self, callback: Callable[[], Any]) -> Any:
-        """Run a listener's method in the polling thread."""
-        if self._errands is None:
-            return callback()
-        return await self._errands.run_in_caller(callback)
+    @property
+    def polling_thread(self) -> CallerThread | None:
+        """The thread that waits in poll or close, for callbacks."""
+        return self._errands
+
+
+async def _run_callback(
+    consumer: weakref.ref[Consumer[Any, Any]], callback: Callable[[], Any]
+) -> Any:
+    """Run a listener's method in the polling thread of *consumer*, if one waits."""
+    face = consumer()
+    thread = None if face is None else face.polling_thread
+    if thread is None:
+        return callback()
+    return await thread.run_in_caller(callback)
+
+
+def _close_dropped(thread: ReactorThread, core: Core[Any, Any]) -> None:
+    """Close a consumer that the program has lost: as a member it would keep partitions until max.poll.interval.ms."""
+    if thread.pid == os.getpid():
+        if group := core.config.group_id:
+            core.log.warn("a consumer of group {group!r} was dropped without close()", group=group)
+        thread.soon(lambda: core.close(LEAVE_AT_EXIT, failed=True).addErrback(lambda _: None))

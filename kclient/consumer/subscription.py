@@ -19,6 +19,7 @@ Owner: the reactor's thread.
 from __future__ import annotations
 
 import re
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
@@ -109,10 +110,10 @@ def listener_of(
 
 
 class _Functions(RebalanceListener):
-    """A listener of functions."""
+    """A listener of functions. It does not keep the consumer alive: a blocking one is closed when it is dropped."""
 
     def __init__(self, consumer: object, functions: Mapping[str, RebalanceCallback]) -> None:
-        self._consumer = consumer
+        self._consumer = weakref.ref(consumer)
         self._functions = functions
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Any:
@@ -125,8 +126,10 @@ class _Functions(RebalanceListener):
         return self._call("on_partitions_lost", partitions)
 
     def _call(self, name: str, partitions: list[TopicPartition]) -> Any:
-        function = self._functions.get(name)
-        return None if function is None else function(self._consumer, partitions)
+        function, consumer = self._functions.get(name), self._consumer()
+        if function is None or consumer is None:
+            return None
+        return function(consumer, partitions)
 
 
 class GroupSubscription:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import threading
 import time
@@ -15,7 +16,9 @@ from kclient.blocking.thread import reactor_thread
 from kclient.errors import ClientClosed, KafkaError, KafkaTimeoutError
 from kclient.types import OffsetAndMetadata, TopicPartition
 from kclient.wire.errors import ErrorCode, RebalanceInProgress
+from kclient.wire.versions import ApiKey
 from tests.kit.paper_consumer import PaperConsumer
+from tests.kit.waiting import eventually
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -250,3 +253,15 @@ def test_closing_in_another_thread_ends_a_poll(on_paper: Any) -> None:
     it.consumer.close()
     polling.join(5)
     assert ended == [{}]
+
+
+def test_a_consumer_that_is_dropped_leaves_its_group() -> None:
+    """In a notebook, a cell that is executed again drops one: it kept its partitions for five minutes."""
+    it = OnPaper(group_id="g")
+    it.join(0, on_assign=lambda consumer, partitions: None, on_revoke=lambda *_: None)
+    assert it.values(3)
+    del it.consumer
+    gc.collect()
+    asked = it.paper.paper.asked
+    eventually("LeaveGroup", lambda: any(a.api is ApiKey.LEAVE_GROUP for a in asked), 5)
+    assert {("t", 0): 3} not in it.paper.commits(), "the last records may not be processed"
