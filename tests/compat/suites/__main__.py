@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks import apache
 from tests.compat.suites.expected import (
     FAILED,
     NOT_RUN,
@@ -32,26 +34,32 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.compat.suites",
         description="Run the integration suite of another client against kbroker.",
+        usage="%(prog)s [-h] [--checkout FOLDER] [--apache] SUITE [-- TESTS AND OPTIONS OF PYTEST]",
     )
     parser.add_argument("suite", choices=SUITES)
     parser.add_argument("--checkout", type=Path, help="a folder with the suite's repository")
     parser.add_argument(
         "--apache", action="store_true", help="start Apache Kafka 3.9.1 instead, to compare"
     )
-    parser.add_argument(
-        "words", nargs="*", help="tests, and options of pytest behind --, instead of all tests"
-    )
-    given = parser.parse_args()
+    ours, words = sys.argv[1:], list[str]()
+    if "--" in ours:
+        ours, words = ours[: ours.index("--")], ours[ours.index("--") + 1 :]
+    given = parser.parse_args(ours)
     suite = SUITES[given.suite]
     checkout = given.checkout or Path(tempfile.gettempdir(), f"suites-{given.suite}")
     if not all((checkout / name).is_dir() for name in suite.copied):
         print(f"skipped: {checkout} is no checkout of {given.suite}")
         return 0
+    if given.apache and not apache.is_complete(apache.folder()):
+        print(
+            f"skipped: no Apache Kafka {apache.VERSION} in {apache.folder()} (make venv fetches it)"
+        )
+        return 0
     os.environ["KBROKER_SUITES_BROKER"] = "apache" if given.apache else "kbroker"
     known = rows(TABLE.read_text(), given.suite)
     left_out = [test for test, row in known.items() if row.how == NOT_RUN]
     home = Path(tempfile.mkdtemp(prefix="suites-run-"))
-    report = run(suite, checkout, home, left_out, given.words)
+    report = run(suite, checkout, home, left_out, words)
     if not report.exists():
         print("pytest wrote no report")
         return 1
@@ -62,13 +70,18 @@ def main() -> int:
         elif outcome.kind == FAILED and test in known:
             print(f"{known[test].how}: {test}: {known[test].reason}")
     wrong = list(differences(found, known))
-    print(*wrong, sep="\n")
+    for line in wrong:
+        print(line)
     counts = (
         f"{sum(outcome.kind == kind for outcome in found.values())} {kind}"
         for kind in (PASSED, FAILED, SKIPPED)
     )
-    print(f"{', '.join(counts)}; {len(left_out)} rows of the table were not run; files: {home}")
-    return 1 if wrong or not found else 0
+    print(f"{', '.join(counts)}; {len(left_out)} rows of the table were not run")
+    if wrong or not found:
+        print(f"the files of the run: {home}")
+        return 1
+    shutil.rmtree(home)
+    return 0
 
 
 if __name__ == "__main__":
