@@ -62,7 +62,10 @@ def main():
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="default: dist")
     parser.add_argument("--only-pure-wheel", action="store_true", help="neither sdist nor compiler")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise SystemExit(f"dist: {options.out} cannot be made: {problem.strerror}") from None
     names = tracked()
     packaged = [name for name in names if name.split("/")[0] in PACKAGES]
     with tempfile.TemporaryDirectory(prefix="kbroker-dist-") as directory:

@@ -92,7 +92,14 @@ def _again(document: Document, directory: str) -> str:
     for side in ("source", "target"):
         words += [f"--{side}", document[side]["bootstrap"]]
     words += ["--topics", str(document["meta"]["arguments"]["topics"]), "--out", directory]
+    names = f"{document['source']['name']},{document['target']['name']}"
+    if names != "source,target":
+        words += ["--names", names]
     if document["target"]["prefix"]:
         words += ["--target-prefix", document["target"]["prefix"]]
+    if document["limits"]["complete"]:
+        words += ["--complete"]
+    if document["hash_key"]:
+        words += ["--hash-key", "KEY_FILE"]
     words += ["--renumbered"] if document["limits"]["renumbered"] else ["--since", directory]
     return shlex.join(words)

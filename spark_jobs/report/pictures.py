@@ -349,7 +349,9 @@ def _legend(entries: Sequence[tuple[str, str]]) -> str:
 
 
 def _svg(width: float, height: float, marks: Sequence[str], kind: str) -> str:
+    # A picture with links is a group: the parts of an image are hidden from a screen reader.
+    role = "group" if any("<a " in mark for mark in marks) else "img"
     return (
-        f'<svg class="{kind}" viewBox="0 0 {width:.0f} {height:.0f}" preserveAspectRatio="none" role="img" '
+        f'<svg class="{kind}" viewBox="0 0 {width:.0f} {height:.0f}" preserveAspectRatio="none" role="{role}" '
         'xmlns="http://www.w3.org/2000/svg">' + "".join(marks) + "</svg>"
     )

@@ -106,7 +106,7 @@ def test_the_next_steps_after_findings_are_to_look_to_repair_and_to_audit_again(
         "kaudit diff --run out --avro SCHEMA.avsc",
         "kmirror repair MIRROR.properties --plan out/repair.json",
         "kaudit reconcile --source east:9092 --target west:9092 --topics t --out out "
-        "--target-prefix copy. --since out",
+        "--names east,west --target-prefix copy. --since out",
     ]
 
 
