@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kclient.cli import colour
+from kclient.cli.cluster_api_versions import api_versions
 from kclient.cli.cluster_config import config
 from kclient.cli.commands import with_settings
 from kclient.cli.context import (
@@ -281,5 +282,6 @@ def _replica_rows(node: int, each: LogDir) -> list[dict[str, Any]]:
     ]
 
 
+cluster.add_command(api_versions)
 cluster.add_command(config)
 cluster.add_command(elect_leaders)

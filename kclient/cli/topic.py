@@ -13,6 +13,7 @@ from kclient.cli.help import Group
 from kclient.cli.names import TOPIC
 from kclient.cli.output import show
 from kclient.cli.topic_analyze import analyze
+from kclient.cli.topic_copy import copy
 from kclient.cli.topic_describe import describe
 from kclient.cli.topic_offsets import offsets, trim_prefix
 
@@ -233,5 +234,5 @@ def add_partitions(settings: Settings, name: str, total: int) -> None:
     run(main)
 
 
-for _command in (analyze, describe, offsets, trim_prefix):
+for _command in (analyze, copy, describe, offsets, trim_prefix):
     topic.add_command(_command)

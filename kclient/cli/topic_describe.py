@@ -112,7 +112,7 @@ def describe(settings: Settings, names: tuple[str, ...], internal: bool, **optio
                 for name, topic in good.items()
                 if not (filters.exclude_internal and topic.is_internal)
             }
-            described = await _with_configs(admin, shown)
+            described = await with_configs(admin, shown)
             moving = await _moving(admin)
             live = admin.cluster.metadata.brokers.keys()
         _show(settings, described, filters, _wanted(filters, live, moving), moving)
@@ -121,7 +121,7 @@ def describe(settings: Settings, names: tuple[str, ...], internal: bool, **optio
     run(main)
 
 
-async def _with_configs(admin: Any, topics: Mapping[str, TopicMetadata]) -> list[_Described]:
+async def with_configs(admin: Any, topics: Mapping[str, TopicMetadata]) -> list[_Described]:
     """Add the configs of each topic; a deleted one has none."""
     from kclient.admin.configs import ConfigResource, ResourceType
 

@@ -427,6 +427,51 @@ def test_what_is_produced_is_copied_and_places_are_printed(cli):
     assert cli.out("consume", name, "-e", "-f", "value") == "a\nb\nc\n"
 
 
+def test_a_topic_is_copied_with_all_that_records_have(cli):
+    name, copy, one = (f"{word}-{next(_names)}" for word in ("source", "copy", "one"))
+    cli.run("topic", "create", name, "-p", "3", "-c", "retention.ms=-1")
+    lines = [
+        {"key": f"k{n}", "value": None if n == 3 else f"v{n}", "timestamp": 1_600_000_000_000 + n,
+         "headers": [["a", "/w==", "base64"], ["a", None, "null"]]}
+        for n in range(9)
+    ]  # fmt: skip
+    given = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    cli.run("produce", name, "--input", "json", "-X", "transactional.id=copied", stdin=given)
+    cli.run(
+        "produce", name, "--input", "json", "-X", "transactional.id=copied", stdin=b"{}\nx", code=1
+    )
+
+    def content(topic: str, *fields: str) -> list[Any]:
+        records = map(json.loads, cli.out("consume", topic, "-e", "--read-committed").splitlines())
+        return sorted([record[field] for field in fields] for record in records)
+
+    assert b"9 of 9 records copied" in cli.run("topic", "cp", name, copy).stderr
+    fields = ("timestamp", "partition", "key", "value", "value_encoding", "headers")
+    assert content(copy, *fields) == content(name, *fields)
+    assert cli.json("topic", "describe", copy)[0]["configs"] == {"retention.ms": "-1"}
+    cli.run("topic", "create", one)
+    cli.run(
+        "topic",
+        "cp",
+        name,
+        one,
+        "-o",
+        "@1600000000005:@1600000000008",
+        "--dst-bootstrap-server",
+        cli.cluster.bootstrap,
+    )
+    assert {each for [each] in content(one, "key")} <= {"k5", "k6", "k7"}
+    cli.run("topic", "cp", name, name, code=2)
+
+
+def test_versions_of_apis_are_shown(cli):
+    rows = {row["api"]: row for row in cli.json("cluster", "api-versions")}
+    assert rows["FETCH"] == {
+        "key": 1, "api": "FETCH", "brokers": [1], "min_version": 4, "max_version": 17, "used": 17,
+    }  # fmt: skip
+    assert b"no live broker 7" in cli.run("cluster", "api-versions", "--broker", "7", code=1).stderr
+
+
 def test_partitions_are_chosen_by_number(cli):
     name = cli.topic(3, *"abcdef")
     assert sorted(cli.out("consume", name, "-e", "-p", "0,2", "-f", "%v")) == list("acdf")
