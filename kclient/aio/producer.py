@@ -112,7 +112,7 @@ class Producer(Generic[K, V]):
             )
             return cast("asyncio.Future[RecordMetadata]", sent)
         future: asyncio.Future[RecordMetadata] = self._loop.loop.create_future()
-        sink = _FutureSink(future)
+        sink = _FutureSink(future, in_transaction=bool(core.config.transactional_id))
         core.send_to(sink, topic, value, key, headers, partition, timestamp_ms)
         return future
 
@@ -268,10 +268,14 @@ class Producer(Generic[K, V]):
 
 
 class _FutureSink:
-    """Passes the result of a record to its Future."""
+    """Passes the result of a record to its Future.
 
-    def __init__(self, future: asyncio.Future[RecordMetadata]) -> None:
+    An error in a transaction is also that of commit_transaction: asyncio need not log a Future that was not awaited.
+    """
+
+    def __init__(self, future: asyncio.Future[RecordMetadata], *, in_transaction: bool) -> None:
         self._future = future
+        self._in_transaction = in_transaction
 
     def callback(self, result: RecordMetadata) -> None:
         """Set the RecordMetadata."""
@@ -282,3 +286,5 @@ class _FutureSink:
         """Set the error."""
         if not self._future.done():
             self._future.set_exception(problem)
+            if self._in_transaction:
+                self._future.exception()
