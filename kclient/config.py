@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, TypeVar
 
 from kclient.errors import Address, ConfigError
+from kclient.settings_elsewhere import ADVICE
 
 C = TypeVar("C", bound="CommonConfig")
 
@@ -346,6 +347,8 @@ def _unknown(written: str) -> str:
     name = _dotted(written)
     if name.startswith(("ssl.", "sasl.")):
         return f"{written}: TLS and SASL are not supported yet"
+    if name in ADVICE:
+        return f"{written}: no setting of kclient; {ADVICE[name]}"
     candidates = [_dotted(known) for known in every_setting()]
     near = difflib.get_close_matches(name, candidates, n=1)
     return f"{written}: unknown setting" + (f", did you mean {near[0]}?" if near else "")

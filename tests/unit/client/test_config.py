@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kclient.config import (
     AdminConfig,
     ConsumerConfig,
     ProducerConfig,
+    every_setting,
     parse_addresses,
     read_properties,
 )
 from kclient.errors import Address, ConfigError
+from kclient.settings_elsewhere import ADVICE
 
 
 def test_dotted_names_and_keywords_are_the_same_setting_and_keywords_win() -> None:
@@ -22,6 +26,17 @@ def test_dotted_names_and_keywords_are_the_same_setting_and_keywords_win() -> No
 def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(ConfigError, match=r"linger\.sm: unknown setting, did you mean linger\.ms"):
         ProducerConfig.load({"linger.sm": 1})
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_a_setting_of_another_client_is_refused_with_what_to_write_instead(name: str) -> None:
+    """message.timeout.ms suggested session.timeout.ms, the nearest name, which is another thing."""
+    for written in (name, name.replace(".", "_")):
+        with pytest.raises(ConfigError, match=re.escape(f"{written}: no setting of kclient; ")):
+            ConsumerConfig.load({written: "1"})
+    named = re.search(r"^write ([a-z.]+)", ADVICE[name])
+    if named and "its" not in ADVICE[name]:
+        assert named[1].replace(".", "_") in every_setting()
 
 
 def test_one_dictionary_may_serve_several_clients() -> None:
