@@ -73,6 +73,12 @@ def interruption(lineage: Lineage, ends: LogEnds) -> Gap | None:
     return Gap(ends.target_end, until, Cause.RECREATED, lineage.copied, lineage.source)
 
 
+_TRUNCATE = (
+    "kmirror truncate exports them and copies the topic again (under the same name; under another one, delete the "
+    "target's topic)"
+)
+
+
 def refused(gap: Gap, ends: LogEnds, *, skip: bool) -> Problem | None:
     """Return why the copy cannot continue behind *gap*; None if the policy *skip* allows it.
 
@@ -83,13 +89,13 @@ def refused(gap: Gap, ends: LogEnds, *, skip: bool) -> Problem | None:
     )
     if not skip:
         detail = (
-            f"{changed}. kmirror truncate exports them and copies the topic again; gap.policy=new-lineage copies it to "
-            "another topic; gap.policy=skip continues, if the new log starts there"
+            f"{changed}. {_TRUNCATE}; gap.policy=new-lineage copies it to another topic; gap.policy=skip continues, if "
+            "the new log starts there"
         )
     elif ends.source_start < gap.first:
         detail = (
-            f"{changed}, and the new log starts at {ends.source_start}. kmirror truncate exports them and copies the "
-            "topic again; gap.policy=new-lineage copies it to another topic"
+            f"{changed}, and the new log starts at {ends.source_start}. {_TRUNCATE}; gap.policy=new-lineage copies it "
+            "to another topic"
         )
     else:
         return None

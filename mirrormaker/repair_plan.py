@@ -119,9 +119,14 @@ def _left(row: Mapping[str, Any]) -> Left:
 
 def _same_name(row: Mapping[str, Any]) -> None:
     if row["topic"] != row["target_topic"]:
-        raise Refused(
-            f"{row['topic']} has the name {row['target_topic']} at the target: a repair needs one name"
-        )
+        raise Refused(_other_name(row["topic"], row["target_topic"]))
+
+
+def _other_name(name: str, copy: str) -> str:
+    return (
+        f"{name} has the name {copy} at the target: a repair needs one name. kmirror run copies the topic again after "
+        f"{copy} was deleted there"
+    )
 
 
 def stage_of(plan: RepairPlan, pair: TopicPair, manifest: Manifest | None) -> Stage:
@@ -138,7 +143,7 @@ def stage_of(plan: RepairPlan, pair: TopicPair, manifest: Manifest | None) -> St
     if name in plan.damaged:
         raise Refused(f"{name}: cannot be copied: {plan.damaged[name]}. --topics leaves it out")
     if name != pair.copy:
-        raise Refused(f"{name}: the target's name is {pair.copy}; a repair needs one name")
+        raise Refused(_other_name(name, pair.copy))
     if source.compacted or (target is not None and target.compacted):
         raise Refused(f"{name}: is compacted: equal records may be in other batches")
     if target is None:

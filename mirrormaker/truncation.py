@@ -31,7 +31,10 @@ def stage_of(pair: TopicPair, manifest: Manifest | None) -> Stage | None:
     """
     name, source, target = pair.name, pair.source, pair.target
     if name != pair.copy:
-        raise Refused(f"{name}: the target's name is {pair.copy}; a truncation needs one name")
+        raise Refused(
+            f"{name}: the target's name is {pair.copy}; a truncation needs one name. kmirror run copies the topic "
+            f"again after {pair.copy} was deleted there"
+        )
     if target is None:
         return None if manifest is None else Stage.DELETED
     copied, now = target.copied_topic_id, text_of(source.topic_id)

@@ -105,7 +105,7 @@ def test_the_export_of_this_plan_shows_how_far_the_repair_is() -> None:
     ("changes", "reason"),
     [
         ({"source_id": "N"}, "the plan is of clusters E and W"),
-        ({"copy": "east.t"}, "needs one name"),
+        ({"copy": "east.t"}, "needs one name. kmirror run copies the topic again after east.t"),
         ({"target": None}, "does not exist at the target"),
         ({"target": replace(MIRROR, overrides={})}, "is no mirror of the source's"),
         ({"target": replace(MIRROR, overrides={MARK: "E"})}, "is no mirror of the source's"),
