@@ -113,3 +113,19 @@ print(*sorted(set(sys.modules) - before))
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["kbroker", "kbroker.testing", "kbroker.testing.plugin"]
+
+
+def test_pytest_does_not_compile_our_modules_again() -> None:
+    """It rewrites the asserts of every package of a distribution with a plugin, unless the plugin prevents that."""
+    rewritten = [
+        name
+        for name, module in sys.modules.items()
+        if name.partition(".")[0] in ("kbroker", "kclient")
+        and type(module.__loader__).__name__ == "AssertionRewritingHook"
+    ]
+    of_the_plugin = {
+        "kbroker",
+        "kbroker.testing",
+        "kbroker.testing.plugin",
+    }  # they are imported before it acts
+    assert set(rewritten) <= of_the_plugin
