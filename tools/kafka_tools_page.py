@@ -27,6 +27,8 @@ Kafka's exit codes, without a JVM. Old runbooks and scripts work with an alias:
     alias kafka-topics='kclient kafka-topics'
     kafka-topics --bootstrap-server localhost:9092 --describe --topic orders
 
+`kclient kafka-topics.sh` is the same command.
+
 This page is written by `python -m tools.kafka_tools_page` from the code. `tests/compat/test_kafka_tools.py` runs the
 same command lines through Kafka's tools and these, on one cluster, and compares standard output and exit codes.
 

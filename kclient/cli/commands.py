@@ -177,10 +177,10 @@ class _Lazy(Group):
         return sorted(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name.startswith("kafka-"):
-            from kclient.cli.kafka_tools.command import TOOLS, ToolCommand
+        if cmd_name.startswith(("kafka-", "connect-")):
+            from kclient.cli.kafka_tools.command import command_of
 
-            return ToolCommand(cmd_name) if cmd_name in TOOLS else None
+            return command_of(cmd_name)
         if cmd_name not in _COMMANDS:
             return None
         place, _text = _COMMANDS[cmd_name]

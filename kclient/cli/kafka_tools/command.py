@@ -51,6 +51,20 @@ NOT_HERE = {
 """Tools of Kafka that are no command of kclient, with the reason or the replacement."""
 
 
+def command_of(name: str) -> click.Command | None:
+    """Return the command of a tool, also under its name in Kafka's bin (kafka-topics.sh).
+
+    Raise UsageError with the reason for a tool of Kafka that is not here.
+    """
+    known = name.removesuffix(".sh")
+    if known in TOOLS:
+        return ToolCommand(known)
+    for names, reason in NOT_HERE.items():
+        if known in names.split(", "):
+            raise click.UsageError(f"kclient has no {known}: {reason}")
+    return None
+
+
 def tool_of(name: str) -> Any:
     """Return the tool *name*; only its module is imported."""
     return import_module(f"kclient.cli.kafka_tools.{TOOLS[name]}").TOOL

@@ -15,6 +15,7 @@ from kclient.cli.kafka_tools.tool import (
     Failure,
     Tool,
     check_bootstrap,
+    know_topic,
     pairs_of,
     print_error,
     properties_of,
@@ -123,6 +124,7 @@ def _reader(given: Given) -> LineReader:
 async def _send(producer: Any, topic: str, read: LineReader, *, is_sync: bool) -> int:
     from kclient.cli.stdin import LineBatches
 
+    await know_topic(producer, topic)
     deliveries = Deliveries(producer, topic)
     has_prompt = sys.stdin.isatty() and sys.stdout.isatty()
     _prompt(has_prompt)
@@ -158,6 +160,7 @@ TOOL = Tool(
         "Bytes that are not UTF-8 are sent as they are; Java replaces them.",
         "--line-reader takes Kafka's LineMessageReader only: Java classes cannot be loaded. A property that it does "
         "not have is refused.",
+        "Without metadata of the topic for --max-block-ms it ends with exit code 1; Kafka's tool waits for each line.",
         "Records that were not acknowledged are named on stderr, by kind of error and count; the exit code is 0, as in "
         "Kafka.",
     ),

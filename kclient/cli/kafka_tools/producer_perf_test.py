@@ -11,7 +11,14 @@ from typing import Any
 from kclient.cli.kafka_tools.arguments import ArgparseTool, Arguments
 from kclient.cli.kafka_tools.client_settings import from_java
 from kclient.cli.kafka_tools.java_errors import message_of
-from kclient.cli.kafka_tools.tool import Failure, UsageError, print_error, properties_of, run_client
+from kclient.cli.kafka_tools.tool import (
+    Failure,
+    UsageError,
+    know_topic,
+    print_error,
+    properties_of,
+    run_client,
+)
 from kclient.cli.perf_figures import Latencies, due_after
 from kclient.errors import KafkaError
 
@@ -159,6 +166,7 @@ class _Load:
     async def run(self) -> None:
         """Send all records, wait for their acknowledgements, print the figures."""
         is_transactional = self._given.transaction_duration_ms > 0
+        await know_topic(self._producer, self._given.topic)
         if is_transactional:
             await self._producer.init_transactions()
         self._began = self._window_began = self._seconds()

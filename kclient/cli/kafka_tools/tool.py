@@ -256,6 +256,14 @@ def run_client(
     run(main)
 
 
+async def know_topic(producer: Any, topic: str) -> None:
+    """Fetch the metadata of *topic* before the first record, so that no record waits for them.
+
+    Brokers create it if auto.create.topics.enable is set. Raise KafkaError after max.block.ms.
+    """
+    await producer.cluster.partitions(topic, timeout=producer.config.max_block_ms / 1000)
+
+
 async def start(cluster: Any) -> None:
     """Connect to *cluster*; a note on stderr, if no broker answers, names the addresses and their causes."""
     from kclient.errors import BootstrapError, Cause

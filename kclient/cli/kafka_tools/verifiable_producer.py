@@ -9,7 +9,14 @@ from typing import Any
 from kclient.cli.kafka_tools.arguments import ArgparseTool, Arguments
 from kclient.cli.kafka_tools.client_settings import from_java
 from kclient.cli.kafka_tools.java_errors import class_of, message_of
-from kclient.cli.kafka_tools.tool import BOOTSTRAP, Failure, print_error, properties_of, run_client
+from kclient.cli.kafka_tools.tool import (
+    BOOTSTRAP,
+    Failure,
+    know_topic,
+    print_error,
+    properties_of,
+    run_client,
+)
 from kclient.cli.kafka_tools.verifiable import print_event, servers_of
 from kclient.cli.perf_figures import due_after
 from kclient.errors import KafkaError
@@ -77,6 +84,7 @@ class _Load:
     async def run(self) -> None:
         """Send until --max-messages or Ctrl-C; print the totals at the end."""
         print_event("startup_complete")
+        await know_topic(self._producer, self._given.topic)
         try:
             await self._send()
         finally:

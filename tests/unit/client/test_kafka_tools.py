@@ -121,6 +121,16 @@ def test_without_options_a_tool_prints_its_usage(name: str) -> None:
     )
 
 
+def test_a_tool_has_the_name_of_its_script_too_and_one_that_is_not_here_a_reason() -> None:
+    done = CliRunner().invoke(kclient, ["kafka-topics.sh", "--version"])
+    assert (done.exit_code, done.output.split()[0]) == (0, "3.9.1")
+    done = CliRunner().invoke(kclient, ["kafka-storage.sh", "format"])
+    assert done.exit_code == 2
+    assert "kclient has no kafka-storage: only clusters with KRaft" in done.output
+    done = CliRunner().invoke(kclient, ["kafka-nix"])
+    assert "No such command" in done.output
+
+
 def test_options_of_kclient_before_the_name_are_refused() -> None:
     done = CliRunner().invoke(kclient, ["-b", "x:1", "kafka-topics", "--list"])
     assert done.exit_code == 2
