@@ -1,16 +1,34 @@
-"""Lists of regular expressions in MirrorMaker 2's syntax: separated by commas, each matches a whole name."""
+"""Lists of regular expressions in MirrorMaker 2's syntax: separated by commas, each matches a whole name.
+
+Expressions are Python's. Java's that mean something else in Python are refused: set operations in brackets, and a
+quantifier that the comma splits. Flags at the start, such as ``(?i)``, hold for their expression alone, as in a list of
+one.
+"""
 
 from __future__ import annotations
 
 import re
+import warnings
+
+_FLAGS = re.compile(r"\(\?([a-zA-Z]+)\)")
 
 
 def compiled(text: str) -> re.Pattern[str]:
     """Compile a comma-separated list of regular expressions; ValueError names the invalid one."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    for part in parts:
-        try:
-            re.compile(part)
-        except re.error as problem:
-            raise ValueError(f"{part!r} is not a regular expression: {problem}") from None
-    return re.compile("|".join(f"(?:{part})" for part in parts) or r"(?!)")
+    parts = [_checked(part.strip()) for part in text.split(",") if part.strip()]
+    return re.compile("|".join(parts) or r"(?!)")
+
+
+def _checked(part: str) -> str:
+    """Return *part* as a group with its own flags."""
+    flags = _FLAGS.match(part)
+    group = f"(?{flags[1]}:{part[flags.end() :]})" if flags else f"(?:{part})"
+    try:
+        if part.count("{") != part.count("}"):
+            raise ValueError("a comma ends it, and it has one brace of a pair")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)
+            re.compile(group)
+    except (re.error, ValueError, FutureWarning) as problem:
+        raise ValueError(f"{part!r} is not a regular expression: {problem}") from None
+    return group
