@@ -266,6 +266,12 @@ def verify(settings: Settings, paths: tuple[Path, ...], shallow: bool) -> None:
             try:
                 found = verifier.check(path)
                 before += path.stat().st_size
+            except FileNotFoundError as problem:
+                # A broker that runs deletes segments; what the command line names must be there.
+                progress.clear()
+                failed = failed or path in paths
+                settings.note(f"{problem.filename or path}: not there any more, not checked")
+                continue
             except OSError as problem:
                 failed = True
                 progress.clear()

@@ -174,9 +174,15 @@ def offset_checkpoint(path: Path) -> list[CheckpointEntry]:
 
 
 def _lines(path: Path, words: int) -> list[list[str]]:
-    """Return the entries of a checkpoint as words, of which all but a topic are numbers."""
+    """Return the entries of a checkpoint as words, of which all but a topic are numbers.
+
+    Kafka makes an empty file before it has the first entry.
+    """
+    content = path.read_bytes()
+    if not content:
+        return []
     try:
-        version, count, *lines = path.read_bytes().decode("ascii").split("\n")
+        version, count, *lines = content.decode("ascii").split("\n")
         rows = [line.split() for line in lines if line.strip()]
         if int(version) != 0:
             raise CorruptMessage(f"version {version} of a checkpoint is unknown")

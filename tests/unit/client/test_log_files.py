@@ -163,6 +163,20 @@ def test_zeros_behind_the_last_batch_are_preallocated(copy: Path) -> None:
     assert "5000 bytes of zeros" in checked.note
 
 
+def test_an_empty_checkpoint_has_no_entries(copy: Path) -> None:
+    """Apache Kafka leaves cleaner-offset-checkpoint so where nothing is compacted."""
+    (copy / "cleaner-offset-checkpoint").touch()
+    assert problems(copy) == []
+
+
+def test_a_file_that_goes_meanwhile_is_no_problem(copy: Path) -> None:
+    (copy / "t-0" / f"{LOG}.log").unlink()
+    ended = run("verify", copy)
+    assert ended.exit_code == 0
+    assert f"{LOG}.log: not there any more" in ended.output
+    assert run("verify", copy / "t-0" / f"{LOG}.index").exit_code == 1
+
+
 def test_an_index_entry_may_name_the_last_of_several_batches(tmp_path: Path) -> None:
     """A follower appends what one fetch returned, and indexes its last offset."""
     log = open_log(tmp_path / "t-0", index_interval_bytes=100)
