@@ -19,6 +19,7 @@ from mirrormaker.link_state import LogEnds
 from mirrormaker.log_ends import read_log_ends
 from mirrormaker.mirror import Mirror
 from mirrormaker.sampling import Result, conclusion, exit_code, sampled_offsets
+from mirrormaker.topics import Selection
 from mirrormaker.whole_log import batches_at
 
 Echo = Callable[[str], None]
@@ -64,7 +65,12 @@ async def _verify_flow(
     plan = await mirror.topics.plan()
     present = mirror.target.metadata.topics
     pairs, missing = {}, 0
+    config = mirror.config
+    selection = Selection(config.source, config.target, config.settings)
     for name, copy in plan.mirrored.items():
+        if selection.is_heartbeats(name):  # compacted, and of kmirror itself
+            echo(f"  {name}: heartbeats, not compared")
+            continue
         partitions = present[copy].partitions if copy in present else {}
         for number in range(mirror.topics.compared[name].partitions):
             if number in partitions:

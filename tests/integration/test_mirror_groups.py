@@ -323,6 +323,8 @@ def test_heartbeats_of_both_directions_reach_the_other_cluster_and_do_not_loop(
     assert topics(east) == {"heartbeats", "west.heartbeats", "later"}
     assert copier.stop() == 0, copier.output
     assert "cannot be written" not in copier.output
+    code, output = copier.ask("verify")
+    assert (code, "heartbeats: heartbeats, not compared" in output) == (0, True), output
 
 
 def test_heartbeats_that_cannot_be_written_are_reported_once_and_keep_no_record_back(
