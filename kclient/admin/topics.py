@@ -53,7 +53,14 @@ def new_topics(topics: TopicsToCreate) -> list[NewTopic]:
             return [NewTopic(name, **options) for name, options in topics.items()]
         except TypeError as problem:
             raise ConfigError(f"create_topics: {problem}") from None
-    return [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
+    wanted = [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
+    for topic in wanted:
+        if not isinstance(topic, NewTopic):
+            raise TypeError(
+                f"create_topics: {topic!r} is no kclient.NewTopic; "
+                'create_topics({"orders": {"num_partitions": 6}}) will do, too'
+            )
+    return wanted
 
 
 async def at_controller(

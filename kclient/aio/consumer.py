@@ -16,7 +16,15 @@ from contextlib import nullcontext
 from typing import Any, Generic, Never, Self, TypeVar
 
 from kclient.aio.event_loop import ClientLoop
-from kclient.arguments import Config, Names, at_most, consumer_arguments, poll_timeout, waiting_time
+from kclient.arguments import (
+    Config,
+    Names,
+    at_most,
+    consumer_arguments,
+    partitions_in,
+    poll_timeout,
+    waiting_time,
+)
 from kclient.consumer.client import CommitCallback, RebalanceCallback, RebalanceListener
 from kclient.consumer.client import Consumer as Core
 from kclient.consumer.partitions import Batch
@@ -155,12 +163,13 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         record counts as processed.
         """
         core = self._checked()
-        only = core.assigned_of(partitions, "getone") if partitions else ()
+        only = partitions_in(partitions, "getone") if partitions else ()
         polling = core.polling
         while (record := polling.next_record(only)) is None:
             async with self._turn:
                 if polling.left_over and not only:
                     continue  # Another task has polled meanwhile.
+                polling.check(only)
                 await self._loop.wait(polling.until_ready(SLICE_S, only))
                 polling.take_to_iterate(only)
         return record

@@ -282,7 +282,7 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
 
         A cancelled call takes no record. The previous record counts as processed.
         """
-        return await self.polling.one(self.assigned_of(partitions, "getone"))
+        return await self.polling.one(partitions_in(partitions, "getone"))
 
     @deferring
     async def poll_batches(

@@ -117,9 +117,16 @@ class Polling:
         self._progress()
         return found
 
+    def check(self, only: Only) -> None:
+        """Raise an error if one of *only* is not assigned: a wait for its records would have no end."""
+        for tp in only:
+            if tp not in self._partitions and not self._closed:
+                raise IllegalStateError(f"partition {tp} is not assigned to this consumer")
+
     async def one(self, only: Only = ()) -> AnyRecord:
         """Return the next record, of *only* these partitions if there are any; wait for it."""
         while (record := self.next_record(only)) is None:
+            self.check(only)
             await self.until_ready(SLICE_S, only)
             self.take_to_iterate(only)
         return record

@@ -179,6 +179,14 @@ def test_every_timeout_of_a_public_method_is_named_for_seconds() -> None:
                 assert not in_ms or "timeout" in parameters
 
 
+def test_a_new_topic_of_another_library_is_refused_with_the_right_call(make: Make) -> None:
+    from confluent_kafka.admin import NewTopic
+
+    admin = make(tx, "AdminClient", SETTINGS)
+    with pytest.raises(TypeError, match=r'is no kclient\.NewTopic; create_topics\({"orders"'):
+        outcome(admin.create_topics([NewTopic("t", 1, 1)]))
+
+
 # --- what is refused at the call, not by a later poll or request
 
 

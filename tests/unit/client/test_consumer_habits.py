@@ -9,7 +9,7 @@ import pytest
 from twisted.internet.defer import CancelledError, Deferred
 
 from kclient.consumer.client import Consumer, RebalanceListener
-from kclient.errors import ClientClosed, KafkaError
+from kclient.errors import ClientClosed, IllegalStateError, KafkaError
 from kclient.types import OffsetAndMetadata, TopicPartition
 from kclient.wire.errors import ErrorCode, RebalanceInProgress
 from kclient.wire.versions import ApiKey
@@ -108,6 +108,17 @@ def test_a_partition_that_is_not_assigned_is_refused(call: str) -> None:
     it = filled(0)
     with pytest.raises(KafkaError, match="t-1 is not assigned"):
         it.run(getattr(it.consumer, call)(T1))
+
+
+def test_getone_of_a_partition_that_is_revoked_meanwhile_ends() -> None:
+    it = filled(0, records=1)
+    it.poll()
+    waiting = it.consumer.getone(T0)
+    it.paper.pass_time(0.5)
+    it.consumer.assign([T1])
+    it.paper.pass_time(1.0)
+    with pytest.raises(IllegalStateError, match="t-0 is not assigned"):
+        now(waiting)
 
 
 @pytest.mark.parametrize(
