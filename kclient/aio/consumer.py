@@ -166,6 +166,7 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         only = partitions_in(partitions, "getone") if partitions else ()
         polling = core.polling
         while (record := polling.next_record(only)) is None:
+            self._loop.check_may_poll()
             async with self._turn:
                 if polling.left_over and not only:
                     continue  # Another task has polled meanwhile.
@@ -386,6 +387,7 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         self, timeout: float, only: Only, take: Callable[[], dict[TopicPartition, T]]
     ) -> dict[TopicPartition, T]:
         """Wait for records within *timeout* seconds, then *take* them in the same step of the task."""
+        self._loop.check_may_poll()
         polling = self._core.polling
         give_up_at = time.monotonic() + timeout
         if isinstance(self._turn, asyncio.Lock):

@@ -30,6 +30,7 @@ from twisted.internet.asyncioreactor import AsyncioSelectorReactor
 from twisted.internet.defer import Deferred
 from twisted.python.threadable import isInIOThread
 
+from kclient.errors import IllegalStateError
 from kclient.standard_logging import use_standard_logging
 
 T = TypeVar("T")
@@ -75,6 +76,8 @@ class ClientLoop:
         self._client = client
         self.loop = running_loop()
         self._shared: _LoopReactor | None = None
+        self._listener: asyncio.Future[Any] | None = None
+        """The task of the last listener that was a coroutine."""
         if reactor is None and self.loop is not None:
             reactor = _global_reactor_on(self.loop)
             if reactor is None:
@@ -110,7 +113,13 @@ class ClientLoop:
             return result
         if self.loop is None:
             return await result
-        return await Deferred.fromFuture(asyncio.ensure_future(result, loop=self.loop))
+        self._listener = asyncio.ensure_future(result, loop=self.loop)
+        return await Deferred.fromFuture(self._listener)
+
+    def check_may_poll(self) -> None:
+        """Raise IllegalStateError in a listener of this client: records come when the listener has ended."""
+        if self._listener is not None and asyncio.current_task() is self._listener:
+            raise IllegalStateError("there are no records in a rebalance callback, only after it")
 
     def leave(self) -> None:
         """Record that the client is closed."""

@@ -153,7 +153,7 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
 
     def unsubscribe(self) -> None:
         """Revoke all partitions and leave the group."""
-        self._run(self._core.unsubscribe)
+        self._polling(self._core.unsubscribe)
 
     def subscription(self) -> set[str]:
         """Return the subscribed topics."""
@@ -410,6 +410,8 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         """Run *call*; rebalance listeners run in this thread meanwhile, and callbacks of commits at the end."""
         check_process(self._thread)
         results: list[T] = []
+        before = self._errands
+        """A poll with a callback that makes this call."""
 
         def start(errands: CallerThread) -> Deferred[T]:
             self._errands = errands
@@ -420,7 +422,7 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
             return result
 
         def done(result: Any) -> Any:
-            self._errands = None
+            self._errands = before
             return result
 
         def undo_all() -> None:

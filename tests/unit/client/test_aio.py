@@ -20,7 +20,7 @@ import pytest
 import kclient
 from kclient import aio, tx
 from kclient.aio import event_loop
-from kclient.errors import ClientClosed, KafkaError, MessageTooLarge
+from kclient.errors import ClientClosed, IllegalStateError, KafkaError, MessageTooLarge
 from kclient.types import OffsetAndMetadata, RecordMetadata, TopicPartition
 from kclient.wire.batches import parse
 from kclient.wire.errors import ErrorCode, RebalanceInProgress
@@ -242,6 +242,30 @@ def test_a_timeout_of_getone_does_not_cancel_a_callback() -> None:
         assert events == ["begins"]
         assert (await it.consumer.getone()).value == b"0.0"
         assert events == ["begins", "ends"]
+
+    on_paper(test, group_id="g")
+
+
+@pytest.mark.parametrize("call", ["getone", "getmany"])
+def test_a_callback_that_asks_for_records_is_refused(call: str) -> None:
+    """They come when it has ended: it waited for itself."""
+    problems: list[Any] = []
+
+    async def test(it: OnPaper) -> None:
+        async def on_assign(consumer: aio.Consumer, partitions: list[TopicPartition]) -> None:
+            arguments: dict[str, Any] = {} if call == "getone" else {"timeout": 10}
+            with pytest.raises(IllegalStateError, match="in a rebalance callback") as caught:
+                await getattr(consumer, call)(**arguments)
+            problems.append(caught.value)
+            workers.append(asyncio.ensure_future(consumer.getone(*partitions)))
+
+        workers: list[Any] = []
+        it.paper.share = [T0]
+        it.consumer.subscribe(["t"], on_assign=on_assign)
+        first = await asyncio.wait_for(it.consumer.getone(), 10)
+        second = await asyncio.wait_for(workers[0], 10)
+        assert {first.value, second.value} == {b"0.0", b"0.1"}, "tasks that it starts may ask"
+        assert problems
 
     on_paper(test, group_id="g")
 

@@ -140,6 +140,33 @@ def test_close_waits_for_commits_and_calls_their_callbacks(on_paper: Any) -> Non
     assert isinstance(calls[0], RebalanceInProgress)
 
 
+@pytest.mark.parametrize("inside", [True, False], ids=["in a callback", "between polls"])
+def test_unsubscribing_calls_the_listener_in_the_callers_thread(
+    on_paper: Any, inside: bool
+) -> None:
+    """Between polls it ran in kclient's own thread and could not commit; in a callback it waited for itself."""
+    it = on_paper(group_id="g", enable_auto_commit=False)
+    threads: list[int] = []
+
+    def on_revoke(consumer: kclient.Consumer, partitions: list[TopicPartition]) -> None:
+        consumer.commit({T0: 1})
+        threads.append(threading.get_ident())
+
+    def on_assign(consumer: kclient.Consumer, partitions: list[TopicPartition]) -> None:
+        if inside:
+            consumer.unsubscribe()
+
+    it.join(0, on_assign=on_assign, on_revoke=on_revoke)
+    deadline = time.monotonic() + 10
+    while not it.paper.generation and time.monotonic() < deadline:
+        it.consumer.poll(timeout=0.1)
+    it.consumer.poll(timeout=0.1)
+    if not inside:
+        it.consumer.unsubscribe()
+    assert threads == [threading.get_ident()]
+    assert it.consumer.assignment() == set()
+
+
 # --- iterations
 
 
