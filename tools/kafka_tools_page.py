@@ -41,7 +41,7 @@ same command lines through Kafka's tools and these, on one cluster, and compares
 - Only Kafka's options count. kclient's own ones before the name (`-b`, `-F`, `--context`) are refused, and the
   KCLIENT_ variables are not read.
 - Property files have the names of Kafka's Java clients. A setting that kclient does not know is an error, where Java
-  warns. `kclient -X list` shows those that are accepted without an effect.
+  warns. One that kclient accepts without an effect (`kclient -X list`) is named in a warning on stderr.
 - The lines of standard output are Kafka's, in Kafka's order, also where that is the order of a Java HashMap. Texts of
   errors that a broker sends are the broker's.
 - There are no Java stack traces. The text of help is kclient's; its place (stderr, exit code 1) is Kafka's.

@@ -16,6 +16,7 @@ from kclient.cli.kafka_tools.tool import (
     forbid,
     one_action,
     print_error,
+    properties_in,
     properties_of,
     run_admin,
 )
@@ -206,7 +207,7 @@ def _added(given: Given) -> dict[str, str]:
     """Return the settings to add; a comma within brackets is part of a value."""
     found: dict[str, str] = {}
     if given.has("add-config-file"):
-        found.update(properties_of(given.value("add-config-file")))
+        found.update(properties_in(given.value("add-config-file")))
     if given.has("add-config"):
         for part in re.split(f",{_OUTSIDE_BRACKETS}", given.value("add-config")):
             pair = re.split(rf"\s*=\s*{_OUTSIDE_BRACKETS}", part)

@@ -17,9 +17,11 @@ from kclient.cli.kafka_tools.tool import (
     UsageError,
     pairs_of,
     print_error,
+    properties_in,
     properties_of,
     require,
     run_client,
+    settings_of,
 )
 from kclient.cli.kafka_tools.topics import NO_ZOOKEEPER
 from kclient.types import TopicPartition
@@ -116,7 +118,7 @@ def _settings(given: Given) -> dict[str, Any]:
     from_file = (
         properties_of(given.value("consumer.config")) if given.has("consumer.config") else {}
     )
-    extra = pairs_of(given.values("consumer-property"))
+    extra = settings_of(given.values("consumer-property"))
     groups = {found[_GROUP] for found in (from_file, extra) if _GROUP in found}
     groups |= {given.value("group")} if given.has("group") else set()
     if len(groups) > 1:
@@ -146,7 +148,7 @@ def _settings(given: Given) -> dict[str, Any]:
 
 def _formatter(given: Given) -> Format:
     properties = (
-        {name: str(value) for name, value in properties_of(given.value("formatter-config")).items()}
+        {name: str(value) for name, value in properties_in(given.value("formatter-config")).items()}
         if given.has("formatter-config")
         else {}
     )

@@ -18,9 +18,12 @@ from kclient.cli.kafka_tools.tool import (
     know_topic,
     pairs_of,
     print_error,
+    properties_in,
     properties_of,
     require,
     run_client,
+    settings_of,
+    warn_of_socket_buffer,
 )
 
 OPTIONS = (
@@ -93,7 +96,8 @@ def main(given: Given) -> int | None:
 
 def _settings(given: Given, servers: str) -> dict[str, Any]:
     settings = properties_of(given.value("producer.config")) if given.has("producer.config") else {}
-    settings.update(pairs_of(given.values("producer-property")))
+    settings.update(settings_of(given.values("producer-property")))
+    warn_of_socket_buffer(given)
     settings[BOOTSTRAP] = servers
     codec = given.value("compression-codec") or "gzip" if given.has("compression-codec") else "none"
     settings["compression.type"] = codec
@@ -112,7 +116,7 @@ def _reader(given: Given) -> LineReader:
             f"--line-reader {name} is not supported: kclient cannot load Java classes, and has {' and '.join(CLASSES)}"
         )
     properties = (
-        {key: str(value) for key, value in properties_of(given.value("reader-config")).items()}
+        {key: str(value) for key, value in properties_in(given.value("reader-config")).items()}
         if given.has("reader-config")
         else {}
     )

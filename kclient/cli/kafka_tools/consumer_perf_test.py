@@ -18,6 +18,7 @@ from kclient.cli.kafka_tools.tool import (
     properties_of,
     require,
     run_client,
+    warn_of_socket_buffer,
 )
 
 _MB = 1024 * 1024
@@ -87,6 +88,7 @@ def main(given: Given) -> int | None:
 
 def _settings(given: Given) -> dict[str, Any]:
     settings = properties_of(given.value("consumer.config")) if given.has("consumer.config") else {}
+    warn_of_socket_buffer(given)
     group = (
         given.value("group") if given.has("group") else f"perf-consumer-{random.randrange(100_000)}"
     )

@@ -173,8 +173,18 @@ def pairs_of(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def settings_of(texts: Sequence[str]) -> dict[str, str]:
+    """Return the settings of a client in ``name=value`` texts; warn of those without an effect."""
+    return _warned(pairs_of(texts), "")
+
+
 def properties_of(path: str) -> dict[str, Any]:
-    """Read a properties file; raise `Failure` if that is not possible."""
+    """Read a properties file of a client; warn of settings without an effect; raise `Failure`."""
+    return _warned(properties_in(path), f"{path}: ")
+
+
+def properties_in(path: str) -> dict[str, Any]:
+    """Read any properties file; raise `Failure` if that is not possible."""
     from kclient.config import read_properties
 
     try:
@@ -182,6 +192,22 @@ def properties_of(path: str) -> dict[str, Any]:
     except OSError as problem:
         # Java's text of a file that is missing has the same form.
         raise Failure(f"{path} ({problem.strerror})") from None
+
+
+def _warned(settings: dict[str, Any], where: str) -> dict[str, Any]:
+    from kclient.config import NO_EFFECT
+
+    for name in sorted(settings.keys() & NO_EFFECT):
+        print_error(f"WARN {where}{name} has no effect in kclient")
+    return settings
+
+
+def warn_of_socket_buffer(given: Given) -> None:
+    """Warn if --socket-buffer-size is given."""
+    if given.has("socket-buffer-size"):
+        print_error(
+            "WARN --socket-buffer-size has no effect: the system sets the sizes of the buffers"
+        )
 
 
 def text_of(path: str) -> str:

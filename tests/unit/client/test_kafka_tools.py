@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import doctest
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from kclient.cli.commands import kclient
-from kclient.cli.kafka_tools import java_numbers, java_order
+from kclient.cli.kafka_tools import java_numbers, java_order, tool
 from kclient.cli.kafka_tools.command import TOOLS, tool_of
+from kclient.cli.kafka_tools.line_reader import LineError, LineReader
+from kclient.cli.kafka_tools.message_formatter import FormatterError, formatter
 from kclient.cli.kafka_tools.options import OPTIONAL, Option, OptionError, not_honoured, parse
 from kclient.cli.kafka_tools.topic_filter import topic_filter
-from kclient.types import TopicPartition
+from kclient.types import Record, TopicPartition
+
+JAVA = "org.apache.kafka.common.serialization."
 
 OPTIONS = (
     Option("help"),
@@ -135,6 +140,78 @@ def test_options_of_kclient_before_the_name_are_refused() -> None:
     done = CliRunner().invoke(kclient, ["-b", "x:1", "kafka-topics", "--list"])
     assert done.exit_code == 2
     assert "-b before its name does not count" in done.output
+
+
+def test_settings_without_an_effect_are_named_in_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("client.id=me\ninterceptor.classes=x\n")
+    assert tool.properties_of(str(file)) == {"client.id": "me", "interceptor.classes": "x"}
+    assert tool.settings_of(["metric.reporters=y", "acks=1"]) == {
+        "metric.reporters": "y",
+        "acks": "1",
+    }
+    assert capsys.readouterr().err.splitlines() == [
+        f"WARN {file}: interceptor.classes has no effect in kclient",
+        "WARN metric.reporters has no effect in kclient",
+    ]
+    with pytest.raises(tool.Failure, match="No such file"):
+        tool.properties_of(str(tmp_path / "nix"))
+
+
+def test_the_line_reader_splits_headers_key_and_value() -> None:
+    read = LineReader({"parse.key": "true", "parse.headers": "true", "null.marker": "-"})
+    assert read(b"a:1,b:-\tk\tv\tw") == (b"k", b"v\tw", [("a", b"1"), ("b", None)], None, None)
+    assert read(b"-\t-\t-") == (None, None, [], None, None)
+    with pytest.raises(LineError, match="No key separator found on line number 3: 'a:1\tk'"):
+        read(b"a:1\tk")
+    with pytest.raises(LineError, match=r"property parse\.keys is not supported"):
+        LineReader({"parse.keys": "true"})
+    with pytest.raises(LineError, match=r"null\.marker and key\.separator may not be equal"):
+        LineReader({"null.marker": ":", "key.separator": ":"})
+    assert LineReader({"parse.key": "true", "ignore.error": "true"})(b"x") == (
+        None,
+        b"x",
+        [],
+        None,
+        None,
+    )
+
+
+RECORD = Record("t", 3, 7, 1700, 0, b"\0\0\0\x05", None, [("h", b"1"), ("n", None)])
+
+
+@pytest.mark.parametrize(
+    ("properties", "line"),
+    [
+        ({}, b"null\n"),
+        ({"print.value": "false"}, b""),
+        ({"print.key": "true", "key.deserializer": f"{JAVA}IntegerDeserializer"}, b"5\tnull\n"),
+        ({"print.partition": "true", "print.offset": "TRUE", "key.separator": "|"}, b"Partition:3|Offset:7|null\n"),
+        ({"print.headers": "true", "headers.separator": ";", "null.literal": "-"}, b"h:1;n:-\t-\n"),
+        ({"print.timestamp": "true", "line.separator": "$"}, b"CreateTime:1700\tnull$"),
+    ],
+)  # fmt: skip
+def test_a_record_is_printed_as_by_the_default_formatter(
+    properties: dict[str, str], line: bytes
+) -> None:
+    assert formatter("kafka.tools.DefaultMessageFormatter", properties)(RECORD) == line
+
+
+@pytest.mark.parametrize(
+    ("name", "properties", "text"),
+    [
+        ("com.example.Mine", {}, "cannot load Java classes"),
+        ("DefaultMessageFormatter", {"print.keys": "true"}, "property print.keys is not supported"),
+        ("DefaultMessageFormatter", {"value.deserializer": "x.Y"}, "value.deserializer=x.Y is not supported"),
+    ],
+)  # fmt: skip
+def test_a_formatter_that_is_not_here_is_refused(
+    name: str, properties: dict[str, str], text: str
+) -> None:
+    with pytest.raises(FormatterError, match=text):
+        formatter(name, properties)
 
 
 def test_a_shell_completes_the_options_of_kafka() -> None:
