@@ -224,6 +224,8 @@ def _reader(
     headers: list[tuple[str, bytes | None]],
 ) -> Callable[[bytes, int], Given]:
     """Return the function that makes a record of a line, or of a file, and its number."""
+    if key_delimiter == "":
+        raise click.UsageError("-K: the delimiter is empty; give the text between key and value")
     line_template = None if template is None else LineTemplate(template)
     delimiter = None if key_delimiter is None else unescaped(key_delimiter)
     fixed_key = None if key is None else key.encode()
