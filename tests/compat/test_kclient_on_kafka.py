@@ -16,6 +16,7 @@ import pytest
 from kbroker.local.processes import start_bound_to_us
 from kbroker.local.zookeeper import free_ports
 from kclient import AdminClient, Consumer, KafkaError, NewTopic, Producer, TopicPartition
+from kclient.testing import Acknowledged, Observer
 from tests.kit.apache_kafka import QUIET, java, with_kafka
 from tests.kit.cli import environment_for
 from tests.kit.fork_server import run
@@ -190,23 +191,30 @@ def test_members_of_a_group_share_its_partitions_and_take_over(
 def test_a_broker_killed_and_back_loses_and_repeats_nothing(
     brokers: list[JavaBroker], bootstrap: str
 ) -> None:
-    topic = make_topic(bootstrap, 2)
-    with Producer(bootstrap_servers=bootstrap, request_timeout_ms=5000) as producer:
-        sent = []
+    """With `kclient.testing`, which is for any Kafka."""
+    topic, acked = make_topic(bootstrap, 2), Acknowledged()
+    with (
+        Observer(bootstrap) as observer,
+        Producer(bootstrap_servers=bootstrap, request_timeout_ms=5000) as producer,
+    ):
+        replicated = observer.create_topic(f"{topic}-replicated", assignment={0: [2, 1]})
+        assert observer.leader(replicated) == 2
         for i in range(4000):
-            sent.append(producer.send(topic, b"%06d" % i, partition=i % 2))
+            acked.track(producer.send(topic, b"%06d" % i, partition=i % 2), b"%06d" % i)
             if i == 2000:
                 producer.flush(5)
                 brokers[1].stop()
             if i % 100 == 0:
                 time.sleep(0.01)
-        with AdminClient(bootstrap_servers=bootstrap) as admin:
-            while 2 in admin.describe_cluster().brokers:
-                time.sleep(0.2)  # its previous session has to expire before it may start
+        assert observer.wait_leader(replicated, not_on=2) == 1
+        observer.wait_isr(replicated, [1])
+        observer.wait_live([1])  # its previous session has to expire before it may start
         brokers[1].start()
         brokers[1].wait_ready()
         assert producer.flush(60) == 0
-        assert all(not isinstance(future.exception(1), KafkaError) for future in sent)
+        assert len(acked) == 4000
+        observer.wait_isr(replicated)
+        observer.assert_acked_equals_consumed(acked)
     found: dict[int, list[bytes]] = {0: [], 1: []}
     with Consumer(bootstrap_servers=bootstrap) as consumer:
         consumer.assign([TopicPartition(topic, p) for p in (0, 1)])
