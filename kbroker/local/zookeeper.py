@@ -12,7 +12,10 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -210,7 +213,7 @@ def free_ports(count: int, *, consecutive: bool = False) -> list[int]:
 
     They lie below the range from which the kernel takes the ports of outgoing connections: one of
     that range may be gone before its server listens. They do not depend on `random.seed`: test runs that seed alike, at
-    the same time, take different ports.
+    the same time, take different ports. For a minute no other call returns them, in any process: see `reserve`.
     """
     random = SystemRandom()
     while True:
@@ -218,8 +221,37 @@ def free_ports(count: int, *, consecutive: bool = False) -> list[int]:
         chosen: Sequence[int] = range(first, first + count)
         if not consecutive:
             chosen = random.sample(range(10_240, _first_ephemeral_port()), count)
-        if all(map(is_free, chosen)):
+        if all(is_free(port) and reserve(port) for port in chosen):
             return list(chosen)
+
+
+_RESERVED_SECONDS = 60.0
+_MOST_RESERVED = 200
+_reserved: deque[tuple[float, int]] = deque()
+"""The descriptors of this process's reservations, with their times."""
+_reserving = threading.Lock()
+
+
+def reserve(port: int) -> bool:
+    """Reserve a port for a server that will listen soon; return False if a process has done so within a minute.
+
+    A reservation is a name in Linux's abstract namespace for sockets: the kernel frees it with the process. Elsewhere
+    every port can be reserved.
+    """
+    if sys.platform != "linux":
+        return True
+    oldest = time.monotonic() - _RESERVED_SECONDS
+    with _reserving:
+        while _reserved and (_reserved[0][0] < oldest or len(_reserved) > _MOST_RESERVED):
+            os.close(_reserved.popleft()[1])
+    name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        name.bind(f"\0kbroker-port-{port}")
+    except OSError:
+        name.close()
+        return False
+    _reserved.append((time.monotonic(), name.detach()))
+    return True
 
 
 def _first_ephemeral_port() -> int:

@@ -13,10 +13,11 @@ from threading import Event, Thread
 
 import pytest
 
+from kbroker.local import zookeeper
 from kbroker.local.cluster import _last_lines, _start_brokers, counted
 from kbroker.local.processes import ProcessIdentity
 from kbroker.local.state import BrokerState, ClusterState, Directory, ServerState, checked_name
-from kbroker.local.zookeeper import LocalError, Server, free_ports
+from kbroker.local.zookeeper import LocalError, Server, free_ports, reserve
 from tests.kit.waiting import eventually
 
 
@@ -153,3 +154,24 @@ def test_free_ports_do_not_depend_on_the_seed() -> None:
         random.seed(7)
         chosen.append(free_ports(3))
     assert chosen[0] != chosen[1]
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="reservations are names in Linux's abstract namespace"
+)
+def test_a_port_that_was_returned_is_reserved_until_the_process_ends() -> None:
+    reserving = """
+from kbroker.local.zookeeper import free_ports
+print(*free_ports(2), flush=True)
+input()
+"""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", reserving], stdin=pipe, stdout=pipe) as other:
+        assert other.stdout is not None
+        one, two = map(int, other.stdout.readline().split())
+        assert not reserve(one)
+        assert not reserve(two)
+        other.communicate(b"end")
+    assert reserve(one)
+    assert not reserve(one), "by this process now"
+    assert zookeeper.is_free(one), "nothing listens"
