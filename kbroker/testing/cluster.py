@@ -26,6 +26,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Self
 
+import kbroker.testing
 from kbroker.local.zookeeper import LocalError, Server, free_ports
 from kbroker.testing.brokers import FORK_SERVER, Brokers
 from kbroker.testing.switchboard.remote import RemoteSwitchboard
@@ -76,18 +77,14 @@ _IMPORTED_MEANWHILE = ("kclient.blocking", "kbroker.zk.cluster_state")
 
 _session: SessionZooKeeper | None = None
 _session_pid = 0
-_numbers: dict[int, int] = {}
-
-
-def use_session(pid: int, directory: Path) -> None:
-    """Have the clusters of this process use the ZooKeeper server of the session *pid* in *directory*."""
-    global _session, _session_pid
-    _session, _session_pid = SessionZooKeeper(pid, directory), os.getpid()
 
 
 def session_zookeeper() -> SessionZooKeeper:
-    """Return the ZooKeeper server of this process's session."""
+    """Return the ZooKeeper server of the pytest run, or of this process if it is none."""
     global _session, _session_pid
+    if (of_pytest := kbroker.testing.pytest_session) is not None:
+        pid, directory = of_pytest
+        return SessionZooKeeper(pid, Path(directory))
     if _session is None or _session_pid != os.getpid():
         _session, _session_pid = SessionZooKeeper.of_this_process(), os.getpid()
     return _session
@@ -373,4 +370,4 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-__all__ = ["DEFAULTS", "ZOOKEEPER", "KafkaCluster", "LocalError", "Partition", "use_session"]
+__all__ = ["DEFAULTS", "ZOOKEEPER", "KafkaCluster", "LocalError", "Partition"]

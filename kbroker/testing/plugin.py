@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
+import kbroker.testing
+
 if TYPE_CHECKING:
     from kbroker.testing.cluster import KafkaCluster
     from kclient import AdminClient, Consumer, Producer
@@ -68,19 +70,20 @@ def pytest_configure(config: pytest.Config) -> None:
     """Add the marker, and choose the directory of the session: it does not exist before a cluster starts."""
     config.addinivalue_line("markers", _MARKER)
     handed_over = getattr(config, "workerinput", {}).get(_SESSION)
-    config.stash[_SESSION_KEY] = handed_over or (
-        os.getpid(),
-        str(Path(tempfile.gettempdir(), f"kbroker-testing-{os.urandom(6).hex()}")),
+    kbroker.testing.pytest_session = (
+        handed_over
+        or kbroker.testing.pytest_session
+        or (
+            os.getpid(),
+            str(Path(tempfile.gettempdir(), f"kbroker-testing-{os.urandom(6).hex()}")),
+        )
     )
-
-
-_SESSION_KEY = pytest.StashKey[tuple[int, str]]()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Hand the session to a worker of pytest-xdist: it ends with the controller's process."""
-    node.workerinput[_SESSION] = node.config.stash[_SESSION_KEY]
+    node.workerinput[_SESSION] = kbroker.testing.pytest_session
 
 
 @pytest.hookimpl(wrapper=True)
@@ -96,10 +99,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 
 def _cluster(config: pytest.Config, settings: dict[str, Any]) -> KafkaCluster:
     """Return a cluster of this run, not started."""
-    from kbroker.testing.cluster import KafkaCluster, use_session
+    from kbroker.testing.cluster import KafkaCluster
 
-    pid, directory = config.stash[_SESSION_KEY]
-    use_session(pid, Path(directory))
     number = config.getini(_BROKERS)
     if not str(number).isdecimal():
         _stop(f"{_BROKERS} = {number}: not a number of brokers")

@@ -42,6 +42,7 @@ def cluster(whole: KafkaCluster) -> Iterator[KafkaCluster]:
     whole.heal()
     whole.resume(*(n for n in ALL if n not in whole.down))
     whole.start()
+    whole.wait_live(ALL)
 
 
 @pytest.fixture

@@ -26,6 +26,13 @@ TESTS = re.findall(r"^ *def (test_\w+)", "\n".join(BLOCKS), re.MULTILINE)
 # Notes where each test found its ZooKeeper, and in which worker.
 CONFTEST = """
 import os
+import pytest
+
+@pytest.fixture(scope="module", autouse=True)
+def zookeeper_of_a_cluster_without_the_plugin():
+    from kbroker.testing.cluster import session_zookeeper
+    with open(os.environ["NOTES"] + "-sessions", "a") as notes:
+        print(session_zookeeper().directory, file=notes)
 
 def pytest_runtest_teardown(item):
     cluster = item.funcargs.get("kafka_observer")
@@ -113,6 +120,10 @@ def test_all_workers_and_clusters_of_a_run_use_one_zookeeper_server(page: Projec
     )
     assert workers == {"gw0", "gw1"}
     assert len(servers) == 1
+    sessions = Path(f"{page.notes}-sessions").read_text().split()
+    assert (len(sessions), len(set(sessions))) == (len(BLOCKS), 1), (
+        "of a KafkaCluster without fixtures"
+    )
     assert 4 <= len(clusters) <= 5, "one of each worker, and two or three of tests of their own"
 
 
