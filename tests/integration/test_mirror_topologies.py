@@ -113,6 +113,26 @@ def test_a_topic_of_one_name_everywhere_is_never_copied_back_to_its_origin(
     assert stored(clusters.clusters["west"], "orders") == stored(east, "orders")[:-1]
 
 
+def test_after_a_promotion_in_a_mesh_the_third_cluster_follows_the_new_origin(
+    three: Callable[..., Three],
+) -> None:
+    """Its copy is of the former origin, which is a mirror now: the records come to it on that way."""
+    mesh = three(*MESH, policy="IdentityReplicationPolicy")
+    east, west, north = (mesh.clusters[name] for name in ("east", "west", "north"))
+    make_topic(east, "orders")
+    produce(east, "orders", 10)
+    mesh.mirror_until_at_rest()
+    code, output = mesh.mirror.ask("promote", "--flow", "east->west", timeout=60)
+    assert code == 0, output
+    assert delivery_error(east, "orders") is not None
+    produce(west, "orders", 10)
+    codes = [mesh.mirror.run_once() for _ in range(4)]
+    assert codes[-1] == 0, mesh.mirror.output
+    assert len(stored(west, "orders")) > 1
+    assert stored(west, "orders") == stored(east, "orders") == stored(north, "orders")
+    assert delivery_error(west, "orders") is None
+
+
 def test_two_topics_that_are_mirrors_of_each_other_are_a_conflict(
     three: Callable[..., Three],
 ) -> None:
