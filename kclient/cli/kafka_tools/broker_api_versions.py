@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from kclient.cli.kafka_tools.java_errors import message_of
 from kclient.cli.kafka_tools.options import Given, Option
 from kclient.cli.kafka_tools.tool import (
-    BOOTSTRAP,
     Failure,
     Tool,
+    admin_settings,
     print_error,
-    properties_of,
+    print_message,
     require,
     run_admin,
 )
@@ -122,9 +121,7 @@ def main(given: Given) -> int | None:
     """Check the command line and print the versions."""
     require(given, "bootstrap-server")
     try:
-        settings = (
-            properties_of(given.value("command-config")) if given.has("command-config") else {}
-        )
+        settings = admin_settings(given)
     except Failure as problem:
         return print_error(problem)
 
@@ -142,10 +139,7 @@ def main(given: Given) -> int | None:
             print(f"{broker_text} -> (\n\t{lines}\n)")
         return 0
 
-    settings = {**settings, BOOTSTRAP: given.value("bootstrap-server")}
-    return run_admin(
-        TOOL.print_usage, settings, body, lambda problem: print_error(message_of(problem))
-    )
+    return run_admin(TOOL.print_usage, settings, body, print_message)
 
 
 def lines_of(found: Any) -> list[str]:

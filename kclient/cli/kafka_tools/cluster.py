@@ -6,8 +6,14 @@ from argparse import Namespace
 from typing import Any
 
 from kclient.cli.kafka_tools.arguments import ArgparseTool, Arguments
-from kclient.cli.kafka_tools.java_errors import message_of
-from kclient.cli.kafka_tools.tool import BOOTSTRAP, Failure, print_error, properties_of, run_admin
+from kclient.cli.kafka_tools.tool import (
+    BOOTSTRAP,
+    Failure,
+    print_error,
+    print_message,
+    properties_of,
+    run_admin,
+)
 
 _UNREGISTER_BROKER = 64
 """The key of an API that only clusters with KRaft have."""
@@ -54,9 +60,7 @@ def main(given: Namespace) -> int | None:
         return 0
 
     settings = {**settings, BOOTSTRAP: given.bootstrap_server}
-    return run_admin(
-        TOOL.print_usage, settings, body, lambda problem: print_error(message_of(problem))
-    )
+    return run_admin(TOOL.print_usage, settings, body, print_message)
 
 
 _NO_KRAFT = "clusters with ZooKeeper have no KRaft controllers"

@@ -10,14 +10,13 @@ from kclient.cli.kafka_tools import java_numbers, java_order
 from kclient.cli.kafka_tools.java_errors import as_failed_future
 from kclient.cli.kafka_tools.options import Given, Option, OptionError, not_honoured
 from kclient.cli.kafka_tools.tool import (
-    BOOTSTRAP,
     Failure,
     Tool,
+    admin_settings,
     forbid,
     one_action,
     print_error,
     properties_in,
-    properties_of,
     run_admin,
 )
 from kclient.errors import KafkaError
@@ -117,9 +116,7 @@ def main(given: Given) -> int | None:
     try:
         entities = _Entities(given)
         _check(given, entities)
-        settings = (
-            properties_of(given.value("command-config")) if given.has("command-config") else {}
-        )
+        settings = admin_settings(given)
         if action == "alter" and len(entities.types) != len(entities.names):
             raise Failure("An entity name must be specified for every entity type")
         added = _added(given) if action == "alter" else {}
@@ -140,9 +137,7 @@ def main(given: Given) -> int | None:
             return print_error(as_failed_future(problem))
         return print_error(problem)
 
-    return run_admin(
-        TOOL.print_usage, {**settings, BOOTSTRAP: given.value("bootstrap-server")}, body, failed
-    )
+    return run_admin(TOOL.print_usage, settings, body, failed)
 
 
 def _check(given: Given, entities: _Entities) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from kclient.cli.delivery import Deliveries
 from kclient.cli.kafka_tools.client_settings import from_java
-from kclient.cli.kafka_tools.java_errors import message_of
 from kclient.cli.kafka_tools.line_reader import CLASSES, LineError, LineReader
 from kclient.cli.kafka_tools.options import OPTIONAL, Given, Option, OptionError
 from kclient.cli.kafka_tools.tool import (
@@ -18,6 +17,7 @@ from kclient.cli.kafka_tools.tool import (
     know_topic,
     pairs_of,
     print_error,
+    print_message,
     properties_in,
     properties_of,
     require,
@@ -89,9 +89,7 @@ def main(given: Given) -> int | None:
     async def body(producer: Any) -> int:
         return await _send(producer, given.value("topic"), read, is_sync=given.has("sync"))
 
-    return run_client(
-        TOOL.print_usage, make, body, lambda problem: print_error(message_of(problem))
-    )
+    return run_client(TOOL.print_usage, make, body, print_message)
 
 
 def _settings(given: Given, servers: str) -> dict[str, Any]:

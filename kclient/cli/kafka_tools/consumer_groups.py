@@ -24,12 +24,11 @@ from kclient.cli.kafka_tools import java_order
 from kclient.cli.kafka_tools.java_errors import as_failed_future, described
 from kclient.cli.kafka_tools.options import OPTIONAL, Given, Option, not_honoured
 from kclient.cli.kafka_tools.tool import (
-    BOOTSTRAP,
     Tool,
     UsageError,
+    admin_settings,
     forbid,
     one_action,
-    properties_of,
     require,
     run_admin,
 )
@@ -107,16 +106,10 @@ def main(given: Given) -> int | None:
     )
     try:
         timeout = given.value("timeout")
-        settings = (
-            properties_of(given.value("command-config")) if given.has("command-config") else {}
-        )
+        settings = admin_settings(given)
     except Exception as problem:
         raise SystemExit(_failed(problem)) from None
-    settings = {
-        **settings,
-        "default.api.timeout.ms": timeout,
-        BOOTSTRAP: given.value("bootstrap-server"),
-    }
+    settings["default.api.timeout.ms"] = timeout
 
     async def body(admin: Any) -> int:
         await _BODIES[action](admin, given)

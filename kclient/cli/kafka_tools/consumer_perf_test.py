@@ -8,13 +8,13 @@ import time
 from typing import Any
 
 from kclient.cli.kafka_tools.client_settings import from_java
-from kclient.cli.kafka_tools.java_errors import message_of
 from kclient.cli.kafka_tools.options import OPTIONAL, Given, Option, OptionError, not_honoured
 from kclient.cli.kafka_tools.tool import (
     BOOTSTRAP,
     Failure,
     Tool,
     print_error,
+    print_message,
     properties_of,
     require,
     run_client,
@@ -81,9 +81,7 @@ def main(given: Given) -> int | None:
         await load.read(consumer)
         return 0
 
-    return run_client(
-        TOOL.print_usage, make, body, lambda problem: print_error(message_of(problem))
-    )
+    return run_client(TOOL.print_usage, make, body, print_message)
 
 
 def _settings(given: Given) -> dict[str, Any]:

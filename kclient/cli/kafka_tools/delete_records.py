@@ -6,15 +6,15 @@ from collections import Counter
 from typing import Any
 
 from kclient.cli.kafka_tools import java_order
-from kclient.cli.kafka_tools.java_errors import described, message_of
+from kclient.cli.kafka_tools.java_errors import described
 from kclient.cli.kafka_tools.json_files import partitions_in
 from kclient.cli.kafka_tools.options import Given, Option
 from kclient.cli.kafka_tools.tool import (
-    BOOTSTRAP,
     Failure,
     Tool,
+    admin_settings,
     print_error,
-    properties_of,
+    print_message,
     require,
     run_admin,
     text_of,
@@ -33,9 +33,7 @@ def main(given: Given) -> int | None:
     """Check the command line and delete the records."""
     require(given, "bootstrap-server", "offset-json-file")
     try:
-        settings = (
-            properties_of(given.value("command-config")) if given.has("command-config") else {}
-        )
+        settings = admin_settings(given)
         entries = partitions_in(
             text_of(given.value("offset-json-file")), "The input string", "offset"
         )
@@ -58,10 +56,7 @@ def main(given: Given) -> int | None:
                 print(f"partition: {tp}\tlow_watermark: {answer}")
         return 0
 
-    settings = {**settings, BOOTSTRAP: given.value("bootstrap-server")}
-    return run_admin(
-        TOOL.print_usage, settings, body, lambda problem: print_error(message_of(problem))
-    )
+    return run_admin(TOOL.print_usage, settings, body, print_message)
 
 
 TOOL = Tool(

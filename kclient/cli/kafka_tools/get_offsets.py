@@ -13,9 +13,9 @@ from kclient.cli.kafka_tools.tool import (
     FAILED,
     Failure,
     Tool,
+    admin_settings,
     check_bootstrap,
     print_error,
-    properties_of,
     run_admin,
 )
 from kclient.cli.kafka_tools.topic_filter import topic_filter
@@ -69,9 +69,7 @@ def main(given: Given) -> int | None:
             if has_rules
             else _of_topic(given.value("topic"), given.value("partitions"))
         )
-        settings = (
-            properties_of(given.value("command-config")) if given.has("command-config") else {}
-        )
+        settings = admin_settings(given)
     except (Failure, OptionError) as problem:
         return _error(problem)
 
@@ -101,7 +99,7 @@ def main(given: Given) -> int | None:
         _error(shown)
         return FAILED
 
-    settings = {**settings, BOOTSTRAP: servers, "client.id": "GetOffsetShell"}
+    settings.update({BOOTSTRAP: servers, "client.id": "GetOffsetShell"})
     return run_admin(TOOL.print_usage, settings, body, failed)
 
 

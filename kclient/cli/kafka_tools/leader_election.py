@@ -6,15 +6,15 @@ from collections import Counter
 from typing import Any
 
 from kclient.cli.kafka_tools import java_order
-from kclient.cli.kafka_tools.java_errors import described, message_of
+from kclient.cli.kafka_tools.java_errors import described
 from kclient.cli.kafka_tools.json_files import partitions_in
 from kclient.cli.kafka_tools.options import Given, Option, OptionError
 from kclient.cli.kafka_tools.tool import (
-    BOOTSTRAP,
     Failure,
     Tool,
+    admin_settings,
     print_error,
-    properties_of,
+    print_message,
     run_admin,
     text_of,
 )
@@ -44,7 +44,8 @@ def main(given: Given) -> int | None:
                 f"Cannot parse argument '{given.value('election-type')}' of option election-type"
             )
         tps = _partitions(given)
-        settings = properties_of(given.value("admin.config")) if given.has("admin.config") else {}
+        usual = {"default.api.timeout.ms": 30_000, "request.timeout.ms": 15_000}
+        settings = admin_settings(given, usual, "admin.config")
     except Failure as problem:
         return print_error(problem)
 
@@ -58,15 +59,7 @@ def main(given: Given) -> int | None:
             raise Failure("Timeout waiting for election results") from None
         return _print(answers, kind)
 
-    settings = {
-        "default.api.timeout.ms": 30_000,
-        "request.timeout.ms": 15_000,
-        **settings,
-        BOOTSTRAP: given.value("bootstrap-server"),
-    }
-    return run_admin(
-        TOOL.print_usage, settings, body, lambda problem: print_error(message_of(problem))
-    )
+    return run_admin(TOOL.print_usage, settings, body, print_message)
 
 
 def _check(given: Given) -> None:

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from kclient.cli.kafka_tools import java_order
-from kclient.cli.kafka_tools.java_errors import class_of, message_of
+from kclient.cli.kafka_tools.java_errors import class_of
 from kclient.cli.kafka_tools.json_files import compact, in_map_order
 from kclient.cli.kafka_tools.options import Given, Option
 from kclient.cli.kafka_tools.tool import (
-    BOOTSTRAP,
     Failure,
     Tool,
+    admin_settings,
     print_error,
-    properties_of,
+    print_message,
     require,
     run_admin,
 )
@@ -34,9 +34,7 @@ def main(given: Given) -> int | None:
     topics = {name for name in given.value("topic-list").split(",") if name}
     texts = [text for text in given.value("broker-list").split(",") if text]
     try:
-        settings = (
-            properties_of(given.value("command-config")) if given.has("command-config") else {}
-        )
+        settings = admin_settings(given, {"client.id": "log-dirs-tool"})
     except Failure as problem:
         return print_error(problem)
 
@@ -64,14 +62,7 @@ def main(given: Given) -> int | None:
         print(compact(in_map_order(version=1, brokers=rows)))
         return 0
 
-    settings = {
-        "client.id": "log-dirs-tool",
-        **settings,
-        BOOTSTRAP: given.value("bootstrap-server"),
-    }
-    return run_admin(
-        TOOL.print_usage, settings, body, lambda problem: print_error(message_of(problem))
-    )
+    return run_admin(TOOL.print_usage, settings, body, print_message)
 
 
 def _sorted(brokers: Iterable[int]) -> list[int]:

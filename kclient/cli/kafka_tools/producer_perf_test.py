@@ -16,6 +16,7 @@ from kclient.cli.kafka_tools.tool import (
     UsageError,
     know_topic,
     print_error,
+    print_message,
     properties_of,
     run_client,
 )
@@ -107,9 +108,7 @@ def main(given: Namespace) -> int | None:
         await _Load(producer, given, payload).run()
         return 0
 
-    return run_client(
-        TOOL.print_usage, make, body, lambda problem: print_error(message_of(problem))
-    )
+    return run_client(TOOL.print_usage, make, body, print_message)
 
 
 def _settings(given: Namespace) -> dict[str, Any]:

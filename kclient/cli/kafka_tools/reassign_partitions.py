@@ -10,13 +10,12 @@ from kclient.admin import reassignment_plan as plans
 from kclient.cli.kafka_tools.java_errors import described, message_of
 from kclient.cli.kafka_tools.options import Given, Option, not_honoured
 from kclient.cli.kafka_tools.tool import (
-    BOOTSTRAP,
     FAILED,
     Failure,
     Tool,
     UsageError,
+    admin_settings,
     one_action,
-    properties_of,
     require,
     run_admin,
     text_of,
@@ -95,9 +94,7 @@ def main(given: Given) -> int | None:
         if name not in (action, *_REQUIRED[action], *_PERMITTED[action], *_ALWAYS):
             raise UsageError(f'Option "[{name}]" can\'t be used with action "[{action}]"')
     try:
-        settings = (
-            properties_of(given.value("command-config")) if given.has("command-config") else {}
-        )
+        settings = admin_settings(given, {"client.id": "reassign-partitions-tool"})
     except Failure as problem:
         return _failed(problem)
 
@@ -105,11 +102,6 @@ def main(given: Given) -> int | None:
         await _BODIES[action](admin, given)
         return 0
 
-    settings = {
-        "client.id": "reassign-partitions-tool",
-        **settings,
-        BOOTSTRAP: given.value("bootstrap-server"),
-    }
     return run_admin(TOOL.print_usage, settings, body, _failed)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from kclient.cli.kafka_tools.java_errors import message_of
 from kclient.cli.kafka_tools.options import (
     COMMON,
     FLAG,
@@ -105,6 +106,11 @@ def print_error(problem: object) -> int:
     """Print *problem* to stderr; return the exit code of a failure."""
     print(problem, file=sys.stderr)
     return FAILED
+
+
+def print_message(problem: BaseException) -> int:
+    """Print the message of *problem*, as Java words it, to stderr; return the exit code of a failure."""
+    return print_error(message_of(problem))
 
 
 def print_version(name: str) -> int:
@@ -227,6 +233,17 @@ def check_bootstrap(text: str | None) -> None:
         host, _colon, port = part.rpartition(":")
         if not host or not port.isdigit():
             raise UsageError("Please provide valid host:port like host1:9091,host2:9092\n")
+
+
+def admin_settings(
+    given: Given, usual: Mapping[str, Any] | None = None, option: str = "command-config"
+) -> dict[str, Any]:
+    """Return the settings of the admin client: *usual*, those of the file of *option*, the brokers; the later wins.
+
+    Raise `Failure` if the file cannot be read.
+    """
+    of_file = properties_of(given.value(option)) if given.has(option) else {}
+    return {**(usual or {}), **of_file, BOOTSTRAP: given.value("bootstrap-server")}
 
 
 # --- the cluster

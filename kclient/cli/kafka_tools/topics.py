@@ -10,15 +10,14 @@ from kclient.cli.kafka_tools import java_order
 from kclient.cli.kafka_tools.java_errors import message_of
 from kclient.cli.kafka_tools.options import Given, Option, OptionError, not_honoured
 from kclient.cli.kafka_tools.tool import (
-    BOOTSTRAP,
     FAILED,
     Failure,
     Tool,
     UsageError,
+    admin_settings,
     forbid,
     one_action,
     print_error,
-    properties_of,
     require,
     run_admin,
 )
@@ -82,7 +81,10 @@ def main(given: Given) -> int | None:
     if not given.has("bootstrap-server"):
         raise OptionError("--bootstrap-server must be specified")
     _check(given)
-    settings = _admin_settings(given)
+    try:
+        settings = admin_settings(given)
+    except Failure as problem:
+        return print_error(problem)
 
     async def body(admin: Any) -> int:
         await _BODIES[action](admin, given)
@@ -93,16 +95,6 @@ def main(given: Given) -> int | None:
         return FAILED
 
     return run_admin(TOOL.print_usage, settings, body, failed)
-
-
-def _admin_settings(given: Given) -> dict[str, Any]:
-    try:
-        settings = (
-            properties_of(given.value("command-config")) if given.has("command-config") else {}
-        )
-    except Failure as problem:
-        raise SystemExit(print_error(problem)) from None
-    return {**settings, BOOTSTRAP: given.value("bootstrap-server")}
 
 
 def _check(given: Given) -> None:

@@ -9,7 +9,14 @@ from typing import Any
 
 from kclient.cli.kafka_tools.arguments import ArgparseTool, Arguments
 from kclient.cli.kafka_tools.java_errors import message_of
-from kclient.cli.kafka_tools.tool import BOOTSTRAP, Failure, print_error, properties_of, run_admin
+from kclient.cli.kafka_tools.tool import (
+    BOOTSTRAP,
+    Failure,
+    print_error,
+    print_message,
+    properties_of,
+    run_admin,
+)
 from kclient.errors import KafkaError
 from kclient.types import TopicPartition
 
@@ -76,9 +83,7 @@ def main(given: Namespace) -> int | None:
         return 0
 
     settings = {**settings, BOOTSTRAP: given.bootstrap_server}
-    return run_admin(
-        TOOL.print_usage, settings, body, lambda problem: print_error(message_of(problem))
-    )
+    return run_admin(TOOL.print_usage, settings, body, print_message)
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

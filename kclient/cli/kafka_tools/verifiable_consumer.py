@@ -14,6 +14,7 @@ from kclient.cli.kafka_tools.tool import (
     Failure,
     UsageError,
     print_error,
+    print_message,
     properties_of,
     run_client,
 )
@@ -90,9 +91,7 @@ def main(given: Namespace) -> int | None:
             print_event("shutdown_complete")
         return 0
 
-    return run_client(
-        TOOL.print_usage, make, body, lambda problem: print_error(message_of(problem))
-    )
+    return run_client(TOOL.print_usage, make, body, print_message)
 
 
 def _listed(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from kclient.cli.kafka_tools.tool import (
     Failure,
     know_topic,
     print_error,
+    print_message,
     properties_of,
     run_client,
 )
@@ -67,9 +68,7 @@ def main(given: Namespace) -> int | None:
         await _Load(producer, given).run()
         return 0
 
-    return run_client(
-        TOOL.print_usage, make, body, lambda problem: print_error(message_of(problem))
-    )
+    return run_client(TOOL.print_usage, make, body, print_message)
 
 
 class _Load:
