@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.local.zookeeper import free_ports
 from kclient import AdminClient, Producer
 from tests.kit.apache_kafka import with_kafka
 from tests.kit.brokers import Cluster, MakeCluster
@@ -520,6 +521,26 @@ def test_the_lines_of_loads_have_the_same_form(cluster: Cluster, kafka: Kafka) -
             text = re.sub(r"\d+(\.\d+)?|Infinity|NaN", "N", done.out)
             forms.append((done.code, list(dict.fromkeys(text.splitlines()))))
         assert forms[0] == forms[1]
+
+
+def test_without_a_broker_the_exit_codes_are_the_same(kafka: Kafka, tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("default.api.timeout.ms=400\nrequest.timeout.ms=300\n")
+    words = ["--bootstrap-server", f"127.0.0.1:{free_ports(1)[0]}", "--list"]
+    theirs, ours = (
+        run("kafka-topics", [*words, "--command-config", str(file)]) for run in (kafka, kclient)
+    )
+    before = "Error while executing topic command : "
+    assert (theirs.code, ours.code) == (1, 1)
+    assert theirs.out.startswith(before)
+    assert ours.out.startswith(f"{before}no broker could be reached:")
+    assert "connection refused" in ours.out
+    assert "trying for 0.4 s" in ours.err
+    # Groups: the error is printed, and the exit code is 0.
+    words += ["--timeout", "400"]
+    both = [run("kafka-consumer-groups", words) for run in (kafka, kclient)]
+    assert [each.code for each in both] == [0, 0]
+    assert all("Error: Executing consumer group command failed due to" in each.out for each in both)
 
 
 def test_the_id_of_the_cluster(cluster: Cluster, kafka: Kafka) -> None:
