@@ -48,7 +48,13 @@ class _Content(NamedTuple):
 
 
 class Acknowledged:
-    """The acknowledged records of one or more producers."""
+    """The acknowledged records of one or more producers.
+
+    acked = Acknowledged()
+    acked.track(producer.send("orders", b"1"), b"1")
+    producer.flush()
+    assert_acked_equals_consumed(acked, consumed_records)
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -43,7 +43,13 @@ _SETTINGS: Mapping[str, Any] = {
 
 
 class Observer:
-    """A client of the cluster at *bootstrap*. Use as a context manager, or call `close`."""
+    """A client of the cluster at *bootstrap*. Use as a context manager, or call `close`.
+
+    with Observer("localhost:9092") as observer:
+        topic = observer.create_topic("orders", partitions=3)
+        observer.wait_isr(topic)
+        print(observer.leader(topic), observer.isr(topic), len(observer.read_topic(topic)))
+    """
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
