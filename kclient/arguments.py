@@ -83,6 +83,13 @@ def partitions_in(
     return [TopicPartition(*each) for each in partitions]
 
 
+def config_text(value: object) -> str | None:
+    """Return the value of a config as Kafka writes it: a number or a truth value may be one of Python."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return None if value is None else str(value)
+
+
 def position_in(given: object, call: str) -> int:
     """Return the offset to consume from; raise TypeError or ValueError for what is none."""
     offset = given.offset if isinstance(given, OffsetAndMetadata) else given

@@ -344,7 +344,7 @@ class AdminClient:
     @deferring
     async def alter_configs(
         self,
-        changes: Mapping[ConfigResource, Mapping[str, str | None]],
+        changes: Mapping[ConfigResource, Mapping[str, str | float | None]],
         *,
         validate_only: bool = False,
         timeout: float | None = None,
@@ -396,10 +396,11 @@ class AdminClient:
         raise_errors: bool = True,
     ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError]:
         """Return offsets by time: ms since the epoch, "earliest", "latest" or "max_timestamp"."""
-        timestamps = {
-            tp: net_offsets.NAMED_TIMES[time] if isinstance(time, str) else time
-            for tp, time in wanted.items()
-        }
+        named = net_offsets.NAMED_TIMES
+        for at in wanted.values():
+            if isinstance(at, str) and at not in named:
+                raise ValueError(f"list_offsets: {at!r} is none of {', '.join(named)}")
+        timestamps = {tp: named[at] if isinstance(at, str) else at for tp, at in wanted.items()}
         answers = await net_offsets.list_offsets(
             self.cluster, timestamps, read_committed=read_committed, timeout=self._time(timeout)
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from kclient.arguments import config_text
 from kclient.errors import KafkaError
 from kclient.net.answers import error_of
 from kclient.net.cluster import Cluster
@@ -150,14 +151,23 @@ async def describe_configs(
     return answers
 
 
+def _check_resources(given: Iterable[object]) -> None:
+    for resource in given:
+        if not isinstance(resource, ConfigResource):
+            raise TypeError(
+                f'{resource!r} is no ConfigResource; expected ConfigResource(ResourceType.TOPIC, "orders")'
+            )
+
+
 async def alter_configs(
     cluster: Cluster,
-    changes: Mapping[ConfigResource, Mapping[str, str | None]],
+    changes: Mapping[ConfigResource, Mapping[str, str | float | None]],
     *,
     validate_only: bool,
     timeout: float,
 ) -> dict[ConfigResource, KafkaError | None]:
     """Set the named configs, reset those with None to their default; others do not change (KIP-339)."""
+    _check_resources(changes)
     answers: dict[ConfigResource, KafkaError | None] = {}
     for node, group in _by_broker(changes).items():
         request = IncrementalAlterConfigsRequest(
@@ -166,7 +176,9 @@ async def alter_configs(
                     resource_type=int(r.type),
                     resource_name=r.name,
                     configs=[
-                        AlterableConfig(name=name, config_operation=int(value is None), value=value)
+                        AlterableConfig(
+                            name=name, config_operation=int(value is None), value=config_text(value)
+                        )
                         for name, value in changes[r].items()
                     ],
                 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from kclient.arguments import config_text
 from kclient.errors import ConfigError, KafkaError
 from kclient.net.answers import error_of
 from kclient.net.cluster import Cluster
@@ -223,7 +224,7 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
             for p, ids in (assigned or {}).items()
         ],
         configs=[
-            CreatableTopicConfig(name=name, value=None if value is None else str(value))
+            CreatableTopicConfig(name=name, value=config_text(value))
             for name, value in (topic.configs or {}).items()
         ],
     )

@@ -50,6 +50,8 @@ class RecordSerializer:
 
 
 def _serialized(serializer: Serializer, data: Any, topic: str, what: str) -> bytes | None:
+    if data is None:
+        return None  # A record without a key, or a tombstone: json.dumps would make it the text "null".
     try:
         made = serializer(data)
     except KafkaError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from twisted.internet.task import Clock
 
 import kclient
 from kclient import aio, tx
-from kclient.arguments import consumer_arguments, names_in, partitions_in, poll_timeout
+from kclient.arguments import config_text, consumer_arguments, names_in, partitions_in, poll_timeout
 from kclient.errors import ClientClosed, SerializationError
 from kclient.producer.record_serializer import RecordSerializer
 from kclient.types import OffsetAndMetadata, TopicPartition
@@ -244,6 +245,33 @@ def test_a_timestamp_that_no_record_can_have_is_refused_alone(timestamp: Any) ->
     """The batch failed, and with it the records of other sends."""
     with pytest.raises(SerializationError, match="is no time"):
         RecordSerializer(None, None).row("t", b"v", None, None, timestamp)
+
+
+def test_a_null_is_not_serialized() -> None:
+    """With json.dumps a tombstone was the text "null"; with str.encode every record needed a key."""
+    row = RecordSerializer(str.encode, json.dumps).row
+    assert row("t", None, None, None, 1) == (0, 1, None, None, ())
+    assert row("t", [1], "k", None, 1) == (0, 1, b"k", b"[1]", ())
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(86400000, "86400000"), (0.5, "0.5"), (True, "true"), ("a", "a"), (None, None)],
+)
+def test_a_config_may_be_a_number(value: Any, text: str | None) -> None:
+    assert config_text(value) == text
+
+
+def test_configs_are_those_of_resources(make: Make) -> None:
+    admin = make(tx, "AdminClient", SETTINGS)
+    with pytest.raises(TypeError, match=r"'orders' is no ConfigResource; expected ConfigRes"):
+        outcome(admin.alter_configs({"orders": {"retention.ms": "1"}}))
+
+
+def test_an_offset_by_name_is_one_of_three(make: Make) -> None:
+    admin = make(tx, "AdminClient", SETTINGS)
+    with pytest.raises(ValueError, match="'newest' is none of earliest, latest, max_timestamp"):
+        outcome(admin.list_offsets({T0: "newest"}))
 
 
 @pytest.mark.parametrize("headers", [[("a",)], [("a", b"b", b"c")], [5]])
