@@ -302,7 +302,7 @@ async def _describe(admin: Any, entities: _Entities, *, with_all: bool) -> None:
     if entities.names:
         names = entities.names[:1]
     elif kind == TOPICS:
-        names = java_order.strings(await admin.list_topics(internal=True))
+        names = java_order.strings(await admin.describe_topics(internal=True))
     else:
         names = [*map(str, sorted((await admin.describe_cluster()).brokers)), ""]
     for name in names:

@@ -45,11 +45,26 @@ def hash_map_order(
     return sorted(added, key=bucket)
 
 
-def strings(keys: Iterable[str], *, is_sized: bool = False) -> list[str]:
-    """Return *keys* in the order of a HashMap; one that *is_sized* began with as many buckets as there are keys."""
-    added = list(keys)
-    capacity = 1 << max(0, len(added) - 1).bit_length() if is_sized else _FIRST_CAPACITY
-    return hash_map_order(added, string_hash, capacity)
+def strings(keys: Iterable[str]) -> list[str]:
+    """Return *keys* in the order of a HashMap."""
+    return hash_map_order(keys, string_hash)
+
+
+def described_topics(names: Iterable[str]) -> list[str]:
+    """Return *names* in the order of the result of Java's describeTopics().
+
+    They go through three maps: one with room for their number, a copy of it, and again one with room for their number.
+    """
+    found = list(names)
+    sized, copied = _capacity(len(found)), _capacity(int(len(found) / 0.75 + 1))
+    for capacity in (sized, copied, sized):
+        found = hash_map_order(found, string_hash, capacity)
+    return found
+
+
+def _capacity(least: int) -> int:
+    """Return the number of buckets of a map that is made with room for *least*."""
+    return 1 << max(0, least - 1).bit_length()
 
 
 def partitions(keys: Iterable[TopicPartition]) -> list[TopicPartition]:

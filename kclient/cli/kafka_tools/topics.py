@@ -260,7 +260,7 @@ async def _describe(admin: Any, given: Given) -> None:
     live = (await admin.describe_cluster()).brokers
     moving = await _moving(admin, topics)
     show = _Description(given, live, moving)
-    for name in java_order.strings(topics, is_sized=True):
+    for name in java_order.described_topics(topics):
         show.topic(topics[name], configs[resources[name]])
 
 

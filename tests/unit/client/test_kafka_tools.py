@@ -99,6 +99,9 @@ def test_keys_have_the_order_of_a_hash_map() -> None:
     keys = [f"key-{n}" for n in range(14)]
     assert java_order.strings(keys) == [keys[n] for n in numbers]
     assert java_order.partition_hash(TopicPartition("a", 0)) == 31 * 31 + 97
+    # As kafka-topics --describe printed topics with these names.
+    topics = ["big", "nonexist-x", "autoc", "x1", "a.b", "c926874"]
+    assert java_order.described_topics(sorted(topics)) == topics
 
 
 def test_a_filter_of_topics_is_a_regular_expression_of_whole_names() -> None:
