@@ -54,7 +54,7 @@ OPTIONS = (
     Option("group", "The group to consume in.", "consumer group id"),
     not_honoured("zookeeper", NO_ZOOKEEPER, kafka=False),
     not_honoured("new-consumer", "removed in Kafka 2.0: there is no other consumer", takes="flag", kafka=False),
-    not_honoured("blacklist", "removed in Kafka 0.9", kafka=False),
+    not_honoured("blacklist", "removed in Kafka 2.0; give --include", kafka=False),
 )  # fmt: skip
 
 

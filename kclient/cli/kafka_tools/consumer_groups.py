@@ -91,7 +91,7 @@ OPTIONS = (
            takes=OPTIONAL, only_with=("describe", "list")),
     Option("type", "List the type; only groups of these types.", "types", takes=OPTIONAL, only_with=("list",)),
     not_honoured("zookeeper", NO_ZOOKEEPER, kafka=False),
-    not_honoured("new-consumer", "removed in Kafka 3.0: all groups are of this kind", takes="flag", kafka=False),
+    not_honoured("new-consumer", "removed in Kafka 2.0: all groups are of this kind", takes="flag", kafka=False),
 )  # fmt: skip
 
 
@@ -587,9 +587,9 @@ TOOL = Tool(
     OPTIONS,
     main,
     differs=(
-        "Each row of --reset-offsets, --delete-offsets and --describe is a line, as in Kafka up to 3.7 and from 4.0 "
-        "on; 3.9 prints the rows of the first two without line ends, and none behind the last row of --describe.",
-        "--members --verbose shows the topic before its partitions, as in Kafka up to 3.7 and from 4.0 on.",
+        "Each row of --reset-offsets, --delete-offsets and --describe is a line, as in Kafka up to 3.7 and after "
+        "3.9; 3.9 prints the rows of the first two without line ends, and none behind the last row of --describe.",
+        "--members --verbose shows the topic before its partitions, as in Kafka up to 3.7.",
         "Offsets of a file are checked completely before the first one is committed.",
     ),
 )
