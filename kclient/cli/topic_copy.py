@@ -117,6 +117,8 @@ async def _copy(settings: Settings, elsewhere: Settings, wanted: _Copy, reactor:
         places = [TopicPartition(wanted.source, number) for number in numbers]
         partitions = await _destination(settings, elsewhere, wanted, reactor)
         async with Producer(writing, reactor=reactor) as producer:
+            # Else the first 50,000 records would wait for metadata one by one.
+            await producer.cluster.partitions(wanted.destination, timeout=settings.timeout)
             deliveries = Deliveries(producer, wanted.destination)
             missing = await _records(
                 settings,
