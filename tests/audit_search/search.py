@@ -229,11 +229,20 @@ def _compared_while_changing(
     """Yield what no moment of the change excuses: more findings, more proof, other offsets."""
     found, expected = _found(run), _expected(case, judged)
     kinds = {each.kind for each in case.changes}
+    changed = {each.tp for each in case.changes}
     moved = case.moved_end or any(
         each.finding_class in ("reordered", "misrouted") for each in case.findings
     )
     # Of a record that moved, one place may be gone: then the other one is what is left to find.
     invented = found - Counter(case.findings)
+    if kinds - {"growth", "creation"}:
+        # Of a record that is there twice, the first copy may be gone: then the second one is what only the target has.
+        invented -= Counter(
+            each._replace(finding_class="extra")
+            for each in case.findings
+            if each.finding_class == "duplicate"
+            and TopicPartition(TOPIC, each.partition) in changed
+        )
     if invented and not (moved and kinds - {"growth", "creation"}):
         yield f"invented {dict(invented)}"
     overlooked = expected - found
