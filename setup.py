@@ -20,6 +20,7 @@ COMPILED = (
     "kclient/producer/record_serializer.py",
     "kclient/producer/topics.py",
     "kclient/wire/record_cursor.py",
+    "kclient/wire/record_places.py",
     "kclient/wire/record_reader.py",
     "kclient/wire/record_writer.py",
 )

@@ -13,6 +13,7 @@ MODULES: Final = (
     "kclient.producer.record_serializer",
     "kclient.producer.topics",
     "kclient.wire.record_cursor",
+    "kclient.wire.record_places",
     "kclient.wire.record_reader",
     "kclient.wire.record_writer",
 )

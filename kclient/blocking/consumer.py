@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from math import inf
-from typing import Any, Generic, Never, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar
 
 from twisted.internet.defer import Deferred
 
-from kclient.arguments import Config, Names, consumer_arguments, poll_timeout, waiting_time
+from kclient.arguments import Config, Names, at_most, consumer_arguments, poll_timeout, waiting_time
 from kclient.blocking.thread import (
     LEAVE_AT_EXIT,
     CallerThread,
@@ -30,6 +30,7 @@ from kclient.blocking.thread import (
     close_at_exit,
     reactor_thread,
 )
+from kclient.consumer import arrow
 from kclient.consumer.client import CommitCallback, RebalanceCallback, RebalanceListener
 from kclient.consumer.client import Consumer as Core
 from kclient.consumer.partitions import Batch
@@ -46,6 +47,9 @@ from kclient.types import (
     Record,
     TopicPartition,
 )
+
+if TYPE_CHECKING:
+    import pyarrow
 
 T = TypeVar("T")
 
@@ -231,6 +235,27 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         return self._polling(
             lambda: self._core.poll_batches(timeout=seconds), self._core.polling.rewind
         )
+
+    def poll_arrow(
+        self,
+        *given: Never,
+        timeout: float | None = None,
+        timeout_ms: float | None = None,
+        max_records: int | None = None,
+    ) -> pyarrow.Table:
+        """Return records as a table of Arrow, without a Python object per record; wait as `poll` does.
+
+        Its columns are the fields of `Record` but the sizes: topic, partition, offset, timestamp, timestamp_type, key,
+        value, headers, leader_epoch. Keys and values are bytes. The table is empty if no record arrives in time. It has
+        up to *max_records* rows, by default 100,000. Errors are as of `poll`. It needs ``pip install kbroker[arrow]``.
+        """
+        arrow.require_pyarrow()
+        polling = self._core.polling
+        polling.check_bytes("poll_arrow")
+        seconds = poll_timeout(given, timeout, timeout_ms)
+        most = at_most(max_records, arrow.MOST_RECORDS)
+        found = self._polling(lambda: polling.places(seconds, most), polling.rewind)
+        return arrow.table(found)
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return no records of *partitions* until `resume`."""

@@ -15,7 +15,7 @@ poll, because the processing of its records is uncertain. Owner: the reactor's t
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any, Generic, Never, Self
+from typing import TYPE_CHECKING, Any, Generic, Never, Self
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -31,6 +31,7 @@ from kclient.arguments import (
     position_in,
 )
 from kclient.config import ConsumerConfig
+from kclient.consumer import arrow
 from kclient.consumer.fetcher import Fetcher
 from kclient.consumer.lookup import OffsetLookup
 from kclient.consumer.missing import MissingPartitions
@@ -64,6 +65,9 @@ from kclient.types import (
     TopicPartition,
 )
 from kclient.wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    import pyarrow
 
 __all__ = ["CallbackRunner", "Consumer", "RebalanceCallback", "RebalanceListener"]
 
@@ -296,6 +300,27 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         The timeout is as of `poll`.
         """
         return await self.polling.batches(poll_timeout(given, timeout, timeout_ms))
+
+    @deferring
+    async def poll_arrow(
+        self,
+        *given: Never,
+        timeout: float | None = None,
+        timeout_ms: float | None = None,
+        max_records: int | None = None,
+    ) -> pyarrow.Table:
+        """Return records as a table of Arrow, without a Python object per record; wait as `poll` does.
+
+        Its columns are the fields of `Record` but the sizes: topic, partition, offset, timestamp, timestamp_type, key,
+        value, headers, leader_epoch. Keys and values are bytes. The table is empty if no record arrives in time. It has
+        up to *max_records* rows, by default 100,000. Errors are as of `poll`. It needs ``pip install kbroker[arrow]``.
+        """
+        arrow.require_pyarrow()
+        self.polling.check_bytes("poll_arrow")
+        most = at_most(max_records, arrow.MOST_RECORDS)
+        return arrow.table(
+            await self.polling.places(poll_timeout(given, timeout, timeout_ms), most)
+        )
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return no records of *partitions* until `resume`."""

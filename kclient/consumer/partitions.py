@@ -118,6 +118,18 @@ class PartitionState:
         self.buffered_bytes -= batch.info.size
         return batch
 
+    def fetch_again(self) -> None:
+        """Drop what is buffered; the next fetch begins at the position, which stays validated."""
+        assert self.position is not None, "a partition without a position buffers nothing"
+        validated_in = self.validated_in
+        self.seek(self.position, self.leader_epoch)
+        self.validated_in = validated_in
+
+    def untake(self, batch: FetchedBatch) -> None:
+        """Buffer the batch of the last `take` again, because the position is still in it."""
+        self.buffered.appendleft(batch)
+        self.buffered_bytes += batch.info.size
+
     @property
     def active(self) -> bool:
         """Whether the partition may be fetched and return records."""

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeVar
 
+from kclient.consumer.arrow import take_places
 from kclient.consumer.partitions import Batch, Partitions, PartitionState
 from kclient.consumer.records import Deserializers, take_records
 from kclient.consumer.subscription import GroupSubscription
@@ -24,8 +25,12 @@ from kclient.errors import ClientClosed, IllegalStateError, KafkaError
 from kclient.net.cluster import Cluster
 from kclient.net.waiting import deferring
 from kclient.types import AnyRecord, OffsetAndMetadata, TopicPartition
+from kclient.wire.record_places import RecordPlaces
 
 T = TypeVar("T")
+
+Found = dict[TopicPartition, list[RecordPlaces]]
+"""Where the records of a poll for columns are."""
 
 Only = Collection[TopicPartition]
 """Partitions to which a poll is limited; all if empty."""
@@ -99,6 +104,11 @@ class Polling:
         return await self._take_or_wait(self._take_batches, timeout)
 
     @deferring
+    async def places(self, timeout: float, most: int) -> Found:
+        """Return where up to *most* records are, undecoded, waiting up to *timeout* seconds for the first."""
+        return await self._take_or_wait(lambda: self._take_places(most), timeout)
+
+    @deferring
     async def until_ready(self, timeout: float, only: Only = ()) -> None:
         """Poll, without taking any record: wait up to *timeout* seconds until `take` has something to return."""
         await self._take_or_wait(lambda: self._any_ready(only), timeout)
@@ -122,6 +132,20 @@ class Polling:
         for tp in only:
             if tp not in self._partitions and not self._closed:
                 raise IllegalStateError(f"partition {tp} is not assigned to this consumer")
+
+    def take_places(self, most: int) -> Found:
+        """Return where buffered records are, after `until_ready` has fired."""
+        found = self._take_places(most)
+        self._progress()
+        return found
+
+    def check_bytes(self, call: str) -> None:
+        """Raise an error for a *call* that returns bytes if this consumer has a deserializer."""
+        if self._deserializers.key is not None or self._deserializers.value is not None:
+            raise IllegalStateError(
+                f"{call}() returns keys and values as bytes, and this consumer has a deserializer",
+                hint="create the consumer without key_deserializer and value_deserializer",
+            )
 
     async def one(self, only: Only = ()) -> AnyRecord:
         """Return the next record, of *only* these partitions if there are any; wait for it."""
@@ -215,6 +239,26 @@ class Polling:
             if batches:
                 found[state.tp] = batches
                 self._unprocessed[state.tp] = position
+        return found
+
+    def _take_places(self, most: int) -> Found:
+        found: Found = {}
+        for state in self._ready():
+            if most <= 0:
+                break
+            try:
+                places = take_places(state, most)
+            except KafkaError:
+                if not found:
+                    raise
+                break  # as of _take_records
+            if places:
+                found[state.tp] = places
+                self._unprocessed[state.tp] = places[0].offsets[0]
+                taken = sum(map(len, places))
+                self.records_returned += taken
+                most -= taken
+                self._partitions.served(state.tp)
         return found
 
     # --- iteration

@@ -59,6 +59,7 @@ class RecordCursor:
         self.key_start: i64 = 0
         self.key_size: i64 = -1
         """-1 is a null key."""
+        self.value_start: i64 = 0
         self.value_size: i64 = -1
         """-1 is a null value: a tombstone."""
 
@@ -163,6 +164,7 @@ class RecordCursor:
             else:
                 number = number & 127 | high << 7
                 pos += 1
+        self.value_start = pos
         if number & 1:
             if number != 1:
                 raise InvalidRecord("a value's length is below -1")

@@ -63,6 +63,24 @@ def decode_columns(
     *max_size* limits the decompressed bytes of the records. Records of a control batch are returned like others (see
     records.control_type).
     """
+    count = info.record_count
+    records = decompressed(buf, info, max_size)
+    try:
+        columns, last_delta = _read_records(records, info)
+    except IndexError:
+        raise InvalidRecord("the last record of the batch is truncated") from None
+    if last_delta > info.last_offset_delta or (contiguous and last_delta != count - 1):
+        raise InvalidRecord(
+            f"the last record's offset delta is {last_delta}, "
+            f"the batch header has {info.last_offset_delta} for {count} records"
+        )
+    if info.log_append_time:
+        columns = columns._replace(timestamps=[info.max_timestamp] * count)
+    return columns
+
+
+def decompressed(buf: Buffer, info: BatchInfo, max_size: int = MAX_DECOMPRESSED) -> bytes:
+    """Return the encoded records of one batch of *buf*; they can be as many as its header has."""
     start = info.position + HEADER_SIZE
     if info.end > len(buf):
         raise CorruptMessage(
@@ -76,18 +94,7 @@ def decode_columns(
         raise InvalidRecord(
             f"offsets {info.base_offset} to {info.last_offset} are not valid offsets"
         )
-    try:
-        columns, last_delta = _read_records(bytes(records), info)
-    except IndexError:
-        raise InvalidRecord("the last record of the batch is truncated") from None
-    if last_delta > info.last_offset_delta or (contiguous and last_delta != count - 1):
-        raise InvalidRecord(
-            f"the last record's offset delta is {last_delta}, "
-            f"the batch header has {info.last_offset_delta} for {count} records"
-        )
-    if info.log_append_time:
-        columns = columns._replace(timestamps=[info.max_timestamp] * count)
-    return columns
+    return bytes(records)
 
 
 def _read_records(raw: bytes, info: BatchInfo) -> tuple[Columns, int]:  # noqa: C901, PLR0915
@@ -133,14 +140,14 @@ def _read_records(raw: bytes, info: BatchInfo) -> tuple[Columns, int]:  # noqa: 
             pos += 1
             if high > 127:
                 number, pos = _varlong(raw, pos - 2)
-                _check_timestamp(base_timestamp, number)
+                check_timestamp(base_timestamp, number)
             else:
                 number = number & 127 | high << 7
                 number = (number >> 1) ^ -(number & 1)
         else:
             number = (number >> 1) ^ -(number & 1)
         if is_far:
-            _check_timestamp(base_timestamp, number)
+            check_timestamp(base_timestamp, number)
         timestamps.append(base_timestamp + number)
         # offset delta
         number = raw[pos]
@@ -197,7 +204,7 @@ def _read_records(raw: bytes, info: BatchInfo) -> tuple[Columns, int]:  # noqa: 
         # headers
         if raw[pos]:
             headers: list[tuple[str, bytes | None]] = []
-            pos = _read_headers(raw, pos, headers)
+            pos = read_headers(raw, pos, headers)
             all_headers.append(headers)
         else:
             pos += 1
@@ -209,7 +216,7 @@ def _read_records(raw: bytes, info: BatchInfo) -> tuple[Columns, int]:  # noqa: 
     return Columns(offsets, timestamps, keys, values, all_headers), last_delta
 
 
-def _read_headers(raw: bytes, pos: i64, headers: list[tuple[str, bytes | None]]) -> i64:
+def read_headers(raw: bytes, pos: i64, headers: list[tuple[str, bytes | None]]) -> i64:
     """Append the headers at *pos* to *headers*; return the position after them."""
     count: i64 = 0
     size: i64 = 0
@@ -278,7 +285,7 @@ def _varlong(raw: bytes, pos: i64) -> tuple[i64, i64]:
     return ((number >> 1) | (top << 62)) ^ -(number & 1), pos
 
 
-def _check_timestamp(base: i64, delta: i64) -> None:
+def check_timestamp(base: i64, delta: i64) -> None:
     """Raise InvalidRecord unless base + delta fits 64 bits."""
     if base > _INT64_MAX - delta if delta >= 0 else base < _INT64_MIN - delta:
         raise InvalidRecord(f"timestamp {int(base) + int(delta)} does not fit 64 bits")

@@ -119,7 +119,7 @@ def test_no_record_is_lost_however_often_getone_is_cancelled() -> None:
     on_paper(test, records=0)
 
 
-@pytest.mark.parametrize("call", ["getone", "getmany", "poll_batches"])
+@pytest.mark.parametrize("call", ["getone", "getmany", "poll_batches", "poll_arrow"])
 def test_a_task_that_is_cancelled_when_its_wait_has_ended_takes_no_record(call: str) -> None:
     async def test(it: OnPaper) -> None:
         it.consumer.assign([T0])

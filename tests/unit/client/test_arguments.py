@@ -149,7 +149,7 @@ def test_a_poll_waits_for_seconds_or_by_the_name_of_kafka_python_for_millisecond
 
 
 @APIS
-@pytest.mark.parametrize("call", ["poll", "poll_batches"])
+@pytest.mark.parametrize("call", ["poll", "poll_batches", "poll_arrow"])
 def test_a_timeout_without_its_unit_is_refused(api: Any, call: str, make: Make) -> None:
     """poll(1.0) waits for a second in confluent-kafka, for a millisecond in kafka-python: here it did the latter."""
     consumer = make(api, "Consumer", SETTINGS)

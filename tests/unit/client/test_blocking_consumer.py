@@ -104,7 +104,7 @@ def test_an_interrupt_in_a_callback_ends_the_poll_and_the_next_one_goes_on(on_pa
     assert it.values(3) == [b"0.0", b"0.1", b"0.2"]
 
 
-@pytest.mark.parametrize("call", ["poll", "poll_batches"])
+@pytest.mark.parametrize("call", ["poll", "poll_batches", "poll_arrow"])
 def test_records_that_an_exception_kept_from_the_caller_are_polled_again(
     on_paper: Any, call: str
 ) -> None:

@@ -141,6 +141,31 @@ def test_batches_come_whole_even_after_a_poll_that_took_a_part_of_one():
     assert it.consumer.next_offset(T0) == 3
 
 
+def test_columns_begin_after_the_records_of_a_poll_and_end_before_those_of_the_next():
+    it = PaperConsumer()
+    it.produce(0, b"0", b"1", b"2")
+    it.produce(1, b"other")
+    it.assign(0, 1)
+    it.poll()
+    assert it.poll(most=1) == {0: [b"0"]}
+    seen = []
+    for _ in range(3):
+        made = it.run(it.consumer.poll_arrow(max_records=1))
+        seen += zip(made["partition"].to_pylist(), made["value"].to_pylist(), strict=True)
+        it.paper.turn(0.6)
+    assert sorted(seen) == [(0, b"1"), (1, b"other")]
+    assert it.consumer.next_offset(T0) == 2
+    assert it.poll() == {0: [b"2"]}
+    assert it.run(it.consumer.poll_arrow()).num_rows == 0
+
+
+def test_columns_are_refused_where_a_deserializer_would_be_ignored():
+    it = PaperConsumer(value_deserializer=bytes.decode)
+    it.assign(0)
+    with pytest.raises(KafkaError, match="this consumer has a deserializer"):
+        it.run(it.consumer.poll_arrow())
+
+
 def test_two_polls_at_a_time_are_refused():
     it = PaperConsumer()
     it.assign(0)
