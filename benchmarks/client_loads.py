@@ -1,12 +1,15 @@
 """The loads that compare Python clients: one partition, at full speed, in the way that each documentation recommends.
 
 Every producer uses acks=1, linger 5 ms and no idempotence. Every consumer reads partition 0 from its start without a
-group. The rate of a consumer counts from the first records, so it excludes the connection set-up.
+group. The rate of a consumer counts from the first records, so it excludes the connection set-up; so do the CPU
+seconds, of all threads of the process. The loads with `loop` in their names are the usual Python loop: one call for
+each message.
 """
 
 from __future__ import annotations
 
 import asyncio
+import resource
 import time
 from collections.abc import Callable, Mapping, Sized
 from typing import Any
@@ -15,16 +18,78 @@ _BATCH = 5000
 _PATIENCE_S = 120.0
 
 
+def _cpu() -> float:
+    """Return the CPU seconds of this process so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def confluent_loop_produce(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
+    """Produce with confluent-kafka's usual loop: produce() and poll(0) for each message."""
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": 1,
+            "linger.ms": 5,
+            "batch.size": 200_000,
+            "queue.buffering.max.messages": 2_000_000,
+            "queue.buffering.max.kbytes": 1_000_000,
+        }
+    )
+    value = b"x" * size
+    producer.list_topics(topic, 10)
+    started, cpu = time.monotonic(), _cpu()
+    for _ in range(count):
+        producer.produce(topic, value, partition=0)
+        producer.poll(0)
+    left = producer.flush(_PATIENCE_S)
+    figures = {"seconds": time.monotonic() - started, "cpu": _cpu() - cpu}
+    if left:
+        raise RuntimeError(f"{left} messages were not delivered")
+    return {**figures, "messages": count, "bytes": count * size}
+
+
+def confluent_loop_consume(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
+    """Consume with confluent-kafka's usual loop: poll() for each message, its error and its value."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "fetch.message.max.bytes": 8_000_000,
+            "check.crcs": False,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    if consumer.poll(_PATIENCE_S) is None:
+        raise RuntimeError("no message arrived within 120 s")
+    started, cpu, got = time.monotonic(), _cpu(), 1
+    while got < count:
+        message = consumer.poll(1.0)
+        if message is None:
+            continue
+        if message.error():
+            raise RuntimeError(str(message.error()))
+        got += len(message.value()) == size
+    figures = {"seconds": time.monotonic() - started, "cpu": _cpu() - cpu}
+    consumer.close()
+    return {**figures, "messages": got - 1, "bytes": (got - 1) * size}
+
+
 def _count(poll: Callable[[], Mapping[Any, Sized]], count: int, size: int) -> dict[str, float]:
     """Poll until *count* messages have arrived; return the rate after the first poll."""
-    got, first, started = 0, 0, 0.0
+    got, first, started, cpu = 0, 0, 0.0, 0.0
     while got < count:
         number = sum(map(len, poll().values()))
         if number and not started:
-            started, first = time.monotonic(), number
+            started, first, cpu = time.monotonic(), number, _cpu()
         got += number
-    elapsed = time.monotonic() - started
-    return {"seconds": elapsed, "messages": got - first, "bytes": (got - first) * size}
+    figures = {"seconds": time.monotonic() - started, "cpu": _cpu() - cpu}
+    return {**figures, "messages": got - first, "bytes": (got - first) * size}
 
 
 def confluent_produce(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
@@ -194,15 +259,15 @@ def kclient_produce(bootstrap: str, topic: str, count: int, size: int) -> dict[s
     value = b"x" * size
     producer.partitions_for(topic)
     send = producer.send
-    started = time.monotonic()
+    started, cpu = time.monotonic(), _cpu()
     for _ in range(count):
         send(topic, value, partition=0)
     left = producer.flush(_PATIENCE_S)
-    elapsed = time.monotonic() - started
+    figures = {"seconds": time.monotonic() - started, "cpu": _cpu() - cpu}
     producer.close(5)
     if left:
         raise RuntimeError(f"{left} messages were not delivered")
-    return {"seconds": elapsed, "messages": count, "bytes": count * size}
+    return {**figures, "messages": count, "bytes": count * size}
 
 
 def kclient_consume(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
@@ -218,3 +283,41 @@ def kclient_consume(bootstrap: str, topic: str, count: int, size: int) -> dict[s
     got = _count(lambda: consumer.poll(timeout=1, max_records=10_000), count, size)
     consumer.close()
     return got
+
+
+def kclient_loop_consume(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
+    """Consume with kclient's blocking API, and look at the value of each record."""
+    from kclient import Consumer, TopicPartition
+
+    consumer = Consumer(
+        bootstrap_servers=bootstrap, max_partition_fetch_bytes=8_000_000, enable_auto_commit=False
+    ).start()
+    consumer.assign(TopicPartition(topic, 0), {TopicPartition(topic, 0): 0})
+    while not consumer.poll(timeout=1, max_records=1):
+        pass
+    started, cpu, got = time.monotonic(), _cpu(), 1
+    while got < count:
+        for records in consumer.poll(timeout=1, max_records=10_000).values():
+            for record in records:
+                got += len(record.value or b"") == size
+    figures = {"seconds": time.monotonic() - started, "cpu": _cpu() - cpu}
+    consumer.close()
+    return {**figures, "messages": got - 1, "bytes": (got - 1) * size}
+
+
+def kclient_arrow_consume(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
+    """Consume tables of Arrow with kclient's blocking API."""
+    from kclient import Consumer, TopicPartition
+
+    consumer = Consumer(
+        bootstrap_servers=bootstrap, max_partition_fetch_bytes=8_000_000, enable_auto_commit=False
+    ).start()
+    consumer.assign(TopicPartition(topic, 0), {TopicPartition(topic, 0): 0})
+    while not (first := consumer.poll_arrow(timeout=1, max_records=1).num_rows):
+        pass
+    started, cpu, got = time.monotonic(), _cpu(), first
+    while got < count:
+        got += consumer.poll_arrow(timeout=1).num_rows
+    figures = {"seconds": time.monotonic() - started, "cpu": _cpu() - cpu}
+    consumer.close()
+    return {**figures, "messages": got - first, "bytes": (got - first) * size}

@@ -151,12 +151,17 @@ LOADS: dict[str, Callable[..., dict[str, float]]] = {
     "rdkafka-transactions-8": partial(rdkafka_transactions, producers=8),
     "confluent-kafka-produce": client_loads.confluent_produce,
     "confluent-kafka-consume": client_loads.confluent_consume,
+    "confluent-kafka-loop-produce": client_loads.confluent_loop_produce,
+    "confluent-kafka-loop-consume": client_loads.confluent_loop_consume,
     "aiokafka-produce": client_loads.aiokafka_produce,
     "aiokafka-consume": client_loads.aiokafka_consume,
     "kafka-python-produce": client_loads.kafka_python_produce,
     "kafka-python-consume": client_loads.kafka_python_consume,
     "kclient-produce": client_loads.kclient_produce,
     "kclient-consume": client_loads.kclient_consume,
+    "kclient-loop-produce": client_loads.kclient_produce,
+    "kclient-loop-consume": client_loads.kclient_loop_consume,
+    "kclient-arrow-consume": client_loads.kclient_arrow_consume,
 }
 
 

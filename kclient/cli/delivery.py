@@ -10,11 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kclient.errors import BufferExhausted, KafkaError, KafkaTimeoutError
+from kclient.errors import BufferExhausted, KafkaTimeoutError
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
-    from twisted.python.failure import Failure
 
     from kclient.producer.producer import Producer
     from kclient.types import RecordMetadata
@@ -62,44 +61,48 @@ class Deliveries:
         # Imported here, so that `kclient --help` does not import Twisted.
         from twisted.internet.defer import Deferred
 
+        send_to, has_room = self._producer.send_to, self._producer.accumulator.has_room
+        topic, partition = self._topic, self._partition
         for each in records:
             if self.sent - self.delivered - self.failed >= self._most:
                 self._waiter = Deferred()
                 await self._waiter
-            room = self._producer.ready(len(each.value or b"") + len(each.key or b""))
-            if not room.called:
+            size = len(each.value or b"") + len(each.key or b"")
+            if not has_room(size):
                 try:
-                    await room
+                    await self._producer.ready(size)
                 except BufferExhausted as problem:
                     self._note(problem)
             if self.timed_out:
                 return
-            sending = self._producer.send(
-                self._topic,
-                each.value,
-                each.key,
-                headers=each.headers,
-                partition=self._partition if each.partition is None else each.partition,
-                timestamp_ms=each.timestamp_ms,
-            )
             self.sent += 1
-            sending.addCallbacks(self._acknowledged, self._refused)
+            where = partition if each.partition is None else each.partition
+            sink: Any = self
+            if self.acknowledged is not None:
+                # A Deferred keeps an error of the callback from the other records of the batch.
+                sink = Deferred()
+                sink.addCallback(self._placed)
+                sink.addErrback(lambda failure: self.errback(failure.value))
+            send_to(sink, topic, each.value, each.key, each.headers, where, each.timestamp_ms)
 
-    def _acknowledged(self, place: RecordMetadata) -> None:
+    def callback(self, _: object) -> None:
+        """Count a record that is acknowledged: this object is the sink of each."""
         self.delivered += 1
-        if self.acknowledged is not None:
-            self.acknowledged(place)
-        self._ended()
+        if self._waiter is not None:
+            self._ended()
 
-    def _refused(self, failure: Failure) -> None:
-        problem = failure.value
-        if not isinstance(problem, KafkaError):
-            failure.raiseException()
+    def errback(self, problem: BaseException) -> None:
+        """Count a record that failed."""
         self.failed += 1
         self._note(problem)
         self._ended()
 
-    def _note(self, problem: KafkaError) -> None:
+    def _placed(self, place: RecordMetadata) -> None:
+        if self.acknowledged is not None:
+            self.acknowledged(place)
+        self.callback(place)
+
+    def _note(self, problem: BaseException) -> None:
         self.timed_out = self.timed_out or isinstance(problem, KafkaTimeoutError)
         self.problems[str(problem)] += 1
 

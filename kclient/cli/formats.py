@@ -133,10 +133,10 @@ _BACKSLASHED = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"0": b"\0", b"\\": b"\\"
 
 
 def _raw(field: Any) -> bytes:
-    if field is None:
-        return b""
     if isinstance(field, bytes):
         return field
+    if field is None:
+        return b""
     return (field if isinstance(field, str) else json.dumps(field, default=str)).encode()
 
 
