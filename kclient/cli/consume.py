@@ -15,7 +15,7 @@ from kclient.cli.context import Settings, run
 from kclient.cli.decoders import HELP as DECODER_HELP
 from kclient.cli.decoders import Decoder
 from kclient.cli.decoders import decoders as chosen_decoders
-from kclient.cli.formats import Formatter, formatter, heading
+from kclient.cli.formats import Formatter, formatter, heading, joined, value_end
 from kclient.cli.help import Command
 from kclient.cli.names import GROUP, TOPIC
 from kclient.cli.offset_spec import Anchor, Bound, OffsetSpec, parse_offsets
@@ -384,6 +384,7 @@ class _Printer:
     def __init__(self, asked: _Asked, progress: Progress) -> None:
         self._asked = asked
         self._write = asked.write
+        self._value_end = value_end(asked.form)
         self._head = heading(asked.form)
         self._left = asked.count
         self.accept = asked.accept
@@ -403,6 +404,7 @@ class _Printer:
         from kclient.cli.consume_control import ControlPoll, with_control
 
         self._poll = ControlPoll(consumer, firsts, self._asked.decoders).poll
+        self._value_end = None
         self._write = with_control(self._write, as_json=self._asked.form == "json")
 
     def stop_before(self, stops: dict[TopicPartition, int]) -> None:
@@ -489,8 +491,7 @@ class _Printer:
         if not records:
             return
         self.progress.clear()
-        write = self._write
-        stream.write(b"".join([write(record) for record in records]))
+        stream.write(joined(records, self._write, self._value_end))
         self.printed += len(records)
         if self._left is not None:
             self._left -= len(records)

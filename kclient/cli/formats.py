@@ -18,7 +18,7 @@ import binascii
 import json
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -53,6 +53,24 @@ def formatter(template: str, *, meta_only: bool = False) -> Formatter:
     if template == "value":
         return lambda record: _raw(record.value) + b"\n"
     return _template(template, _FIELDS)
+
+
+def value_end(template: str) -> bytes | None:
+    """Return what follows each value if *template* prints values alone, None if it prints anything else."""
+    if template in NO_TEMPLATE:
+        return {"raw": b"", "value": b"\n"}.get(template)
+    only_value = re.fullmatch(r"%[vs]([^%{]*)", template)
+    return None if only_value is None else unescaped(only_value[1])
+
+
+def joined(records: Sequence[Any], write: Formatter, end: bytes | None) -> bytes:
+    """Return *records* as *write* formats them; *end* is `value_end` of its template, and saves the calls."""
+    if end is not None and records:
+        try:
+            return b"".join([end.join([record.value for record in records]), end])
+        except TypeError:  # a null or an object is among them
+            pass
+    return b"".join([write(record) for record in records])
 
 
 def place_formatter(template: str) -> Formatter:
