@@ -22,6 +22,7 @@ TESTS = (
     "tests/unit/client/test_build.py::test_the_version_shows_which_build_runs",
     "tests/unit/client/test_partitioner.py",
     "tests/unit/wire/test_records.py",
+    "tests/property/test_consumer_columns.py",
     "tests/property/test_record_batches.py",
 )
 
