@@ -232,7 +232,7 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
     ) -> dict[TopicPartition, list[Batch]]:
         """Return whole batches, encoded, as received from the broker. The timeout is as of `poll`."""
         seconds = poll_timeout(given, timeout, timeout_ms)
-        return self._polling(
+        return self._take(
             lambda: self._core.poll_batches(timeout=seconds), self._core.polling.rewind
         )
 
@@ -254,7 +254,7 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         polling.check_bytes("poll_arrow")
         seconds = poll_timeout(given, timeout, timeout_ms)
         most = at_most(max_records, arrow.MOST_RECORDS)
-        found = self._polling(lambda: polling.places(seconds, most), polling.rewind)
+        found = self._take(lambda: polling.places(seconds, most), polling.rewind)
         return arrow.table(found)
 
     def pause(self, *partitions: TopicPartition) -> None:
@@ -423,11 +423,17 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
     def _records(
         self, call: Callable[[], Deferred[Found[ConsumedKey, ConsumedValue]]]
     ) -> Found[ConsumedKey, ConsumedValue]:
-        """Poll for records. If Ctrl-C interrupts this thread when they have been taken, the next poll returns them."""
-        self._in_hand = None
-        return self._polling(
+        return self._take(
             call, lambda found: self._core.polling.put_back(chain.from_iterable(found.values()))
         )
+
+    def _take(self, call: Callable[[], Deferred[T]], undo: Callable[[T], None]) -> T:
+        """Poll; the record that an iteration yielded last counts as processed.
+
+        If Ctrl-C interrupts this thread when records have been taken, *undo* returns them for the next poll.
+        """
+        self._in_hand = None
+        return self._polling(call, undo)
 
     def _polling(
         self, call: Callable[[], Deferred[T]], undo: Callable[[T], None] = lambda _: None

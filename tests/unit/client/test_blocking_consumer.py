@@ -227,6 +227,24 @@ def test_a_failure_in_an_iteration_repeats_the_record_in_hand_and_no_other(on_pa
     assert it.paper.commits()[-1] == {("t", 0): 1}
 
 
+@pytest.mark.parametrize("call", ["poll", "poll_batches", "poll_arrow"])
+def test_a_failure_after_a_poll_in_an_iteration_commits_none_of_its_records(
+    on_paper: Any, call: str
+) -> None:
+    it = on_paper(group_id="g")
+
+    def work() -> None:
+        with it.consumer:
+            next(iter(it.consumer))
+            assert getattr(it.consumer, call)(timeout=5)
+            raise ZeroDivisionError
+
+    it.join(0)
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert it.paper.commits()[-1] == {("t", 0): 1}
+
+
 # --- odd arguments, and the end
 
 
