@@ -104,7 +104,7 @@ def dump(
                 print_error(f"{problem.filename or path}: {problem.strerror}")
         for line in found.findings():
             click.echo(line, err=True)
-        return UNHEALTHY if found.unreadable else FAILED if failed else 0
+        return UNHEALTHY if found.unreadable or found.torn else FAILED if failed else 0
 
     run_offline(main)
 

@@ -86,7 +86,9 @@ class Dump:
     _missing: dict[str, list[Pair]] = field(default_factory=dict)
     _gaps: dict[str, list[Pair]] = field(default_factory=dict)
     unreadable: int = 0
-    """Files, or rests of them, that cannot be read."""
+    """Files, and batches, that cannot be read."""
+    torn: int = 0
+    """Segments that end with bytes of no whole batch."""
 
     def lines(self, path: Path) -> Iterator[str]:
         """Yield the lines of one file. Raise OSError, and ValueError for a file that is none of a log directory."""
@@ -144,7 +146,7 @@ class Dump:
                 yield self._record_line(batch, number, record)
         if segment.rest is not None and self.options.max_bytes is None:
             if not segment.is_preallocated:
-                self.unreadable += 1
+                self.torn += 1
             yield f"Found {segment.rest_bytes} invalid bytes at the end of {path.name}"
 
     def _record_line(self, batch: Batch, number: int, record: Record) -> str:

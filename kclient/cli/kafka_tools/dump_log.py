@@ -86,7 +86,7 @@ def _dump(given: Given) -> int:
             parse=parse,
         )
     )
-    is_whole, deprecations = True, _deprecations(given)
+    deprecations = _deprecations(given)
     for name in given.value("files").split(","):
         path = Path(name)
         if path.suffix not in _SUFFIXES:
@@ -98,7 +98,6 @@ def _dump(given: Given) -> int:
                 print(line)
                 for text in deprecations if number == 0 and path.suffix == ".log" else ():
                     print(text)
-                is_whole = is_whole and "cannot be read: " not in line[: len(name) + 40]
         except ValueError as problem:
             raise Failure(str(problem)) from None
         except OSError as problem:
@@ -107,7 +106,7 @@ def _dump(given: Given) -> int:
             raise Failure(f"{problem.filename or path} ({problem.strerror})") from None
     for line in found.findings():
         print_error(line)
-    return 0 if is_whole else FAILED
+    return FAILED if found.unreadable else 0
 
 
 def _decoder(given: Given, option: str) -> Decode:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 
 
 def double(value: float) -> str:
@@ -15,7 +16,7 @@ def double(value: float) -> str:
         return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(float(value))
-    digits = repr(abs(float(value))).partition("e")[0].replace(".", "").strip("0")
-    exponent = math.floor(math.log10(abs(value)))
+    shortest = Decimal(repr(float(value)))
     sign = "-" if value < 0 else ""
-    return f"{sign}{digits[0]}.{digits[1:] or '0'}E{exponent}"
+    digits = "".join(map(str, shortest.as_tuple().digits)).rstrip("0")
+    return f"{sign}{digits[0]}.{digits[1:] or '0'}E{shortest.adjusted()}"

@@ -16,6 +16,8 @@ from kclient.cli.kafka_tools.message_formatter import FormatterError, formatter
 from kclient.cli.kafka_tools.options import OPTIONAL, Option, OptionError, not_honoured, parse
 from kclient.cli.kafka_tools.topic_filter import topic_filter
 from kclient.types import Record, TopicPartition
+from kclient.wire.records import Record as Sent
+from kclient.wire.records import encode_batch
 
 JAVA = "org.apache.kafka.common.serialization."
 
@@ -116,6 +118,29 @@ def test_a_filter_of_topics_is_a_regular_expression_of_whole_names() -> None:
 
 def test_numbers_are_those_of_java() -> None:
     assert doctest.testmod(java_numbers).failed == 0
+    below_powers_of_ten = (9.999999999999998e-4, 9.999999999999997e22, 1e22, 1e23, -2.5e-8)
+    assert [*map(java_numbers.double, below_powers_of_ten)] == [
+        "9.999999999999998E-4",
+        "9.999999999999997E22",
+        "1.0E22",
+        "1.0E23",
+        "-2.5E-8",
+    ]
+
+
+def test_a_payload_decides_no_exit_code_of_dump_log(tmp_path: Path) -> None:
+    path = tmp_path / f"{0:020d}.log"
+    batch = encode_batch([Sent(0, 0, None, b"cannot be read: a text of a program")])
+    path.write_bytes(batch)
+    words = ["kafka-dump-log", "--print-data-log", "--skip-record-metadata", "--files", str(path)]
+    assert CliRunner().invoke(kclient, words).exit_code == 0
+    path.write_bytes(batch + batch[:-1])
+    torn = CliRunner().invoke(kclient, words)
+    assert "invalid bytes at the end of" in torn.output
+    assert torn.exit_code == 0, "as in Kafka"
+    (tmp_path / f"{0:020d}.snapshot").write_bytes(b"no snapshot")
+    words[-1] = f"{tmp_path / f'{0:020d}.snapshot'},{path}"
+    assert CliRunner().invoke(kclient, words).exit_code == 1
 
 
 @pytest.mark.parametrize("name", TOOLS)
