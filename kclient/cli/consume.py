@@ -18,7 +18,8 @@ from kclient.cli.decoders import decoders as chosen_decoders
 from kclient.cli.formats import Formatter, formatter, heading, joined, value_end
 from kclient.cli.help import Command
 from kclient.cli.names import GROUP, TOPIC
-from kclient.cli.offset_spec import Anchor, Bound, OffsetSpec, parse_offsets
+from kclient.cli.offset_range import NO_SUCH_TOPIC_S, assign
+from kclient.cli.offset_spec import Anchor, OffsetSpec, parse_offsets
 from kclient.cli.progress import Progress
 from kclient.cli.record_filter import Accept, record_filter
 from kclient.types import TopicPartition
@@ -220,7 +221,7 @@ async def _consume(settings: Settings, asked: _Asked, reactor: Any) -> int:
         key_deserializer=asked.decoders.get("key"),
         value_deserializer=asked.decoders.get("value"),
     ) as consumer:
-        patience = min(settings.timeout, _NO_SUCH_TOPIC_S)
+        patience = min(settings.timeout, NO_SUCH_TOPIC_S)
         places = await _places(consumer, asked.topics, asked.partitions, patience)
         try:
             if asked.as_member:
@@ -228,7 +229,8 @@ async def _consume(settings: Settings, asked: _Asked, reactor: Any) -> int:
             elif asked.tail is not None:
                 await _print_tail(consumer, places, asked.tail, printer)
             else:
-                firsts = await _assign(consumer, places, asked.spec, asked.at_end, printer)
+                firsts, stops = await assign(consumer, places, asked.spec, at_end=asked.at_end)
+                printer.stop_before(stops)
                 if asked.print_control:
                     printer.print_control(consumer, firsts)
             if asked.tail is None or not asked.at_end:
@@ -283,8 +285,6 @@ def waiting_note(topics: tuple[str, ...], spec: OffsetSpec) -> str:
 
 
 _FOR_MEMBERS = (Anchor.START, Anchor.END, Anchor.STORED)
-_NO_SUCH_TOPIC_S = 3.0
-"""Seconds to wait for a topic's metadata: enough for one that was created just before."""
 
 
 def _offsets(offset: str | None, *, from_beginning: bool, at_end: bool, group: str | None) -> Any:
@@ -320,27 +320,6 @@ async def _places(
     return places
 
 
-async def _assign(
-    consumer: Any, places: list[TopicPartition], spec: OffsetSpec, at_end: bool, printer: _Printer
-) -> dict[TopicPartition, int]:
-    """Assign and seek; set the end offset of each partition in *printer*, if there is one. Return the positions."""
-    consumer.assign(places)
-    starts = await consumer.beginning_offsets(places)
-    ends = await consumer.end_offsets(places)
-    firsts = {
-        tp: max(starts[tp], min(offset, ends[tp]))
-        for tp, offset in (await resolve(consumer, spec.first, places, starts, ends)).items()
-    }
-    for tp, offset in firsts.items():
-        consumer.seek(tp, offset)
-    stops: dict[TopicPartition, int] = dict(ends) if at_end else {}
-    if spec.last is not None:
-        for tp, stop in (await resolve(consumer, spec.last, places, starts, ends)).items():
-            stops[tp] = min(stop, stops.get(tp, stop))
-    printer.stop_before(stops)
-    return firsts
-
-
 async def _print_tail(
     consumer: Any, places: list[TopicPartition], count: int, printer: _Printer
 ) -> None:
@@ -352,30 +331,6 @@ async def _print_tail(
     ends = await consumer.end_offsets(places)
     found = await last_records(consumer, starts, ends, count, printer.accept, read=printer.count)
     printer.print_all(found)
-
-
-async def resolve(
-    consumer: Any,
-    bound: Bound,
-    places: list[TopicPartition],
-    starts: dict[TopicPartition, int],
-    ends: dict[TopicPartition, int],
-) -> dict[TopicPartition, int]:
-    """Return the offset of *bound* in each partition; it can be outside of the log."""
-    if bound.anchor is Anchor.TIME:
-        found = await consumer.offsets_for_times(dict.fromkeys(places, bound.number))
-        return {tp: ends[tp] if at is None else at.offset for tp, at in found.items()}
-    if bound.anchor is Anchor.STORED:
-        committed = await consumer.committed(places)
-        return {tp: starts[tp] if at is None else at.offset for tp, at in committed.items()}
-    return {
-        tp: {
-            Anchor.START: starts[tp] + bound.number,
-            Anchor.END: ends[tp] + bound.number,
-            Anchor.OFFSET: bound.number,
-        }[bound.anchor]
-        for tp in places
-    }
 
 
 class _Printer:

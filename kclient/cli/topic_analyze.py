@@ -12,8 +12,10 @@ from kclient.cli.commands import with_settings
 from kclient.cli.context import TIMED_OUT, Settings, admin_client, print_error, run
 from kclient.cli.help import Command
 from kclient.cli.names import TOPIC
+from kclient.cli.offset_range import assign, read_range
 from kclient.cli.offset_spec import Anchor, parse_offsets
 from kclient.cli.output import show
+from kclient.cli.progress import Progress
 from kclient.cli.time_spec import time_text
 from kclient.cli.topic_analysis import Analysis
 from kclient.types import TopicPartition
@@ -57,7 +59,6 @@ def analyze(settings: Settings, texts: tuple[str, ...], offset: str) -> None:
         raise click.UsageError("-o stored: offsets of a group; give start, 47, -1000 or @time")
 
     async def main(reactor: Any) -> int:
-        from kclient.cli.consume import resolve
         from kclient.cli.topic_offsets import places_of
         from kclient.config import ConsumerConfig
         from kclient.consumer.client import Consumer
@@ -67,15 +68,7 @@ def analyze(settings: Settings, texts: tuple[str, ...], offset: str) -> None:
         values = settings.client(ConsumerConfig)
         values.update({"enable.auto.commit": "false", "isolation.level": "read_uncommitted"})
         async with Consumer(config=values, reactor=reactor) as consumer:
-            consumer.assign(places)
-            starts = await consumer.beginning_offsets(places)
-            ends = await consumer.end_offsets(places)
-            firsts = await resolve(consumer, spec.first, places, starts, ends)
-            firsts = {tp: max(starts[tp], min(at, ends[tp])) for tp, at in firsts.items()}
-            stops = ends
-            if spec.last is not None:
-                lasts = await resolve(consumer, spec.last, places, starts, ends)
-                stops = {tp: min(ends[tp], lasts[tp]) for tp in places}
+            firsts, stops = await assign(consumer, places, spec, at_end=True)
             found, missing = await _read(settings, reactor, consumer, firsts, stops)
         _print(settings, found)
         for tp, at in missing.items():
@@ -95,22 +88,14 @@ async def _read(
     stops: Mapping[TopicPartition, int],
 ) -> tuple[dict[TopicPartition, Analysis], dict[TopicPartition, int]]:
     """Read every partition up to its stop; return the analyses, and the positions of those that did not get there."""
-    from kclient.cli.progress import Progress, share_line
     from kclient.wire.compression import Codec
     from kclient.wire.records import decode_columns
 
     found = {tp: Analysis() for tp in firsts}
-    for tp, first in firsts.items():
-        consumer.seek(tp, first)
-    began = last = reactor.seconds()
-    progress = Progress(reactor.seconds, quiet=settings.quiet)
-    total = sum(max(0, stops[tp] - first) for tp, first in firsts.items())
-    left = {tp: first for tp, first in firsts.items() if first < stops[tp]}
-    consumer.pause(*(firsts.keys() - left.keys()))
-    while left and reactor.seconds() - last < settings.timeout:
+
+    async def add_next() -> bool:
         polled = await consumer.poll_batches(timeout=0.2)
         for tp, batches in polled.items():
-            last = reactor.seconds()
             for info, data in batches:
                 if info.base_offset >= stops[tp]:
                     break
@@ -120,15 +105,18 @@ async def _read(
                 if not info.is_control:
                     columns = decode_columns(data, info)
                     found[tp].add_records(*_within(columns, firsts[tp], stops[tp]))
-        for tp in list(left):
-            at = consumer.next_offset(tp)
-            left[tp] = left[tp] if at is None else at
-            if left[tp] >= stops[tp]:
-                consumer.pause(tp)
-                del left[tp]
-        done = total - sum(stops[tp] - at for tp, at in left.items())
-        progress.show(share_line("reading", done, total, reactor.seconds() - began))
-    progress.clear()
+        return bool(polled)
+
+    left = await read_range(
+        consumer,
+        firsts,
+        stops,
+        add_next,
+        verb="reading",
+        progress=Progress(reactor.seconds, quiet=settings.quiet),
+        seconds=reactor.seconds,
+        timeout=settings.timeout,
+    )
     return found, left
 
 

@@ -19,11 +19,10 @@ from kclient.cli.context import Settings, admin_client, code_for, print_error, r
 from kclient.cli.delivery import Deliveries, Given
 from kclient.cli.help import Command
 from kclient.cli.names import CONTEXT, TOPIC
+from kclient.cli.offset_range import NO_SUCH_TOPIC_S, assign, read_range
 from kclient.cli.offset_spec import OffsetSpec, parse_offsets
-from kclient.cli.progress import Progress, share_line
+from kclient.cli.progress import Progress
 from kclient.types import NewTopic, TopicPartition
-
-_NO_SUCH_TOPIC_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ async def _copy(settings: Settings, elsewhere: Settings, wanted: _Copy, reactor:
     if wanted.compression is not None:
         writing["compression.type"] = wanted.compression
     async with Consumer(config=reading, reactor=reactor) as consumer:
-        patience = min(settings.timeout, _NO_SUCH_TOPIC_S)
+        patience = min(settings.timeout, NO_SUCH_TOPIC_S)
         numbers = await consumer.partitions_for_topic(wanted.source, patience)
         places = [TopicPartition(wanted.source, number) for number in numbers]
         partitions = await _destination(settings, elsewhere, wanted, reactor)
@@ -180,27 +179,11 @@ async def _records(
     keeps_partitions: bool,
 ) -> Mapping[TopicPartition, int]:
     """Send the records of the source; return the positions of partitions that were not read to their ends."""
-    from kclient.cli.consume import resolve
+    firsts, stops = await assign(consumer, places, spec, at_end=True)
 
-    consumer.assign(places)
-    starts = await consumer.beginning_offsets(places)
-    ends = await consumer.end_offsets(places)
-    firsts = await resolve(consumer, spec.first, places, starts, ends)
-    stops = dict(ends)
-    if spec.last is not None:
-        lasts = await resolve(consumer, spec.last, places, starts, ends)
-        stops = {tp: min(end, lasts[tp]) for tp, end in ends.items()}
-    positions = {tp: max(starts[tp], min(firsts[tp], ends[tp])) for tp in places}
-    for tp, position in positions.items():
-        consumer.seek(tp, position)
-    total = sum(max(0, stops[tp] - position) for tp, position in positions.items())
-    left = {tp: position for tp, position in positions.items() if position < stops[tp]}
-    consumer.pause(*(positions.keys() - left.keys()))
-    progress = Progress(reactor.seconds, quiet=settings.quiet)
-    began = last = reactor.seconds()
-    while left and reactor.seconds() - last < settings.timeout and not deliveries.timed_out:
-        for tp, records in (await consumer.poll(timeout=0.2)).items():
-            last = reactor.seconds()
+    async def send_next() -> bool:
+        found = await consumer.poll(timeout=0.2)
+        for tp, records in found.items():
             await deliveries.send(
                 Given(
                     record.key,
@@ -212,13 +195,17 @@ async def _records(
                 for record in records
                 if record.offset < stops[tp]
             )
-        for tp in list(left):
-            position = consumer.next_offset(tp)
-            left[tp] = left[tp] if position is None else position
-            if left[tp] >= stops[tp]:
-                consumer.pause(tp)
-                del left[tp]
-        done = total - sum(stops[tp] - at for tp, at in left.items())
-        progress.show(share_line("copying", done, total, reactor.seconds() - began))
-    progress.clear()
+        return bool(found)
+
+    left = await read_range(
+        consumer,
+        firsts,
+        stops,
+        send_next,
+        verb="copying",
+        progress=Progress(reactor.seconds, quiet=settings.quiet),
+        seconds=reactor.seconds,
+        timeout=settings.timeout,
+        is_over=lambda: deliveries.timed_out,
+    )
     return {} if deliveries.timed_out else left
