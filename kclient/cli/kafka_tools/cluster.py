@@ -40,7 +40,7 @@ def main(given: Namespace) -> int | None:
             "one of the arguments --bootstrap-server/-b --bootstrap-controller/-C is required"
         )
     try:
-        settings = properties_of(given.config) if given.config else {}
+        settings = properties_of(given.config)
     except Failure as problem:
         return print_error(problem)
 

@@ -17,11 +17,11 @@ from kclient.cli.kafka_tools.tool import (
     UsageError,
     pairs_of,
     print_error,
-    properties_in,
     properties_of,
     require,
     run_client,
     settings_of,
+    texts_in,
 )
 from kclient.cli.kafka_tools.topics import NO_ZOOKEEPER
 from kclient.types import TopicPartition
@@ -115,9 +115,7 @@ def _check(given: Given, include: str | None) -> None:
 
 
 def _settings(given: Given) -> dict[str, Any]:
-    from_file = (
-        properties_of(given.value("consumer.config")) if given.has("consumer.config") else {}
-    )
+    from_file = properties_of(given.value("consumer.config"))
     extra = settings_of(given.values("consumer-property"))
     groups = {found[_GROUP] for found in (from_file, extra) if _GROUP in found}
     groups |= {given.value("group")} if given.has("group") else set()
@@ -147,11 +145,7 @@ def _settings(given: Given) -> dict[str, Any]:
 
 
 def _formatter(given: Given) -> Format:
-    properties = (
-        {name: str(value) for name, value in properties_in(given.value("formatter-config")).items()}
-        if given.has("formatter-config")
-        else {}
-    )
+    properties = texts_in(given.value("formatter-config"))
     for name in ("key", "value"):
         if given.value(f"{name}-deserializer"):
             properties[f"{name}.deserializer"] = given.value(f"{name}-deserializer")

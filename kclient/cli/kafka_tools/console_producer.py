@@ -18,11 +18,11 @@ from kclient.cli.kafka_tools.tool import (
     pairs_of,
     print_error,
     print_message,
-    properties_in,
     properties_of,
     require,
     run_client,
     settings_of,
+    texts_in,
     warn_of_socket_buffer,
 )
 
@@ -93,7 +93,7 @@ def main(given: Given) -> int | None:
 
 
 def _settings(given: Given, servers: str) -> dict[str, Any]:
-    settings = properties_of(given.value("producer.config")) if given.has("producer.config") else {}
+    settings = properties_of(given.value("producer.config"))
     settings.update(settings_of(given.values("producer-property")))
     warn_of_socket_buffer(given)
     settings[BOOTSTRAP] = servers
@@ -113,11 +113,7 @@ def _reader(given: Given) -> LineReader:
         raise Failure(
             f"--line-reader {name} is not supported: kclient cannot load Java classes, and has {' and '.join(CLASSES)}"
         )
-    properties = (
-        {key: str(value) for key, value in properties_in(given.value("reader-config")).items()}
-        if given.has("reader-config")
-        else {}
-    )
+    properties = texts_in(given.value("reader-config"))
     properties.update(pairs_of(given.values("property")))
     properties.pop("topic", None)
     return LineReader(properties)

@@ -22,8 +22,9 @@ from kclient.admin.offset_resets import (
 )
 from kclient.cli.kafka_tools import java_order
 from kclient.cli.kafka_tools.java_errors import as_failed_future, described
-from kclient.cli.kafka_tools.options import OPTIONAL, Given, Option, not_honoured
+from kclient.cli.kafka_tools.options import OPTIONAL, Given, Option, OptionError, not_honoured
 from kclient.cli.kafka_tools.tool import (
+    Failure,
     Tool,
     UsageError,
     admin_settings,
@@ -107,8 +108,8 @@ def main(given: Given) -> int | None:
     try:
         timeout = given.value("timeout")
         settings = admin_settings(given)
-    except Exception as problem:
-        raise SystemExit(_failed(problem)) from None
+    except (Failure, OptionError) as problem:
+        return _failed(problem)
     settings["default.api.timeout.ms"] = timeout
 
     async def body(admin: Any) -> int:

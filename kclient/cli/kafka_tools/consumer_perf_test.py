@@ -85,7 +85,7 @@ def main(given: Given) -> int | None:
 
 
 def _settings(given: Given) -> dict[str, Any]:
-    settings = properties_of(given.value("consumer.config")) if given.has("consumer.config") else {}
+    settings = properties_of(given.value("consumer.config"))
     warn_of_socket_buffer(given)
     group = (
         given.value("group") if given.has("group") else f"perf-consumer-{random.randrange(100_000)}"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from kclient.cli.kafka_tools import java_order
 from kclient.cli.kafka_tools.java_errors import described
-from kclient.cli.kafka_tools.json_files import partitions_in
+from kclient.cli.kafka_tools.json_files import partitions_in, repeated
 from kclient.cli.kafka_tools.options import Given, Option
 from kclient.cli.kafka_tools.tool import (
     Failure,
@@ -37,10 +36,10 @@ def main(given: Given) -> int | None:
         entries = partitions_in(
             text_of(given.value("offset-json-file")), "The input string", "offset"
         )
-        twice = [tp for tp, count in Counter(tp for tp, _ in entries).items() if count > 1]
-        if twice:
-            listed = ",".join(map(str, java_order.partitions(twice)))
-            raise Failure(f"Offset json file contains duplicate topic partitions: {listed}")
+        if twice := repeated(tp for tp, _ in entries):
+            raise Failure(
+                f"Offset json file contains duplicate topic partitions: {','.join(twice)}"
+            )
     except Failure as problem:
         return print_error(problem)
 

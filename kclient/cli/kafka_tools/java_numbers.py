@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from decimal import Decimal
+
+
+def integer(text: str) -> int:
+    """Return Integer.parseInt() of *text*; raise ValueError with Java's message.
+
+    >>> integer("+7"), integer("-1")
+    (7, -1)
+    """
+    if re.fullmatch(r"[+-]?[0-9]+", text) is None:
+        raise ValueError(f'For input string: "{text}"')
+    return int(text)
 
 
 def double(value: float) -> str:

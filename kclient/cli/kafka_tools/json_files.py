@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from kclient.cli.kafka_tools import java_order
@@ -37,6 +39,11 @@ def partitions_in(
             raise Failure(f"{json.dumps(entry)} is no object with {expected}")
         found.append((TopicPartition(topic, ints[0]), ints[1:]))
     return found
+
+
+def repeated(tps: Iterable[TopicPartition]) -> list[str]:
+    """Return the partitions that are there more than once, in the order in which Java prints a HashMap of them."""
+    return [str(tp) for tp in java_order.partitions(tp for tp, n in Counter(tps).items() if n > 1)]
 
 
 def compact(value: Any) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from kclient.cli.kafka_tools import java_order
 from kclient.cli.kafka_tools.java_errors import described
-from kclient.cli.kafka_tools.json_files import partitions_in
+from kclient.cli.kafka_tools.json_files import partitions_in, repeated
 from kclient.cli.kafka_tools.options import Given, Option, OptionError
 from kclient.cli.kafka_tools.tool import (
     Failure,
@@ -84,10 +83,8 @@ def _partitions(given: Given) -> list[TopicPartition] | None:
         return None
     entries = partitions_in(text_of(given.value("path-to-json-file")), "Replica election data")
     tps = [tp for tp, _ in entries]
-    twice = [tp for tp, count in Counter(tps).items() if count > 1]
-    if twice:
-        listed = ", ".join(map(str, java_order.partitions(twice)))
-        raise Failure(f"Replica election data contains duplicate partitions: [{listed}]")
+    if twice := repeated(tps):
+        raise Failure(f"Replica election data contains duplicate partitions: [{', '.join(twice)}]")
     return tps
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from kclient.cli.kafka_tools import java_order
 from kclient.cli.kafka_tools.java_errors import class_of
+from kclient.cli.kafka_tools.java_numbers import integer
 from kclient.cli.kafka_tools.json_files import compact, in_map_order
 from kclient.cli.kafka_tools.options import Given, Option
 from kclient.cli.kafka_tools.tool import (
@@ -39,11 +40,9 @@ def main(given: Given) -> int | None:
         return print_error(problem)
 
     async def body(admin: Any) -> int:
-        bad = next((text for text in texts if not text.lstrip("-").isdigit()), None)
-        if bad is not None:
-            raise Failure(f'For input string: "{bad}"')
+        wanted = set(map(integer, texts))
         live = (await admin.describe_cluster()).brokers
-        brokers = _sorted(set(map(int, texts)) or live)
+        brokers = _sorted(wanted or live)
         absent = [broker for broker in brokers if broker not in live]
         if absent:
             raise Failure(

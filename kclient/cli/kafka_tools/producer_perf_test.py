@@ -112,7 +112,7 @@ def main(given: Namespace) -> int | None:
 
 
 def _settings(given: Namespace) -> dict[str, Any]:
-    settings = properties_of(given.producer_config) if given.producer_config else {}
+    settings = properties_of(given.producer_config)
     for text in given.producer_props or ():
         name, equals, value = text.partition("=")
         if not equals or not value or "=" in value:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from kclient.admin import reassignment_plan as plans
 from kclient.cli.kafka_tools.java_errors import described, message_of
+from kclient.cli.kafka_tools.java_numbers import integer
 from kclient.cli.kafka_tools.options import Given, Option, not_honoured
 from kclient.cli.kafka_tools.tool import (
     FAILED,
@@ -145,11 +146,7 @@ async def _replicas(admin: Any, topics: Iterable[str]) -> _Replicas:
 
 
 async def _generate(admin: Any, given: Given) -> None:
-    try:
-        brokers = [int(part) for part in given.value("broker-list").split(",")]
-    except ValueError as problem:
-        bad = str(problem).partition(": ")[2].strip("'")
-        raise Failure(f'For input string: "{bad}"') from None
+    brokers = [integer(part) for part in given.value("broker-list").split(",")]
     twice = sorted({broker for broker in brokers if brokers.count(broker) > 1})
     if twice:
         raise Failure(f"Broker list contains duplicate entries: {twice}")

@@ -184,9 +184,14 @@ def settings_of(texts: Sequence[str]) -> dict[str, str]:
     return _warned(pairs_of(texts), "")
 
 
-def properties_of(path: str) -> dict[str, Any]:
-    """Read a properties file of a client; warn of settings without an effect; raise `Failure`."""
-    return _warned(properties_in(path), f"{path}: ")
+def properties_of(path: str | None) -> dict[str, Any]:
+    """Read a properties file of a client, if one is given; warn of settings without an effect; raise `Failure`."""
+    return {} if path is None else _warned(properties_in(path), f"{path}: ")
+
+
+def texts_in(path: str | None) -> dict[str, str]:
+    """Read a properties file of a formatter or a line reader, if one is given; raise `Failure`."""
+    return {} if path is None else {k: str(v) for k, v in properties_in(path).items()}
 
 
 def properties_in(path: str) -> dict[str, Any]:
@@ -242,7 +247,7 @@ def admin_settings(
 
     Raise `Failure` if the file cannot be read.
     """
-    of_file = properties_of(given.value(option)) if given.has(option) else {}
+    of_file = properties_of(given.value(option))
     return {**(usual or {}), **of_file, BOOTSTRAP: given.value("bootstrap-server")}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from kclient.cli.kafka_tools import java_order
 from kclient.cli.kafka_tools.java_errors import message_of
+from kclient.cli.kafka_tools.java_numbers import integer
 from kclient.cli.kafka_tools.options import Given, Option, OptionError, not_honoured
 from kclient.cli.kafka_tools.tool import (
     FAILED,
@@ -212,11 +213,7 @@ def _assignment(given: Given) -> list[list[int]]:
     text = given.value("replica-assignment")
     found: list[list[int]] = []
     for part in text.split(",") if text else ():
-        try:
-            brokers = [int(number.strip()) for number in part.split(":")]
-        except ValueError as problem:
-            bad = str(problem).partition(": ")[2].strip("'")
-            raise Failure(f'For input string: "{bad}"') from None
+        brokers = [integer(number.strip()) for number in part.split(":")]
         twice = sorted({broker for broker in brokers if brokers.count(broker) > 1})
         if twice:
             listed = ",".join(map(str, twice))

@@ -71,7 +71,7 @@ def main(given: Namespace) -> int | None:
     if given.command is None:
         return TOOL.print_usage("too few arguments")
     try:
-        settings = properties_of(given.command_config) if given.command_config else {}
+        settings = properties_of(given.command_config)
         problem = _CHECKS[given.command](given) if given.command in _CHECKS else ""
     except Failure as failure:
         return print_error(failure)

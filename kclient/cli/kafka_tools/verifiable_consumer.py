@@ -18,7 +18,7 @@ from kclient.cli.kafka_tools.tool import (
     properties_of,
     run_client,
 )
-from kclient.cli.kafka_tools.verifiable import print_event, servers_of
+from kclient.cli.kafka_tools.verifiable import add_connection, print_event, servers_of
 from kclient.errors import KafkaError
 from kclient.types import TopicPartition
 
@@ -28,9 +28,7 @@ _POLL_S = 3600.0
 
 def build(parser: Arguments) -> None:
     """Add the options."""
-    connection = parser.add_mutually_exclusive_group()
-    connection.add_argument("--bootstrap-server", help="The brokers to connect to; required.")
-    connection.add_argument("--broker-list", help="The same as --bootstrap-server.")
+    add_connection(parser)
     parser.add_argument("--topic", required=True, help="The topic.")
     parser.add_argument(
         "--group-protocol", default="classic", help="classic; consumer (KIP-848) is refused."
@@ -62,7 +60,7 @@ def main(given: Namespace) -> int | None:
             f"argument --group-protocol {given.group_protocol} is not supported: {_NO_KIP_848}"
         )
     try:
-        of_file = properties_of(given.consumer_config) if given.consumer_config else {}
+        of_file = properties_of(given.consumer_config)
     except Failure as problem:
         return print_error(problem)
     instance = {"group.instance.id": given.group_instance_id} if given.group_instance_id else {}

@@ -18,7 +18,7 @@ from kclient.cli.kafka_tools.tool import (
     properties_of,
     run_client,
 )
-from kclient.cli.kafka_tools.verifiable import print_event, servers_of
+from kclient.cli.kafka_tools.verifiable import add_connection, print_event, servers_of
 from kclient.cli.perf_figures import due_after
 from kclient.errors import KafkaError
 
@@ -26,9 +26,7 @@ from kclient.errors import KafkaError
 def build(parser: Arguments) -> None:
     """Add the options."""
     parser.add_argument("--topic", required=True, help="The topic.")
-    connection = parser.add_mutually_exclusive_group()
-    connection.add_argument("--bootstrap-server", help="The brokers to connect to; required.")
-    connection.add_argument("--broker-list", help="The same as --bootstrap-server.")
+    add_connection(parser)
     parser.add_argument(
         "--max-messages", type=int, default=-1, help="Records to send; -1 has no end."
     )
@@ -54,7 +52,7 @@ def main(given: Namespace) -> int | None:
     """Send records and print events."""
     servers = servers_of(given)
     try:
-        of_file = properties_of(given.producer_config) if given.producer_config else {}
+        of_file = properties_of(given.producer_config)
     except Failure as problem:
         return print_error(problem)
     settings = from_java({BOOTSTRAP: servers, "acks": given.acks, "retries": 0, **of_file})
