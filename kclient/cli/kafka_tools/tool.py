@@ -199,7 +199,7 @@ def properties_in(path: str) -> dict[str, Any]:
     from kclient.config import read_properties
 
     try:
-        return dict(read_properties(Path(path).read_text(encoding="utf-8")))
+        return dict(read_properties(_read(path)))
     except OSError as problem:
         # Java's text of a file that is missing has the same form.
         raise Failure(f"{path} ({problem.strerror})") from None
@@ -224,9 +224,16 @@ def warn_of_socket_buffer(given: Given) -> None:
 def text_of(path: str) -> str:
     """Read a file; raise `Failure` if that is not possible."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return _read(path)
     except OSError:
         raise Failure(f"Unable to read file {path}") from None
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise Failure(f"{path} is no text in UTF-8") from None
 
 
 def check_bootstrap(text: str | None) -> None:

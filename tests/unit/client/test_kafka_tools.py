@@ -143,6 +143,22 @@ def test_a_payload_decides_no_exit_code_of_dump_log(tmp_path: Path) -> None:
     assert CliRunner().invoke(kclient, words).exit_code == 1
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "kafka-topics --list --bootstrap-server h:1 --command-config",
+        "kafka-cluster cluster-id -b h:1 --config",
+        "kafka-delete-records --bootstrap-server h:1 --offset-json-file",
+    ],
+)
+def test_a_file_that_is_no_text_is_an_error_of_one_line(words: str, tmp_path: Path) -> None:
+    path = tmp_path / "binary"
+    path.write_bytes(b"\xff\xfe=1\n")
+    done = CliRunner().invoke(kclient, [*words.split(), str(path)])
+    assert done.output == f"{path} is no text in UTF-8\n"
+    assert done.exit_code == 1
+
+
 @pytest.mark.parametrize("name", TOOLS)
 def test_without_options_a_tool_prints_its_usage(name: str) -> None:
     done = CliRunner().invoke(kclient, [name])
