@@ -19,11 +19,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 from twisted.internet.asyncioreactor import AsyncioSelectorReactor
@@ -31,6 +29,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.threadable import isInIOThread
 
 from kclient.errors import IllegalStateError
+from kclient.net.reactors import prepare
 from kclient.standard_logging import use_standard_logging
 
 T = TypeVar("T")
@@ -165,11 +164,8 @@ def _remove(shared: _LoopReactor) -> None:
 
 def _new_reactor(loop: asyncio.AbstractEventLoop) -> Any:
     reactor: Any = AsyncioSelectorReactor(loop)
-    # Twisted's clock is the wall clock, which may jump.
-    reactor.seconds = time.monotonic
+    prepare(reactor)
     reactor.startRunning(installSignalHandlers=False)
-    # Name resolution runs in the reactor's pool; daemon threads do not delay the end of the process.
-    reactor.getThreadPool().threadFactory = partial(threading.Thread, daemon=True)
     return reactor
 
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -22,6 +20,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.python.failure import Failure
 
 from kclient.errors import ClientClosed, KafkaTimeoutError
+from kclient.net.reactors import prepare
 from kclient.standard_logging import use_standard_logging
 
 T = TypeVar("T")
@@ -200,10 +199,7 @@ def _new_reactor() -> Any:
         from twisted.internet.selectreactor import SelectReactor
 
         reactor = SelectReactor()
-    # Twisted's clock is the wall clock, which may jump.
-    reactor.seconds = time.monotonic
-    # Name resolution runs in the reactor's pool; daemon threads do not delay the end of the process.
-    reactor.getThreadPool().threadFactory = partial(threading.Thread, daemon=True)
+    prepare(reactor)
     return reactor
 
 
