@@ -27,7 +27,7 @@ def api_versions(settings: Settings, nodes: tuple[int, ...]) -> None:
     """
 
     async def main(reactor: Any) -> None:
-        from kclient.wire.versions import SUPPORTED, ApiKey
+        from kclient.wire.versions import ApiKey
 
         found: dict[tuple[int, int, int], list[int]] = {}
         async with admin_client(settings, reactor) as admin:
@@ -42,9 +42,6 @@ def api_versions(settings: Settings, nodes: tuple[int, ...]) -> None:
         names = {int(key): key.name for key in ApiKey}
         rows = []
         for (key, least, most), brokers in sorted(found.items()):
-            ours = SUPPORTED.get(ApiKey(key)) if key in names else None
-            common = None if ours is None else min(ours.max, most)
-            usable = common is not None and ours is not None and common >= max(ours.min, least)
             rows.append(
                 {
                     "key": key,
@@ -52,9 +49,21 @@ def api_versions(settings: Settings, nodes: tuple[int, ...]) -> None:
                     "brokers": brokers,
                     "min_version": least,
                     "max_version": most,
-                    "used": common if usable else None,
+                    "used": _used(key, least, most),
                 }
             )
         show(rows, ("key", "api", "min_version", "max_version", "used", "brokers"), settings.format)
 
     run(main)
+
+
+def _used(key: int, least: int, most: int) -> int | None:
+    """Return the version that kclient uses with a broker that supports *least* to *most*, None if it has none."""
+    from kclient.wire.errors import UnsupportedVersion
+    from kclient.wire.versions import SUPPORTED, ApiKey, VersionRange, negotiate
+
+    try:
+        api = ApiKey(key)
+        return negotiate(api, SUPPORTED.get(api), VersionRange(least, most))
+    except (ValueError, UnsupportedVersion):
+        return None  # a key that kclient does not know, or no common version

@@ -422,12 +422,8 @@ class _Printer:
         """Print *records*, which the filter has accepted."""
         stream = sys.stdout.buffer
         self._begin(stream)
-        self.progress.clear()
-        stream.write(b"".join([self._write(record) for record in records]))
+        self._print_accepted(stream, records)
         stream.flush()
-        self.printed += len(records)
-        if self._left is not None:
-            self._left -= len(records)
 
     def _at_end(self, consumer: Any) -> bool:
         """Return whether every assigned partition is consumed up to its high watermark."""
@@ -443,8 +439,10 @@ class _Printer:
             records = list(filter(self.accept, records))
         if self._left is not None:
             records = records[: max(0, self._left)]
-        if not records:
-            return
+        if records:
+            self._print_accepted(stream, records)
+
+    def _print_accepted(self, stream: Any, records: list[Any]) -> None:
         self.progress.clear()
         stream.write(joined(records, self._write, self._value_end))
         self.printed += len(records)

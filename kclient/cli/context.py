@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,7 @@ _NAME_THE_BROKERS = """\
   -b HOST:PORT or KCLIENT_BOOTSTRAP_SERVERS names the brokers, --context a cluster of `kclient context list`;
   `kbroker local env` prints the brokers of a local cluster"""
 _BOOTSTRAP = "bootstrap.servers"
+_SHOWN_PROBLEMS = 3
 _PUT_AWAY_S = 5.0
 """Seconds that a command may take to end after Ctrl-C."""
 
@@ -185,6 +187,12 @@ def admin_client(settings: Settings, reactor: Any) -> Any:
 def print_error(problem: object) -> None:
     """Write an error or a warning to stderr, also with -q."""
     click.echo(f"{colour.bad('kclient:')} {problem}", err=True)
+
+
+def print_problems(problems: Counter[str]) -> None:
+    """Print the most frequent errors of records, with the number of their records."""
+    for problem, count in problems.most_common(_SHOWN_PROBLEMS):
+        print_error(f"{problem}" + (f" ({count} records)" if count > 1 else ""))
 
 
 def about(name: str, problem: KafkaError) -> str:

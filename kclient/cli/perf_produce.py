@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, print_error, run
+from kclient.cli.context import FAILED, Settings, print_problems, run
 from kclient.cli.help import Command
 from kclient.cli.names import TOPIC
 from kclient.cli.output import show
@@ -120,8 +120,7 @@ def produce(
 
 
 def _show(settings: Settings, load: _Load, size: int) -> None:
-    for problem, count in load.problems.most_common(3):
-        print_error(f"{problem}" + (f" ({count} records)" if count > 1 else ""))
+    print_problems(load.problems)
     count = load.latencies.count
     row = {
         **rates(count, count * size, load.ended_after),

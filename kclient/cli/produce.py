@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, code_for, print_error, run
+from kclient.cli.context import FAILED, Settings, code_for, print_error, print_problems, run
 from kclient.cli.delivery import Deliveries, Given
 from kclient.cli.formats import from_envelope, place_formatter, unescaped
 from kclient.cli.help import Command
@@ -243,8 +243,7 @@ def _reader(
 
 
 def _report(deliveries: Deliveries, topic: str, seconds: float, settings: Settings) -> int:
-    for problem, count in deliveries.problems.most_common(3):
-        print_error(f"{problem}" + (f" ({count} records)" if count > 1 else ""))
+    print_problems(deliveries.problems)
     if deliveries.timed_out:
         print_error(
             f"the input was read no further; --delivery-timeout SECONDS (now {seconds:g}) waits longer"

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import Settings, admin_client, code_for, print_error, run
+from kclient.cli.context import Settings, admin_client, code_for, print_error, print_problems, run
 from kclient.cli.delivery import Deliveries, Given
 from kclient.cli.help import Command
 from kclient.cli.names import CONTEXT, TOPIC
@@ -129,8 +129,7 @@ async def _copy(settings: Settings, elsewhere: Settings, wanted: _Copy, reactor:
                 keeps_partitions=partitions == len(places),
             )
             await producer.flush()
-    for problem, count in deliveries.problems.most_common(3):
-        print_error(f"{problem}" + (f" ({count} records)" if count > 1 else ""))
+    print_problems(deliveries.problems)
     for tp, at in missing.items():
         print_error(
             f"{tp}: no record for {settings.timeout:g} s at offset {at}; the rest is not copied"
