@@ -170,6 +170,8 @@ def _properties(name: str) -> dict[str, Any]:
         return dict(read_properties(Path(name).read_text(encoding="utf-8")))
     except OSError as problem:
         raise ConfigError(f"{name}: {problem.strerror}") from problem
+    except UnicodeDecodeError as problem:
+        raise ConfigError(f"{name}: it is no text in UTF-8") from problem
 
 
 def admin_client(settings: Settings, reactor: Any) -> Any:

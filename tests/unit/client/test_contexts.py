@@ -88,6 +88,13 @@ def test_a_file_of_the_user_comes_before_the_current_context(
     assert brokers_of(Settings(files=(str(usual),))) == "file:1"
 
 
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "binary"
+    path.write_bytes(b"\xff\xfe=1\n")
+    with pytest.raises(ConfigError, match=r"binary: it is no text in UTF-8"):
+        Settings(files=(str(path),)).client(AdminConfig)
+
+
 def test_a_context_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     written(EAST, PROD, current="east")
     monkeypatch.setenv("KCLIENT_CONTEXT", "pord")
