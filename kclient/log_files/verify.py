@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -73,7 +73,7 @@ class _Run(NamedTuple):
 
 
 class _Batches:
-    """The batches of a segment, as far as the files beside it depend on them: 40 bytes each."""
+    """The batches of a segment, as far as the files beside it depend on them: 32 bytes each."""
 
     def __init__(self) -> None:
         self.positions = array("q")
@@ -314,10 +314,10 @@ class Verifier:
     @staticmethod
     def _offset_checkpoint(path: Path) -> tuple[int, list[Problem]]:
         found = entries.offset_checkpoint(path)
-        keys = [(each.topic, each.partition) for each in found]
+        counts = Counter((each.topic, each.partition) for each in found)
         return len(found), [
             Problem(path, f"{topic}-{partition} has two entries")
-            for topic, partition in sorted({key for key in keys if keys.count(key) > 1})
+            for topic, partition in sorted(key for key, count in counts.items() if count > 1)
         ]
 
 
