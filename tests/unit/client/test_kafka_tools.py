@@ -162,7 +162,10 @@ def test_a_file_that_is_no_text_is_an_error_of_one_line(words: str, tmp_path: Pa
 @pytest.mark.parametrize("name", TOOLS)
 def test_without_options_a_tool_prints_its_usage(name: str) -> None:
     done = CliRunner().invoke(kclient, [name])
-    assert done.exit_code in (0, 1)
+    has_help = name in (
+        "kafka-producer-perf-test", "kafka-verifiable-producer", "kafka-verifiable-consumer"
+    )  # fmt: skip
+    assert done.exit_code == (0 if has_help else 1)
     assert "Traceback" not in done.output
     assert (
         name in ("kafka-cluster", "kafka-dump-log", "kafka-producer-perf-test")

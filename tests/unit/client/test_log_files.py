@@ -211,7 +211,7 @@ def test_a_problem_is_exit_code_4_with_its_place(copy: Path) -> None:
     (row,) = json.loads(run("verify", copy / "t-0" / f"{LOG}.log", "-J").output)
     (problem,) = row["problems"]
     assert (problem["position"], problem["offset"], row["batches"]) == (0, 0, 47)
-    assert run("dump", "--records", copy / "t-0" / f"{LOG}.log").exit_code in (0, 4)
+    assert run("dump", "--records", copy / "t-0" / f"{LOG}.log").exit_code == 4
 
 
 def test_a_shallow_check_decodes_no_records(copy: Path) -> None:
