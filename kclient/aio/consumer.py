@@ -240,7 +240,7 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         timeout_ms: float | None = None,
         max_records: int | None = None,
     ) -> pyarrow.Table:
-        """Return records as a table of Arrow, without a Python object per record; wait as `poll` does.
+        """Return records as a table of Arrow, without a Python object per key and value; wait as `poll` does.
 
         Its columns are the fields of `Record` but the sizes: topic, partition, offset, timestamp, timestamp_type, key,
         value, headers, leader_epoch. Keys and values are bytes. The table is empty if no record arrives in time. It has
