@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from kclient.consumer.partitions import PartitionState
@@ -173,18 +174,15 @@ def _gather(pa: Any, data: Any, places: array[int], count: int, nulls: Sequence[
     alternating = pa.Array.from_buffers(
         pa.large_binary(), 2 * found - 1, [None, pa.py_buffer(places), data]
     )
-    numbers = _even_numbers(found)
     if not nulls:
+        numbers = _even_numbers(found)
         return alternating.take(_numbers(pa, pa.int64(), numbers)).cast(pa.binary())
-    rows = array("q", bytes(8 * count))
-    flags = bytearray(b"\x01") * count
+    steps = bytearray(b"\x02") * count
     for row in nulls:
-        flags[row] = 0
-    bits = pa.Array.from_buffers(pa.uint8(), count, [None, pa.py_buffer(flags)]).cast(pa.bool_())
-    present = iter(numbers)
-    for row, flag in enumerate(flags):
-        if flag:
-            rows[row] = next(present)
+        steps[row] = 0
+    bits = pa.Array.from_buffers(pa.uint8(), count, [None, pa.py_buffer(steps)]).cast(pa.bool_())
+    # The first row with a place has index 0; what a null row has there does not count.
+    rows = memoryview(array("q", accumulate(steps, initial=-2)))[1:]
     indices = pa.Array.from_buffers(
         pa.int64(), count, [bits.buffers()[1], pa.py_buffer(rows)], null_count=len(nulls)
     )

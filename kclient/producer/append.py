@@ -166,8 +166,8 @@ class LockedAppender:
         self._wait = wait
         self._wake = wake
         self._future = future
-        self._new_future = future.__new__
         # Without a call of __init__, which would cost as much as the rest of the future.
+        self._new_future = future.__new__
         self._register = register
 
     def send(
