@@ -19,6 +19,7 @@ from kclient.cli.kafka_tools.tool import (
     print_message,
     properties_of,
     run_client,
+    settings_of,
 )
 from kclient.cli.perf_figures import Latencies, due_after
 from kclient.errors import KafkaError
@@ -114,10 +115,10 @@ def main(given: Namespace) -> int | None:
 def _settings(given: Namespace) -> dict[str, Any]:
     settings = properties_of(given.producer_config)
     for text in given.producer_props or ():
-        name, equals, value = text.partition("=")
-        if not equals or not value or "=" in value:
+        _name, _equals, value = text.partition("=")
+        if not value or "=" in value:
             raise Failure(f"Invalid property: {text}")
-        settings[name] = value
+    settings.update(settings_of(given.producer_props or ()))
     if given.transaction_duration_ms > 0:
         settings["transactional.id"] = given.transactional_id
     settings.setdefault("client.id", "perf-producer-client")
@@ -143,13 +144,22 @@ def _payloads(given: Namespace) -> Callable[[int], bytes]:
     print(f"Reading payloads from: {path.absolute()}")
     if not path.exists() or not path.stat().st_size:
         raise Failure("File does not exist or empty file provided.")
-    delimiter = given.payload_delimiter.replace("\\n", "\n")
-    lines = path.read_text(encoding="utf-8").split(delimiter)
-    while len(lines) > 1 and not lines[-1]:
-        lines.pop()  # as Java's split
-    print(f"Number of messages read: {len(lines)}")
-    found = [line.encode() for line in lines]
+    try:
+        found = read_payloads(path.read_bytes(), given.payload_delimiter)
+    except OSError as problem:
+        raise Failure(f"{path} ({problem.strerror})") from None
+    print(f"Number of messages read: {len(found)}")
     return lambda _number: random.choice(found)
+
+
+def read_payloads(content: bytes, delimiter: str) -> list[bytes]:
+    r"""Return the payloads of a file; \n in *delimiter* is a line end."""
+    if not delimiter:
+        raise Failure("--payload-delimiter is empty")
+    found = content.split(delimiter.replace("\\n", "\n").encode())
+    while len(found) > 1 and not found[-1]:
+        found.pop()  # as Java's split
+    return found
 
 
 class _Load:
@@ -255,6 +265,7 @@ TOOL = ArgparseTool(
     },
     differs=(
         "The figures are those of kclient's producer. A percentile is of all records, in Kafka of 500,000 at most.",
+        "Payloads of a file are sent as they are, also if they are not UTF-8. The delimiter is no regular expression.",
     ),
     help_without_words=True,
 )

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from kclient.cli.commands import kclient
-from kclient.cli.kafka_tools import java_numbers, java_order, tool
+from kclient.cli.kafka_tools import java_numbers, java_order, producer_perf_test, tool
 from kclient.cli.kafka_tools.command import TOOLS, tool_of
 from kclient.cli.kafka_tools.line_reader import LineError, LineReader
 from kclient.cli.kafka_tools.message_formatter import FormatterError, formatter
@@ -157,6 +157,24 @@ def test_a_file_that_is_no_text_is_an_error_of_one_line(words: str, tmp_path: Pa
     done = CliRunner().invoke(kclient, [*words.split(), str(path)])
     assert done.output == f"{path} is no text in UTF-8\n"
     assert done.exit_code == 1
+
+
+def test_a_load_warns_of_settings_without_an_effect_and_refuses_what_is_no_file_of_payloads(
+    tmp_path: Path,
+) -> None:
+    words = (
+        "kafka-producer-perf-test --topic t --num-records 1 --throughput -1 --payload-file {} "
+        "--payload-delimiter {} --producer-props bootstrap.servers=h:1 send.buffer.bytes=7"
+    )
+    (tmp_path / "file").touch()
+    done = CliRunner().invoke(kclient, words.format(tmp_path, ";").split())
+    assert done.stderr == (
+        f"WARN send.buffer.bytes has no effect in kclient\n{tmp_path} (Is a directory)\n"
+    )
+    assert done.exit_code == 1
+    assert producer_perf_test.read_payloads(b"a\r\n\xff\n\n", "\\n") == [b"a\r", b"\xff"]
+    with pytest.raises(tool.Failure, match="delimiter"):
+        producer_perf_test.read_payloads(b"a", "")
 
 
 @pytest.mark.parametrize("name", TOOLS)
