@@ -160,7 +160,7 @@ def _start_of(given: Given) -> int | str:
     text = given.value("offset")
     if text.lower() in ("earliest", "latest"):
         return str(text.lower())
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit()):
         raise UsageError(
             f"The provided offset value '{text}' is incorrect. Valid values are 'earliest', 'latest', or a "
             "non-negative long."

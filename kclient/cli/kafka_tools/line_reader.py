@@ -43,7 +43,10 @@ class LineReader:
         _check_separators(texts, marker)
         self._key_separator = texts["key.separator"].encode()
         self._headers_delimiter = texts["headers.delimiter"].encode()
-        self._between_headers = re.compile(texts["headers.separator"].encode())
+        try:
+            self._between_headers = re.compile(texts["headers.separator"].encode())
+        except re.error as problem:
+            raise LineError(f"headers.separator is no regular expression: {problem}") from None
         self._in_header = texts["headers.key.separator"].encode()
         self._null = None if marker is None else marker.encode()
         self._is_plain = not (self._with_key or self._with_headers or marker is not None)
@@ -106,6 +109,9 @@ class LineReader:
 
 
 def _check_separators(texts: Mapping[str, str], marker: str | None) -> None:
+    for name, text in texts.items():
+        if not text:
+            raise LineError(f"{name} is empty")
     pairs = (
         ("headers.delimiter", "headers.separator"),
         ("headers.delimiter", "headers.key.separator"),

@@ -159,6 +159,26 @@ def test_a_file_that_is_no_text_is_an_error_of_one_line(words: str, tmp_path: Pa
     assert done.exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("headers.separator", "[", "no regular expression"),
+        ("key.separator", "", "is empty"),
+        ("headers.delimiter", "", "is empty"),
+    ],
+)
+def test_a_separator_that_cannot_split_is_refused(name: str, text: str, problem: str) -> None:
+    with pytest.raises(LineError, match=problem):
+        LineReader({"parse.key": "true", "parse.headers": "true", name: text})
+
+
+def test_an_offset_of_other_digits_is_a_usage_error() -> None:
+    words = "kafka-console-consumer --bootstrap-server h:1 --topic t --partition 0 --offset \u00b2"
+    done = CliRunner().invoke(kclient, words.split())
+    assert "The provided offset value '\u00b2' is incorrect." in done.stderr
+    assert done.exit_code == 1
+
+
 def test_a_load_warns_of_settings_without_an_effect_and_refuses_what_is_no_file_of_payloads(
     tmp_path: Path,
 ) -> None:
