@@ -16,6 +16,7 @@ COMPILED = (
     "kclient/producer/accumulator.py",
     "kclient/producer/append.py",
     "kclient/producer/batch.py",
+    "kclient/producer/columns.py",
     "kclient/producer/partitioner.py",
     "kclient/producer/record_serializer.py",
     "kclient/producer/topics.py",

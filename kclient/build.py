@@ -9,6 +9,7 @@ MODULES: Final = (
     "kclient.producer.accumulator",
     "kclient.producer.append",
     "kclient.producer.batch",
+    "kclient.producer.columns",
     "kclient.producer.partitioner",
     "kclient.producer.record_serializer",
     "kclient.producer.topics",

@@ -17,7 +17,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kclient.types import TopicPartition
+from kclient.types import ColumnsMetadata, TopicPartition
 from kclient.wire.errors import (
     BrokerIdNotRegistered,
     BrokerNotAvailable,
@@ -267,6 +267,7 @@ __all__ = [
     "ReplicaNotAvailable",
     "RequestTimedOut",
     "ResourceNotFound",
+    "RowsNotAcknowledged",
     "SaslAuthenticationFailed",
     "SecurityDisabled",
     "SerializationError",
@@ -393,6 +394,34 @@ class LeaderUnavailable(ClientError, needs_metadata=True):
 
 class SerializationError(ClientError):
     """A key or value could not be serialized or deserialized."""
+
+
+class RowsNotAcknowledged(ClientError):
+    """Some rows of `send_columns` were not acknowledged.
+
+    *rows* are their numbers in order, *acknowledged* is where the others are stored, *cause* is the first error. As
+    with a record that timed out, a row of *rows* may be in the log all the same.
+
+    >>> from kclient.types import OffsetRange
+    >>> stored = ColumnsMetadata("orders", 1, (OffsetRange(0, 40, 1),))
+    >>> problem = RowsNotAcknowledged([1, 2], stored, BufferExhausted("buffer.memory stayed full"))
+    >>> print(problem.message)
+    2 of 3 rows for topic 'orders' were not acknowledged: buffer.memory stayed full
+    """
+
+    def __init__(
+        self, rows: Sequence[int], acknowledged: ColumnsMetadata, cause: KafkaError
+    ) -> None:
+        self.rows = rows
+        self.acknowledged = acknowledged
+        self.cause = cause
+        total = len(rows) + acknowledged.row_count
+        super().__init__(
+            f"{len(rows)} of {total} rows for topic {acknowledged.topic!r} were not acknowledged: "
+            f"{cause.message}",
+            hint=cause.hint,
+        )
+        self.__cause__ = cause
 
 
 class RecordDeserializationError(SerializationError):

@@ -9,6 +9,7 @@ from kclient.consumer.client import Consumer, RebalanceListener
 from kclient.producer.producer import Producer
 from kclient.types import (
     CloseResult,
+    ColumnsMetadata,
     ConsumerGroupMetadata,
     NewTopic,
     OffsetAndMetadata,
@@ -22,6 +23,7 @@ __all__ = [
     "AdminClient",
     "CloseResult",
     "ClusterDescription",
+    "ColumnsMetadata",
     "ConfigEntry",
     "ConfigResource",
     "ConfigSource",

@@ -92,6 +92,33 @@ class RecordMetadata(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
+class OffsetRange(NamedTuple):
+    """*row_count* consecutive offsets of a partition. *base_offset* is -1 where the broker sends none, as with acks=0.
+
+    >>> OffsetRange(0, 40, 2)
+    OffsetRange(partition=0, base_offset=40, row_count=2)
+    """
+
+    partition: int
+    base_offset: int
+    row_count: int
+
+
+class ColumnsMetadata(NamedTuple):
+    """Where the rows of `send_columns` are stored: *row_count* rows, in the order of partitions and offsets.
+
+    A partition has one range, or more if other records lie between its rows.
+
+    >>> stored = ColumnsMetadata("orders", 3, (OffsetRange(0, 40, 2), OffsetRange(1, 7, 1)))
+    >>> {each.partition: each.base_offset for each in stored.ranges}
+    {0: 40, 1: 7}
+    """
+
+    topic: str
+    row_count: int
+    ranges: tuple[OffsetRange, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
     """A committed position: the offset of the next record to read, and the committer's metadata string.

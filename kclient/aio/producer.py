@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Self, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, cast
 
 from twisted.internet.defer import Deferred
 
@@ -16,6 +16,7 @@ from kclient.producer.record_serializer import HeadersGiven, Serialized
 from kclient.producer.transaction import Transaction
 from kclient.types import (
     CloseResult,
+    ColumnsMetadata,
     ConsumerGroupMetadata,
     K,
     OffsetAndMetadata,
@@ -24,6 +25,9 @@ from kclient.types import (
     V,
 )
 from kclient.wire.batches import Buffer
+
+if TYPE_CHECKING:
+    from kclient.producer.column_arguments import Rows, Times
 
 Delivered = Callable[[KafkaError | None, RecordMetadata | None], Any]
 """Called with the error of a record, None if there is none, and its metadata."""
@@ -174,6 +178,42 @@ class Producer(Generic[K, V]):
         sent.add_done_callback(ended)
         return sent
 
+    def send_columns(
+        self,
+        topic: str,
+        values: Rows,
+        keys: Rows | None = None,
+        *,
+        headers: HeadersGiven = None,
+        partition: int | None = None,
+        timestamps_ms: Times = None,
+    ) -> asyncio.Future[ColumnsMetadata]:
+        """Send a record for each row; the Future's result is its ColumnsMetadata when all are acknowledged.
+
+        *values* and *keys* are arrays of Arrow, of binary or string, or sequences of bytes, str or None. *values* is
+        also a table of Arrow with the columns value, key and timestamp (the last two are optional). *headers* are those
+        of all rows; *timestamps_ms* is one for all, or one for each. Partitions are chosen as by `send`; rows without a
+        key fill a batch of one partition, then of another.
+
+        The Future's error is `RowsNotAcknowledged` if rows were not acknowledged. If buffer.memory is full or the topic
+        unknown, the rows that do not fit wait, and fail after max.block.ms without room; later sends wait behind them.
+        """
+        core = self._checked()
+        if self._loop.loop is None:
+            sent = core.send_columns(
+                topic,
+                values,
+                keys,
+                headers=headers,
+                partition=partition,
+                timestamps_ms=timestamps_ms,
+            )
+            return cast("asyncio.Future[ColumnsMetadata]", sent)
+        future: asyncio.Future[ColumnsMetadata] = self._loop.loop.create_future()
+        sink = _FutureSink(future, in_transaction=bool(core.config.transactional_id))
+        core.send_columns_to(sink, topic, values, keys, headers, partition, timestamps_ms)
+        return future
+
     async def send_batch_bytes(self, topic: str, partition: int, batch: Buffer) -> int:
         """Send one encoded record batch unchanged; return its base offset."""
         return await self._loop.wait(self._checked().send_batch_bytes(topic, partition, batch))
@@ -268,17 +308,17 @@ class Producer(Generic[K, V]):
 
 
 class _FutureSink:
-    """Passes the result of a record to its Future.
+    """Passes the result of a record, or of columns, to its Future.
 
     An error in a transaction is also that of commit_transaction: asyncio need not log a Future that was not awaited.
     """
 
-    def __init__(self, future: asyncio.Future[RecordMetadata], *, in_transaction: bool) -> None:
+    def __init__(self, future: asyncio.Future[Any], *, in_transaction: bool) -> None:
         self._future = future
         self._in_transaction = in_transaction
 
-    def callback(self, result: RecordMetadata) -> None:
-        """Set the RecordMetadata."""
+    def callback(self, result: Any) -> None:
+        """Set the result."""
         if not self._future.done():
             self._future.set_result(result)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from kclient.blocking.futures import DeliveryFuture
 from kclient.blocking.thread import (
@@ -19,12 +19,15 @@ from kclient.blocking.thread import (
 from kclient.errors import KafkaError
 from kclient.producer.append import LockedAppender
 from kclient.producer.batch import ProducerBatch, Row
+from kclient.producer.column_results import ColumnsResult
+from kclient.producer.columns import ColumnBatches
 from kclient.producer.partitioner import Partitioner
 from kclient.producer.producer import Producer as Core
 from kclient.producer.record_serializer import HeadersGiven, Serialized
 from kclient.producer.transaction import BlockingTransaction
 from kclient.types import (
     CloseResult,
+    ColumnsMetadata,
     ConsumerGroupMetadata,
     K,
     OffsetAndMetadata,
@@ -33,6 +36,9 @@ from kclient.types import (
     V,
 )
 from kclient.wire.batches import Buffer
+
+if TYPE_CHECKING:
+    from kclient.producer.column_arguments import Rows, Times
 
 
 class Producer(Generic[K, V]):
@@ -172,6 +178,52 @@ class Producer(Generic[K, V]):
 
             future.add_done_callback(ended)
 
+    def send_columns(
+        self,
+        topic: str,
+        values: Rows,
+        keys: Rows | None = None,
+        *,
+        headers: HeadersGiven = None,
+        partition: int | None = None,
+        timestamps_ms: Times = None,
+    ) -> Future[ColumnsMetadata]:
+        """Send a record for each row; the Future's result is its ColumnsMetadata when all are acknowledged.
+
+        *values* and *keys* are arrays of Arrow, of binary or string, or sequences of bytes, str or None. *values* is
+        also a table of Arrow with the columns value, key and timestamp (the last two are optional). *headers* are those
+        of all rows; *timestamps_ms* is one for all, or one for each. Partitions are chosen as by `send`; rows without a
+        key fill a batch of one partition, then of another.
+
+        The Future's error is `RowsNotAcknowledged` if rows were not acknowledged. Blocks for memory or metadata; after
+        max.block.ms without room the rows that are left fail.
+        """
+        check_process(self._thread)
+        future: Future[ColumnsMetadata] = Future()
+        future.set_running_or_notify_cancel()
+        core = self._core
+        try:
+            rows = core.columns(topic, values, keys, headers, partition, timestamps_ms)
+        except KafkaError as problem:
+            self._thread.soon(core.record_failed, problem)
+            raise
+        result = ColumnsResult(topic, rows.count, _FutureSink(future))
+        placed = _PlacedBatches(result, core.sender.wake)
+        while rows.left:
+            try:
+                batch = self._put_rows(rows)
+            except KafkaError as problem:
+                self._thread.soon(core.record_failed, problem)
+                self._thread.soon(result.all_placed, problem)
+                return future
+            except BaseException as problem:
+                self._thread.soon(result.all_placed, KafkaError(f"interrupted: {problem!r}"))
+                raise
+            if placed.add(batch, rows.placed_rows):
+                self._thread.soon(placed.report)
+        self._thread.soon(result.all_placed)
+        return future
+
     def send_batch_bytes(self, topic: str, partition: int, batch: Buffer) -> int:
         """Send one encoded record batch unchanged; return its base offset."""
         check_process(self._thread)
@@ -289,6 +341,27 @@ class Producer(Generic[K, V]):
                     raise core.exhausted(self._max_block)
                 self._memory.wait(min(left, 0.5))
 
+    def _put_rows(self, rows: ColumnBatches) -> ProducerBatch:
+        """Append the next batch of *rows*; wait for metadata and memory."""
+        core = self._core
+        give_up_at: float | None = None
+        while True:
+            with self._lock:
+                core.appender.check_send()
+                batch = rows.put(core.appender)
+                if batch is not None:
+                    return batch
+                now = time.monotonic()
+                if give_up_at is None:
+                    give_up_at = now + self._max_block
+                if now >= give_up_at:
+                    raise core.exhausted(self._max_block)
+                if core.cluster.metadata.partitions(rows.topic) is not None:
+                    self._thread.soon(core.sender.wake)
+                    self._memory.wait(min(give_up_at - now, 0.5))
+                    continue
+            self._thread.run(lambda: core.partitions_for(rows.topic))
+
     def _room(self) -> None:
         """Wake the threads that wait for memory. Called in the reactor's thread."""
         with self._lock:
@@ -305,3 +378,35 @@ class Producer(Generic[K, V]):
             self._core.sender.wake()
 
         self._thread.soon(register)
+
+
+class _FutureSink:
+    """Passes the result of columns to their Future."""
+
+    def __init__(self, future: Future[ColumnsMetadata]) -> None:
+        self.callback = future.set_result
+        self.errback = future.set_exception
+
+
+class _PlacedBatches:
+    """Batches on their way from a caller's thread to the reactor's: many are one call there."""
+
+    def __init__(self, result: ColumnsResult, wake: Callable[[], None]) -> None:
+        self._result = result
+        self._wake = wake
+        self._batches: list[tuple[ProducerBatch, Sequence[int]]] = []
+        self._lock = threading.Lock()
+
+    def add(self, batch: ProducerBatch, rows: Sequence[int]) -> bool:
+        """Add a batch; return whether the reactor's thread must call `report`."""
+        with self._lock:
+            self._batches.append((batch, rows))
+            return len(self._batches) == 1
+
+    def report(self) -> None:
+        """Pass the batches to the result, and have them sent. In the reactor's thread."""
+        with self._lock:
+            batches, self._batches = self._batches, []
+        for batch, rows in batches:
+            self._result.placed(batch, rows)
+        self._wake()

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from kclient.producer.batch import ProducerBatch, Row
 from kclient.types import TopicPartition
 from kclient.wire.batches import HEADER_SIZE, Buffer
+from kclient.wire.records import EncodedRecords
 
 
 class PartitionQueue:
@@ -111,13 +112,14 @@ class Accumulator:
     def append_bytes(self, tp: TopicPartition, raw: Buffer, record_count: int) -> ProducerBatch:
         """Queue an encoded batch, to be sent unchanged."""
         queue = self.queues.setdefault(tp, PartitionQueue())
-        if queue.waiting:
-            queue.waiting[-1].closed = True
         batch = ProducerBatch.of_bytes(tp, queue.number(), self._clock(), raw, record_count)
-        queue.waiting.append(batch)
-        self.used += batch.size
-        self.records += record_count
-        return batch
+        return self._append_closed(queue, batch)
+
+    def append_encoded(self, tp: TopicPartition, encoded: EncodedRecords) -> ProducerBatch:
+        """Queue a closed batch of encoded records; the caller has checked has_room(), and wakes the sender."""
+        queue = self.queues.setdefault(tp, PartitionQueue())
+        batch = ProducerBatch.of_encoded(tp, queue.number(), self._clock(), encoded)
+        return self._append_closed(queue, batch)
 
     # --- emptying
 
@@ -229,6 +231,14 @@ class Accumulator:
         return None if oldest is None else oldest + self.delivery_timeout
 
     # --- inside
+
+    def _append_closed(self, queue: PartitionQueue, batch: ProducerBatch) -> ProducerBatch:
+        if queue.waiting:
+            queue.waiting[-1].closed = True
+        queue.waiting.append(batch)
+        self.used += batch.size
+        self.records += batch.record_count
+        return batch
 
     def _due(self, batch: ProducerBatch, followed: bool) -> float:
         if batch.closed or followed or batch.urgent or self.flushing:

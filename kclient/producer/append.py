@@ -20,7 +20,9 @@ from kclient.producer.batch import RECORD_OVERHEAD, ProducerBatch, Row, record_s
 from kclient.producer.partitioner import Partitioner, StickyPartitioner, partition_for_key
 from kclient.producer.record_serializer import HeadersGiven, RecordSerializer
 from kclient.producer.topics import TopicPartitions, topic_partitions
+from kclient.wire.batches import HEADER_SIZE
 from kclient.wire.errors import MessageTooLarge, UnknownTopicOrPartition
+from kclient.wire.records import EncodedRecords
 
 if TYPE_CHECKING:
     from kclient.net.cluster import Cluster
@@ -47,10 +49,11 @@ class RecordAppender:
     ) -> None:
         self._cluster = cluster
         self._accumulator = accumulator
-        self._largest = largest
+        self.largest = largest
         self._partitioner = partitioner
         self._ignores_keys = ignores_keys
         self._sticky = sticky
+        self.batch_size = accumulator.batch_size
         self._check_send = check_send
         self._topics: dict[str, TopicPartitions] = {}
         self._metadata: ClusterMetadata | None = None
@@ -80,7 +83,7 @@ class RecordAppender:
             if value is not None:
                 size += len(value)
         accumulator = self._accumulator
-        if size > self._largest:
+        if size > self.largest:
             self.too_large(topic, size)
         if accumulator.used + size > accumulator.buffer_memory and accumulator.used:
             accumulator.flushing = True
@@ -89,9 +92,7 @@ class RecordAppender:
             partition = self._choose(topic, known, key, size)
         tp = known.tps.get(partition)
         if tp is None:
-            raise UnknownTopicOrPartition(
-                f"{topic} has partitions 0 to {known.count - 1}, not {partition!r}"
-            )
+            raise _no_partition(topic, known, partition)
         return accumulator.append(tp, row, size)
 
     def known(self, topic: Any) -> TopicPartitions | None:
@@ -115,20 +116,63 @@ class RecordAppender:
         """Raise the error of a record of *size* bytes."""
         raise MessageTooLarge(
             f"{topic}: a record of about {size} bytes is larger than max.request.size "
-            f"({self._largest})",
+            f"({self.largest})",
             hint="raise max.request.size and the topic's max.message.bytes",
         )
 
-    def _choose(self, topic: str, known: TopicPartitions, key: bytes | None, size: int) -> int:
+    def put_encoded(
+        self, topic: str, known: TopicPartitions, partition: Any, encoded: EncodedRecords
+    ) -> ProducerBatch | None:
+        """Append a closed batch; return None if buffer.memory is full. Call it under the guard."""
+        accumulator = self._accumulator
+        tp = known.tps.get(partition)
+        if tp is None:
+            raise _no_partition(topic, known, partition)
+        if not accumulator.has_room(HEADER_SIZE + len(encoded.payload)):
+            accumulator.flushing = True
+            return None
+        return accumulator.append_encoded(tp, encoded)
+
+    def check_send(self) -> None:
+        """Raise the error of a record outside a transaction."""
+        if self._check_send is not None:
+            self._check_send()
+
+    def chooses_for_rows(self, have_keys: bool) -> bool:
+        """Return whether each row has a partition of its own choice: by its key, or by a custom partitioner."""
+        return self._partitioner is not None or (have_keys and not self._ignores_keys)
+
+    def partition_for(self, topic: str, known: TopicPartitions, key: bytes | None) -> Any:
+        """Return the partition that a custom partitioner or the key chooses, None without a choice."""
         if self._partitioner is not None:
             chosen = self._partitioner(topic, key, list(known.tps))
             if chosen is not None:
                 return chosen
         if key is not None and not self._ignores_keys:
             return partition_for_key(key, known.count)
+        return None
+
+    def sticky_partition(self, topic: str, known: TopicPartitions) -> int:
+        """Return the partition of records without a key."""
+        return self._sticky.partition(topic, known.available, 0)
+
+    def sticky_full(self, topic: str) -> None:
+        """Choose another sticky partition for what follows."""
+        self._sticky.batch_full(topic)
+
+    def _choose(self, topic: str, known: TopicPartitions, key: bytes | None, size: int) -> Any:
+        chosen = self.partition_for(topic, known, key)
+        if chosen is not None:
+            return chosen
         if known.count == 1:
             return 0
         return self._sticky.partition(topic, known.available, size)
+
+
+def _no_partition(topic: str, known: TopicPartitions, partition: Any) -> UnknownTopicOrPartition:
+    return UnknownTopicOrPartition(
+        f"{topic} has partitions 0 to {known.count - 1}, not {partition!r}"
+    )
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

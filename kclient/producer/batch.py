@@ -109,6 +109,17 @@ class ProducerBatch:
         batch.closed = True
         return batch
 
+    @classmethod
+    def of_encoded(
+        cls, tp: TopicPartition, number: int, created_at: float, encoded: EncodedRecords
+    ) -> ProducerBatch:
+        """Return a closed batch of encoded records."""
+        batch = cls(tp, number, created_at)
+        batch._encoded, batch.record_count = encoded, encoded.record_count
+        batch.size += len(encoded.payload)
+        batch.closed = True
+        return batch
+
     @property
     def done(self) -> bool:
         """Whether the batch is acknowledged or failed."""
@@ -128,11 +139,12 @@ class ProducerBatch:
         self.closed = True
         if self.raw is not None:
             return self.raw
-        if self._encoded is None or self._compressed is None:
-            self._encoded = self._encoder.encoded()
-            self._encoder = RecordEncoder()
-            self._compressed = compress(codec, self._encoded.payload, level)
         encoded = self._encoded
+        if encoded is None:
+            encoded = self._encoded = self._encoder.encoded()
+            self._encoder = RecordEncoder()
+        if self._compressed is None:
+            self._compressed = compress(codec, encoded.payload, level)
         return batches.build(
             self._compressed,
             record_count=encoded.record_count,

@@ -11,7 +11,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
@@ -30,7 +30,9 @@ from kclient.net.group_offsets import offsets_to_commit
 from kclient.net.waiting import as_deferred, backoff, deferring, within
 from kclient.producer.accumulator import Accumulator
 from kclient.producer.append import RecordAppender
-from kclient.producer.batch import Row
+from kclient.producer.column_arguments import column_batches
+from kclient.producer.column_results import ColumnsResult
+from kclient.producer.columns import ColumnBatches
 from kclient.producer.partitioner import Partitioner, StickyPartitioner
 from kclient.producer.record_serializer import HeadersGiven, RecordSerializer, Serialized
 from kclient.producer.sender import Sender, closed_error
@@ -38,9 +40,16 @@ from kclient.producer.sequencer import Sequencer
 from kclient.producer.transaction import Transaction
 from kclient.producer.transaction_manager import State, TransactionManager
 from kclient.producer.transaction_sender import TransactionSender
-from kclient.producer.waiters import AllCompleted, FlushTimeout, WaitingRecord
+from kclient.producer.waiters import (
+    AllCompleted,
+    FlushTimeout,
+    Waiting,
+    WaitingColumns,
+    WaitingRecord,
+)
 from kclient.types import (
     CloseResult,
+    ColumnsMetadata,
     ConsumerGroupMetadata,
     K,
     OffsetAndMetadata,
@@ -51,6 +60,9 @@ from kclient.types import (
 from kclient.wire import batches
 from kclient.wire.batches import Buffer
 from kclient.wire.errors import KafkaError
+
+if TYPE_CHECKING:
+    from kclient.producer.column_arguments import Rows, Times
 
 
 class Producer(Generic[K, V]):
@@ -132,7 +144,10 @@ class Producer(Generic[K, V]):
         )
         self.put = self.appender.put
         """Append a record, in any thread: see `RecordAppender.put`."""
-        self._parked: deque[WaitingRecord] = deque()
+        self._parked: deque[Waiting] = deque()
+        self._waiting_columns: set[Waiting] = set()
+        """Those of `_parked` that may be more than one record."""
+        self._next_turn: Any = None
         self._rooms: list[Deferred[None]] = []
         self._closing: CloseResult | None = None
         self.on_room: Callable[[], None] | None = None
@@ -194,7 +209,7 @@ class Producer(Generic[K, V]):
             else:
                 batch = self.put(topic, partition, row)
             if batch is None:
-                self._wait_for_room(topic, partition, row, sink)
+                self._wait_for_room(WaitingRecord(topic, partition, row, sink))
         except KafkaError as problem:
             self.record_failed(problem)
             sink.errback(problem)
@@ -228,6 +243,76 @@ class Producer(Generic[K, V]):
         else:
             notify = on_delivery
             done.addCallbacks(lambda m: notify(None, m), lambda f: notify(f.value, None))
+
+    def send_columns(
+        self,
+        topic: str,
+        values: Rows,
+        keys: Rows | None = None,
+        *,
+        headers: HeadersGiven = None,
+        partition: int | None = None,
+        timestamps_ms: Times = None,
+    ) -> Deferred[ColumnsMetadata]:
+        """Send a record for each row; fire with its ColumnsMetadata when all are acknowledged.
+
+        *values* and *keys* are arrays of Arrow, of binary or string, or sequences of bytes, str or None. *values* is
+        also a table of Arrow with the columns value, key and timestamp (the last two are optional). *headers* are those
+        of all rows; *timestamps_ms* is one for all, or one for each. Partitions are chosen as by `send`; rows without a
+        key fill a batch of one partition, then of another.
+
+        It fails with `RowsNotAcknowledged` if rows were not acknowledged. If buffer.memory is full or the topic
+        unknown, the rows that do not fit wait, and fail after max.block.ms without room; later sends wait behind them.
+        """
+        done: Deferred[ColumnsMetadata] = Deferred()
+        self.send_columns_to(done, topic, values, keys, headers, partition, timestamps_ms)
+        return done
+
+    def send_columns_to(
+        self,
+        sink: Any,
+        topic: str,
+        values: Rows,
+        keys: Rows | None,
+        headers: HeadersGiven,
+        partition: int | None,
+        timestamps_ms: Times,
+    ) -> None:
+        """Send rows as `send_columns` does; pass the result to sink.callback, or the error to sink.errback."""
+        try:
+            rows = self.columns(topic, values, keys, headers, partition, timestamps_ms)
+        except KafkaError as problem:
+            self.record_failed(problem)
+            sink.errback(problem)
+            return
+        result = ColumnsResult(topic, rows.count, sink)
+        waiting = WaitingColumns(topic, rows, result, self.config.max_block_ms / 1000)
+        try:
+            if self._parked or not waiting.place(self.appender):
+                self._waiting_columns.add(waiting)
+                self._wait_for_room(waiting)
+        except Exception as problem:
+            self._placing_failed(waiting, problem)
+        self.sender.wake()
+
+    def columns(
+        self,
+        topic: str,
+        values: Rows,
+        keys: Rows | None,
+        headers: HeadersGiven,
+        partition: int | None,
+        timestamps_ms: Times,
+    ) -> ColumnBatches:
+        """Return the rows of the arguments of `send_columns`, in any thread; raise the error of invalid ones."""
+        if self.serializer.has_serializer:
+            raise SerializationError(
+                "send_columns() sends bytes, but this producer has a serializer",
+                hint="serialize the columns, and use a producer without serializers",
+            )
+        self._check_open()
+        self._check_transaction()
+        return column_batches(self.appender, topic, values, keys, headers, partition, timestamps_ms)
 
     @deferring
     async def send_batch_bytes(self, topic: str, partition: int, batch: Buffer) -> int:
@@ -385,9 +470,10 @@ class Producer(Generic[K, V]):
             self._transactions.close()
         reason = closed_error()
         parked, self._parked = list(self._parked), deque()
+        unplaced = sum(waiting.count for waiting in parked)
         for waiting in parked:
-            waiting.fail(reason)
-        lost = self.sender.close(reason) + len(parked) + aborted
+            self._fail_waiting(waiting, reason)
+        lost = self.sender.close(reason) + unplaced + aborted
         self._closing = CloseResult(self.sender.delivered, lost)
         self._progress()
         await self.cluster.close()
@@ -401,7 +487,8 @@ class Producer(Generic[K, V]):
     @property
     def undelivered(self) -> int:
         """The number of records without an acknowledgement or an error."""
-        return self.accumulator.records + len(self._parked)
+        rows = sum(waiting.count - 1 for waiting in self._waiting_columns)
+        return self.accumulator.records + len(self._parked) + rows
 
     def metrics(self) -> dict[str, float]:
         """Return counters since the start, and the current memory use."""
@@ -475,7 +562,7 @@ class Producer(Generic[K, V]):
         if refusal is not None:
             parked, self._parked = list(self._parked), deque()
             for waiting in parked:
-                waiting.fail(refusal)
+                self._fail_waiting(waiting, refusal)
             self.sender.abort_waiting(refusal)
         self.sender.wake()
 
@@ -504,10 +591,10 @@ class Producer(Generic[K, V]):
         if self.closed:
             raise ClientClosed("the producer is closed")
 
-    def _wait_for_room(self, topic: str, partition: int | None, row: Row, done: Any) -> None:
-        """Queue a record that waits for metadata or memory, behind other waiting ones."""
+    def _wait_for_room(self, parked: Waiting) -> None:
+        """Queue records that wait for metadata or memory, behind other waiting ones."""
         self._check_open()
-        parked = WaitingRecord(topic, partition, row, done)
+        topic = parked.topic
         self._parked.append(parked)
         seconds = self.config.max_block_ms / 1000
         parked.timer = self._reactor.callLater(seconds, self._too_long, parked, seconds)
@@ -521,32 +608,50 @@ class Producer(Generic[K, V]):
     def _topic_failed(self, topic: str, failure: Any) -> None:
         for parked in [p for p in self._parked if p.topic == topic]:
             self._parked.remove(parked)
-            parked.fail(failure.value)
+            self._fail_waiting(parked, failure.value)
             self.record_failed(failure.value)
         self._retry_waiting()
 
-    def _too_long(self, parked: WaitingRecord, seconds: float) -> None:
+    def _too_long(self, parked: Waiting, seconds: float) -> None:
         if parked in self._parked:
             self._parked.remove(parked)
             problem = self.exhausted(seconds)
-            parked.fail(problem)
+            self._fail_waiting(parked, problem)
             self.record_failed(problem)
 
     def _retry_waiting(self) -> None:
         while self._parked and not self.closed:
             parked = self._parked[0]
             try:
-                batch = self.put(parked.topic, parked.partition, parked.row, has_waited=True)
-            except KafkaError as problem:
+                if not parked.place(self.appender):
+                    break
+            except Exception as problem:
                 self._parked.popleft()
-                parked.fail(problem)
-                self.record_failed(problem)
+                self._placing_failed(parked, problem)
                 continue
-            if batch is None:
-                break
             self._parked.popleft()
-            parked.placed(batch)
+            self._waiting_columns.discard(parked)
+            parked.settle()
+        if self._parked and self._parked[0].is_paused and self._next_turn is None:
+            self._next_turn = self._reactor.callLater(0, self._continue)
         self.sender.wake()
+
+    def _continue(self) -> None:
+        self._next_turn = None
+        self._retry_waiting()
+
+    def _placing_failed(self, waiting: Waiting, problem: Exception) -> None:
+        """Fail records that cannot be appended: by an error of Kafka, or of a custom partitioner."""
+        if not isinstance(problem, KafkaError):
+            self.log.failure("appending records failed")
+            cause, problem = problem, KafkaError(f"{waiting.topic}: not appended: {problem!r}")
+            problem.__cause__ = cause
+        self._fail_waiting(waiting, problem)
+        self.record_failed(problem)
+
+    def _fail_waiting(self, waiting: Waiting, problem: KafkaError) -> None:
+        self._waiting_columns.discard(waiting)
+        waiting.fail(problem)
 
     def _progress(self) -> None:
         """Append waiting records after memory was freed or metadata changed."""

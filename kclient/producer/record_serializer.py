@@ -26,6 +26,7 @@ class RecordSerializer:
         for name, given in (("key", key_serializer), ("value", value_serializer)):
             if given is not None and not callable(given):
                 raise TypeError(f"{name}_serializer={given!r} is no function that returns bytes")
+        self.has_serializer = key_serializer is not None or value_serializer is not None
         self._key = key_serializer
         self._value = value_serializer
 
@@ -39,12 +40,12 @@ class RecordSerializer:
         if self._key is not None:
             key = _serialized(self._key, key, topic, "key")
         elif key is not None and not isinstance(key, bytes):
-            key = _as_bytes(key, topic, "key")
+            key = as_bytes(key, topic, "key")
         if self._value is not None:
             value = _serialized(self._value, value, topic, "value")
         elif value is not None and not isinstance(value, bytes):
-            value = _as_bytes(value, topic, "value")
-        own = _checked_headers(headers, topic) if headers else _NO_HEADERS
+            value = as_bytes(value, topic, "value")
+        own = checked_headers(headers, topic) if headers else _NO_HEADERS
         timestamp = _now() // 1_000_000 if timestamp_ms is None else _checked(timestamp_ms, topic)
         return 0, timestamp, key, value, own
 
@@ -60,10 +61,11 @@ def _serialized(serializer: Serializer, data: Any, topic: str, what: str) -> byt
         raise SerializationError(
             f"{what} for topic {topic!r} cannot be serialized: {problem}"
         ) from problem
-    return made if made is None or type(made) is bytes else _as_bytes(made, topic, what)
+    return made if made is None or type(made) is bytes else as_bytes(made, topic, what)
 
 
-def _as_bytes(data: Any, topic: str, what: str) -> bytes:
+def as_bytes(data: Any, topic: str, what: str) -> bytes:
+    """Return *data*, text as UTF-8; raise `SerializationError` for another type."""
     if isinstance(data, str):
         return data.encode()
     if isinstance(data, bytes | bytearray | memoryview):
@@ -83,7 +85,8 @@ def _checked(timestamp_ms: object, topic: str) -> int:
     return timestamp_ms
 
 
-def _checked_headers(headers: HeadersGiven, topic: str) -> Headers:
+def checked_headers(headers: HeadersGiven, topic: str) -> Headers:
+    """Return *headers* as pairs of a name and bytes."""
     pairs: Iterable[Any] = headers.items() if isinstance(headers, Mapping) else headers or ()
     checked: list[tuple[str, bytes | None]] = []
     for pair in pairs:
@@ -96,6 +99,6 @@ def _checked_headers(headers: HeadersGiven, topic: str) -> Headers:
         if not isinstance(name, str):
             raise SerializationError(f"header names are str, not {type(name).__name__} ({topic})")
         if content is not None and not isinstance(content, bytes):
-            content = _as_bytes(content, topic, "header")
+            content = as_bytes(content, topic, "header")
         checked.append((name, content))
     return checked

@@ -451,6 +451,7 @@ def test_every_method_of_the_twisted_api_is_there_with_the_same_parameters(
 ) -> None:
     core, face = getattr(tx, kind), getattr(api, kind)
     inside = {"put", "exhausted", "record_failed", "send_to", "assigned_of"}
+    inside |= {"columns", "send_columns_to"}
     if api is kclient:
         inside |= {"ready", "next_offset"}  # send blocks; position looks up
     for name, method in inspect.getmembers(core, inspect.isfunction):

@@ -23,6 +23,7 @@ TESTS = (
     "tests/unit/client/test_partitioner.py",
     "tests/unit/wire/test_records.py",
     "tests/property/test_consumer_columns.py",
+    "tests/property/test_producer_columns.py",
     "tests/property/test_record_batches.py",
 )
 

@@ -10,6 +10,7 @@ import pytest
 from kclient.errors import (
     ConfigError,
     KafkaTimeoutError,
+    RowsNotAcknowledged,
     SerializationError,
     TransactionAborted,
     TransactionStateError,
@@ -386,6 +387,28 @@ def test_old_coordinators_get_old_versions() -> None:
     it.call(it.producer.send_offsets_to_transaction, {T0: 5}, GROUP)
     assert it.call(it.producer.commit_transaction).value is None
     assert all(asked.version == 0 for asked in it.paper.asked if asked.api in old)
+
+
+def test_columns_are_part_of_the_transaction_also_those_that_wait_for_memory() -> None:
+    it = TransactionalProducer(buffer_memory=1200, batch_size=500, linger_ms=0)
+    sent = Outcome(it.producer.send_columns("t", [b"x" * 100] * 40, partition=0))
+    assert it.producer.undelivered == 40
+    committed = it.call(it.producer.commit_transaction, seconds=5.0)
+    assert committed.value is None
+    assert sent.value.row_count == 40
+    marked = [asked.api for asked in it.paper.asked].index(ApiKey.END_TXN)
+    assert ApiKey.PRODUCE not in [asked.api for asked in it.paper.asked[marked:]]
+
+
+def test_an_abort_fails_the_rows_that_wait_for_memory() -> None:
+    it = TransactionalProducer(buffer_memory=1200, batch_size=500, linger_ms=0)
+    sent = Outcome(it.producer.send_columns("t", [b"x" * 100] * 40, partition=0))
+    assert it.call(it.producer.abort_transaction, seconds=5.0).value is None
+    problem = sent.error
+    assert isinstance(problem, RowsNotAcknowledged)
+    assert isinstance(problem.cause, TransactionAborted)
+    assert len(problem.rows) + problem.acknowledged.row_count == 40
+    assert it.producer.undelivered == 0
 
 
 # --- wrong use, settings, closing

@@ -1,0 +1,298 @@
+"""send_columns: back-pressure, refusals, which rows were not acknowledged, arguments that are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kclient.errors import (
+    BufferExhausted,
+    ClientClosed,
+    KafkaTimeoutError,
+    RowsNotAcknowledged,
+    SerializationError,
+    TransactionStateError,
+)
+from kclient.producer.batch import RECORD_OVERHEAD
+from kclient.producer.columns import CHUNK
+from kclient.producer.waiters import WaitingColumns
+from kclient.wire.batches import parse
+from kclient.wire.errors import (
+    ErrorCode,
+    KafkaError,
+    MessageTooLarge,
+    TopicAuthorizationFailed,
+    UnknownTopicOrPartition,
+)
+from kclient.wire.records import decode_batch
+from kclient.wire.versions import ApiKey
+from tests.kit.paper_producer import PaperProducer
+from tests.kit.scripted_broker import Outcome
+
+ROW = b"x" * 100
+IN_A_BATCH = 4
+MANY = [None if n % 7 == 3 else b"%d" % n for n in range(2 * CHUNK + 100)]
+SMALL = {"batch_size": 61 + IN_A_BATCH * (len(ROW) + RECORD_OVERHEAD), "linger_ms": 0}
+
+
+def make(**settings: Any) -> PaperProducer:
+    """A producer that knows topic t, of one partition."""
+    made = PaperProducer({"t": 1}, **settings)
+    made.send_columns([b"first"])
+    made.deliver()
+    made.logs.clear()
+    return made
+
+
+def values_of(made: PaperProducer, partition: int = 0) -> list[bytes | None]:
+    return [
+        record.value
+        for raw in made.logs.get(("t", partition), [])
+        for record in decode_batch(raw, parse(raw))
+    ]
+
+
+def numbered(count: int) -> list[bytes | None]:
+    return [b"%0100d" % n for n in range(count)]
+
+
+def test_rows_wait_for_memory_and_a_later_send_waits_behind_them() -> None:
+    made = make(buffer_memory=1200, **SMALL)
+    rows = numbered(40)
+    outcome = made.send_columns(rows)
+    later = Outcome(made.producer.send("t", b"later"))
+    assert made.producer.accumulator.used <= 1200
+    assert made.producer.undelivered == 41
+    assert not outcome.fired
+    made.deliver()
+    assert outcome.value.row_count == 40
+    assert later.value.offset == 41
+    assert values_of(made) == [*rows, b"later"]
+
+
+def test_rows_without_room_for_max_block_fail_and_the_others_are_acknowledged() -> None:
+    made = make(buffer_memory=1200, max_block_ms=1000, **SMALL)
+    outcome = made.send_columns(numbered(40))
+    made.paper.pass_time(1.5)
+    assert not outcome.fired, "two batches are in flight"
+    assert made.producer.undelivered == 2 * IN_A_BATCH
+    made.deliver()
+    problem = outcome.error
+    assert isinstance(problem, RowsNotAcknowledged)
+    assert isinstance(problem.cause, BufferExhausted)
+    assert list(problem.rows) == list(range(2 * IN_A_BATCH, 40))
+    assert problem.acknowledged.ranges == ((0, 1, 2 * IN_A_BATCH),)
+    assert "32 of 40 rows for topic 't' were not acknowledged: buffer.memory" in str(problem)
+
+
+def test_max_block_begins_again_with_each_batch() -> None:
+    made = make(buffer_memory=1200, max_block_ms=1000, **SMALL)
+    outcome = made.send_columns(numbered(40))
+    for _ in range(30):
+        made.paper.pass_time(0.6)
+        made.answer()
+    assert outcome.value.row_count == 40
+
+
+def test_a_refused_batch_names_its_rows() -> None:
+    made = make(enable_idempotence=False, **SMALL)
+    outcome = made.send_columns(numbered(3 * IN_A_BATCH))
+    made.paper.pass_time(0.1)
+    made.answer(int(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    made.deliver()
+    problem = outcome.error
+    assert isinstance(problem, RowsNotAcknowledged)
+    assert isinstance(problem.cause, TopicAuthorizationFailed)
+    assert list(problem.rows) == list(range(IN_A_BATCH))
+    assert values_of(made) == numbered(3 * IN_A_BATCH)[IN_A_BATCH:]
+
+
+def test_a_batch_that_the_broker_finds_too_large_is_split() -> None:
+    made = make(enable_idempotence=False, **SMALL)
+    rows = numbered(2 * IN_A_BATCH)
+    outcome = made.send_columns(rows)
+    made.paper.pass_time(0.1)
+    made.answer(int(ErrorCode.MESSAGE_TOO_LARGE))
+    made.paper.pass_time(0.1)
+    made.answer()
+    made.paper.pass_time(0.1)
+    made.answer(int(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    made.deliver()
+    problem = outcome.error
+    assert isinstance(problem, RowsNotAcknowledged)
+    assert list(problem.rows) == [2, 3]
+    assert values_of(made) == rows[:2] + rows[4:]
+
+
+def test_a_broker_that_is_gone_fails_the_rows_after_the_delivery_timeout() -> None:
+    made = make(delivery_timeout_ms=3000, request_timeout_ms=1000, **SMALL)
+    outcome = made.send_columns(numbered(10), keys=[b"k"] * 10)
+    for _ in range(40):
+        made.paper.pass_time(0.1)
+        for asked in made.paper.waiting(ApiKey.PRODUCE):
+            asked.fail()
+    problem = outcome.error
+    assert isinstance(problem, RowsNotAcknowledged)
+    assert isinstance(problem.cause, KafkaTimeoutError)
+    assert list(problem.rows) == list(range(10))
+
+
+def test_a_connection_that_breaks_is_no_error_and_the_sequences_go_on() -> None:
+    made = make(**SMALL)
+    rows = numbered(10)
+    outcome = made.send_columns(rows)
+    made.paper.pass_time(0.1)
+    made.paper.waiting(ApiKey.PRODUCE)[0].fail()
+    made.deliver()
+    assert outcome.value.row_count == 10
+    assert values_of(made) == rows
+    assert made.sequences["t", 0] == 11
+
+
+def test_rows_outside_a_transaction_are_refused() -> None:
+    made = PaperProducer({"t": 1}, transactional_id="x")
+    assert isinstance(made.send_columns([b"a"]).error, TransactionStateError)
+
+
+def test_closing_fails_the_rows_that_wait_and_counts_them() -> None:
+    made = make(buffer_memory=1200, **SMALL)
+    outcome = made.send_columns(numbered(40))
+    closed = Outcome(made.producer.close(0.0))
+    problem = outcome.error
+    assert isinstance(problem, RowsNotAcknowledged)
+    assert isinstance(problem.cause, ClientClosed)
+    assert len(problem.rows) == closed.value.undelivered == 40
+    assert isinstance(made.send_columns([b"x"]).error, ClientClosed)
+
+
+def test_an_unknown_topic_fails_all_rows_after_max_block() -> None:
+    made = make(max_block_ms=1000)
+    outcome = made.send_columns([b"a", b"b"], topic="nope")
+    made.paper.pass_time(1.5)
+    problem = outcome.error
+    assert isinstance(problem, RowsNotAcknowledged)
+    assert isinstance(problem.cause, UnknownTopicOrPartition)
+    assert list(problem.rows) == [0, 1]
+
+
+def test_many_rows_take_more_than_one_turn_of_the_reactor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WaitingColumns, "bytes_in_a_turn", 900)
+    made = make(**SMALL)
+    outcome = made.send_columns(numbered(40))
+    assert made.producer.accumulator.records == 2 * IN_A_BATCH
+    made.deliver()
+    assert values_of(made) == numbered(40)
+    assert outcome.value.row_count == 40
+
+
+def test_a_custom_partitioner_is_asked_for_each_row() -> None:
+    asked: list[Any] = []
+
+    def second(topic: str, key: bytes | None, partitions: Any) -> int | None:
+        asked.append(key)
+        return None if key == b"default" else 1
+
+    made = PaperProducer({"t": 2}, partitioner=second)
+    outcome = made.send_columns([b"a", b"b", b"c"], keys=[b"x", None, b"default"])
+    made.deliver()
+    assert asked == [b"x", None, b"default"]
+    assert values_of(made, 1)[:2] == [b"a", b"b"]
+    assert outcome.value.row_count == 3
+
+
+def test_an_error_of_the_partitioner_is_the_error_of_the_rows() -> None:
+    def broken(topic: str, key: bytes | None, partitions: Any) -> int:
+        raise ValueError("no idea")
+
+    made = PaperProducer({"t": 1}, partitioner=broken)
+    outcome = made.send_columns([b"a"])
+    made.deliver()
+    assert isinstance(outcome.error, RowsNotAcknowledged)
+    assert "no idea" in str(outcome.error)
+
+
+def test_no_rows_are_acknowledged_at_once() -> None:
+    made = make()
+    assert made.send_columns([]).value == ("t", 0, ())
+    assert made.send_columns(pa.array([], pa.binary())).value == ("t", 0, ())
+    assert made.send_columns(pa.table({"value": pa.array([], pa.binary())})).value.row_count == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["text", b"bytes", bytearray(b"more"), None], [b"text", b"bytes", b"more", None]),
+        ((each for each in (b"a", b"b")), [b"a", b"b"]),
+        (pa.array(["text", None, ""]), [b"text", None, b""]),
+        (pa.array(["a", "b", "a"]).dictionary_encode(), [b"a", b"b", b"a"]),
+        (pa.array([b"ab", b"cd"], pa.binary(2)), [b"ab", b"cd"]),
+        (pa.array([b"a", None], pa.binary_view()), [b"a", None]),
+        (pa.nulls(2), [None, None]),
+        (pa.array(MANY), MANY),
+        (
+            pa.chunked_array([MANY[:700], pa.array([], pa.binary()), MANY[700:800], MANY[800:]]),
+            MANY,
+        ),
+    ],
+    ids=[
+        "objects",
+        "generator",
+        "strings",
+        "dictionary",
+        "fixed",
+        "view",
+        "nulls",
+        "many",
+        "pieces",
+    ],
+)
+def test_a_column_may_be(values: Any, expected: list[bytes | None]) -> None:
+    made = make()
+    assert made.send_columns(values) is not None
+    made.deliver()
+    assert values_of(made) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "error", "text"),
+    [
+        (b"abc", {}, TypeError, "values are a column, not bytes"),
+        (7, {}, TypeError, "values are a column, not int"),
+        ([1], {}, SerializationError, "row 0 for topic 't' is of type int"),
+        (pa.array([1]), {}, SerializationError, "of type int64: give an array of binary"),
+        ([b"a"], {"keys": [b"k", b"k"]}, ValueError, "1 values have 2 keys"),
+        ([b"a"], {"timestamps_ms": [1, 2]}, ValueError, "1 values have 2 timestamps"),
+        ([b"a"], {"timestamps_ms": -1}, SerializationError, "timestamp -1"),
+        ([b"a"], {"timestamps_ms": pa.array([None], pa.int64())}, SerializationError, "1 nulls"),
+        ([b"a", b"b"], {"timestamps_ms": [1, 1.5]}, SerializationError, "row 1"),
+        ([b"a"], {"partition": 9}, RowsNotAcknowledged, "t has partitions 0 to 0, not 9"),
+        (pa.table({"value": [b"a"], "price": [1]}), {}, SerializationError, "a column 'price'"),
+        (pa.table({"key": [b"a"]}), {}, SerializationError, "needs one column 'value'"),
+        (pa.table({"value": [b"a"]}), {"keys": [b"k"]}, TypeError, "columns key and timestamp"),
+        ([b"a", b"x" * 2000], {}, MessageTooLarge, "row 1: a record of about 2012 bytes"),
+        (
+            pa.table({"value": [b"a"], "headers": [[{"name": "h", "value": b"1"}]]}),
+            {},
+            SerializationError,
+            "has headers",
+        ),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_before_the_first_row(
+    values: Any, options: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    made = make(max_request_size=1000)
+    with pytest.raises(error) as caught:
+        assert made.send_columns(values, **options).value
+    assert text in str(caught.value)
+    made.deliver()
+    assert values_of(made) == []
+
+
+def test_a_producer_with_a_serializer_refuses_columns() -> None:
+    made = PaperProducer({"t": 1}, value_serializer=str.encode)
+    error = made.send_columns([b"a"]).error
+    assert isinstance(error, KafkaError)
+    assert "this producer has a serializer" in str(error)
