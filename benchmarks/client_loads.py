@@ -270,6 +270,35 @@ def kclient_produce(bootstrap: str, topic: str, count: int, size: int) -> dict[s
     return {**figures, "messages": count, "bytes": count * size}
 
 
+def kclient_columns_produce(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
+    """Produce tables of Arrow with kclient's blocking API."""
+    import pyarrow as pa
+
+    from kclient import Producer
+
+    producer = Producer(
+        bootstrap_servers=bootstrap,
+        acks="1",
+        linger_ms=5,
+        batch_size=200_000,
+        enable_idempotence=False,
+    ).start()
+    rows = min(count, 100_000)
+    values = pa.array([b"x" * size] * rows, pa.binary())
+    producer.partitions_for(topic)
+    started, cpu = time.monotonic(), _cpu()
+    sent = [
+        producer.send_columns(topic, values.slice(0, count - first), partition=0)
+        for first in range(0, count, rows)
+    ]
+    delivered = sum(each.result(_PATIENCE_S).row_count for each in sent)
+    figures = {"seconds": time.monotonic() - started, "cpu": _cpu() - cpu}
+    producer.close(5)
+    if delivered < count:
+        raise RuntimeError(f"{count - delivered} messages were not delivered")
+    return {**figures, "messages": count, "bytes": count * size}
+
+
 def kclient_consume(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
     """Consume with kclient's blocking API."""
     from kclient import Consumer, TopicPartition

@@ -160,6 +160,7 @@ LOADS: dict[str, Callable[..., dict[str, float]]] = {
     "kclient-produce": client_loads.kclient_produce,
     "kclient-consume": client_loads.kclient_consume,
     "kclient-loop-produce": client_loads.kclient_produce,
+    "kclient-columns-produce": client_loads.kclient_columns_produce,
     "kclient-loop-consume": client_loads.kclient_loop_consume,
     "kclient-arrow-consume": client_loads.kclient_arrow_consume,
 }

@@ -95,6 +95,7 @@ class _LoopFigures:
         for way, name, label in (
             ("produce", "confluent-kafka-loop", "confluent-kafka"),
             ("produce", "kclient-loop", "ours"),
+            ("produce", "kclient-columns", "kclient send_columns"),
             ("consume", "confluent-kafka-loop", "confluent-kafka"),
             ("consume", "kclient-loop", "ours"),
             ("consume", "kclient-arrow", "kclient poll_arrow"),
