@@ -24,6 +24,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "docs/coming-from-confluent-kafka.md": (),
     "docs/coming-from-kafka-python.md": (),
     "docs/coming-from-aiokafka.md": (),
+    "docs/columns.md": (),
 }
 """The pages that are executed, with the sections that are; none stands for all."""
 
