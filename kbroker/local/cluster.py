@@ -81,6 +81,7 @@ def up(
             _check_same(directory, known, brokers, port, overrides)
         if overrides:
             cluster.overrides = _merged(cluster.overrides, overrides)
+        zookeeper.find_jars()  # what must be installed comes before what another program does
         _check_ports(directory, cluster, is_new=known is None)
         ensemble = _start_ensemble(directory, zookeepers, progress)
         _start_brokers(directory, cluster, ensemble, progress)

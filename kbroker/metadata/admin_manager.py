@@ -180,6 +180,10 @@ class AdminManager:
                 "{topic} is created with {factor} replicas, not {setting}={wanted}: no more brokers are alive",
                 topic=topic, factor=factor, setting=setting, wanted=replicas,
             )  # fmt: skip
+        if "min.insync.replicas" in configs:
+            # The topic stays empty: a minimum that its replicas cannot reach would only make the cluster look ill.
+            least = min(int(configs["min.insync.replicas"]), factor)
+            configs = {**configs, "min.insync.replicas": str(least)}
         with suppress(TopicAlreadyExists):
             await self.create(NewTopic(topic, partitions, factor, configs=configs))
 

@@ -51,8 +51,13 @@ class Project:
         self.temporary = home / "tmp"
         self.temporary.mkdir()
         self.notes = home / "notes"
+        # CI makes pytest repeat whole messages in its summary.
         self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if name != "CI" and not name.startswith("PYTEST")
+            },
             "TMPDIR": str(self.temporary),
             "NOTES": str(self.notes),
         }

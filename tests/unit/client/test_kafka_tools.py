@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from kclient.cli.commands import kclient
-from kclient.cli.kafka_tools import java_numbers, java_order, producer_perf_test, tool
+from kclient.cli.kafka_tools import java_numbers, java_order, producer_performance, tool
 from kclient.cli.kafka_tools.command import TOOLS, tool_of
 from kclient.cli.kafka_tools.line_reader import LineError, LineReader
 from kclient.cli.kafka_tools.message_formatter import FormatterError, formatter
@@ -192,9 +192,9 @@ def test_a_load_warns_of_settings_without_an_effect_and_refuses_what_is_no_file_
         f"WARN send.buffer.bytes has no effect in kclient\n{tmp_path} (Is a directory)\n"
     )
     assert done.exit_code == 1
-    assert producer_perf_test.read_payloads(b"a\r\n\xff\n\n", "\\n") == [b"a\r", b"\xff"]
+    assert producer_performance.read_payloads(b"a\r\n\xff\n\n", "\\n") == [b"a\r", b"\xff"]
     with pytest.raises(tool.Failure, match="delimiter"):
-        producer_perf_test.read_payloads(b"a", "")
+        producer_performance.read_payloads(b"a", "")
 
 
 @pytest.mark.parametrize("name", TOOLS)

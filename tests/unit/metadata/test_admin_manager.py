@@ -288,15 +288,18 @@ def test_a_broker_that_is_registered_no_more_gets_no_replica_though_the_metadata
     assert outcome(topics.create_offsets_topic()) is None  # of two replicas, not three
 
 
-def test_the_topic_of_transactions_has_its_settings() -> None:
+@pytest.mark.parametrize(("brokers", "min_isr"), [([1, 2, 3], "2"), ([1], "1")])
+def test_the_topic_of_transactions_has_its_settings(brokers: list[int], min_isr: str) -> None:
+    """Not a min.insync.replicas above its replicas: kclient cluster health would report its partitions for ever."""
     zookeeper = PaperZooKeeper(None)
-    assert outcome(topics_on(zookeeper).create_transactions_topic()) is None
+    zookeeper.registered = [str(broker) for broker in brokers]
+    assert outcome(topics_on(zookeeper, brokers_known=brokers).create_transactions_topic()) is None
     settings, topic = zookeeper.written[-2:]
     assert len(znodes.decode_topic("t", topic).partitions) == 50
     assert znodes.decode_config("/config", settings) == {
         "cleanup.policy": "compact",
         "compression.type": "uncompressed",
-        "min.insync.replicas": "2",
+        "min.insync.replicas": min_isr,
         "segment.bytes": str(100 * 1024 * 1024),
         "unclean.leader.election.enable": "false",
     }
