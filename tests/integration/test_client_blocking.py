@@ -9,9 +9,11 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from concurrent.futures import Future, wait
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +26,7 @@ from kclient import (
     RecordMetadata,
     TopicPartition,
 )
-from kclient.errors import BufferExhausted, Cause, ClientClosed
+from kclient.errors import BufferExhausted, Cause, ClientClosed, RowsNotAcknowledged
 from kclient.wire.errors import UnknownTopicOrPartition
 from kclient.wire.records import Record, encode_batch
 from tests.kit.brokers import Cluster, MakeCluster
@@ -126,6 +128,36 @@ def test_acknowledged_records_are_there_once_and_in_order_though_brokers_are_kil
         assert values == [b"%08d" % i for i in range(partition, 12_000, 4)]
         mine = [where.offset for where in offsets if where.partition == partition]
         assert all(offset in (n, -1) for n, offset in enumerate(mine))
+
+
+def test_columns_wait_for_memory_in_the_callers_thread_though_the_broker_is_killed(
+    broker_clusters: MakeCluster,
+) -> None:
+    cluster = broker_clusters()
+    make_topic(cluster, "t", partitions=2)
+    rows = [b"%08d" % i for i in range(20_000)]
+    small: dict[str, Any] = {"buffer_memory": 50_000, "batch_size": 5000, "linger_ms": 0}
+    with Producer(QUICK, bootstrap_servers=cluster.bootstrap, **small) as producer:
+        cluster.kill(1)
+        restarting = threading.Timer(0.5, cluster.start, (1,), {"wait": False})
+        restarting.start()
+        sent = producer.send_columns("t", rows, partition=1)
+        assert restarting.finished.is_set(), "the rows did not wait"
+        last = producer.send("t", b"last", partition=1)
+        assert sent.result(60).row_count == 20_000
+        assert last.result(60).offset in (20_000, -1)
+        restarting.join()
+    assert read_all(cluster, "t", 2) == [[], [*rows, b"last"]]
+    with Producer(
+        QUICK, bootstrap_servers=cluster.bootstrap, max_block_ms=300, **small
+    ) as producer:
+        producer.partitions_for("t")
+        cluster.kill(1)
+        sent = producer.send_columns("t", rows, partition=0)
+        producer.close(0)
+        problem = sent.exception(60)
+        assert isinstance(problem, RowsNotAcknowledged)
+        assert list(problem.rows) == list(range(20_000))
 
 
 def test_whole_batches_pass_through_unchanged_and_in_order(broker_clusters: MakeCluster) -> None:
