@@ -229,7 +229,7 @@ class Polling:
             assert position is not None, "a partition without a position is not ready"
             if state.decoded or state.problem is not None:
                 # A batch that a poll for records returned in part is returned again, whole.
-                state.seek(position)
+                state.fetch_again()
                 continue
             batches = []
             while (batch := state.take()) is not None:

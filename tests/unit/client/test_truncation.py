@@ -185,3 +185,19 @@ def test_a_commit_with_an_epoch_is_checked_before_it_is_used():
     assert it.records(2) == {}
     it.paper.one(EPOCH).answer(log_ends(3))
     assert it.records(2) == {0: [b"2"]}
+
+
+def test_batches_after_a_part_of_one_are_not_fetched_from_a_new_leader_before_the_check():
+    it = PaperConsumer(1)
+    it.produce(0, b"0", b"1", b"2")
+    it.assign(0)
+    it.poll()
+    assert it.poll(most=1) == {0: [b"0"]}
+    it.paper.leaders[T0] = (1, 1)
+    it.consumer.cluster.update_soon()
+    it.paper.pass_time(0.2)
+    before = it.paper.count(EPOCH)
+    it.run(it.consumer.poll_batches())
+    it.paper.pass_time(0.6)
+    asked = [each for each in it.paper.asked if each.api == EPOCH][before:]
+    assert [each.message.topics[0].partitions[0].leader_epoch for each in asked] == [0]
