@@ -7,7 +7,7 @@ it is imported. An error in the arguments is found before the first row is sent.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     """A column; as values also a table with the columns of a record."""
     Times: TypeAlias = int | Iterable[int] | pa.Array | pa.ChunkedArray | None
     """Milliseconds since the epoch: of all rows, or of each."""
+
+_NO_COLUMNS: Any = bytes | str | bytearray | memoryview | Mapping | Set
+"""What can be iterated, but has no rows in order."""
 
 _SENT = ("key", "value", "timestamp", "headers")
 _WHERE_CONSUMED = ("topic", "partition", "offset", "timestamp_type", "leader_epoch")
@@ -132,7 +135,7 @@ def _column(given: Any, topic: Any, what: str) -> Column:
         return _array_column(pyarrow, given, topic, what)
     if _is_table(given):
         raise TypeError("keys are a column: send_columns(topic, table) has them as its column key")
-    if isinstance(given, bytes | str | bytearray | memoryview) or not isinstance(given, Iterable):
+    if isinstance(given, _NO_COLUMNS) or not isinstance(given, Iterable):
         raise TypeError(
             f"{what}s are a column, not {type(given).__name__}: "
             "give a sequence of bytes, str or None, or an array of Arrow"
@@ -190,10 +193,10 @@ def _timestamps(given: Any, count: int, topic: Any) -> Any:
         given = given.combine_chunks()
     if pyarrow is not None and isinstance(given, pyarrow.Array):
         return _array_timestamps(pyarrow, given, count, topic)
-    if isinstance(given, int):
+    if isinstance(given, int | _NO_COLUMNS) or not isinstance(given, Iterable):
         _check_time(given, topic)
         return given
-    times = list(given)
+    times = given.tolist() if hasattr(given, "tolist") else list(given)  # numpy's ints are no int
     _check_count(len(times), count)
     for row, time in enumerate(times):
         _check_time(time, f"{topic}, row {row}")

@@ -259,6 +259,10 @@ def test_a_column_may_be(values: Any, expected: list[bytes | None]) -> None:
     ("values", "options", "error", "text"),
     [
         (b"abc", {}, TypeError, "values are a column, not bytes"),
+        ({"value": [b"a"]}, {}, TypeError, "values are a column, not dict"),
+        ({b"a", b"b"}, {}, TypeError, "values are a column, not set"),
+        ([b"a"], {"timestamps_ms": "now"}, SerializationError, "timestamp 'now'"),
+        ([b"a"], {"timestamps_ms": 1.5}, SerializationError, "timestamp 1.5"),
         (7, {}, TypeError, "values are a column, not int"),
         ([1], {}, SerializationError, "row 0 for topic 't' is of type int"),
         (pa.array([1]), {}, SerializationError, "of type int64: give an array of binary"),
@@ -289,6 +293,39 @@ def test_what_cannot_be_sent_is_refused_before_the_first_row(
     assert text in str(caught.value)
     made.deliver()
     assert values_of(made) == []
+
+
+class Exported:
+    """What another library exports to Arrow: a series, or with *columns* a frame."""
+
+    def __init__(self, given: Any, **attributes: Any) -> None:
+        self.given = given
+        self.__dict__.update(attributes)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.given.__arrow_c_stream__(requested_schema)
+
+
+def test_series_and_frames_of_other_libraries_are_columns() -> None:
+    made = make()
+    series = Exported(pa.chunked_array([["a", None]]))
+    frame = Exported(pa.table({"value": ["b"], "key": ["k"]}), columns=["value", "key"])
+    made.send_columns(series, keys=series, timestamps_ms=Exported(pa.chunked_array([[1, 2]])))
+    made.send_columns(frame)
+    made.deliver()
+    assert values_of(made) == [b"a", None, b"b"]
+
+
+def test_timestamps_of_any_unit_are_milliseconds_from_any_place_in_their_array() -> None:
+    made = make()
+    for unit, factor in (("s", 1), ("ms", 1000), ("us", 10**6), ("ns", 10**9)):
+        times = pa.array([9 * factor, 2 * factor, 3 * factor], pa.timestamp(unit))
+        made.send_columns([b"a", b"b"], timestamps_ms=times.slice(1))
+    made.deliver()
+    stored = [
+        record.timestamp for raw in made.logs["t", 0] for record in decode_batch(raw, parse(raw))
+    ]
+    assert stored == [2000, 3000] * 4
 
 
 def test_a_producer_with_a_serializer_refuses_columns() -> None:
