@@ -111,7 +111,8 @@ class _Parser:
         for alias in self.aliases:
             if self.aliases.count(alias) > 1 or _ARROW in alias or "." in alias:
                 self.problems.append(f"clusters: {alias!r} is a duplicate or contains . or ->")
-        self._check_names()
+        if not self.problems:  # without two clusters no name has an effect
+            self._check_names()
         settings = {pair: self._settings(*pair) for pair in self._pairs()}
         enabled = [pair for pair, found in settings.items() if found.enabled]
         if not enabled and not self.problems:

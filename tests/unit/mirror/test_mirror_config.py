@@ -172,6 +172,14 @@ def test_names_without_effect_are_warned_about(name: str, message: str) -> None:
     assert message in warning
 
 
+@pytest.mark.parametrize("clusters", [{}, {"clusters": ""}, {"clusters": "east"}])
+@pytest.mark.parametrize("name", ["bootstrap.servers", "east.topics", "north->west.topics"])
+def test_without_two_clusters_that_is_the_problem_whatever_else_is_there(
+    clusters: dict[str, str], name: str
+) -> None:
+    assert "clusters: " in problems({**clusters, name: "1"})
+
+
 def test_names_of_earlier_mirrormakers_exclude_as_the_present_ones_do() -> None:
     old = {"topics.blacklist": "secret.*", "east->west.groups.blacklist": "mine"}
     found = config(**old)
