@@ -132,7 +132,7 @@ def follow(
                     continue
                 ends[n] = ends[n] if size >= ends[n] else 0
                 file.seek(ends[n])
-                whole, newline, _ = file.read(_BLOCK).rpartition(b"\n")
+                whole, newline, _ = file.read().rpartition(b"\n")
                 ends[n] += len(whole) + len(newline)
                 for line in whole.splitlines() if newline else ():
                     found = True

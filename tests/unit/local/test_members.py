@@ -87,3 +87,17 @@ def test_new_lines_are_followed_also_in_a_truncated_log(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         found.extend((member.label, line) for member, line in follow([one, two], [4, 0], wait))
     assert found == [("one", b"half"), ("two", b"first"), ("two", b"second"), ("two", b"again")]
+
+
+def test_a_line_longer_than_a_block_is_followed_too(tmp_path: Path) -> None:
+    member = Member("one", None, tmp_path / "one")
+    line = b"x" * 200_000
+    member.log.write_bytes(line + b"\nshort\n")
+
+    def wait(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    found: list[bytes] = []
+    with pytest.raises(KeyboardInterrupt):
+        found.extend(line for _, line in follow([member], [0], wait))
+    assert found == [line, b"short"]
