@@ -211,7 +211,7 @@ class BrokerRegistration:
 
     def _write_endpoints(self) -> None:
         if self._epoch is None or not self._wanted:
-            return  # the next registration has them
+            return  # the next registration writes them
 
         async def write() -> None:
             try:
@@ -303,7 +303,8 @@ class BrokerRegistration:
         if session is None:
             raise SessionExpired(self._path)
         zk = self._zk.in_session(session)
-        data = znodes.encode_broker(self._info())
+        info = self._info()
+        data = znodes.encode_broker(info)
         deadline: float | None = None
         while True:
             with contextlib.suppress(NodeExists):
@@ -315,7 +316,10 @@ class BrokerRegistration:
             if node.stat.ephemeral_owner == session.id:
                 if node.data != data:
                     await zk.set(self._path, data, node.stat.version)
-                return self._registered(node.stat.czxid, session)
+                epoch = self._registered(node.stat.czxid, session)
+                if info.endpoints != self._registration.endpoints:  # altered meanwhile
+                    self._write_endpoints()
+                return epoch
             deadline = self._refuse_or_wait_until(node, session, deadline)
             await self._until_free(deadline)
 

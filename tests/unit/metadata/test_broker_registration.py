@@ -31,10 +31,13 @@ class Breaking(ZkConnection):
             self.process.callLater(0, self.broken)
 
 
-def enter(breaks: set[int], advertised: Endpoint | None = None) -> tuple[int, str, list[Exception]]:
+def enter(
+    breaks: set[int], advertised: Endpoint | None = None, *, meanwhile: float | None = None
+) -> tuple[int, str, list[Exception]]:
     """Enter a cluster; return how many requests that took, the cluster's id, and what was fatal.
 
-    With *advertised* the broker alters its endpoints to that one, and the znode gets it.
+    With *advertised* the broker alters its endpoints to that one, and the znode gets it: after the registration, or so
+    many seconds after its begin.
     """
     scheduler, rng = Scheduler(), Random(1)
     ensemble = Ensemble(scheduler, rng, Wires(scheduler, rng))
@@ -61,8 +64,10 @@ def enter(breaks: set[int], advertised: Endpoint | None = None) -> tuple[int, st
             process, zk, registration, cluster_id=cluster_id, reconnect=reconnect,
             on_fatal=fatal.append,
         )  # fmt: skip
+        if advertised is not None and meanwhile is not None:
+            process.callLater(meanwhile, member.advertise, (advertised,))
         await member.register()
-        if advertised is not None:
+        if advertised is not None and meanwhile is None:
             member.advertise((advertised,))
         return cluster_id
 
@@ -107,3 +112,9 @@ def test_altered_endpoints_reach_the_znode_whatever_breaks() -> None:
     assert total == asked + 2  # the znode is read and written
     for at in range(asked - 1, total + 1):
         assert enter({at, at + 1}, new)[2] == []
+
+
+def test_endpoints_that_are_altered_during_the_registration_reach_the_znode() -> None:
+    new = Endpoint("PLAINTEXT", "PLAINTEXT", "broker.example", 9093)
+    for milliseconds in range(40):
+        assert enter(set(), new, meanwhile=milliseconds / 1000)[2] == []
