@@ -53,13 +53,7 @@ class ProcessIdentity:
     @property
     def paused(self) -> bool:
         """Whether this very process is stopped by SIGSTOP (Linux)."""
-        if not self.alive or not HAS_PROC:
-            return False
-        try:
-            stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii", errors="replace")
-        except OSError:
-            return False
-        return stat[stat.rindex(")") + 2] == "T"
+        return HAS_PROC and self.alive and _stat(self.pid)[:1] == ["T"]
 
     def signal(self, number: signal.Signals) -> bool:
         """Send a signal; False if the process is gone."""
@@ -75,18 +69,25 @@ class ProcessIdentity:
 def _start_time(pid: int) -> str:
     """Return the start time of *pid* in a form of this system; empty if it does not run."""
     if HAS_PROC:
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-            boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
-        except OSError:
+        fields = _stat(pid)
+        if not fields or fields[0] in "ZX":
             return ""
-        fields = stat[stat.rindex(")") + 2 :].split()
-        return "" if fields[0] in "ZX" else f"{boot}-{fields[19]}"
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
+        return f"{boot}-{fields[19]}"
     result = subprocess.run(
         ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
     )
     state, _, started = result.stdout.strip().partition(" ")
     return "" if not state or state.startswith("Z") else started.strip()
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on; none if there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return []
+    return stat[stat.rindex(")") + 2 :].split()
 
 
 def stop(process: ProcessIdentity, *, timeout: float) -> bool:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Self
 
 import kbroker.testing
-from kbroker.local.zookeeper import LocalError, Server, free_ports
+from kbroker.local.zookeeper import Server, free_ports
 from kbroker.testing.brokers import FORK_SERVER, Brokers
 from kbroker.testing.switchboard.remote import RemoteSwitchboard
 from kbroker.testing.zookeeper import SessionZooKeeper
@@ -328,9 +328,7 @@ class KafkaCluster(Brokers, Observer):
         Wait until each broker that can know of it knows its leaders: no client gets UNKNOWN_TOPIC_OR_PARTITION.
         """
         super().create_topic(name, partitions, replication_factor, config, assignment=assignment)
-        cut = {
-            name for partition in self._partitions for pair in partition.directions for name in pair
-        }
+        cut = {member for p in self._partitions for pair in p.directions for member in pair}
         for number, broker in self.brokers.items():
             if number not in self.down and not broker.paused and _name(number) not in cut:
                 wait_for_leaders(broker.host.address, broker.port, name)
@@ -370,4 +368,4 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-__all__ = ["DEFAULTS", "ZOOKEEPER", "KafkaCluster", "LocalError", "Partition"]
+__all__ = ["DEFAULTS", "ZOOKEEPER", "KafkaCluster", "Partition"]

@@ -47,14 +47,10 @@ def next_steps(document: Document, repair: Document, directory: str) -> list[Ste
                 "kmirror status MIRROR.properties",
             )
         )
-    steps.append(
-        Step(
-            "Audit again; this compares only what was not proven yet:"
-            if not document["limits"]["renumbered"]
-            else "Audit again:",
-            _again(document, directory),
-        )
-    )
+    text = "Audit again, with the other options of this run (limits, accepted gaps, Spark) if it had any"
+    if not document["limits"]["renumbered"]:
+        text += "; this compares only what was not proven yet"
+    steps.append(Step(f"{text}:", _again(document, directory)))
     return steps
 
 
