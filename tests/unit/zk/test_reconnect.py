@@ -56,16 +56,20 @@ class CutOff:
 
 
 def test_giving_up_one_of_thousands_that_wait_costs_no_more_than_one_of_few() -> None:
-    clock = Clock()
-    reconnect = Reconnect(cast(ZooKeeper, CutOff()), cast(Any, clock))
-    failed: list[Any] = []
-    waiting = [reconnect.connected() for _ in range(2000)]
-    for each in waiting:
-        each.addErrback(failed.append)
-    began = thread_time()
-    for each in waiting:
-        reconnect._time_out(each)
-    assert thread_time() - began < 0.05, (
+    def cost() -> float:
+        reconnect = Reconnect(cast(ZooKeeper, CutOff()), cast(Any, Clock()))
+        failed: list[Any] = []
+        waiting = [reconnect.connected() for _ in range(2000)]
+        for each in waiting:
+            each.addErrback(failed.append)
+        began = thread_time()
+        for each in waiting:
+            reconnect._time_out(each)
+        spent = thread_time() - began
+        assert len(failed) == 2000
+        return spent
+
+    # The cyclic collector may run in one of them, and takes longer than all the rest.
+    assert min(cost() for _ in range(3)) < 0.05, (
         "some 0.006 s of CPU time; a pass over the waiters for each took 0.1 s"
     )
-    assert len(failed) == 2000
