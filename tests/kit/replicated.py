@@ -7,7 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -134,11 +140,20 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, dict[int,
     settings = {"bootstrap.servers": bootstrap, "group.id": "audit", "enable.auto.commit": False}
     consumer = Consumer({**settings, "log_level": 0})
     found: dict[int, dict[int, bytes]] = {index: {} for index in range(partitions)}
+
+    def high_watermarks() -> dict[int, int]:
+        try:
+            return {
+                index: consumer.get_watermark_offsets(TopicPartition(topic, index), 10)[1]
+                for index in found
+            }
+        except KafkaException as problem:
+            if problem.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+                raise
+            return {}  # librdkafka asked a former leader, and does not ask again
+
     try:
-        ends = {
-            index: consumer.get_watermark_offsets(TopicPartition(topic, index), 10)[1]
-            for index in found
-        }
+        ends = eventually(f"the ends of {topic}", high_watermarks, 10)
         consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in found])
         deadline = time.monotonic() + 20
         while any(max(found[index], default=-1) + 1 < end for index, end in ends.items()):
