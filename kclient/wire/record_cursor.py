@@ -99,7 +99,7 @@ class RecordCursor:
         if number > 127:
             high = raw[pos]
             if high > 127:
-                number, pos = _unsigned32(raw, pos - 1)
+                number, pos = unsigned32(raw, pos - 1)
             else:
                 number = number & 127 | high << 7
                 pos += 1
@@ -116,7 +116,7 @@ class RecordCursor:
         if number > 127:
             high = raw[pos]
             if high > 127:
-                self.timestamp_delta, pos = _varlong(raw, pos - 1)
+                self.timestamp_delta, pos = varlong(raw, pos - 1)
             else:
                 number = number & 127 | high << 7
                 self.timestamp_delta = (number >> 1) ^ -(number & 1)
@@ -130,7 +130,7 @@ class RecordCursor:
         if number > 127:
             high = raw[pos]
             if high > 127:
-                number, pos = _unsigned32(raw, pos - 1)
+                number, pos = unsigned32(raw, pos - 1)
             else:
                 number = number & 127 | high << 7
                 pos += 1
@@ -141,7 +141,7 @@ class RecordCursor:
         if number > 127:
             high = raw[pos]
             if high > 127:
-                number, pos = _unsigned32(raw, pos - 1)
+                number, pos = unsigned32(raw, pos - 1)
             else:
                 number = number & 127 | high << 7
                 pos += 1
@@ -160,7 +160,7 @@ class RecordCursor:
         if number > 127:
             high = raw[pos]
             if high > 127:
-                number, pos = _unsigned32(raw, pos - 1)
+                number, pos = unsigned32(raw, pos - 1)
             else:
                 number = number & 127 | high << 7
                 pos += 1
@@ -303,7 +303,7 @@ def _after_headers(raw: bytes, pos: i64, end: i64, is_strict: bool) -> i64:
     """Return the position after the headers; their count is at *pos*, and their record ends at *end*."""
     count: i64 = 0
     size: i64 = 0
-    count, pos = _unsigned32(raw, pos)
+    count, pos = unsigned32(raw, pos)
     if (
         count & 1 or count > end - pos
     ):  # zigzag: twice the count, and a header has two bytes or more
@@ -312,7 +312,7 @@ def _after_headers(raw: bytes, pos: i64, end: i64, is_strict: bool) -> i64:
         )
     while count > 0:
         count -= 2
-        size, pos = _unsigned32(raw, pos)
+        size, pos = unsigned32(raw, pos)
         if size & 1:
             raise InvalidRecord("a header's key is null")
         size >>= 1
@@ -324,7 +324,7 @@ def _after_headers(raw: bytes, pos: i64, end: i64, is_strict: bool) -> i64:
             except UnicodeDecodeError:
                 raise InvalidRecord("a header's key is not UTF-8") from None
         pos += size
-        size, pos = _unsigned32(raw, pos)
+        size, pos = unsigned32(raw, pos)
         if size & 1:
             if size != 1:
                 raise InvalidRecord("a header's value has a length below -1")
@@ -335,7 +335,7 @@ def _after_headers(raw: bytes, pos: i64, end: i64, is_strict: bool) -> i64:
     return pos
 
 
-def _unsigned32(raw: bytes, pos: i64) -> tuple[i64, i64]:
+def unsigned32(raw: bytes, pos: i64) -> tuple[i64, i64]:
     """Read a varint of up to 32 bits, still zigzag-encoded; return it and the position after it."""
     number: i64 = 0
     shift: i64 = 0
@@ -353,7 +353,7 @@ def _unsigned32(raw: bytes, pos: i64) -> tuple[i64, i64]:
     return number, pos
 
 
-def _varlong(raw: bytes, pos: i64) -> tuple[i64, i64]:
+def varlong(raw: bytes, pos: i64) -> tuple[i64, i64]:
     """Read a varint of up to 64 bits; return it and the position after it."""
     number: i64 = 0
     shift: i64 = 0

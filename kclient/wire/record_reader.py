@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kclient.wire.batches import HEADER_SIZE, BatchInfo, Buffer
 from kclient.wire.compression import MAX_DECOMPRESSED, decompress
 from kclient.wire.errors import CorruptMessage, InvalidRecord
+from kclient.wire.record_cursor import unsigned32, varlong
 from kclient.wire.record_writer import Headers, Record
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def _read_records(raw: bytes, info: BatchInfo) -> tuple[Columns, int]:  # noqa: 
             high = raw[pos]
             pos += 1
             if high > 127:
-                number, pos = _unsigned32(raw, pos - 2)
+                number, pos = unsigned32(raw, pos - 2)
             else:
                 number = number & 127 | high << 7
         end = pos + (number >> 1)
@@ -139,7 +140,7 @@ def _read_records(raw: bytes, info: BatchInfo) -> tuple[Columns, int]:  # noqa: 
             high = raw[pos]
             pos += 1
             if high > 127:
-                number, pos = _varlong(raw, pos - 2)
+                number, pos = varlong(raw, pos - 2)
                 check_timestamp(base_timestamp, number)
             else:
                 number = number & 127 | high << 7
@@ -156,7 +157,7 @@ def _read_records(raw: bytes, info: BatchInfo) -> tuple[Columns, int]:  # noqa: 
             high = raw[pos]
             pos += 1
             if high > 127:
-                number, pos = _unsigned32(raw, pos - 2)
+                number, pos = unsigned32(raw, pos - 2)
             else:
                 number = number & 127 | high << 7
         if number & 1 or number >> 1 <= last_delta:
@@ -175,7 +176,7 @@ def _read_records(raw: bytes, info: BatchInfo) -> tuple[Columns, int]:  # noqa: 
                 high = raw[pos]
                 pos += 1
                 if high > 127:
-                    number, pos = _unsigned32(raw, pos - 2)
+                    number, pos = unsigned32(raw, pos - 2)
                 else:
                     number = number & 127 | high << 7
             if number & 1:
@@ -193,7 +194,7 @@ def _read_records(raw: bytes, info: BatchInfo) -> tuple[Columns, int]:  # noqa: 
                 high = raw[pos]
                 pos += 1
                 if high > 127:
-                    number, pos = _unsigned32(raw, pos - 2)
+                    number, pos = unsigned32(raw, pos - 2)
                 else:
                     number = number & 127 | high << 7
             if number & 1:
@@ -220,13 +221,13 @@ def read_headers(raw: bytes, pos: i64, headers: list[tuple[str, bytes | None]]) 
     """Append the headers at *pos* to *headers*; return the position after them."""
     count: i64 = 0
     size: i64 = 0
-    count, pos = _unsigned32(raw, pos)
+    count, pos = unsigned32(raw, pos)
     left: i64 = len(raw) - pos
     if count & 1 or count > left:  # zigzag: twice the count, and a header has two bytes or more
         raise InvalidRecord(f"{(count >> 1) ^ -(count & 1)} headers cannot fit in {left} bytes")
     while count > 0:
         count -= 2
-        size, pos = _unsigned32(raw, pos)
+        size, pos = unsigned32(raw, pos)
         if size & 1:
             raise InvalidRecord("a header's key is null")
         size >>= 1
@@ -235,7 +236,7 @@ def read_headers(raw: bytes, pos: i64, headers: list[tuple[str, bytes | None]]) 
         except UnicodeDecodeError as problem:
             raise InvalidRecord(f"a header's key is not UTF-8: {problem}") from None
         pos += size
-        size, pos = _unsigned32(raw, pos)
+        size, pos = unsigned32(raw, pos)
         if size & 1:
             if size != 1:
                 raise InvalidRecord("a header's value has a length below -1")
@@ -245,44 +246,6 @@ def read_headers(raw: bytes, pos: i64, headers: list[tuple[str, bytes | None]]) 
             headers.append((name, raw[pos : pos + size]))
             pos += size
     return pos
-
-
-def _unsigned32(raw: bytes, pos: i64) -> tuple[i64, i64]:
-    """Read a varint of up to 32 bits, still zigzag-encoded; return it and the position after it."""
-    number: i64 = 0
-    shift: i64 = 0
-    while True:
-        byte: i64 = raw[pos]
-        pos += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            break
-        shift += 7
-        if shift > 28:
-            raise InvalidRecord("a varint is longer than 32 bits")
-    if number >> 32:
-        raise InvalidRecord("a varint is longer than 32 bits")
-    return number, pos
-
-
-def _varlong(raw: bytes, pos: i64) -> tuple[i64, i64]:
-    """Read a varint of up to 64 bits; return it and the position after it."""
-    number: i64 = 0
-    shift: i64 = 0
-    top: i64 = 0
-    while shift < 63:
-        byte: i64 = raw[pos]
-        pos += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            break
-        shift += 7
-    else:  # nine bytes are 63 bits; the tenth has the last one
-        top = raw[pos]
-        pos += 1
-        if top > 1:
-            raise InvalidRecord("a varint is longer than 64 bits")
-    return ((number >> 1) | (top << 62)) ^ -(number & 1), pos
 
 
 def check_timestamp(base: i64, delta: i64) -> None:

@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
+import kclient
 from kclient.wire import record_cursor
 
 
@@ -13,7 +14,8 @@ def interpreted() -> ModuleType:
     """The module from its source."""
     if not record_cursor.IS_COMPILED:
         return record_cursor
-    source = Path(record_cursor.__file__).with_name("record_cursor.py")
+    # Not by its own __file__: mypyc sets a wrong one in a module that another compiled one imports first.
+    source = Path(kclient.__file__).parent / "wire" / "record_cursor.py"
     spec = importlib.util.spec_from_file_location("record_cursor_interpreted", source)
     assert spec is not None
     assert spec.loader is not None
