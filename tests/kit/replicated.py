@@ -134,6 +134,9 @@ class Observer:
         return found, time.monotonic() - began
 
 
+_ASK_AGAIN = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._UNKNOWN_PARTITION}
+
+
 def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, dict[int, bytes]]:
     """Return what each partition holds up to its high watermark, values by offset."""
     # Without commits: for the last one, close() would wait for a coordinator, which may be down.
@@ -148,9 +151,9 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, dict[int,
                 for index in found
             }
         except KafkaException as problem:
-            if problem.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+            if problem.args[0].code() not in _ASK_AGAIN:
                 raise
-            return {}  # librdkafka asked a former leader, and does not ask again
+            return {}  # librdkafka asked a former leader, or an old answer named none; it does not ask again
 
     try:
         ends = eventually(f"the ends of {topic}", high_watermarks, 10)
