@@ -98,7 +98,8 @@ class Scene:
                 "log_level": 0,
             }
         )
-        self.tool().create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(20)
+        tool = self.tool()
+        tool.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(20)
         self.sent = 0
 
     def produce(self, count: int) -> None:
@@ -136,7 +137,7 @@ class Scene:
         return check
 
     def tool(self) -> AdminClient:
-        """Return a client of its own for one request, as a tool has.
+        """Return a client of its own for one request, as a tool has. To drop it cancels the request.
 
         librdkafka 2.16 removes a broker that metadata does not list while it is down. A request of the same client that
         waits for its coordinator can then wait for the removed one for ever, although that broker is up again.
@@ -144,14 +145,16 @@ class Scene:
         return AdminClient({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})
 
     def coordinator(self) -> int:
-        described = self.tool().describe_consumer_groups([self.group])[self.group].result(20)
+        tool = self.tool()
+        described = tool.describe_consumer_groups([self.group])[self.group].result(20)
         return int(described.coordinator.id)
 
     def committed(self) -> dict[int, int]:
         """Fetch what the group has committed."""
         wanted = [TopicPartition("t", p) for p in range(PARTITIONS)]
         request = [ConsumerGroupTopicPartitions(self.group, wanted)]
-        result = self.tool().list_consumer_group_offsets(request)[self.group].result(20)
+        tool = self.tool()
+        result = tool.list_consumer_group_offsets(request)[self.group].result(20)
         return {tp.partition: tp.offset for tp in result.topic_partitions}
 
     def committed_as_acknowledged(self) -> None:
