@@ -60,9 +60,20 @@ _AFTER_NULL_KEY: Final = [_NULL + number for number in _VARINTS]
 _AFTER_NO_HEADERS: Final = [_NOTHING + number for number in _VARINTS]
 
 
+_FIRST_TWO: Final = [bytes((n << 1 & 0x7F | 0x80, n >> 6 | 0x80)) for n in range(_TABLE)]
+"""The first two bytes of a varint of three, by the lowest bits of its number."""
+_THIRD: Final = [bytes((n,)) for n in range(128)]
+_THREE_BYTES: Final = _TABLE << 7
+"""Numbers below it have at most three bytes: they are the offset deltas of large batches of small records."""
+
+
 def varint(value: int) -> bytes:
     """Encode a zigzag varint of up to 64 bits."""
-    return _VARINTS[value] if 0 <= value < _TABLE else _zigzag(value)
+    if not 0 <= value < _THREE_BYTES:
+        return _zigzag(value)
+    return (
+        _VARINTS[value] if value < _TABLE else _FIRST_TWO[value & _TABLE - 1] + _THIRD[value >> 13]
+    )
 
 
 def encode_record(
@@ -134,7 +145,7 @@ class RecordEncoder:
         if is_simple and value is not None:
             try:
                 start = _AFTER_ATTRIBUTES[since]
-                number = _VARINTS[delta]
+                number = _VARINTS[delta] if delta < _TABLE else varint(delta)
                 size = len(start) + len(number) + len(value) + 1
                 if key is None:
                     value_length = _AFTER_NULL_KEY[len(value)]

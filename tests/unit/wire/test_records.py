@@ -27,6 +27,15 @@ def framed(body):
 PLAIN = b"\0" + varint(0) + varint(0) + varint(1) + b"k" + varint(1) + b"v"  # without headers
 
 
+@pytest.mark.parametrize("bits", range(1, 63))
+def test_a_varint_has_seven_bits_a_byte_from_the_lowest_on(bits):
+    """Short ones come from tables: those at their ends are as the others."""
+    for number in (1 << bits, (1 << bits) - 1, -(1 << bits)):
+        zigzag = number << 1 if number >= 0 else (-number << 1) - 1
+        groups = [zigzag >> at & 0x7F for at in range(0, max(1, zigzag.bit_length()), 7)]
+        assert varint(number) == bytes([*(each | 0x80 for each in groups[:-1]), groups[-1]])
+
+
 def test_rows_come_back_with_their_offsets():
     batch = encode_batch(some_records(3), base_offset=100)
     assert decoded(batch) == [plain(r._replace(offset=100 + r.offset)) for r in some_records(3)]
