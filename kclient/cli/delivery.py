@@ -1,25 +1,31 @@
 """The deliveries of `kclient produce`: records go to the producer in order, a bounded number at a time.
 
 Without the bound all lines of a large input would wait in the producer, and delivery.timeout.ms counts that wait. With
-it a record waits for at most `MOST_UNDELIVERED` others.
+it a record waits for at most `MOST_UNDELIVERED` others, and those of its piece of the input.
+
+Lines that differ in key and value only are sent as columns, which need no object for each record. A few lines are not:
+columns do not wait for linger.ms, so each line of a slow pipe would be a batch.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kclient.errors import BufferExhausted, KafkaTimeoutError
+from kclient.errors import BufferExhausted, KafkaTimeoutError, RowsNotAcknowledged
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from kclient.producer.producer import Producer
-    from kclient.types import RecordMetadata
+    from kclient.types import ColumnsMetadata, RecordMetadata
 
 MOST_UNDELIVERED = 50_000
 """Records that may wait for an acknowledgement before the next lines are read."""
+
+FEWEST_ROWS = 50
+"""Rows that are sent as columns; fewer are sent as records."""
 
 
 class Given(NamedTuple):
@@ -64,7 +70,7 @@ class Deliveries:
         send_to, has_room = self._producer.send_to, self._producer.accumulator.has_room
         topic, partition = self._topic, self._partition
         for each in records:
-            if self.sent - self.delivered - self.failed >= self._most:
+            if self.undelivered >= self._most:
                 self._waiter = Deferred()
                 await self._waiter
             size = len(each.value or b"") + len(each.key or b"")
@@ -85,6 +91,40 @@ class Deliveries:
                 sink.addErrback(lambda failure: self.errback(failure.value))
             send_to(sink, topic, each.value, each.key, each.headers, where, each.timestamp_ms)
 
+    async def send_rows(
+        self,
+        values: list[bytes | None],
+        keys: list[bytes | None] | None,
+        headers: list[tuple[str, bytes | None]],
+    ) -> None:
+        """Send a record for each row, as `send` does; *headers* are those of all."""
+        from twisted.internet.defer import Deferred
+
+        count = len(values)
+        if count >= FEWEST_ROWS and self.acknowledged is None:
+            if self.undelivered >= self._most:
+                self._waiter = Deferred()
+                await self._waiter
+            if self.timed_out:
+                return
+            rows = _Rows(self, count)
+            self.sent += count
+            self._producer.send_columns_to(
+                rows, self._topic, values, keys, headers, self._partition, None
+            )
+            if not rows.refused:
+                return
+            self.sent -= count  # One row is too large: the others are delivered.
+        each_key: Iterable[bytes | None] = [None] * count if keys is None else keys
+        await self.send(
+            Given(key, value, headers) for key, value in zip(each_key, values, strict=True)
+        )
+
+    @property
+    def undelivered(self) -> int:
+        """The number of records that wait for an acknowledgement."""
+        return self.sent - self.delivered - self.failed
+
     def callback(self, _: object) -> None:
         """Count a record that is acknowledged: this object is the sink of each."""
         self.delivered += 1
@@ -97,19 +137,49 @@ class Deliveries:
         self._note(problem)
         self._ended()
 
+    def rows_ended(self, delivered: int, failed: int, problem: BaseException | None) -> None:
+        """Count the rows of one piece; *problem* is why some failed."""
+        self.delivered += delivered
+        self.failed += failed
+        if problem is not None:
+            self._note(problem, failed)
+        self._ended()
+
     def _placed(self, place: RecordMetadata) -> None:
         if self.acknowledged is not None:
             self.acknowledged(place)
         self.callback(place)
 
-    def _note(self, problem: BaseException) -> None:
+    def _note(self, problem: BaseException, count: int = 1) -> None:
         self.timed_out = self.timed_out or isinstance(problem, KafkaTimeoutError)
-        self.problems[str(problem)] += 1
+        self.problems[str(problem)] += count
 
     def _ended(self) -> None:
         """Let the reader go on when half of the records are delivered, so that it reads large pieces."""
         waiter = self._waiter
-        if waiter is not None and self.sent - self.delivered - self.failed <= self._most // 2:
+        if waiter is not None and self.undelivered <= self._most // 2:
             self._waiter = None
             if not waiter.called:
                 waiter.callback(None)
+
+
+class _Rows:
+    """Receives the result of *count* rows."""
+
+    def __init__(self, deliveries: Deliveries, count: int) -> None:
+        self._deliveries = deliveries
+        self._count = count
+        self.refused = False
+        """Whether none of the rows was sent, because one cannot be."""
+
+    def callback(self, _: ColumnsMetadata) -> None:
+        """Count rows that are all acknowledged."""
+        self._deliveries.rows_ended(self._count, 0, None)
+
+    def errback(self, problem: BaseException) -> None:
+        """Count the rows that are not acknowledged."""
+        if isinstance(problem, RowsNotAcknowledged):
+            lost: Sequence[int] = problem.rows
+            self._deliveries.rows_ended(self._count - len(lost), len(lost), problem.cause)
+        else:
+            self.refused = True

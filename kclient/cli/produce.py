@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from kclient.producer.producer import Producer
 
 _DELIVERY_TIMEOUT_S = 120.0
+_BATCH_SIZE = 512 << 10
+"""batch.size without a setting: half of what a broker accepts by default."""
+
+Column: TypeAlias = "list[bytes | None]"
+"""The keys, or the values, of some lines."""
 
 
 @click.command(
@@ -109,17 +114,14 @@ def produce(
     Input is read as fast as records are delivered. When a record is not acknowledged in time no more input is read.
     With -X transactional.id=ID all records are one transaction, which an error or Ctrl-C aborts.
     """
-    fixed: list[tuple[str, bytes | None]] = []
-    for header in headers:
-        name, given, text = header.partition("=")
-        fixed.append((name, text.encode() if given else None))
     if tee and delivered is not None:
         raise click.UsageError("give one of -T and -o: both print to standard output")
     try:
         place_line = None if delivered is None else place_formatter(delivered)
     except ValueError as problem:
         raise click.UsageError(f"-o {delivered}: {problem}") from None
-    read = _reader(kind, key, key_delimiter, template, null, _headers(headers))
+    fixed = _headers(headers)
+    give = _giver(kind, key, key_delimiter, template, null, fixed)
     extra = {"compression.type": compression, "acks": acks}
 
     async def main(reactor: Any) -> int:
@@ -132,6 +134,8 @@ def produce(
         if delivery_timeout is not None:
             values["delivery.timeout.ms"] = int(delivery_timeout * 1000)
         values.setdefault("delivery.timeout.ms", int(_DELIVERY_TIMEOUT_S * 1000))
+        # Lines are there in large pieces: with kclient's default a piece of 1 MiB would be eight requests.
+        values.setdefault("batch.size", _BATCH_SIZE)
         # A record may wait for memory as long as for its acknowledgement: both wait for the same brokers.
         values.setdefault("max.block.ms", values["delivery.timeout.ms"])
         producer: Producer[Any, Any] = Producer(values, reactor=reactor)
@@ -141,7 +145,7 @@ def produce(
         progress = Progress(time.monotonic, quiet=settings.quiet or sys.stdin.isatty())
 
         async def send(lines: list[bytes]) -> None:
-            await deliveries.send(read(line, deliveries.sent + 1) for line in lines)
+            await give(deliveries, lines)
             if tee:
                 end = b"" if kind == "raw" else b"\n"
                 sys.stdout.buffer.write(b"".join([line + end for line in lines]))
@@ -215,15 +219,15 @@ def _headers(texts: tuple[str, ...]) -> list[tuple[str, bytes | None]]:
     return headers
 
 
-def _reader(
+def _giver(
     kind: str,
     key: str | None,
     key_delimiter: str | None,
     template: str | None,
     null: bool,
     headers: list[tuple[str, bytes | None]],
-) -> Callable[[bytes, int], Given]:
-    """Return the function that makes a record of a line, or of a file, and its number."""
+) -> Callable[[Deliveries, list[bytes]], Awaitable[None]]:
+    """Return the function that makes records of lines, or of files, and gives them to the deliveries."""
     if key_delimiter == "":
         raise click.UsageError("-K: the delimiter is empty; give the text between key and value")
     line_template = None if template is None else LineTemplate(template)
@@ -231,15 +235,35 @@ def _reader(
     fixed_key = None if key is None else key.encode()
 
     def read(piece: bytes, number: int) -> Given:
-        if kind == "raw":
-            return Given(fixed_key, piece, headers)
         if kind == "json":
             return _from_json(piece, number, headers)
         if line_template is not None:
             return _from_template(line_template(piece), fixed_key, null, headers)
-        return _from_line(piece, fixed_key, delimiter, null, headers)
+        return Given(fixed_key, piece, headers)
 
-    return read
+    async def give(deliveries: Deliveries, lines: list[bytes]) -> None:
+        if kind == "lines" and line_template is None:
+            keys, values = _columns(lines, fixed_key, delimiter, null)
+            await deliveries.send_rows(values, keys, headers)
+        else:
+            await deliveries.send(read(line, deliveries.sent + 1) for line in lines)
+
+    return give
+
+
+def _columns(
+    lines: list[bytes], key: bytes | None, delimiter: bytes | None, null: bool
+) -> tuple[Column | None, Column]:
+    """Return keys and values; without a delimiter in a line its key is *key*."""
+    keys: Column | None = None if key is None else [key] * len(lines)
+    values: Column = [*lines]
+    if delimiter is not None:
+        parts = [line.partition(delimiter) for line in lines]
+        keys = [before if given else key for before, given, _ in parts]
+        values = [after if given else before for before, given, after in parts]
+    if null:
+        values = [value or None for value in values]
+    return keys, values
 
 
 def _report(deliveries: Deliveries, topic: str, seconds: float, settings: Settings) -> int:
@@ -258,21 +282,6 @@ def _from_json(line: bytes, number: int, headers: list[tuple[str, bytes | None]]
     except ValueError as problem:
         raise ValueError(f"record {number}: {problem}") from problem
     return Given(key, value, own + headers, timestamp)
-
-
-def _from_line(
-    line: bytes,
-    key: bytes | None,
-    delimiter: bytes | None,
-    null: bool,
-    headers: list[tuple[str, bytes | None]],
-) -> Given:
-    value = line
-    if delimiter is not None:
-        before, given, after = line.partition(delimiter)
-        if given:
-            key, value = before, after
-    return Given(key, None if null and not value else value, headers)
 
 
 def _from_template(

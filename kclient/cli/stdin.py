@@ -78,8 +78,9 @@ def _lines(stream: FileIO) -> Iterator[list[bytes]]:
     """Yield lines without their ends, as soon as they are available."""
     rest = b""
     while piece := stream.read(_PIECE):
-        *whole, rest = (rest + piece).split(b"\n")
+        piece = rest + piece
+        *whole, rest = piece.split(b"\n")
         if whole:
-            yield [line.removesuffix(b"\r") for line in whole]
+            yield [line.removesuffix(b"\r") for line in whole] if b"\r" in piece else whole
     if rest:
         yield [rest]

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from io import FileIO
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from kclient.cli.context import TIMED_OUT, exit_code
-from kclient.cli.delivery import Deliveries, Given
-from kclient.cli.stdin import LineBatches
+from kclient.cli.delivery import FEWEST_ROWS, Deliveries, Given
+from kclient.cli.stdin import LineBatches, _lines
 from kclient.errors import KafkaTimeoutError
 from kclient.producer.producer import Producer
 from kclient.wire.errors import ErrorCode
@@ -45,6 +46,9 @@ class PaperProduce:
     def send(self, values: Iterable[bytes]) -> Outcome:
         records = (Given(None, value, []) for value in values)
         return Outcome(Deferred.fromCoroutine(self.deliveries.send(records)))
+
+    def send_rows(self, values: Iterable[bytes], keys: list[bytes | None] | None = None) -> Outcome:
+        return Outcome(Deferred.fromCoroutine(self.deliveries.send_rows([*values], keys, [])))
 
     def answer(self, code: int = 0) -> None:
         """Answer every Produce that waits."""
@@ -94,7 +98,64 @@ def test_equal_errors_are_counted_and_not_repeated() -> None:
     assert not it.deliveries.timed_out
 
 
+def test_many_lines_are_rows_and_only_so_many_wait() -> None:
+    it = PaperProduce(most=100)
+    for first in range(0, 300, 150):
+        sending = it.send_rows(b"%d" % n for n in range(first, first + 150))
+    assert it.deliveries.sent == 150
+    it.answer()
+    assert sending.fired
+    it.answer()
+    assert (it.deliveries.sent, it.deliveries.delivered, it.deliveries.failed) == (300, 300, 0)
+
+
+def test_a_few_lines_wait_for_linger_as_records_do() -> None:
+    """Columns are sent at once: each line of a slow pipe would be a batch."""
+    it = PaperProduce(most=100, linger_ms=5000)
+    it.send_rows([b"a"] * (FEWEST_ROWS - 1))
+    it.paper.pass_time(1)
+    assert not it.paper.waiting(ApiKey.PRODUCE)
+    it.send_rows([b"a"] * FEWEST_ROWS)
+    it.paper.pass_time(1)
+    assert it.paper.waiting(ApiKey.PRODUCE)
+
+
+def test_one_line_that_is_too_large_does_not_fail_the_others() -> None:
+    it = PaperProduce(most=1000, max_request_size=1000)
+    it.send_rows([*[b"a"] * FEWEST_ROWS, b"b" * 2000, *[b"c"] * FEWEST_ROWS])
+    while it.deliveries.undelivered:
+        it.answer()
+    assert (it.deliveries.delivered, it.deliveries.failed) == (2 * FEWEST_ROWS, 1)
+    assert [*it.deliveries.problems.values()] == [1]
+
+
+def test_rows_that_fail_are_counted_under_their_cause() -> None:
+    it = PaperProduce(most=1000)
+    keys: list[bytes | None] = [b"k"] * 200
+    it.send_rows([b"a"] * 200, keys)
+    it.answer(code=ErrorCode.INVALID_RECORD)
+    assert (it.deliveries.delivered, it.deliveries.failed) == (0, 200)
+    [(text, count)] = it.deliveries.problems.items()
+    assert count == 200
+    assert "rows" not in text
+
+
 # --- standard input
+
+
+def test_the_two_bytes_of_a_line_end_may_come_apart() -> None:
+    kept_open, other_end = os.pipe()
+    stream = FileIO(kept_open)
+    lines = _lines(stream)
+    try:
+        os.write(other_end, b"a\r\nb\r")
+        assert next(lines) == [b"a"]
+        os.write(other_end, b"\nc\n")
+        assert next(lines) == [b"b", b"c"]
+    finally:
+        os.close(other_end)
+        stream.close()
+
 
 IDLE = """
 import threading, time
