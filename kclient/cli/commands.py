@@ -18,8 +18,8 @@ from kclient.cli.output import FORMATS
 def _list_if_asked(
     context: click.Context, _option: click.Parameter, pairs: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Print all settings for ``-X list`` and exit, with or without a command."""
-    if "list" in pairs and not context.resilient_parsing:
+    """Print all settings for ``-X list``, or ``-X help`` as rpk has it, and exit, with or without a command."""
+    if {"list", "help"}.intersection(pairs) and not context.resilient_parsing:
         list_settings()
         context.exit()
     return pairs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -49,6 +50,12 @@ from kclient.types import TopicPartition
     default=None,
     metavar="N",
     help="Print the last N records of all partitions, by time, before new ones (-e: stop then).",
+)
+@click.option(
+    "-r",
+    "--regex",
+    is_flag=True,
+    help="TOPIC is a regular expression that matches whole names; with -g of later topics, too.",
 )
 @click.option("-p", "--partitions", default=None, metavar="N,N", help="Only these partitions.")
 @click.option(
@@ -116,6 +123,7 @@ def consume(
     offset: str | None,
     from_beginning: bool,
     tail: int | None,
+    regex: bool,
     partitions: str | None,
     group: str | None,
     count: int | None,
@@ -148,6 +156,7 @@ def consume(
         form = _form(form, settings.format)
         asked = _Asked(
             topics=topics,
+            pattern=_pattern(topics) if regex else None,
             partitions=None if partitions is None else _partition_numbers(partitions),
             spec=spec,
             tail=tail,
@@ -173,6 +182,8 @@ class _Asked:
     """What a command line asks for."""
 
     topics: tuple[str, ...]
+    pattern: re.Pattern[str] | None
+    """Matches the names of the topics, in place of *topics*."""
     partitions: list[int] | None
     spec: OffsetSpec
     tail: int | None
@@ -222,10 +233,17 @@ async def _consume(settings: Settings, asked: _Asked, reactor: Any) -> int:
         value_deserializer=asked.decoders.get("value"),
     ) as consumer:
         patience = min(settings.timeout, NO_SUCH_TOPIC_S)
-        places = await _places(consumer, asked.topics, asked.partitions, patience)
+        topics = asked.topics
+        if asked.pattern is not None:
+            topics = await _matching(consumer, asked.pattern, settings.timeout)
+            if not topics and not asked.as_member:
+                raise ValueError(f"no topic matches {' or '.join(asked.topics)}")
+        places = await _places(consumer, topics, asked.partitions, patience)
         try:
-            if asked.as_member:
-                consumer.subscribe(asked.topics)
+            if asked.as_member and asked.pattern is not None:
+                consumer.subscribe(pattern=asked.pattern.pattern)
+            elif asked.as_member:
+                consumer.subscribe(topics)
             elif asked.tail is not None:
                 await _print_tail(consumer, places, asked.tail, printer)
             else:
@@ -301,6 +319,29 @@ def _offsets(offset: str | None, *, from_beginning: bool, at_end: bool, group: s
     if Anchor.STORED in anchors and group is None:
         raise click.UsageError("-o stored: name the group with -g")
     return spec
+
+
+def _pattern(texts: tuple[str, ...]) -> re.Pattern[str]:
+    """Return the expression that matches what one of *texts* matches."""
+    for text in texts:
+        try:
+            re.compile(text)
+        except re.error as problem:
+            raise ValueError(f"-r {text}: {problem}") from None
+    return re.compile("|".join(f"(?:{text})" for text in texts))
+
+
+async def _matching(consumer: Any, pattern: re.Pattern[str], timeout: float) -> tuple[str, ...]:
+    """Return the topics that match, without internal ones as in a subscription."""
+    cluster = consumer.cluster
+    await cluster.retrying(cluster.start, timeout=timeout, what="listing the topics")
+    cluster.want_all()
+    metadata = await cluster.refresh()
+    return tuple(
+        name
+        for name, topic in sorted(metadata.topics.items())
+        if pattern.fullmatch(name) and not topic.is_internal
+    )
 
 
 async def _places(

@@ -103,6 +103,7 @@ def watch(
         from kclient.net.waiting import sleep
 
         looks: dict[str, Look] = {}
+        missing: set[str] = set()
         done = 0
         async with admin_client(settings, reactor) as admin:
             while True:
@@ -111,6 +112,11 @@ def watch(
                     wanted = names or tuple(g.group_id for g in await admin.list_groups())
                     found = await admin.describe_groups(wanted) if wanted else {}
                     for name in sorted(found):
+                        if found[name].state != "Dead":
+                            missing.discard(name)
+                        elif name not in missing:
+                            missing.add(name)
+                            settings.note(f"group {name!r} does not exist; Ctrl-C ends the wait")
                         offsets = await offset_rows(admin, found[name])
                         look = look_at(offsets, reactor.seconds())
                         consumed, produced = rates(looks.get(name), look)

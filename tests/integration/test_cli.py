@@ -222,6 +222,8 @@ def test_the_lag_of_a_group_is_watched(cli):
     assert (second["lag"], second["consumed_per_s"], second["produced_per_s"]) == (1, 0.0, 0.0)
     cli.run("group", "watch", group, "-n", "1", "--until-lag", "0", code=1)
     cli.run("group", "watch", group, "--until-lag", "1")
+    missing = cli.run("group", "watch", "no-such-group", "-n", "2", "-i", "0.1").stderr
+    assert missing.count(b"group 'no-such-group' does not exist") == 1
 
 
 def test_rows_come_in_every_format(cli):
@@ -479,6 +481,18 @@ def test_partitions_are_chosen_by_number(cli):
     assert (
         f"topic '{name}' has no partition 9; its partitions are 0 to 2".encode() in refused.stderr
     )
+
+
+def test_topics_are_chosen_by_a_regular_expression(cli):
+    first, second = cli.topic(1, "a"), cli.topic(1, "b")
+    wanted = ["-r", first, f"{second[:-1]}[{second[-1]}]"]
+    found = cli.out("consume", *wanted, "-o", "start", "-e", "-f", "%t %v\\n").splitlines()
+    assert sorted(found) == sorted([f"{first} a", f"{second} b"])
+    grouped = cli.out("consume", *wanted, "-o", "start", "-g", f"group-{next(_names)}", "-n", "2")
+    assert {json.loads(line)["topic"] for line in grouped.splitlines()} == {first, second}
+    refused = cli.run("consume", "-r", f"{first}-.*", "-e", code=1)
+    assert f"no topic matches {first}-.*".encode() in refused.stderr
+    assert b"-r [: " in cli.run("consume", "-r", "[", code=2).stderr
 
 
 def test_consuming_stops_after_a_time_without_records(cli):

@@ -19,7 +19,7 @@ from kclient.extras import what_to_install
 from kclient.net.bootstrap import likely_mistake
 
 
-@pytest.mark.parametrize("words", [["-X", "list"], ["topic", "list", "-X", "list"]])
+@pytest.mark.parametrize("words", [["-X", "list"], ["-X", "help"], ["topic", "list", "-X", "list"]])
 def test_the_settings_are_listed_with_or_without_a_command(words: list[str]) -> None:
     """Without a command the answer was "Missing command"."""
     ended = CliRunner().invoke(kclient, words)
