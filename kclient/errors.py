@@ -423,6 +423,11 @@ class RowsNotAcknowledged(ClientError):
         )
         self.__cause__ = cause
 
+    @property
+    def retriable(self) -> bool:  # type: ignore[override]  # others have it from their class
+        """Whether the rows may be stored when they are sent again: that of *cause*."""
+        return self.cause.retriable
+
 
 class RecordDeserializationError(SerializationError):
     """The key or value of a consumed record could not be deserialized (KIP-334).

@@ -248,9 +248,7 @@ class _Parser:
         clients = {
             name for alias in self.aliases for each in _CLIENT for name in _written_for(alias, each)
         }
-        zookeepers = {
-            f"{alias}.{each}" for alias in self.aliases for each in (ZOOKEEPER, SESSION_TIMEOUT)
-        }
+        zookeepers = {f"{alias}.{each}" for alias in self.aliases for each in _ZOOKEEPER}
         return {"clusters", *links, *clients, *zookeepers}
 
     def _split(self, written: str) -> tuple[str, str]:
@@ -269,6 +267,8 @@ class _Parser:
         written = prefix + name
         if _ARROW in written and not prefix:
             return f"{written}: unknown, {written.partition('.')[0]} is not a pair of the named clusters"
+        if name in _ZOOKEEPER:
+            return f"{written}: has no effect, its prefix is the alias of a target, as in {self.aliases[-1]}.{name}"
         if name in link_settings() or name in _CLIENT:
             near = name
             if name not in effective or prefix not in ("", *_ROLES):
@@ -280,7 +280,7 @@ class _Parser:
         if prefix and name.replace(".", "_") in every_setting():
             return f"{written}: has no effect, kmirror copies whole batches and has no such setting"
         known = [*link_settings(), "clusters", *(s.replace("_", ".") for s in every_setting())]
-        known += [ZOOKEEPER, SESSION_TIMEOUT]
+        known += _ZOOKEEPER
         near_names = difflib.get_close_matches(name, known, n=1)
         return f"{written}: unknown setting" + (
             f", did you mean {prefix}{near_names[0]}?" if near_names else ""
@@ -288,6 +288,7 @@ class _Parser:
 
 
 _ROLES = ("consumer.", "producer.", "admin.")
+_ZOOKEEPER = (ZOOKEEPER, SESSION_TIMEOUT)
 _CLIENT = frozenset(each.name.replace("_", ".") for each in dataclasses.fields(CommonConfig))
 """Settings of the connection to a cluster."""
 

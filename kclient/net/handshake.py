@@ -51,7 +51,8 @@ async def fetch_api_versions(connection: RequestSender, timeout: float) -> None:
         raise ConnectError(address, Cause.CLOSED, detail) from problem
     except KafkaTimeoutError as problem:
         detail = (
-            "connected, but without a response to ApiVersions: not a Kafka port, or a TLS port?"
+            f"it accepted the connection and did not answer ApiVersions in {timeout:g} s: "
+            "a broker that hangs, a TLS port, or not a Kafka port"
         )
         raise ConnectError(address, Cause.TIMEOUT, detail) from problem
     except MalformedMessage as problem:

@@ -82,6 +82,7 @@ def test_rows_without_room_for_max_block_fail_and_the_others_are_acknowledged() 
     problem = outcome.error
     assert isinstance(problem, RowsNotAcknowledged)
     assert isinstance(problem.cause, BufferExhausted)
+    assert problem.retriable == BufferExhausted.retriable
     assert list(problem.rows) == list(range(2 * IN_A_BATCH, 40))
     assert problem.acknowledged.ranges == ((0, 1, 2 * IN_A_BATCH),)
     assert "32 of 40 rows for topic 't' were not acknowledged: buffer.memory" in str(problem)
@@ -105,6 +106,7 @@ def test_a_refused_batch_names_its_rows() -> None:
     problem = outcome.error
     assert isinstance(problem, RowsNotAcknowledged)
     assert isinstance(problem.cause, TopicAuthorizationFailed)
+    assert not problem.retriable
     assert list(problem.rows) == list(range(IN_A_BATCH))
     assert values_of(made) == numbered(3 * IN_A_BATCH)[IN_A_BATCH:]
 

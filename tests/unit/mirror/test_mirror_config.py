@@ -161,6 +161,8 @@ def test_what_cannot_be_is_refused(values: dict[str, str], message: str) -> None
         ("east.consumer.security.protocol", "did you mean east.security.protocol?"),
         ("security.protocol", "did you mean east.security.protocol?"),
         ("enabled", "did you mean east->west.enabled?"),
+        ("zookeeper.connect", "has no effect, its prefix is the alias of a target"),
+        ("east->west.zookeeper.connect", "as in west.zookeeper.connect"),
         ("east.consumer.auto.offset.reset", "kmirror copies whole batches and has no such setting"),
         ("east->west.producer.compression.type", "kmirror copies whole batches"),
         ("west.producer.batch.size", "kmirror copies whole batches"),
@@ -277,7 +279,7 @@ def test_workers_without_a_way_to_meet_are_refused(values: dict[str, str], messa
             "west.zookeeper.session.timeout.ms",
             "has no effect, west.zookeeper.connect is not set",
         ),
-        ("zookeeper.connect", "unknown setting"),
+        ("zookeeper.connect", "has no effect, its prefix is the alias of a target"),
         ("west.zookeeper.conect", "did you mean west.zookeeper.connect?"),
     ],
 )
