@@ -249,6 +249,49 @@ def test_a_stopped_broker_fills_the_memory_then_sends_are_refused_then_all_arriv
         assert all(future.result().offset > 0 for future in accepted)
 
 
+def test_a_broker_that_is_down_is_logged_once_as_basicconfig_shows_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    done = run_script(
+        """
+        import logging, sys
+        from kclient import Producer
+        logging.basicConfig(level=logging.WARNING)
+        producer = Producer({"bootstrap.servers": sys.argv[1], "max.block.ms": 1500})
+        try:
+            producer.send("t", b"v").result(5)
+        except Exception as problem:
+            print(problem)
+        producer.close()
+        """,
+        address,
+    )
+    assert address in done.stdout, done
+    assert done.stderr.count(address) == 1, done.stderr
+    assert done.stderr.startswith("WARNING:kclient."), done.stderr
+
+
+def test_a_commit_with_a_timeout_ends_when_the_broker_is_gone(broker_clusters: MakeCluster) -> None:
+    """It ended in AlreadyCalledError, and the consumer was of no use after it."""
+    cluster = broker_clusters()
+    make_topic(cluster, "t")
+    tp = TopicPartition("t", 0)
+    with Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g"}) as consumer:
+        consumer.assign([tp])
+        consumer.commit({tp: 1}, timeout=15)
+        cluster.pause(1)
+        for _ in range(2):
+            began = time.monotonic()
+            with pytest.raises(KafkaTimeoutError):
+                consumer.commit({tp: 2}, timeout=1)
+            assert time.monotonic() - began < 5
+        cluster.resume(1)
+        consumer.commit({tp: 3}, timeout=15)
+        found = consumer.committed([tp])[tp]
+        assert found is not None
+        assert found.offset == 3
+
+
 def test_records_never_delivered_fail_with_the_reason_and_close_is_bounded(
     broker_clusters: MakeCluster,
 ) -> None:
