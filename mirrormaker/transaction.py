@@ -20,7 +20,9 @@ its marker has the raised epoch. A transaction is committed only when each reque
 no Produce of a committed transaction is under way.
 
 Two mirrors of the same direction have the same transactional id. The later one fences the earlier one, and that one
-stops. The coordinator also fences a producer with a transaction that is older than transaction.timeout.ms. Then the
+stops. If a request of the earlier one fails meanwhile with another error, it requests the producer id again and is the
+later one. It cannot end its own transaction first: the marker of EndTxn has the same epoch, so a late Produce would
+follow it. The coordinator also fences a producer with a transaction that is older than transaction.timeout.ms. Then the
 machine requests a producer id once more.
 
 Without transactions (*is_transactional* False) the machine appends, then stores the position. After an error or a kill
