@@ -323,12 +323,13 @@ def _offsets(offset: str | None, *, from_beginning: bool, at_end: bool, group: s
 
 def _pattern(texts: tuple[str, ...]) -> re.Pattern[str]:
     """Return the expression that matches what one of *texts* matches."""
-    for text in texts:
-        try:
+    try:
+        for text in texts:
             re.compile(text)
-        except re.error as problem:
-            raise ValueError(f"-r {text}: {problem}") from None
-    return re.compile("|".join(f"(?:{text})" for text in texts))
+        return re.compile("|".join(f"(?:{text})" for text in texts) if texts[1:] else texts[0])
+    except re.error as problem:
+        # Flags such as (?i) are those of a whole expression, so they do not go with a second one.
+        raise ValueError(f"-r {' '.join(texts)}: {problem}") from None
 
 
 async def _matching(consumer: Any, pattern: re.Pattern[str], timeout: float) -> tuple[str, ...]:

@@ -493,6 +493,8 @@ def test_topics_are_chosen_by_a_regular_expression(cli):
     refused = cli.run("consume", "-r", f"{first}-.*", "-e", code=1)
     assert f"no topic matches {first}-.*".encode() in refused.stderr
     assert b"-r [: " in cli.run("consume", "-r", "[", code=2).stderr
+    assert cli.out("consume", "-r", f"(?i){first.upper()}", "-o", "start", "-e", "-f", "%v") == "a"
+    assert b"global flags" in cli.run("consume", "-r", first, "(?i)b", "-e", code=2).stderr
 
 
 def test_consuming_stops_after_a_time_without_records(cli):
