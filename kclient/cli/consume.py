@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -232,18 +232,12 @@ async def _consume(settings: Settings, asked: _Asked, reactor: Any) -> int:
         key_deserializer=asked.decoders.get("key"),
         value_deserializer=asked.decoders.get("value"),
     ) as consumer:
-        patience = min(settings.timeout, NO_SUCH_TOPIC_S)
-        topics = asked.topics
-        if asked.pattern is not None:
-            topics = await _matching(consumer, asked.pattern, settings.timeout)
-            if not topics and not asked.as_member:
-                raise ValueError(f"no topic matches {' or '.join(asked.topics)}")
-        places = await _places(consumer, topics, asked.partitions, patience)
+        places = await _places(consumer, asked, settings.timeout)
         try:
             if asked.as_member and asked.pattern is not None:
                 consumer.subscribe(pattern=asked.pattern.pattern)
             elif asked.as_member:
-                consumer.subscribe(topics)
+                consumer.subscribe(asked.topics)
             elif asked.tail is not None:
                 await _print_tail(consumer, places, asked.tail, printer)
             else:
@@ -332,26 +326,31 @@ def _pattern(texts: tuple[str, ...]) -> re.Pattern[str]:
         raise ValueError(f"-r {' '.join(texts)}: {problem}") from None
 
 
-async def _matching(consumer: Any, pattern: re.Pattern[str], timeout: float) -> tuple[str, ...]:
-    """Return the topics that match, without internal ones as in a subscription."""
+async def _matching(consumer: Any, pattern: re.Pattern[str], timeout: float) -> list[str]:
+    """Return the topics that a subscription would have, and keep their metadata."""
     cluster = consumer.cluster
-    await cluster.retrying(cluster.start, timeout=timeout, what="listing the topics")
     cluster.want_all()
-    metadata = await cluster.refresh()
-    return tuple(
-        name
-        for name, topic in sorted(metadata.topics.items())
-        if pattern.fullmatch(name) and not topic.is_internal
+    metadata = await cluster.retrying(
+        cluster.refresh, timeout=timeout, what=f"topics that match {pattern.pattern}"
     )
+    found = sorted(metadata.matching(pattern, internal=not consumer.config.exclude_internal_topics))
+    cluster.want_only(found)
+    return found
 
 
-async def _places(
-    consumer: Any, topics: tuple[str, ...], chosen: list[int] | None, timeout: float
-) -> list[TopicPartition]:
+async def _places(consumer: Any, asked: _Asked, timeout: float) -> list[TopicPartition]:
     """Return the partitions to read; raise an error for a topic or a partition that does not exist."""
+    topics: Sequence[str] = asked.topics
+    if asked.pattern is not None:
+        if asked.as_member:
+            return []  # the subscription looks for the topics, for later ones, too
+        topics = await _matching(consumer, asked.pattern, timeout)
+        if not topics:
+            raise ValueError(f"no topic matches {' or '.join(asked.topics)}")
     places = []
+    chosen = asked.partitions
     for topic in topics:
-        known = await consumer.partitions_for_topic(topic, timeout)
+        known = await consumer.partitions_for_topic(topic, min(timeout, NO_SUCH_TOPIC_S))
         missing = sorted(set(chosen or ()) - set(known))
         if missing:
             raise ValueError(

@@ -71,8 +71,7 @@ class Deliveries:
         topic, partition = self._topic, self._partition
         for each in records:
             if self.undelivered >= self._most:
-                self._waiter = Deferred()
-                await self._waiter
+                await self._half_delivered()
             size = len(each.value or b"") + len(each.key or b"")
             if not has_room(size):
                 try:
@@ -98,13 +97,10 @@ class Deliveries:
         headers: list[tuple[str, bytes | None]],
     ) -> None:
         """Send a record for each row, as `send` does; *headers* are those of all."""
-        from twisted.internet.defer import Deferred
-
         count = len(values)
         if count >= FEWEST_ROWS and self.acknowledged is None:
             if self.undelivered >= self._most:
-                self._waiter = Deferred()
-                await self._waiter
+                await self._half_delivered()
             if self.timed_out:
                 return
             rows = _Rows(self, count)
@@ -124,6 +120,13 @@ class Deliveries:
     def undelivered(self) -> int:
         """The number of records that wait for an acknowledgement."""
         return self.sent - self.delivered - self.failed
+
+    def _half_delivered(self) -> Deferred[None]:
+        """Fire when half of the records that may wait are delivered, so that the reader goes on with large pieces."""
+        from twisted.internet.defer import Deferred
+
+        self._waiter = Deferred()
+        return self._waiter
 
     def callback(self, _: object) -> None:
         """Count a record that is acknowledged: this object is the sink of each."""
@@ -155,7 +158,7 @@ class Deliveries:
         self.problems[str(problem)] += count
 
     def _ended(self) -> None:
-        """Let the reader go on when half of the records are delivered, so that it reads large pieces."""
+        """Let the reader go on when half of the records are delivered."""
         waiter = self._waiter
         if waiter is not None and self.undelivered <= self._most // 2:
             self._waiter = None

@@ -325,12 +325,8 @@ class GroupSubscription:
     def _matching(self, metadata: ClusterMetadata) -> set[str]:
         if self._pattern is None:
             return set(self._topics)
-        internal = self._config.exclude_internal_topics
-        return {
-            name
-            for name, topic in metadata.topics.items()
-            if self._pattern.fullmatch(name) and not (internal and topic.is_internal)
-        }
+        internal = not self._config.exclude_internal_topics
+        return metadata.matching(self._pattern, internal=internal)
 
     async def _subscribed(self) -> set[str]:
         return self._matching(await self._cluster.refresh())

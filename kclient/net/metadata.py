@@ -7,6 +7,7 @@ again (another topic id, KIP-516).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
@@ -96,6 +97,14 @@ class ClusterMetadata:
         """Return the id of *topic* (KIP-516), None if it has none or is unknown."""
         found = self.topics.get(topic)
         return None if found is None else found.topic_id
+
+    def matching(self, pattern: re.Pattern[str], *, internal: bool) -> set[str]:
+        """Return the topics with a name that *pattern* matches as a whole; *internal*: internal ones, too."""
+        return {
+            name
+            for name, topic in self.topics.items()
+            if pattern.fullmatch(name) and (internal or not topic.is_internal)
+        }
 
     def without(self, topics: Iterable[str]) -> ClusterMetadata:
         """Return a snapshot without *topics*."""

@@ -293,6 +293,16 @@ def test_files_are_produced_by_line_or_whole(cli, tmp_path):
     assert cli.out("consume", name, "-e", "-f", "[%k:%v]") == "[key:1][key:2][key:3][:1\n2\n]"
 
 
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [("raw", "-f %k:%v"), ("raw", "-K :"), ("raw", "-Z"), ("json", "-f %k:%v"), ("json", "-k x")],
+)
+def test_an_option_for_lines_is_refused_with_other_input(cli, kind, option):
+    refused = cli.run("produce", "any", "--input", kind, *option.split(), code=2)
+    named = f"{option[:2]} does not apply to --input {kind}"
+    assert named in refused.stderr.decode()
+
+
 def test_a_broken_line_is_named(cli):
     name = cli.topic(1)
     given = b'{"value": "a"}\nno json\n'
