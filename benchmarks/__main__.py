@@ -56,7 +56,7 @@ def main() -> int:
             print(f"note: {note}", flush=True)
         if not arguments.quick:
             results.write(arguments.out / f"{today}.json", [result])
-            if arguments.out == RECORD:
+            if arguments.out.resolve() == RECORD.resolve():
                 every = results.newest(RECORD)
                 results.write_table(
                     RECORD.parent / "README.md", [every[n] for n in SUITES if n in every]
