@@ -1,17 +1,18 @@
 """DescribeGroups (15), versions 0-5: state and members of groups.
 
-v1 throttle time; v3 authorized operations on demand (KIP-430: not sent before there are ACLs); v4 group instance id
+v1 throttle time; v3 authorized operations on demand (KIP-430); v4 group instance id
 (KIP-345); v5 flexible.
 
 As in Kafka a group that does not exist is described as Dead, without an error, and metadata and assignments are shown
 of Stable groups only.
 """
 
+from kbroker.apis.authorized_operations import ALL_GROUP_OPERATIONS
 from kbroker.apis.request import RequestContext
 from kbroker.common.turns import for_each
 from kbroker.coordinator.group.core.states import GroupState
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
-from kclient.wire.errors import GroupIdNotFound, KafkaError
+from kclient.wire.errors import ErrorCode, GroupIdNotFound, KafkaError
 from kclient.wire.schema.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -31,7 +32,12 @@ class DescribeGroups:
     ) -> DescribeGroupsResponse:
         """Answer from memory, confirmed: all groups of a request at once."""
         names = dict.fromkeys(request.groups)  # one that is named twice is described once
-        return DescribeGroupsResponse(groups=await for_each(context.turns, names, self._describe))
+        groups = await for_each(context.turns, names, self._describe)
+        if request.include_authorized_operations:
+            for group in groups:
+                if group.error_code == ErrorCode.NONE:
+                    group.authorized_operations = ALL_GROUP_OPERATIONS
+        return DescribeGroupsResponse(groups=groups)
 
     async def _describe(self, group_id: str) -> DescribedGroup:
         try:

@@ -8,9 +8,7 @@ NOT_REQUESTED: Final = -(2**31)
 """The value where the request does not want the operations."""
 
 _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _CLUSTER_ACTION = range(3, 10)
-_DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE, _CREATE_TOKENS, _DESCRIBE_TOKENS = range(
-    10, 15
-)
+_DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = range(10, 13)
 
 
 def _bits(*operations: int) -> int:
@@ -28,6 +26,5 @@ ALL_CLUSTER_OPERATIONS: Final = _bits(
     _DESCRIBE_CONFIGS,
     _ALTER_CONFIGS,
     _IDEMPOTENT_WRITE,
-    _CREATE_TOKENS,
-    _DESCRIBE_TOKENS,
 )
+ALL_GROUP_OPERATIONS: Final = _bits(_READ, _DELETE, _DESCRIBE)

@@ -397,6 +397,18 @@ async def test_groups_are_described_in_every_version(client: Client, version: in
     assert (member.member_metadata, member.member_assignment) == (b"meta", b"mine")
 
 
+@pytest.mark.parametrize(
+    "version", [each for each in versions(ApiKey.DESCRIBE_GROUPS) if each >= 3]
+)
+@pytest_twisted.ensureDeferred
+async def test_operations_on_groups_are_answered_when_asked(client: Client, version: int) -> None:
+    await become_leader(client)
+    for asked, operations in ((True, 1 << 3 | 1 << 6 | 1 << 8), (False, -(2**31))):
+        request = DescribeGroupsRequest(["g", "none"], asked)
+        groups = (await client.ask(ApiKey.DESCRIBE_GROUPS, version, request)).groups
+        assert [group.authorized_operations for group in groups] == [operations] * 2
+
+
 @pytest.mark.parametrize("version", versions(ApiKey.LIST_GROUPS))
 @pytest_twisted.ensureDeferred
 async def test_groups_are_listed_in_every_version(client: Client, version: int) -> None:

@@ -388,8 +388,12 @@ def test_one_full_update_follows_another(cache_with_a_part):
 def test_operations_are_answered_when_asked(cache):
     request = MetadataRequest(None, True, True, True)
     response = Asker(cache)(request, 8)
-    assert response.cluster_authorized_operations > 0
-    assert response.topics[0].topic_authorized_operations > 0
+    assert response.cluster_authorized_operations == sum(
+        1 << each for each in (5, 7, 8, 9, 10, 11, 12)
+    )
+    assert response.topics[0].topic_authorized_operations == sum(
+        1 << each for each in (3, 4, 5, 6, 7, 8, 10, 11)
+    )
     plain = Asker(cache)(MetadataRequest(None), 8)
     assert plain.topics[0].topic_authorized_operations == -(2**31)
 

@@ -126,6 +126,21 @@ def test_the_nearest_synonym_of_retention_counts(given: dict[str, str], retentio
     assert BrokerConfig.of({**GOOD, **given}).log_defaults.retention_ms == retention_ms
 
 
+@pytest.mark.parametrize(
+    ("given", "jitter_ms"),
+    [
+        ({}, 0),
+        ({"log.roll.jitter.hours": "2"}, 7_200_000),
+        ({"log.roll.jitter.ms": "5", "log.roll.jitter.hours": "2"}, 5),
+        ({"log.roll.jitter.ms": "0", "log.roll.jitter.hours": "2"}, 0),
+    ],
+)
+def test_the_jitter_of_rolls_is_the_default_of_topics(
+    given: dict[str, str], jitter_ms: int
+) -> None:
+    assert BrokerConfig.of({**GOOD, **given}).log_defaults.segment_jitter_ms == jitter_ms
+
+
 def test_a_topics_own_settings_win() -> None:
     config = LogConfig().overridden({"cleanup.policy": "compact,delete", "segment.bytes": "1024"})
     assert (config.cleanup_policy, config.segment_bytes) == (("compact", "delete"), 1024)
