@@ -13,7 +13,7 @@ from kbroker.apis.request import RequestContext
 from kbroker.common.turns import for_each
 from kbroker.metadata.config_admin_manager import ConfigAdminManager
 from kbroker.metadata.core.config_entries import ResourceType
-from kclient.wire.errors import InvalidConfig, InvalidRequest, KafkaError
+from kclient.wire.errors import InvalidRequest, KafkaError
 from kclient.wire.schema.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -50,7 +50,7 @@ class AlterConfigs:
             values: dict[str, str] = {}
             for config in resource.configs:
                 if config.value is None:
-                    raise InvalidConfig(f"null is no value for {config.name[:200]!a}")
+                    raise InvalidRequest(f"null is no value for {config.name[:200]!a}")
                 values[config.name] = config.value
             name = resource.resource_name
             if resource.resource_type == ResourceType.TOPIC:
