@@ -82,6 +82,21 @@ def test_the_page_answers_when_it_began() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("renumbered", "line"),
+    [
+        (False, "What a consumer with isolation.level=read_committed gets is not compared"),
+        (
+            True,
+            "Compared are the records that a consumer with isolation.level=read_committed gets.",
+        ),
+    ],
+)
+def test_the_page_has_what_became_of_transactions(renumbered: bool, line: str) -> None:
+    run = audit({TP: full()}, {TP: full()}, Options(window=10, renumbered=renumbered))
+    assert line in text_of(render_page(report_of(run), directory="out"))
+
+
 def test_the_avro_fields_that_differ_are_named() -> None:
     report = damaged()
     named = Report(
