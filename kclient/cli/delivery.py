@@ -61,6 +61,8 @@ class Deliveries:
         """Is called with the place of each delivered record."""
         self.timed_out = False
         """Whether a record was not acknowledged in time: then more records would wait in vain."""
+        self.when_timed_out: Callable[[], object] | None = None
+        """Is called when the first record was not acknowledged in time."""
 
     async def send(self, records: Iterable[Given]) -> None:
         """Send *records* as fast as they are delivered; return before their last acknowledgements."""
@@ -154,8 +156,11 @@ class Deliveries:
         self.callback(place)
 
     def _note(self, problem: BaseException, count: int = 1) -> None:
-        self.timed_out = self.timed_out or isinstance(problem, KafkaTimeoutError)
         self.problems[str(problem)] += count
+        if isinstance(problem, KafkaTimeoutError) and not self.timed_out:
+            self.timed_out = True
+            if self.when_timed_out is not None:
+                self.when_timed_out()
 
     def _ended(self) -> None:
         """Let the reader go on when half of the records are delivered."""

@@ -155,6 +155,7 @@ def produce(
         async with producer:
             await producer.cluster.partitions(topic, timeout=settings.timeout)
             batches = LineBatches(reactor, paths or ("-",), whole_files=kind == "raw")
+            deliveries.when_timed_out = batches.end  # not only at the next line: it may never come
             if values.get("transactional.id"):
                 aborted = await _in_transaction(producer, deliveries, batches, send)
             else:
@@ -183,10 +184,10 @@ async def _send_all(
         async for lines in batches:
             await send(lines)
             if deliveries.timed_out:
-                return False
+                break
     except CancelledError:
         return False  # Ctrl-C ends the input; what was read is delivered.
-    return True
+    return not deliveries.timed_out
 
 
 async def _in_transaction(

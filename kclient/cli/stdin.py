@@ -30,13 +30,16 @@ class LineBatches:
         self._room = threading.Semaphore(_AHEAD)
         self._pieces: deque[list[bytes] | Failure | None] = deque()
         self._waiter: Deferred[None] | None = None
+        self._is_ended = False
 
     async def __aiter__(self) -> AsyncIterator[list[bytes]]:
         self._start()
         while True:
-            while not self._pieces:
+            while not self._pieces and not self._is_ended:
                 self._waiter = Deferred()
                 await self._waiter
+            if self._is_ended:
+                return
             piece = self._pieces.popleft()
             self._room.release()
             if piece is None:
@@ -45,6 +48,11 @@ class LineBatches:
                 piece.raiseException()
             else:
                 yield piece
+
+    def end(self) -> None:
+        """End the iteration, also one that waits for a line."""
+        self._is_ended = True
+        self._wake()
 
     def _start(self) -> None:
         threading.Thread(target=self._read, name="stdin", daemon=True).start()
@@ -69,6 +77,9 @@ class LineBatches:
 
     def _lines_read(self, piece: list[bytes] | Failure | None) -> None:
         self._pieces.append(piece)
+        self._wake()
+
+    def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.called:
             waiter.callback(None)

@@ -330,6 +330,41 @@ def test_a_record_goes_out_while_the_next_is_awaited(cli):
         assert consumer.wait(10) == 130
 
 
+def test_a_record_that_no_broker_acknowledges_in_time_ends_the_input(broker_clusters):
+    cli = Cli(broker_clusters(1))
+    name = cli.topic(1)
+    words = ("produce", name, "-o", "%o\n", "--delivery-timeout", "1.5")
+    with cli.start(*words, stdin=subprocess.PIPE) as producer:
+        producer.stdin.write(b"delivered\n")
+        producer.stdin.flush()
+        assert read_for(producer.stdout, b"0\n") == b"0\n"
+        cli.cluster.pause(1)
+        try:
+            # The input stays open: the command ends because of the record, not because of the end of its input.
+            producer.stdin.write(b"lost\n")
+            producer.stdin.flush()
+            assert producer.wait(15) == 5
+        finally:
+            cli.cluster.resume(1)
+        errors = producer.stderr.read().decode()
+    assert "--delivery-timeout SECONDS (now 1.5) waits longer" in errors
+    assert "1 of 2 records delivered" in errors
+    assert "Traceback" not in errors
+
+
+def test_an_idle_producer_ends_with_ctrl_c(cli):
+    name = cli.topic(1)
+    with cli.start("produce", name, "-o", "%o\n", stdin=subprocess.PIPE) as producer:
+        producer.stdin.write(b"a\n")
+        producer.stdin.flush()
+        assert read_for(producer.stdout, b"0\n") == b"0\n"
+        producer.send_signal(signal.SIGINT)
+        assert producer.wait(10) == 130
+        errors = producer.stderr.read().decode()
+    assert "1 of 1 records delivered" in errors
+    assert "Traceback" not in errors
+
+
 def test_avro_is_shown_as_json(cli, tmp_path):
     from kclient.avro import AvroSerializer
 
