@@ -183,8 +183,6 @@ async def _send_all(
     try:
         async for lines in batches:
             await send(lines)
-            if deliveries.timed_out:
-                break
     except CancelledError:
         return False  # Ctrl-C ends the input; what was read is delivered.
     return not deliveries.timed_out
@@ -231,12 +229,15 @@ def _giver(
     """Return the function that makes records of lines, or of files, and gives them to the deliveries."""
     if key_delimiter == "":
         raise click.UsageError("-K: the delimiter is empty; give the text between key and value")
-    unused = {"-f": template, "-K": key_delimiter, "-Z": null or None}
-    if kind == "json":
-        unused["-k"] = key
-    for option, value in unused.items():
-        if kind != "lines" and value is not None:
-            raise click.UsageError(f"{option} does not apply to --input {kind}: remove one of them")
+    if kind != "lines":
+        unused = {"-f": template, "-K": key_delimiter, "-Z": null or None}
+        if kind == "json":
+            unused["-k"] = key
+        for option, value in unused.items():
+            if value is not None:
+                raise click.UsageError(
+                    f"{option} does not apply to --input {kind}: remove one of them"
+                )
     line_template = None if template is None else LineTemplate(template)
     delimiter = None if key_delimiter is None else unescaped(key_delimiter)
     fixed_key = None if key is None else key.encode()
