@@ -7,20 +7,22 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 # Unit and property tests sync files some 40,000 times. `make check` has them in memory where a gigabyte is free, and
-# removes what passed; `make test` has them on the disk.
+# removes what passed; `make test` has them on the disk. A quarter of the examples of each property is tried
+# (tests/kit/property_tests.py), others every time.
 MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'END { print $$4 }')" -gt 1000000 ] 2>/dev/null && echo /dev/shm)
-IN_MEMORY := $(if $(MEMORY),TMPDIR=$(MEMORY)) $(PYTEST) -o tmp_path_retention_policy=failed
+EXAMPLES ?= 25
+IN_MEMORY := KBROKER_EXAMPLES=$(EXAMPLES) $(if $(MEMORY),TMPDIR=$(MEMORY)) $(PYTEST) -o tmp_path_retention_policy=failed
 
 # Parts of a target that run at the same time print one after the other, where make can do that (GNU make 4).
 TOGETHER := --no-print-directory -k -j 4 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 .PHONY: help venv built dist demo test test-processes test-computing soak bench chaos clean
-.PHONY: check check-types check-unit check-property check-property-a-m check-property-n-z
+.PHONY: check check-types check-unit-a-c check-unit-others check-property
 
 help:
 	@echo "make demo    two clusters, a mirror, a Spark audit: the whole product in a few minutes"
 	@echo "make test    every test, on real ZooKeeper, brokers, Spark and other people's clients"
-	@echo "make check   ruff, mypy, layers, unit and property tests: under a minute"
+	@echo "make check   ruff, mypy, layers, unit and property tests: one to two minutes on two cores"
 	@echo "make soak    100,000 seeds of the simulated cluster (tests/simulation); SEEDS=1..1000 for fewer"
 	@echo "make bench   ours beside Apache Kafka 3.9 and other clients (benchmarks/README.md)"
 	@echo "make chaos   a cluster under faults, judged: SEED=7 MINUTES=3 SCENARIO=S1 (tests/SCENARIOS.md)"
@@ -70,25 +72,23 @@ test-computing: $(VENV)/.test
 
 check: built
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check -q . && $(BIN)/lint-imports
-	@$(MAKE) $(TOGETHER) check-types check-unit check-property
+	@$(MAKE) $(TOGETHER) check-types check-unit-a-c check-unit-others check-property
 
 # Each worker of xdist collects every file of its run, and compiles it in a fresh clone. Here every file is collected
-# once: the unit tests cost about as much as each half of the property tests.
+# once, in one of three parts of about the same cost.
 check-types: $(VENV)/.test
 	@$(BIN)/mypy
 
-check-unit: $(VENV)/.test
-	@$(IN_MEMORY) -q -m "not slow" tests/unit
+UNIT_A_C := $(wildcard tests/unit/[a-c]*/)
 
-check-property: check-property-a-m check-property-n-z
+check-unit-a-c: $(VENV)/.test
+	@$(IN_MEMORY) -q -m "not slow" $(UNIT_A_C)
 
-PROPERTIES_A_M := $(wildcard tests/property/test_[a-m]*.py)
+check-unit-others: $(VENV)/.test
+	@$(IN_MEMORY) -q -m "not slow" tests/unit $(UNIT_A_C:%=--ignore=%)
 
-check-property-a-m: $(VENV)/.test
-	@$(IN_MEMORY) -q -m "not slow" $(PROPERTIES_A_M)
-
-check-property-n-z: $(VENV)/.test
-	@$(IN_MEMORY) -q -m "not slow" $(filter-out $(PROPERTIES_A_M),$(wildcard tests/property/test_*.py))
+check-property: $(VENV)/.test
+	@$(IN_MEMORY) -q -m "not slow" tests/property
 
 SEEDS ?= 1..100000
 JOBS ?= $(shell nproc)

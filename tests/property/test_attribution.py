@@ -10,6 +10,7 @@ from kclient.types import TopicPartition
 from spark_jobs.attribution import MOST_DIFFERING, Batch, Reason, Where, judge
 from tests.kit.audit_evidence import audited, evidence_of
 from tests.kit.audit_logs import Log, Rec, hashed, log_of
+from tests.kit.property_tests import examples
 
 TP = TopicPartition("t", 0)
 CHANGES = st.sampled_from(["keep"] * 6 + ["change", "lose"])
@@ -60,7 +61,7 @@ RECORDS = 60
 OFFSETS = st.sets(st.integers(0, RECORDS - 1), max_size=4)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(OFFSETS, OFFSETS, OFFSETS, OFFSETS, st.integers(5, RECORDS))
 def test_no_finding_accuses_a_log_that_has_what_was_copied(
     at_source: set[int],

@@ -1,12 +1,11 @@
 """Runs that build on each other, against full runs and against the records themselves, on random histories.
 
 A history appends, mirrors with and without damage, deletes by retention, truncates, creates topics again, and damages
-stored bytes. `KAUDIT_SEEDS` multiplies the number of histories.
+stored bytes.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
@@ -20,8 +19,8 @@ from spark_jobs.report.digests import EQUAL, digest_rows, rows_of
 from spark_jobs.windows import Digest
 from tests.kit.audit_histories import History
 from tests.kit.audit_logs import Log, Rec, classes, digest, hashed, named
+from tests.kit.property_tests import examples
 
-SEEDS = int(os.environ.get("KAUDIT_SEEDS", "1"))
 STEPS = 6
 
 
@@ -115,7 +114,7 @@ def test_any_split_into_runs_gives_the_findings_and_classes_of_one_full_run(
     tmp_path: Path, retention: bool
 ) -> None:
     saved = 0
-    for seed in range(12 * SEEDS):
+    for seed in range(examples(12)):
         rng = random.Random(f"{seed} {retention}")
         history = History(tmp_path / str(seed), rng, window=rng.choice([3, 7, 10, 25]))
         change(history, retention=retention)
@@ -139,7 +138,7 @@ def test_bytes_that_rot_below_the_proof_are_found_when_their_window_is_read_agai
     tmp_path: Path,
 ) -> None:
     hidden = 0
-    for seed in range(12 * SEEDS):
+    for seed in range(examples(12)):
         rng = random.Random(f"rot {seed}")
         history = History(tmp_path / str(seed), rng, window=rng.choice([5, 10]))
         history.write(60)

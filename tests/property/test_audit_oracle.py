@@ -1,12 +1,11 @@
 """The audit against a brute-force join, on logs with seeded faults of every class, alone and in pairs.
 
-Precision and recall are 1.0: the findings are exactly the seeded faults. `KAUDIT_SEEDS` sets the number of seeds.
+Precision and recall are 1.0: the findings are exactly the seeded faults.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import random
 from collections import Counter
 
@@ -29,8 +28,8 @@ from tests.kit.audit_faults import (
     compact,
 )
 from tests.kit.audit_logs import Log, audit, classes
+from tests.kit.property_tests import examples
 
-SEEDS = int(os.environ.get("KAUDIT_SEEDS", "1"))
 PAIRS = [
     pair
     for pair in itertools.combinations_with_replacement(EVERY, 2)
@@ -100,18 +99,18 @@ def class_of(source: Log, target: Log, offset: int, *, complete: bool) -> str:
 
 @pytest.mark.parametrize("kind", EVERY)
 def test_a_fault_of_each_class_is_found_alone(kind: str) -> None:
-    for seed in range(SEEDS):
+    for seed in range(examples(1)):
         check(case_with(seed, kind), 7 + seed % 40, f"{kind}, seed {seed}")
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="+".join)
 def test_faults_of_any_two_classes_are_both_found(pair: tuple[str, str]) -> None:
-    for seed in range(SEEDS):
+    for seed in range(examples(1)):
         check(case_with(seed, *pair), 7 + seed % 40, f"{pair}, seed {seed}")
 
 
 def test_many_faults_at_once_are_all_found() -> None:
-    for seed in range(20 * SEEDS):
+    for seed in range(examples(20)):
         rng = random.Random(f"faults {seed}")
         kinds = rng.choices(list(INSIDE), k=rng.randrange(1, 5))
         kinds += [rng.choice(list(each)) for each in (START, END, WHOLE) if rng.random() < 0.6]
@@ -119,13 +118,13 @@ def test_many_faults_at_once_are_all_found() -> None:
 
 
 def test_equal_logs_are_consistent_and_wholly_verified() -> None:
-    for seed in range(10 * SEEDS):
+    for seed in range(examples(10)):
         check(clean_case(random.Random(seed)), 1 + seed % 40, f"seed {seed}")
 
 
 @pytest.mark.parametrize("at_source", [True, False])
 def test_compaction_of_one_log_is_no_finding_and_hides_none(at_source: bool) -> None:
-    for seed in range(10 * SEEDS):
+    for seed in range(examples(10)):
         case = clean_case(random.Random(seed))
         case.complete = True
         compact(case, at_source=at_source)

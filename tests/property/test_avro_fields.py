@@ -29,6 +29,7 @@ from spark_jobs.avro_fields import (
     Schemas,
     compare,
 )
+from tests.kit.property_tests import examples
 
 TEXT = st.text(string.ascii_letters + 'é"].[', max_size=5)
 LEAVES: dict[str, st.SearchStrategy[Any]] = {
@@ -179,7 +180,7 @@ def changed(draw: st.DrawFn, schema: Any, value: Any) -> Any:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_1_2_every_changed_part_is_named_and_no_other(data: st.DataObject) -> None:
     schema = data.draw(records(itertools.count(), 2))
@@ -243,7 +244,7 @@ def as_read(node: Node, schema: Any) -> Any:
             }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_3_the_part_of_the_reader_is_what_schema_resolution_gives(data: st.DataObject) -> None:
     writer = data.draw(records(itertools.count(), 1))
@@ -266,7 +267,7 @@ def _sorted(value: Any) -> Any:
     return [_sorted(each) for each in value] if isinstance(value, list) else value
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_1_a_change_is_found_between_two_schemas_of_writers(data: st.DataObject) -> None:
     old = data.draw(records(itertools.count(), 1))

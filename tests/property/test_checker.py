@@ -15,6 +15,7 @@ from tests.checker.building import Story
 from tests.checker.clean_histories import clean_history
 from tests.checker.history import Event
 from tests.checker.verdict import Judgement, check
+from tests.kit.property_tests import examples
 
 SEEDS = st.integers(0, 2**32)
 NOTHING_FAILED = 3286
@@ -139,7 +140,7 @@ def test_a_clean_history_is_clean(seed: int) -> None:
 @pytest.mark.parametrize("falsify", FALSIFICATIONS, ids=lambda one: one.__name__)
 @given(SEEDS)
 @example(NOTHING_FAILED)
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_one_falsification_is_noticed(
     falsify: Callable[[Histories, random.Random], Histories], seed: int
 ) -> None:

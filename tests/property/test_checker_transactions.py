@@ -22,6 +22,7 @@ from tests.checker.building import Story
 from tests.checker.clean_histories import transactional_history
 from tests.checker.history import Event
 from tests.checker.verdict import Judgement, check
+from tests.kit.property_tests import examples
 
 SEEDS = st.integers(0, 2**32)
 ENDS = ("commit_transaction", "abort_transaction")
@@ -347,7 +348,7 @@ def test_a_right_cluster_has_a_clean_history(seed: int, offsets: bool) -> None:
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda one: one.__name__)
 @given(SEEDS, st.integers(0, 2))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_a_history_is_broken_if_nothing_explains_it(
     change: Callable[[list[Event], random.Random], list[Event]], seed: int, more: int
 ) -> None:

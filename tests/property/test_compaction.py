@@ -23,6 +23,7 @@ from kclient.wire.batches import BatchInfo, check_crc, iterate, parse
 from kclient.wire.records import Record, decode_batch, encode_batch
 from tests.kit.dying_disk import Ended, EndingDisk
 from tests.kit.logs import read_bytes
+from tests.kit.property_tests import examples
 
 DIRECTORY = "/data/t-0"
 RETENTION_MS = 50
@@ -221,7 +222,7 @@ class World:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_rounds_keep_the_newest_record_of_each_key_and_invent_nothing(seed: int) -> None:
     rng = random.Random(seed)
     world = World(rng)
@@ -246,7 +247,7 @@ def test_rounds_keep_the_newest_record_of_each_key_and_invent_nothing(seed: int)
 
 
 @given(seed=st.integers(0, 2**32), at=st.floats(0, 1), power_lost=st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_a_round_that_ends_anywhere_loses_no_newest_record(
     seed: int, at: float, power_lost: bool
 ) -> None:

@@ -27,6 +27,7 @@ from kclient.wire import fetch
 from kclient.wire.batches import TRANSACTIONAL, BatchInfo, check_crc, iterate, parse
 from kclient.wire.records import ABORT, COMMIT, Record, decode_batch, encode_batch
 from tests.kit.dying_disk import Ended, EndingDisk
+from tests.kit.property_tests import examples
 from tests.kit.transactional_logs import Decoded, decoded, marker, other_control, visible
 
 DIRECTORY = "/data/t-0"
@@ -442,7 +443,7 @@ class World:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_rounds_keep_the_last_committed_record_of_each_key_and_show_nothing_aborted(
     seed: int,
 ) -> None:
@@ -480,7 +481,7 @@ def test_rounds_keep_the_last_committed_record_of_each_key_and_show_nothing_abor
 
 
 @given(seed=st.integers(0, 2**32), at=st.floats(0, 1), power_lost=st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_a_round_that_ends_anywhere_loses_nothing_committed_and_shows_nothing_aborted(
     seed: int, at: float, power_lost: bool
 ) -> None:

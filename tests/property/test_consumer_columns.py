@@ -15,6 +15,7 @@ from kclient.types import TopicPartition
 from kclient.wire import batches
 from kclient.wire.errors import KafkaError
 from kclient.wire.records import encode_batch
+from tests.kit.property_tests import examples
 from tests.kit.record_batches import codecs, record_lists
 
 TP = TopicPartition("t", 3)
@@ -99,7 +100,7 @@ sizes_of_polls = st.lists(st.integers(1, 30), min_size=1, max_size=4)
 
 
 @given(log=logs(), skipped=st.integers(0, 70), sizes=sizes_of_polls)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_columns_are_the_records_of_polls(
     log: list[tuple[bytes, bool]], skipped: int, sizes: list[int]
 ) -> None:
@@ -108,7 +109,7 @@ def test_columns_are_the_records_of_polls(
 
 
 @given(log=logs(), sizes=sizes_of_polls)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_a_poll_for_records_goes_on_where_columns_ended(
     log: list[tuple[bytes, bool]], sizes: list[int]
 ) -> None:
@@ -120,7 +121,7 @@ def test_a_poll_for_records_goes_on_where_columns_ended(
 
 
 @given(log=logs(), data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_what_one_path_rejects_the_other_rejects_with_the_same_error(
     log: list[tuple[bytes, bool]], data: st.DataObject
 ) -> None:

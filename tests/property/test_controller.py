@@ -18,6 +18,7 @@ from kbroker.controller.core.state_machine import ControllerStateMachine
 from kbroker.controller.core.states import PartitionState, ReplicaState
 from kbroker.metadata.core.replica_assignment import assign_replicas
 from kclient.wire.interbroker import EPOCH_DURING_DELETE
+from tests.kit.property_tests import examples
 from tests.kit.state_machine import handle
 
 BROKERS = st.integers(1, 4)
@@ -680,7 +681,9 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
 
 
 TestController = ControllerAgainstZooKeeper.TestCase
-TestController.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestController.settings = settings(
+    max_examples=examples(100), stateful_step_count=40, deadline=None
+)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -24,6 +24,7 @@ from mirrormaker.export_manifest import Manifest, manifest_of
 from mirrormaker.exported import show_exported
 from mirrormaker.failback_stage import LOST, Exported
 from mirrormaker.tail_export import PartitionExport, begin, directory_of, verify, write_manifest
+from tests.kit.property_tests import examples
 
 TP = TopicPartition("t", 0)
 NOW_MS = 1_700_000_000_000
@@ -83,7 +84,7 @@ def same(ours: Batch, theirs: Batch) -> bool:
     return a[:12] + a[16:] == b[:12] + b[16:]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(contents, contents, contents)
 def test_the_search_finds_the_end_of_the_common_prefix(common, mine, other):
     prefix = log(0, common, 1)
@@ -127,7 +128,7 @@ def damaged(found: list[bytes], numbers: set[int]) -> list[Batch]:
     return parsed(changed)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     contents,
     contents,

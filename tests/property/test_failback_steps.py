@@ -19,6 +19,7 @@ from mirrormaker.promotion import Refused
 from mirrormaker.promotion import Stage as PromotionStage
 from mirrormaker.promotion import stage_of as promotion_stage
 from mirrormaker.topics import MARK, Topic, TopicPair
+from tests.kit.property_tests import examples
 
 IDS = {"east": "E", "west": "W"}
 
@@ -221,4 +222,4 @@ class Clusters(RuleBasedStateMachine):
 
 
 TestFailback = Clusters.TestCase
-TestFailback.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestFailback.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

@@ -15,6 +15,7 @@ from kclient.net import fetch_session as fetching
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch import FetchPartition, FetchPartitionResponse, FetchResponse, FetchTopic
 from kclient.wire.fetch import FetchTopicResponse as TopicResponse
+from tests.kit.property_tests import examples
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -274,4 +275,6 @@ class SessionsAgree(RuleBasedStateMachine):
 
 
 TestSessionsAgree = SessionsAgree.TestCase
-TestSessionsAgree.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestSessionsAgree.settings = settings(
+    max_examples=examples(100), stateful_step_count=40, deadline=None
+)

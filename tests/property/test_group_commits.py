@@ -11,6 +11,7 @@ from kbroker.coordinator.group.core.commits import (
     PendingCommit,
 )
 from kclient.wire.error_codes import ErrorCode
+from tests.kit.property_tests import examples
 
 KEYS = st.sampled_from([CommitKey("g", "t", p) for p in range(3)])
 Batch = list[PendingCommit[int]]
@@ -95,4 +96,4 @@ class CommitsThroughZooKeeper(RuleBasedStateMachine):
 
 
 TestCommitsThroughZooKeeper = CommitsThroughZooKeeper.TestCase
-TestCommitsThroughZooKeeper.settings = settings(max_examples=100, stateful_step_count=40)
+TestCommitsThroughZooKeeper.settings = settings(max_examples=examples(100), stateful_step_count=40)

@@ -21,6 +21,7 @@ from kbroker.coordinator.group.core.members import member_bytes
 from kbroker.coordinator.group.core.states import GroupState
 from kclient.wire.error_codes import ErrorCode
 from tests.kit.groups import LIMITS, GroupOnTheTable, join_request
+from tests.kit.property_tests import examples
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 PROTOCOLS = st.sampled_from(
@@ -260,4 +261,6 @@ class GroupUnderFire(RuleBasedStateMachine):
 
 
 TestGroupUnderFire = GroupUnderFire.TestCase
-TestGroupUnderFire.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestGroupUnderFire.settings = settings(
+    max_examples=examples(150), stateful_step_count=40, deadline=None
+)

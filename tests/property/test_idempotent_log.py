@@ -23,6 +23,7 @@ from kclient.wire.batches import iterate, parse
 from kclient.wire.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
 from tests.kit.logs import append
 from tests.kit.producer_batches import numbered_batch
+from tests.kit.property_tests import examples
 
 
 class Batch(NamedTuple):
@@ -216,5 +217,7 @@ class IdempotentLog(RuleBasedStateMachine):
         assert len([offset for offset in offsets if offset not in bases]) <= 1
 
 
-IdempotentLog.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+IdempotentLog.TestCase.settings = settings(
+    max_examples=examples(60), stateful_step_count=40, deadline=None
+)
 TestIdempotentLog = IdempotentLog.TestCase

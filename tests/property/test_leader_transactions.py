@@ -47,6 +47,7 @@ from kclient.wire.schema.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
 )
 from tests.kit.partitions import KEY, HostedPartition, fetch
+from tests.kit.property_tests import examples
 from tests.kit.transactional_logs import decoded, transactional
 
 PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
@@ -471,7 +472,7 @@ def play(seed: int, directory: Path) -> World:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_each_record_is_visible_as_its_transaction_was_decided(seed: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         play(seed, Path(directory))

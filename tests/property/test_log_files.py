@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kclient.log_files.verify import Problem, Verifier
 from kclient.wire.batches import iterate
 from kclient.wire.records import Record, encode_batch
+from tests.kit.property_tests import examples
 
 _content = st.none() | st.binary(max_size=30)
 _records = st.lists(st.tuples(st.integers(0, 2**41), _content, _content), min_size=1, max_size=5)
@@ -36,7 +37,7 @@ def verified(content: bytes) -> list[Problem]:
         return list(Verifier().check(path).problems)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(segments(), st.data())
 def test_a_changed_byte_is_found(content: bytes, data: st.DataObject) -> None:
     assert verified(content) == []
@@ -50,7 +51,7 @@ def test_a_changed_byte_is_found(content: bytes, data: st.DataObject) -> None:
     assert found[0].position <= at
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(segments(), st.data())
 def test_a_cut_is_found(content: bytes, data: st.DataObject) -> None:
     ends = {0, *(each.end for each in iterate(content))}

@@ -21,6 +21,7 @@ from kbroker.log.unified_log import UnifiedLog
 from tests.kit.dying_disk import Ended, EndingDisk
 from tests.kit.log_managers import ID, Broker, Pool
 from tests.kit.logs import append, records
+from tests.kit.property_tests import examples
 
 KEY = ("t", 0)
 PATHS = ("/a", "/b")
@@ -181,7 +182,7 @@ class World:
         assert self.where() == target, [each.path for each in self.dirs.moves]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 2**48), st.integers(1, 60), st.integers(0, 150), st.booleans())
 def test_the_end_at_any_call_loses_nothing(
     seed: int, steps: int, calls: int, loses_power: bool

@@ -23,6 +23,7 @@ from kclient.wire.batches import iterate, parse
 from kclient.wire.records import ABORT, COMMIT
 from tests.kit.dying_disk import Ended, EndingDisk
 from tests.kit.logs import batch_of
+from tests.kit.property_tests import examples
 from tests.kit.transactional_logs import (
     Decoded,
     decoded,
@@ -279,7 +280,7 @@ class World:
 
 
 @given(seed=st.integers(0, 2**32), ends=st.lists(st.integers(0, 25), max_size=3))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_the_transactions_of_a_log_are_those_of_its_batches(seed: int, ends: list[int]) -> None:
     """The process ends after each number of changes in *ends*, or the machine does."""
     rng = random.Random(seed)

@@ -12,6 +12,7 @@ from kclient.wire import messages
 from kclient.wire.errors import MalformedMessage
 from kclient.wire.messages import RequestHeader
 from kclient.wire.versions import SUPPORTED
+from tests.kit.property_tests import examples
 from tests.kit.wire_messages import (
     APIS,
     CONSUMER_PROTOCOL,
@@ -43,7 +44,7 @@ def decode(api, direction, version, frame):
 @each_direction
 @each_api
 @given(seed=SEEDS)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=examples(4), deadline=None)
 def test_a_message_survives_the_wire_in_every_version_and_no_cut_of_it_does(api, direction, seed):
     rng = Random(seed)
     for version, message in supported_messages(api, direction, seed):
@@ -78,7 +79,7 @@ def test_the_consumer_protocol_survives_and_ignores_what_newer_versions_add(cls,
 @given(st.binary(max_size=200))
 @example(b"")
 @example(b"\0\0\0\x0c\x7f\xff\0\0\0\0\0\0")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_random_bytes_are_a_request_or_malformed(frame):
     with contextlib.suppress(MalformedMessage):
         header, start = messages.decode_request_header(frame)
@@ -89,7 +90,7 @@ def test_random_bytes_are_a_request_or_malformed(frame):
 @each_direction
 @each_api
 @given(data=st.data())
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 def test_random_bytes_are_a_body_or_malformed(api, direction, data):
     version = data.draw(st.sampled_from(list(versions_of(api))))
     frame = bytes(4) + data.draw(st.binary(max_size=60))
@@ -103,7 +104,7 @@ def test_random_bytes_are_a_body_or_malformed(api, direction, data):
 @each_direction
 @each_api
 @given(seed=SEEDS)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=examples(4), deadline=None)
 def test_a_mutated_message_is_a_message_or_malformed(api, direction, seed):
     rng = Random(seed)
     for version, message in supported_messages(api, direction, seed):

@@ -11,6 +11,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
 from kclient.wire.versions import SUPPORTED, ApiKey
+from tests.kit.property_tests import examples
 from tests.kit.wire_messages import (
     APIS,
     INTER_BROKER,
@@ -31,7 +32,7 @@ each_direction = pytest.mark.parametrize("direction", ["request", "response"])
     "api", [api for api in APIS if api not in INTER_BROKER], ids=lambda api: api.name.lower()
 )
 @given(seed=SEEDS)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=examples(4), deadline=None)
 def test_kio_reads_our_bytes_and_writes_the_same(api, direction, seed):
     for version, message in supported_messages(api, direction, seed, tame, ours=False):
         ours = body(api, direction, version, message)
@@ -64,7 +65,7 @@ KAFKA_PYTHON = kafka_python_classes()
     "which", sorted(KAFKA_PYTHON), ids=lambda w: f"{ApiKey(w[0]).name.lower()}-{w[1]}"
 )
 @given(seed=SEEDS)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=examples(4), deadline=None)
 def test_kafka_python_reads_our_bytes_and_writes_the_same(which, seed):
     cls = KAFKA_PYTHON[which]
     api, direction = ApiKey(which[0]), which[1]
@@ -118,7 +119,7 @@ AIOKAFKA = {key: cls for key, cls in aiokafka_classes().items() if key not in WR
     "which", sorted(AIOKAFKA), ids=lambda w: f"{w[0].name.lower()}-{w[1]}-{w[2]}"
 )
 @given(seed=SEEDS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_aiokafka_reads_our_bytes_and_writes_the_same(which, seed):
     api, version, direction = which
     message = structs(MESSAGES[api, direction], version)(Random(seed))

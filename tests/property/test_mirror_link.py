@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 
 from mirrormaker.link_state import GapPolicy, LinkState
 from tests.kit.mirror_world import World
+from tests.kit.property_tests import examples
 
 spans = st.lists(st.integers(1, 3), min_size=1, max_size=4)
 ones = st.lists(st.just(1), min_size=1, max_size=4)
@@ -239,7 +240,7 @@ class Skipping(OneLink):
 
 
 Copying.TestCase.settings = Meddling.TestCase.settings = Skipping.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=40, deadline=None
+    max_examples=examples(200), stateful_step_count=40, deadline=None
 )
 TestCopying = Copying.TestCase
 TestMeddling = Meddling.TestCase

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mirrormaker.transaction import State
+from tests.kit.property_tests import examples
 from tests.kit.transaction_world import PARTITIONS, World
 
 numbers = st.integers(0, 99)
@@ -111,4 +112,6 @@ class Transactions(RuleBasedStateMachine):
 
 
 TestTransactions = Transactions.TestCase
-TestTransactions.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestTransactions.settings = settings(
+    max_examples=examples(40), stateful_step_count=40, deadline=None
+)

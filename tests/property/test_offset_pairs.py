@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from mirrormaker.offset_pairs import MOST, OffsetPair
 from mirrormaker.position import Position, read_position
+from tests.kit.property_tests import examples
 
 batches = st.lists(st.booleans(), max_size=4)
 """The source's offsets of one batch: whether each has a visible record."""
@@ -64,7 +65,7 @@ class Logs:
 
 
 @given(runs)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_translated_offset_is_never_ahead_and_repeats_no_more_than_it_states(parts):
     logs = Logs()
     for part in parts:
@@ -98,7 +99,7 @@ def _check_distance(logs: Logs, offset: int, again: int) -> None:
 
 
 @given(runs, st.integers(0, 5))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_pairs_of_an_earlier_topic_are_forgotten(parts, offset):
     logs = Logs()
     for part in parts:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kbroker.log.disk import OS_DISK
 from kbroker.log.slices import FileSlice, SegmentFile
 from kbroker.network.plaintext_transport import PlaintextTransport
+from tests.kit.property_tests import examples
 from tests.unit.network.kit import TestReactor
 
 CONTENT = os.urandom(400_000)
@@ -47,7 +48,9 @@ pieces = st.one_of(
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     groups=st.lists(st.lists(pieces, max_size=70), min_size=1, max_size=4),

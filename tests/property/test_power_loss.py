@@ -21,6 +21,7 @@ from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import parse
 from tests.kit.logs import held_batches
 from tests.kit.producer_batches import numbered_batch
+from tests.kit.property_tests import examples
 from tests.kit.simulated_disk import SimulatedDisk
 
 Batch = tuple[int, int, bytes]
@@ -187,5 +188,7 @@ class PowerLoss(RuleBasedStateMachine):
             }
 
 
-PowerLoss.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+PowerLoss.TestCase.settings = settings(
+    max_examples=examples(60), stateful_step_count=30, deadline=None
+)
 TestPowerLoss = PowerLoss.TestCase

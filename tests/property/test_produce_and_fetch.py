@@ -16,6 +16,7 @@ from kclient.wire import fetch, produce
 from kclient.wire.errors import MalformedMessage
 from kclient.wire.messages import decode_request_header, decode_response_header
 from tests.kit import hot_messages
+from tests.kit.property_tests import examples
 
 CORRELATION_ID = 0x01020304
 CLIENT_ID = "cliente"
@@ -132,7 +133,7 @@ def encoded(api, direction, version, message):
 
 @each_message
 @given(data=st.data())
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 def test_kio_and_we_read_our_bytes_alike_and_kio_writes_the_same(api, direction, version, data):
     message = data.draw(strategy(api, direction, version))
     body, whole, decode = encoded(api, direction, version, message)
@@ -148,7 +149,7 @@ def test_kio_and_we_read_our_bytes_alike_and_kio_writes_the_same(api, direction,
 
 @each_message
 @given(data=st.data())
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 def test_cut_or_mutated_bytes_raise_nothing_but_malformed(api, direction, version, data):
     message = data.draw(strategy(api, direction, version))
     _body, whole, decode = encoded(api, direction, version, message)
@@ -170,7 +171,7 @@ def test_cut_or_mutated_bytes_raise_nothing_but_malformed(api, direction, versio
 
 @each_message
 @given(noise=st.binary(max_size=80))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_noise_raises_nothing_but_malformed(api, direction, version, noise):
     with suppress(MalformedMessage):
         getattr(api, f"decode_{direction}")(memoryview(noise), version)

@@ -16,6 +16,7 @@ from kclient.types import TopicPartition
 from kclient.wire import batches
 from kclient.wire.compression import Codec
 from tests.kit.paper_producer import PaperProducer
+from tests.kit.property_tests import examples
 from tests.kit.record_batches import NOW_MS, maybe_bytes
 
 PARTITIONS = 3
@@ -79,7 +80,7 @@ settings_of_producers = st.fixed_dictionaries(
     has_headers=st.booleans(),
     options=settings_of_producers,
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_rows_are_polled_as_they_were_given(
     given_rows: list[tuple[bytes | None, bytes | None, int]],
     form: Any,

@@ -13,6 +13,7 @@ from kclient.wire.errors import KafkaError
 from kclient.wire.record_reader import Columns, decode_columns
 from kclient.wire.record_writer import Record, encode_batch
 from spark_jobs.record_arrays import Piece, RecordArrays, decode_arrays
+from tests.kit.property_tests import examples
 
 fields = st.one_of(st.none(), st.binary(max_size=200), st.binary(max_size=3))
 headers = st.lists(st.tuples(st.text(max_size=5), fields), max_size=3)
@@ -102,7 +103,7 @@ def rows_of(arrays: RecordArrays) -> list[tuple[object, ...]]:
 
 
 @given(encoded_batches())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_the_arrays_hold_what_the_decoder_returns_and_equal_bodies_are_equal_records(
     encoded: list[bytes],
 ) -> None:
@@ -122,7 +123,7 @@ def test_the_arrays_hold_what_the_decoder_returns_and_equal_bodies_are_equal_rec
 
 
 @given(encoded_batches(most=1), st.data())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 def test_damaged_records_are_judged_as_the_decoder_judges_them(
     encoded: list[bytes], data: st.DataObject
 ) -> None:
@@ -166,7 +167,7 @@ def padded(number: int, zeros: int) -> bytes:
 
 
 @given(st.lists(st.integers(0, 3), min_size=7, max_size=7))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_bodies_do_not_depend_on_the_form_of_varints(zeros: list[int]) -> None:
     """Invariant 2: equal records have equal bodies, also with numbers in a longer form."""
     numbers = [

@@ -10,6 +10,7 @@ from kclient.wire import batches
 from kclient.wire.compression import compress, decompress
 from kclient.wire.errors import CorruptMessage, KafkaError
 from kclient.wire.records import BatchBuilder, decode_batch, decode_columns, encode_batch
+from tests.kit.property_tests import examples
 from tests.kit.record_batches import (
     codecs,
     info_of,
@@ -29,7 +30,7 @@ def rows(batch, **settings):
 
 
 @given(records=record_lists, codec=codecs)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_records_come_back(records, codec):
     batch = encode_batch(records, codec=codec)
     assert batches.check_crc(batch, batches.parse(batch)) is None
@@ -40,7 +41,7 @@ def test_records_come_back(records, codec):
 
 
 @given(records=record_lists, codec=codecs)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_growing_a_batch_is_the_same_as_encoding_it(records, codec):
     builder = BatchBuilder(1 << 30, codec=codec)
     assert all(builder.append(*record[1:]) for record in records)
@@ -48,7 +49,7 @@ def test_growing_a_batch_is_the_same_as_encoding_it(records, codec):
 
 
 @given(records=record_lists, gaps=st.data(), base_offset=st.integers(0, 1 << 50))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_compacted_records_keep_their_offsets(records, gaps, base_offset):
     deltas = gaps.draw(
         st.sets(st.integers(0, 30_000), min_size=len(records), max_size=len(records))
@@ -70,7 +71,7 @@ def test_compacted_records_keep_their_offsets(records, gaps, base_offset):
     epoch=st.integers(-1, 1 << 30),
     now=timestamps,
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_stamping_never_breaks_a_batch(made, offset, epoch, now):
     batch, records = made
     info = info_of(batch)
@@ -84,7 +85,7 @@ def test_stamping_never_breaks_a_batch(made, offset, epoch, now):
 
 
 @given(made=st.lists(whole_batches(), min_size=1, max_size=4), data=st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_any_cut_gives_the_whole_batches_before_it(made, data):
     buffer = b"".join(batch for batch, _ in made)
     ends = [0]
@@ -100,7 +101,7 @@ def test_any_cut_gives_the_whole_batches_before_it(made, data):
 
 
 @given(made=whole_batches(), data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_any_change_under_the_crc_is_found(made, data):
     batch = bytearray(made[0])
     at = data.draw(st.integers(16, len(batch) - 1))
@@ -110,7 +111,7 @@ def test_any_change_under_the_crc_is_found(made, data):
 
 
 @given(made=whole_batches(), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_mutated_records_behind_a_right_crc_raise_only_kafkas_errors(made, data):
     batch = bytearray(made[0])
     for at in data.draw(st.lists(st.integers(21, len(batch) - 1), min_size=1, max_size=6)):
@@ -123,7 +124,7 @@ def test_mutated_records_behind_a_right_crc_raise_only_kafkas_errors(made, data)
 
 
 @given(noise=st.binary(max_size=200), count=st.integers(-1, 30), codec=st.integers(0, 7))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_noise_as_records_raises_only_kafkas_errors(noise, count, codec):
     batch = batches.build(
         noise,
@@ -138,7 +139,7 @@ def test_noise_as_records_raises_only_kafkas_errors(noise, count, codec):
 
 
 @given(noise=st.binary(max_size=200))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_noise_as_batches_raises_only_kafkas_errors(noise):
     with suppress(KafkaError):
         batches.check_produced(noise, max_batch_bytes=SMALL)
@@ -148,7 +149,7 @@ def test_noise_as_batches_raises_only_kafkas_errors(noise):
 
 
 @given(data=st.data(), codec=codecs, text=st.binary(max_size=300) | st.just(b"ab" * 5000))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_mutated_compression_raises_only_kafkas_errors(data, codec, text):
     whole = bytearray(compress(codec, text))
     for at in data.draw(st.lists(st.integers(0, max(0, len(whole) - 1)), max_size=5)):

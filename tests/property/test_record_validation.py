@@ -19,6 +19,7 @@ from kclient.wire.batches import HEADER_SIZE
 from kclient.wire.compression import compress
 from kclient.wire.errors import KafkaError
 from kclient.wire.records import Record, decode_batch, encode_batch
+from tests.kit.property_tests import examples
 from tests.kit.record_batches import NOW_MS, codecs, plain, rebuilt, record_lists, whole_batches
 from tests.kit.record_cursors import BOTH
 
@@ -70,7 +71,7 @@ def agrees(batch: bytes) -> None:
 
 
 @given(made=whole_batches())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_what_a_producer_writes_is_accepted_as_it_is(made: tuple[bytes, list[Record]]) -> None:
     batch, records = made
     appended = validated(batch)
@@ -80,7 +81,7 @@ def test_what_a_producer_writes_is_accepted_as_it_is(made: tuple[bytes, list[Rec
 
 
 @given(records=record_lists, codec=codecs, data=st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_a_damaged_byte_of_the_records_is_refused_or_every_reader_reads_the_same(
     records: list[Record], codec: int, data: st.DataObject
 ) -> None:
@@ -93,7 +94,7 @@ def test_a_damaged_byte_of_the_records_is_refused_or_every_reader_reads_the_same
 
 
 @given(made=whole_batches(), data=st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_a_damaged_byte_of_a_compressed_batch_is_refused_or_read_the_same(
     made: tuple[bytes, list[Record]], data: st.DataObject
 ) -> None:
@@ -108,7 +109,7 @@ def test_a_damaged_byte_of_a_compressed_batch_is_refused_or_read_the_same(
     base=st.sampled_from([0, NOW_MS, (1 << 63) - 1, -(1 << 63)]),
     step=st.integers(1, 4),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_compiled_and_interpreted_code_find_the_same(
     noise: bytes, count: int, base: int, step: int
 ) -> None:

@@ -1,12 +1,11 @@
 """repair.json, executed: with its ranges replaced and its deletions done, an audit finds only what the source has lost.
 
-The cases are those of the audit's oracle; `KAUDIT_SEEDS` sets the number of seeds.
+The cases are those of the audit's oracle.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import random
 from collections.abc import Iterable
 from typing import Any
@@ -22,8 +21,8 @@ from spark_jobs.reconcile import Reconciliation
 from spark_jobs.report.repair import RENUMBERED, SOURCE_DAMAGED, repair_plan
 from tests.kit.audit_faults import END, EVERY, START, Case, case_with
 from tests.kit.audit_logs import Fault, Log, Logs, Rec, audit, log_of
+from tests.kit.property_tests import examples
 
-SEEDS = int(os.environ.get("KAUDIT_SEEDS", "1"))
 KINDS = [
     *((kind,) for kind in EVERY),
     *(
@@ -93,7 +92,7 @@ def check_plan(plan: dict[str, Any], source: Logs) -> None:
 @pytest.mark.parametrize("kinds", KINDS, ids="+".join)
 @pytest.mark.parametrize("most", [1_000, 2])
 def test_a_plan_repairs_all_that_the_source_still_has(kinds: tuple[str, ...], most: int) -> None:
-    for seed in range(SEEDS):
+    for seed in range(examples(1)):
         case = case_with(seed, *kinds)
         window = 7 + seed % 40
         first = run(case, window)
@@ -129,7 +128,7 @@ def renumbered_copy(rng: random.Random, source: Log) -> Log:
 @pytest.mark.parametrize("complete", [True, False])
 def test_a_plan_moves_records_back_that_a_lost_or_added_one_has_moved(complete: bool) -> None:
     tp = TopicPartition("t", 0)
-    for seed in range(40 * SEEDS):
+    for seed in range(examples(40)):
         rng = random.Random(seed)
         source = log_of(*(Rec(b"k", b"%d" % n, n) for n in range(100)))
         target = renumbered_copy(rng, source)

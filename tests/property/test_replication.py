@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 from kbroker.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.replica.core.follower_state import EpochEnd, FollowerState
 from kbroker.replica.core.leader_state import FoundState, LeaderState, WriteIsr
+from tests.kit.property_tests import examples
 
 BROKERS = (1, 2, 3)
 BROKER = st.sampled_from(BROKERS)
@@ -291,7 +292,9 @@ class ReplicatedPartition(RuleBasedStateMachine):
 
 
 TestReplicatedPartition = ReplicatedPartition.TestCase
-TestReplicatedPartition.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestReplicatedPartition.settings = settings(
+    max_examples=examples(150), stateful_step_count=60, deadline=None
+)
 
 
 class CommittedIsrOnly(LeaderState):
@@ -324,7 +327,7 @@ def test_the_model_finds(mutant):
     part = "leader_state" if issubclass(mutant, LeaderState) else "follower_state"
     broken = type(mutant.__name__, (ReplicatedPartition,), {part: mutant})
     once = settings(
-        max_examples=3000,
+        max_examples=examples(3000),
         derandomize=True,
         stateful_step_count=60,
         phases=(Phase.generate,),

@@ -16,6 +16,7 @@ from kbroker.network.core.request_memory import (
     RequestMemory,
     Reservation,
 )
+from tests.kit.property_tests import examples
 
 MIB = 1 << 20
 STEP = TICK_SECONDS
@@ -187,7 +188,7 @@ def test_memory_is_bounded_and_senders_that_keep_the_rate_are_served(
         assert not world.closed
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(stallers=st.integers(3, 6), part=st.floats(0.5, 0.99), rate=st.floats(0, 0.2))
 def test_frames_that_stall_are_closed_when_a_large_one_needs_their_memory(
     stallers: int, part: float, rate: float

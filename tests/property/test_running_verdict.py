@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kclient.types import TopicPartition
 from spark_jobs.findings import FindingClass
 from spark_jobs.running_verdict import RunningVerdict, Side, WatchFinding, WatchVerdict
+from tests.kit.property_tests import examples
 
 PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
 Logs = dict[tuple[Side, TopicPartition], list[tuple[int, int]]]
@@ -86,7 +87,7 @@ def joined(start: int, read: Logs) -> tuple[int, set[WatchFinding], dict[Any, An
     return equal, findings, waiting
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_1_2_3_the_state_is_a_join_of_what_was_read_over_restarts(data: st.DataObject) -> None:
     whole = data.draw(logs())
@@ -117,7 +118,7 @@ def test_1_2_3_the_state_is_a_join_of_what_was_read_over_restarts(data: st.DataO
         assert verdict.waiting == sum(map(len, waiting.values()))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.data())
 def test_4_the_verdict_is_equal_only_if_both_logs_are(data: st.DataObject) -> None:
     whole = data.draw(logs())

@@ -21,6 +21,7 @@ from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse
 from tests.kit.dying_disk import Ended, EndingDisk
 from tests.kit.logs import batch_of, held_batches
+from tests.kit.property_tests import examples
 
 DIRECTORY = "/data/t-0"
 
@@ -316,7 +317,7 @@ def changes_of(seed: int) -> int:
     power_lost=st.booleans(),
     again=st.none() | st.integers(0, 12),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_recovery_finds_the_old_segments_or_the_new_one(
     seed: int, at: float, power_lost: bool, again: int | None
 ) -> None:

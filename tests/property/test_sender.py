@@ -28,6 +28,7 @@ from kclient.wire.errors import (
     TopicAuthorizationFailed,
 )
 from tests.kit.model_leader import OneLeaderCluster
+from tests.kit.property_tests import examples
 
 RETRIABLE = st.sampled_from(
     [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS]
@@ -191,5 +192,5 @@ class SenderWithoutSequencesMachine(SenderMachine):
 TestSender = SenderMachine.TestCase
 TestSenderWithoutSequences = SenderWithoutSequencesMachine.TestCase
 TestSender.settings = TestSenderWithoutSequences.settings = settings(
-    max_examples=120, stateful_step_count=40, deadline=None
+    max_examples=examples(120), stateful_step_count=40, deadline=None
 )

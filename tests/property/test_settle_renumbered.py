@@ -1,11 +1,10 @@
 """Later looks at a target with offsets of its own (`--renumbered`), on clusters that change between and during reads.
 
-The oracle compares the contents that the last reads saw, in their order. `KAUDIT_SEEDS` multiplies the number of seeds.
+The oracle compares the contents that the last reads saw, in their order.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 
@@ -17,11 +16,11 @@ from spark_jobs.reconcile import Reconciliation
 from spark_jobs.verdict import Verdict
 from tests.kit.audit_live import TPS, UNREAD, RenumberedLive
 from tests.kit.audit_logs import Rec
+from tests.kit.property_tests import examples
 from tests.property.test_settle import places
 
 pytestmark = pytest.mark.slow
 
-SEEDS = int(os.environ.get("KAUDIT_SEEDS", "1"))
 KINDS = ("produce", "mirror", "retention", "unreadable", "truncate", "leader")
 
 
@@ -83,7 +82,7 @@ def check_what_vanished(pair: RenumberedLive, first: Reconciliation, run: Reconc
 
 def test_no_verdict_rests_on_a_record_that_the_last_look_did_not_compare() -> None:
     looks, standing, vanished, verdicts = 0, 0, 0, set()
-    for seed in range(24 * SEEDS):
+    for seed in range(examples(24)):
         changes = random.Random(seed).choice([1, 2, 9])
         pair, twin = (live(seed, looks_with_changes=changes) for _ in range(2))
         run = pair.audit(rounds=random.Random(seed).choice([0, 1, 2, 3]))
@@ -101,7 +100,7 @@ def test_no_verdict_rests_on_a_record_that_the_last_look_did_not_compare() -> No
 
 def test_later_looks_on_quiet_logs_find_what_a_full_audit_finds() -> None:
     replaced, vanished = 0, 0
-    for seed in range(24 * SEEDS):
+    for seed in range(examples(24)):
         pair = live(seed, looks_with_changes=1, chance=0.7)
         run = pair.audit(rounds=2)
         standing = {TopicPartition(each.topic, each.partition) for each in run.settled.standing}

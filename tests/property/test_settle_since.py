@@ -1,12 +1,10 @@
 """Later looks of runs that build on an earlier one (`--since`), on clusters that change between and during all reads.
 
 The oracle is a join of what all reads saw: those of the run, and those of the run before where windows are carried.
-`KAUDIT_SEEDS` multiplies the number of seeds.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,12 +21,12 @@ from spark_jobs.report.kept_files import load_kept
 from spark_jobs.verdict import Verdict
 from tests.kit.audit_histories import write_kept
 from tests.kit.audit_live import TPS, Live
+from tests.kit.property_tests import examples
 from tests.property.test_audit_incremental import check_ranges
 from tests.property.test_settle import KINDS, check_against_the_reads, owned, places
 
 pytestmark = pytest.mark.slow
 
-SEEDS = int(os.environ.get("KAUDIT_SEEDS", "1"))
 RUNS = 4
 
 
@@ -78,7 +76,7 @@ def test_no_verdict_of_later_looks_rests_on_what_neither_this_run_nor_an_earlier
     tmp_path: Path,
 ) -> None:
     looks, standing, carried, vanished, verdicts = 0, 0, 0, 0, set()
-    for seed in range(32 * SEEDS):
+    for seed in range(examples(32)):
         rng = random.Random(seed)
         pair = start(seed, looks_with_changes=rng.choice([1, 2, 9]), chance=0.5)
         for number in range(1, RUNS + 1):
@@ -102,7 +100,7 @@ def test_no_verdict_of_later_looks_rests_on_what_neither_this_run_nor_an_earlier
 def test_later_looks_on_quiet_logs_find_what_a_full_audit_finds(tmp_path: Path) -> None:
     """The logs change until the end of the first look of the last run; then nothing does."""
     replaced = 0
-    for seed in range(32 * SEEDS):
+    for seed in range(examples(32)):
         pair = start(seed, looks_with_changes=1, chance=0.5)
         out = tmp_path / str(seed)
         for number in range(1, RUNS):

@@ -30,6 +30,7 @@ from kbroker.coordinator.transaction.core.transaction import (
     Write,
 )
 from kclient.wire.error_codes import ErrorCode
+from tests.kit.property_tests import examples
 
 PARTITIONS = (("t", 0), ("t", 1), ("u", 0))
 IDLE_MS = 10**9
@@ -488,7 +489,7 @@ def play(seed: int) -> World:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_transaction_is_visible_everywhere_or_nowhere(seed: int) -> None:
     play(seed)
 

@@ -35,6 +35,7 @@ from kbroker.coordinator.transaction.core.transaction import Verified
 from kbroker.zk.znodes import TRANSACTIONAL_IDS, unescape
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema.write_txn_markers import WritableTxnMarker
+from tests.kit.property_tests import examples
 from tests.kit.stepped_zookeeper import outcome_of
 from tests.kit.transactional_brokers import (
     CoordinatingBroker,
@@ -390,7 +391,7 @@ def play(seed: int) -> Story:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_a_transaction_has_one_outcome_whatever_fails(seed: int) -> None:
     play(seed)
 

@@ -36,6 +36,7 @@ from kclient.net.waiting import as_deferred
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import KafkaError
 from tests.kit.groups import LIMITS
+from tests.kit.property_tests import examples
 from tests.kit.stepped_zookeeper import SteppedZooKeeper
 from tests.simulation.clock import Process
 from tests.simulation.zk_connection import ZkConnection, client_of
@@ -468,7 +469,7 @@ def play(seed: int) -> Story:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_offsets_of_a_transaction_are_visible_all_or_none(seed: int) -> None:
     play(seed)
 

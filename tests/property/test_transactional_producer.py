@@ -33,6 +33,7 @@ from kclient.types import (
     TopicPartition,
 )
 from kclient.wire.errors import ErrorCode, KafkaError, for_code
+from tests.kit.property_tests import examples
 
 PARTITIONS = [TopicPartition("t", n) for n in range(3)]
 GROUP = ConsumerGroupMetadata("g")
@@ -299,5 +300,5 @@ class TransactionalProducer(RuleBasedStateMachine):
 
 TestTransactionalProducer = TransactionalProducer.TestCase
 TestTransactionalProducer.settings = settings(
-    max_examples=100, stateful_step_count=20, deadline=None
+    max_examples=examples(100), stateful_step_count=20, deadline=None
 )

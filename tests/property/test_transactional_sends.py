@@ -35,6 +35,7 @@ from kclient.wire.schema.end_txn import EndTxnResponse
 from kclient.wire.schema.init_producer_id import InitProducerIdResponse
 from kclient.wire.versions import ApiKey
 from tests.kit.paper_cluster import Asked, PaperCluster
+from tests.kit.property_tests import examples
 from tests.kit.scripted_broker import Outcome
 
 PARTITIONS = 2
@@ -348,4 +349,6 @@ class TransactionalSends(RuleBasedStateMachine):
 
 
 TestTransactionalSends = TransactionalSends.TestCase
-TestTransactionalSends.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestTransactionalSends.settings = settings(
+    max_examples=examples(100), stateful_step_count=30, deadline=None
+)

@@ -28,6 +28,7 @@ from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse
 from kclient.wire.errors import OffsetOutOfRange
 from kclient.wire.records import Record, decode_batch, encode_batch
+from tests.kit.property_tests import examples
 
 
 class Batch(NamedTuple):
@@ -277,5 +278,7 @@ class LogMachine(RuleBasedStateMachine):
             assert earlier.start_offset < later.start_offset
 
 
-LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+LogMachine.TestCase.settings = settings(
+    max_examples=examples(60), stateful_step_count=40, deadline=None
+)
 TestUnifiedLog = LogMachine.TestCase

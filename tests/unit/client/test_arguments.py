@@ -34,12 +34,13 @@ def make() -> Iterator[Make]:
         if api is not kclient:
             keywords["reactor"] = Clock()
         client = getattr(api, kind)(*args, **keywords)
-        made.append(client)
+        made.append((kind, client))
         return client
 
     yield create
-    for client in made:
-        closing = client.close()
+    for kind, client in made:
+        # A commit of what was read would be tried for seconds.
+        closing = client.close(**{"autocommit": False} if kind == "Consumer" else {})
         if inspect.iscoroutine(closing):
             Deferred.fromCoroutine(closing)
 

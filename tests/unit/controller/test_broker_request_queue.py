@@ -17,6 +17,7 @@ from kbroker.controller.core.broker_request_queue import (
 )
 from kbroker.controller.core.context import Broker, LeaderAndIsr
 from kbroker.controller.core.effects import PartitionUpdate, ReplicaStop
+from tests.kit.property_tests import examples
 
 ONE = Broker(1, 1, ())
 LIVE = (ONE,)
@@ -240,4 +241,4 @@ class ChannelAgainstList(RuleBasedStateMachine):
 
 
 TestChannel = ChannelAgainstList.TestCase
-TestChannel.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestChannel.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

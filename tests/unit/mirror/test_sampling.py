@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kclient.wire.records import Record, encode_batch
 from mirrormaker.divergence import Batch, read_batches
 from mirrormaker.sampling import ExitCode, Result, conclusion, exit_code, sampled_offsets
+from tests.kit.property_tests import examples
 
 
 def batch(base: int, *values: bytes, damaged: bool = False) -> Batch:
@@ -21,7 +22,7 @@ def batch(base: int, *values: bytes, damaged: bool = False) -> Batch:
     return read_batches(bytes(data))[0]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(0, 12), st.integers(0, 5))
 def test_the_samples_are_offsets_of_the_range_with_both_ends(
     start: int, end: int, count: int, seed: int

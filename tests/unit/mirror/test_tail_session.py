@@ -15,6 +15,7 @@ from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from mirrormaker.link_state import PartitionFetch
 from mirrormaker.tail_session import TailSession
+from tests.kit.property_tests import examples
 
 ID = UUID(int=7)
 SESSION = 42
@@ -217,7 +218,7 @@ class Mirror:
 EVENTS = ("append", "discard", "add", "exchange", "replace", "lose", "forget")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 2)), max_size=40))
 def test_every_partition_that_is_fetched_gets_the_news_of_its_log(
     events: list[tuple[str, int]],

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from kclient.wire.batches import HEADER_SIZE, parse
 from kclient.wire.errors import InvalidRecord
 from kclient.wire.records import Record, encode_batch
+from tests.kit.property_tests import examples
 from tests.kit.record_batches import NOW_MS, record_lists
 from tests.kit.record_cursors import BOTH
 
@@ -83,7 +84,7 @@ def test_what_python_clients_cannot_read_is_refused_from_producers_only(
 
 
 @given(records=record_lists)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_the_cursor_finds_the_fields_of_any_record(records: list[Record]) -> None:
     whole = encode_batch(records)
     for module in BOTH:  # pytest-twisted does not run a test of hypothesis with parameters twice
