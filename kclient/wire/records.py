@@ -14,7 +14,6 @@ from kclient.wire.batches import CONTROL, TRANSACTIONAL, BatchInfo, Buffer
 from kclient.wire.errors import InvalidRecord, KafkaError
 from kclient.wire.record_reader import Columns, decode_batch, decode_columns
 from kclient.wire.record_writer import (
-    BatchBuilder,
     EncodedRecords,
     Headers,
     Record,
@@ -28,7 +27,6 @@ __all__ = [
     "ABORT",
     "COMMIT",
     "LARGEST_MARKER",
-    "BatchBuilder",
     "Columns",
     "EncodedRecords",
     "Headers",

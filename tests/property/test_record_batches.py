@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kclient.wire import batches
 from kclient.wire.compression import compress, decompress
 from kclient.wire.errors import CorruptMessage, KafkaError
-from kclient.wire.records import BatchBuilder, decode_batch, decode_columns, encode_batch
+from kclient.wire.records import decode_batch, decode_columns, encode_batch
 from tests.kit.property_tests import examples
 from tests.kit.record_batches import (
     codecs,
@@ -38,14 +38,6 @@ def test_records_come_back(records, codec):
     assert list(zip(*decode_columns(batch, info_of(batch)), strict=True)) == [
         (*record[:4], record.headers or ()) for record in records
     ]
-
-
-@given(records=record_lists, codec=codecs)
-@settings(max_examples=examples(50), deadline=None)
-def test_growing_a_batch_is_the_same_as_encoding_it(records, codec):
-    builder = BatchBuilder(1 << 30, codec=codec)
-    assert all(builder.append(*record[1:]) for record in records)
-    assert builder.build() == encode_batch(records, codec=codec)
 
 
 @given(records=record_lists, gaps=st.data(), base_offset=st.integers(0, 1 << 50))

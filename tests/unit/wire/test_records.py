@@ -3,7 +3,7 @@ import pytest
 from kclient.wire import batches, records
 from kclient.wire.errors import CorruptMessage, InvalidRecord, MessageTooLarge
 from kclient.wire.record_writer import varint
-from kclient.wire.records import BatchBuilder, Record, decode_batch, decode_columns, encode_batch
+from kclient.wire.records import Record, decode_batch, decode_columns, encode_batch
 from tests.kit.record_batches import NOW_MS, info_of, plain, rebuilt, some_records
 
 INT64_MAX = (1 << 63) - 1
@@ -118,8 +118,6 @@ def test_a_gap_is_fine_in_a_stored_batch_and_not_in_a_produced_one():
 def test_an_empty_batch_cannot_be_made_but_can_be_read():
     with pytest.raises(InvalidRecord):
         encode_batch([])
-    with pytest.raises(InvalidRecord):
-        BatchBuilder(1000).build()
     assert decoded(batch_of(b"", 0, last_offset_delta=5)) == []  # what compaction may leave
 
 
@@ -127,7 +125,7 @@ def test_text_is_refused_as_a_value():
     with pytest.raises(TypeError, match="bytes"):
         encode_batch([Record(0, 0, None, "text")])
     with pytest.raises(TypeError, match="bytes"):
-        BatchBuilder(1000).append(0, "key", b"value")
+        encode_batch([Record(0, 0, "key", b"value")])
 
 
 @pytest.mark.parametrize(
@@ -202,54 +200,6 @@ def test_the_decompressed_size_is_bounded():
     batch = encode_batch([Record(0, 0, None, bytes(1 << 20))], codec=4)
     with pytest.raises(MessageTooLarge):
         decoded(batch, max_size=1 << 20)
-
-
-def test_a_builder_makes_the_batch_that_encode_batch_makes():
-    sent = [
-        *some_records(3),
-        Record(3, NOW_MS - 5, None, b"v"),
-        Record(4, NOW_MS + 1_000_000, b"k", None, [("h", b"x")]),
-    ]
-    for codec in range(5):
-        builder = BatchBuilder(1 << 20, codec=codec)
-        for record in sent:
-            assert builder.append(*record[1:])
-        assert builder.build() == encode_batch(sent, codec=codec)
-
-
-def test_a_builder_is_full_at_its_limit_but_takes_one_record_always():
-    builder = BatchBuilder(200)
-    assert builder.append(NOW_MS, None, b"x" * 500)
-    assert not builder.append(NOW_MS, None, b"y")
-    builder = BatchBuilder(200)
-    while builder.append(NOW_MS, None, b"x" * 10):
-        pass
-    assert builder.estimated_size == len(builder.build()) <= 200
-    assert builder.record_count == 8
-
-
-def test_a_builder_uses_the_expected_compression_ratio():
-    def filled(**settings):
-        builder = BatchBuilder(1000, codec=4, **settings)
-        while builder.append(NOW_MS, None, b"x" * 10):
-            pass
-        builder.build()
-        return builder
-
-    assert filled(expected_ratio=0.5).record_count > 1.9 * filled().record_count
-    assert 0 < filled().compression_ratio < 0.5
-
-
-def test_a_built_batch_takes_no_more_and_can_be_built_for_another_epoch():
-    builder = BatchBuilder(1000, codec=3)
-    builder.append(NOW_MS, b"k", b"v")
-    first = builder.build(producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
-    assert not builder.append(NOW_MS, b"k", b"v")
-    second = builder.build(producer_id=1, producer_epoch=1, base_sequence=0, transactional=True)
-    assert info_of(first).producer_epoch == 0
-    assert info_of(second).producer_epoch == 1
-    assert info_of(second).is_transactional
-    assert decoded(first) == decoded(second)
 
 
 def test_transaction_markers_are_control_batches():
