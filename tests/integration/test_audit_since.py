@@ -79,7 +79,10 @@ class Mirrored:
         return CliRunner().invoke(kaudit, arguments)
 
     def since(self, out: Path, *words: str) -> Result:
-        return self.kaudit("reconcile", "--out", str(out), "--no-self-test", *words)
+        return self.self_tested(out, "--no-self-test", *words)
+
+    def self_tested(self, out: Path, *words: str) -> Result:
+        return self.kaudit("reconcile", "--out", str(out), *words)
 
 
 def report(out: Path) -> dict[str, Any]:
@@ -88,7 +91,10 @@ def report(out: Path) -> dict[str, Any]:
     return document
 
 
-def test_a_run_builds_on_the_one_before(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_run_builds_on_the_one_before(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     pair, again = Mirrored(cluster), ("--since", str(tmp_path))
     pair.write_both(range(400))
     assert pair.since(tmp_path, "--window", "50").exit_code == ExitCode.CONSISTENT
@@ -99,7 +105,7 @@ def test_a_run_builds_on_the_one_before(cluster: Cluster, tmp_path: Path) -> Non
         assert each["proof"]["target_epoch"] is not None
     cluster.restart(1)  # Later records have another leader epoch.
     pair.write_both(range(400, 420))
-    done = pair.since(tmp_path, *again)
+    done = pair.self_tested(tmp_path, *again)
     assert done.exit_code == ExitCode.CONSISTENT, done.output
     # Of both partitions the last window of 50, one more of all kept windows (1 %), and what is new.
     assert "compared in this run 170 offsets, in earlier runs 250" in done.output
@@ -120,8 +126,13 @@ def test_a_run_builds_on_the_one_before(cluster: Cluster, tmp_path: Path) -> Non
         admin.delete_topics([pair.names[1]])
     pair.create(pair.names[1:])
     pair.write(pair.names[1], range(410))
-    done = pair.since(tmp_path, *again, "--min-coverage", "0.5", "--max-lag", "10")
+    done = pair.self_tested(tmp_path, *again, "--min-coverage", "0.5", "--max-lag", "10")
     third = report(tmp_path)
+    # It runs once per version and environment; a report that relies on an earlier one has its time.
+    relied_on = third["meta"]["self_test"]
+    assert relied_on.startswith(f"{second['meta']['self_test']} (on 20")
+    assert relied_on.endswith(", same version and environment)")
+    assert f"auditor self-test {relied_on}" in (tmp_path / "report.html").read_text()
     assert len(third["since"]["refused"]) == PARTITIONS
     assert "was created again in target" in third["since"]["refused"][0]["reason"]
     assert third["since"]["offsets"]["earlier"] == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import select
 import signal
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.kit.brokers import MakeCluster
-from tests.kit.cli import COMMAND, Cli
+from tests.kit.cli import COMMAND, Cli, Started
 from tests.kit.fork_server import run
 from tests.kit.waiting import eventually
 
@@ -795,6 +796,35 @@ def test_a_reader_that_has_seen_enough_is_no_failure(cli):
         assert consumer.wait(10) == 0
         assert consumer.stderr is not None
         assert b"Traceback" not in consumer.stderr.read()
+
+
+def test_consume_notes_on_a_terminal_once_that_it_waits_at_the_end(cli):
+    name = cli.topic(1, "a")
+    ours, theirs = pty.openpty()
+    words = ("consume", name, "-o", "earliest", "-f", "%v\n")
+    with (
+        open(ours, "rb", buffering=0) as terminal,
+        Started(
+            [*COMMAND, *words], env=cli.environment, stdout=subprocess.PIPE, stderr=theirs
+        ) as consumer,
+    ):
+        os.close(theirs)
+        assert consumer.stdout is not None
+        assert consumer.stdout.readline() == b"a\n"
+        note = b""
+        while b"\n" not in note:
+            note += terminal.read(4096)
+        assert f"waiting for new records of {name} (Ctrl-C ends; -e stops".encode() in note
+        for value in (b"b", b"c"):  # Two ends more.
+            cli.run("produce", name, "-q", stdin=value)
+            assert consumer.stdout.readline() == value + b"\n"
+        consumer.send_signal(signal.SIGINT)
+        consumer.wait(10)
+        after = b""
+        with suppress(OSError):  # The other end is closed.
+            while piece := terminal.read(4096):
+                after += piece
+        assert b"waiting for" not in after
 
 
 def test_settings_come_from_a_file_and_the_command_line_wins(cli, tmp_path):
