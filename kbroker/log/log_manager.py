@@ -33,7 +33,8 @@ from kbroker.log.checkpoint_contents import CheckpointContents, Files
 from kbroker.log.claimed_log_dirs import ClaimedLogDirs
 from kbroker.log.clean_shutdown import close_all
 from kbroker.log.clean_shutdown_file import NO_BROKER_EPOCH
-from kbroker.log.core.log_move import FoundTwice, half_replaced, is_copy_of, newest
+from kbroker.log.core.log_move import is_copy_of
+from kbroker.log.interrupted_moves import complete_moves
 from kbroker.log.log_cleaner import (
     CleanerConfig,
     Compaction,
@@ -168,7 +169,7 @@ class LogManager:
         A directory that fails goes offline; raise KafkaStorageError when none is left, or when a
         partition is in two directories.
         """
-        self._complete_moves()
+        self.notes += complete_moves(self._directories, self._disk, self._new_uuid)
         copies: list[tuple[LogDir, FoundCopy]] = []
         for directory in self._directories:
             loaded = self._loaded(directory)
@@ -186,57 +187,6 @@ class LogManager:
             self._pending_deletes.clear()
         for directory, copy in copies:
             self._found_copy(directory, copy)
-
-    def _complete_moves(self) -> None:
-        """Complete the replacements of moved logs that a crash interrupted, before any log is opened."""
-        names: dict[str, list[str]] = {}
-        directories = {directory.path: directory for directory in self._directories}
-        for path, directory in directories.items():
-            if directory.failure is None:
-                try:
-                    names[path] = directory.names()
-                except OSError as error:
-                    directory.failure = str(error)
-        for each in half_replaced(names) if len(names) == len(directories) else ():
-            to = directory_names.directory_name(*each.partition)
-            self.notes.append(f"{each.path}/{to}: replaces the log that was moved to it")
-            _rename(directories[each.path], each.name, to)
-        self._keep_newest(directories, names)
-        if any(directory_names.is_deleted(name) for inside in names.values() for name in inside):
-            # A power loss must not bring back a name of a log with files that are removed from now on.
-            for path in names:
-                _rename(directories[path])
-
-    def _keep_newest(
-        self, directories: Mapping[str, LogDir], names: Mapping[str, Sequence[str]]
-    ) -> None:
-        """Set logs aside that were replaced by logs in other directories, where a power loss brought them back."""
-        paths: dict[TopicPartition, list[str]] = {}
-        for path, inside in names.items():
-            for name in inside:
-                key = directory_names.parse_directory(name)
-                if key is not None:
-                    paths.setdefault(key, []).append(path)
-        for key, those in paths.items():
-            name = directory_names.directory_name(*key)
-            if len(those) == 1 or not all(self._disk.is_dir(f"{path}/{name}") for path in those):
-                continue
-            found = {}
-            for path in those:
-                try:
-                    owner = directories[path].read_identity()
-                    directory_id = owner.directory_id if owner is not None else None
-                    found[path] = FoundTwice(directories[path].read_partition(name), directory_id)
-                except OSError as error:
-                    directories[path].failure = str(error)
-            kept = newest(key, found) if len(found) == len(those) else None
-            for path in those if kept is not None else ():
-                if path != kept:
-                    aside = directory_names.stray_name(*key, self._new_uuid().hex)
-                    _rename(directories[path], name, aside)
-                    self.notes.append(
-                        f"{path}/{aside}: was replaced by the log in {kept}, and is kept"
-                    )
 
     def _found_copy(self, directory: LogDir, copy: FoundCopy) -> None:
         """Go on with the move of an earlier run, if the copy is of the current log."""
@@ -917,14 +867,3 @@ class LogManager:
     def release(self) -> None:
         """Unlock the directories and write nothing (a crash, or a start that failed)."""
         self._log_dirs.release()
-
-
-def _rename(directory: LogDir, name: str = "", other: str = "") -> None:
-    """Rename in a directory, if a name is given, and sync its names, at the start. An error takes it offline."""
-    try:
-        if name:
-            directory.rename(name, other)
-        elif directory.failure is None:
-            directory.sync_names()
-    except OSError as error:
-        directory.failure = str(error)
