@@ -12,7 +12,9 @@ def minute(timestamp_ms: int) -> str:
 
 def moment(timestamp_ms: int, step_ms: int) -> str:
     """Return *timestamp_ms* as precisely as steps of *step_ms* need it."""
-    return minute(timestamp_ms) if step_ms >= 60_000 else second(timestamp_ms)
+    if step_ms >= 60_000:
+        return minute(timestamp_ms)
+    return second(timestamp_ms) if step_ms >= 1000 else millisecond(timestamp_ms)
 
 
 def second(timestamp_ms: int) -> str:
@@ -20,8 +22,13 @@ def second(timestamp_ms: int) -> str:
     return _text(timestamp_ms, "%Y-%m-%d %H:%M:%S")
 
 
+def millisecond(timestamp_ms: int) -> str:
+    """Return the UTC time of *timestamp_ms*; the number itself if it is outside of the years 1 to 9999."""
+    return _text(timestamp_ms, f"%Y-%m-%d %H:%M:%S.{timestamp_ms % 1000:03d}")
+
+
 def _text(timestamp_ms: int, pattern: str) -> str:
     try:
-        return datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC).strftime(pattern)
+        return datetime.fromtimestamp(timestamp_ms // 1000, tz=UTC).strftime(pattern)
     except (ValueError, OverflowError, OSError):
         return f"{timestamp_ms} ms"
