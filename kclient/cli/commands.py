@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from kclient.cli import colour
-from kclient.cli.context import DEFAULT_TIMEOUT_S, Settings, list_settings
+from kclient.cli.context import DEFAULT_TIMEOUT_S, DUMP, Settings, list_settings, run_offline
 from kclient.cli.help import GlobalOption, Group
 from kclient.cli.names import CONTEXT
 from kclient.cli.output import FORMATS
@@ -58,7 +58,7 @@ _GLOBAL: list[Callable[[Any], Any]] = [
         metavar="NAME=VALUE",
         callback=_list_if_asked,
         cls=GlobalOption,
-        help="A client setting; -X list shows all.",
+        help="A client setting; -X list shows all, -X dump those in effect.",
     ),
     click.option(
         "--format",
@@ -140,6 +140,8 @@ def _apply(settings: Settings, options: dict[str, Any], context: click.Context) 
     settings.verbose = max(settings.verbose, options.pop("verbose"))
     if options.pop("no_color") or colour.is_unwanted():
         colour.off(context)
+    if DUMP in settings.pairs and not context.invoked_subcommand:
+        run_offline(settings.dump)
 
 
 _COMMANDS = {
@@ -224,6 +226,9 @@ def _print_version(context: click.Context, _option: click.Parameter, asked: bool
         "kclient consume orders -o start -e --bootstrap-server localhost:9092",
     ),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    invoke_without_command=True,  # For -X dump.
+    no_args_is_help=True,
+    subcommand_metavar="COMMAND [ARGS]...",
 )
 @click.option(
     "-V",
@@ -239,6 +244,8 @@ def kclient(context: click.Context, /, **options: Any) -> None:
     """Work with a Kafka cluster: topics, records, consumer groups."""
     context.obj = Settings()
     _apply(context.obj, options, context)
+    if context.invoked_subcommand is None:
+        context.fail("Missing command.")
 
 
 for _option in _GLOBAL:

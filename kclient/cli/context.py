@@ -20,7 +20,7 @@ import click
 
 from kclient.cli import colour
 from kclient.cli.output import show
-from kclient.config import NO_EFFECT, CommonConfig, every_setting, read_properties
+from kclient.config import CONFIGS, NO_EFFECT, CommonConfig, every_setting, read_properties
 from kclient.contexts import VARIABLE, Context, default_file, load
 from kclient.errors import BootstrapError, ConfigError, ConnectError, KafkaTimeoutError
 from kclient.net.answers import has_name
@@ -40,6 +40,9 @@ _NAME_THE_BROKERS = """\
   -b HOST:PORT or KCLIENT_BOOTSTRAP_SERVERS names the brokers, --context a cluster of `kclient context list`;
   `kbroker local env` prints the brokers of a local cluster"""
 _BOOTSTRAP = "bootstrap.servers"
+_SERVERS_VARIABLE = "KCLIENT_BOOTSTRAP_SERVERS"
+DUMP = "dump"
+"""With -X: print the settings in effect, and do nothing."""
 _SHOWN_PROBLEMS = 3
 _PUT_AWAY_S = 5.0
 """Seconds that a command may take to end after Ctrl-C."""
@@ -72,17 +75,7 @@ class Settings:
 
     def given(self) -> dict[str, Any]:
         """Return the settings of a client that options give: -F, -X, -b; the later wins. Raise ConfigError."""
-        values: dict[str, Any] = {}
-        for name in self.files:
-            values.update(_properties(name))
-        for pair in self.pairs:
-            name, given, value = pair.partition("=")
-            if not given:
-                raise ConfigError(f"-X {pair}: expected name=value")
-            values[name.strip()] = value.strip()
-        if self.bootstrap:
-            values[_BOOTSTRAP] = self.bootstrap
-        return values
+        return _merged(self._given())
 
     def client(self, kind: type[CommonConfig]) -> dict[str, Any]:
         """Return the settings of a client of *kind*: default file, context, -F, -X, -b; the later wins.
@@ -90,28 +83,65 @@ class Settings:
         --context counts always. Another context counts only if no option names the brokers, nor the default file,
         unless KCLIENT_CONTEXT is set.
         """
-        usual = {} if self.files else _of_default_file()
-        from_usual_file = usual.pop(_BOOTSTRAP, None)
-        values = self.given()
-        named = os.environ.get("KCLIENT_BOOTSTRAP_SERVERS")
+        return _merged(self._in_order())
+
+    def dump(self) -> int:
+        """Print every client setting, its value and where that comes from (-X dump). Raise ConfigError."""
+        sources = self._in_order()
+        for kind in CONFIGS:
+            kind.load(_merged(sources))
+        found = {
+            _dotted(name): (value, source)
+            for source, values in sources
+            for name, value in values.items()
+        }
+        rows = []
+        for name, setting in sorted(every_setting().items()):
+            value, source = found.pop(_dotted(name), (setting.default, "default"))
+            rows.append({"setting": _dotted(name), "value": _text(value), "source": source})
+        rows += [
+            {"setting": name, "value": _text(value), "source": f"{source}; no effect"}
+            for name, (value, source) in sorted(found.items())
+        ]
+        show(rows, ("setting", "value", "source"), self.format)
+        return 0
+
+    def _in_order(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return where settings come from, and those of each source; the later wins."""
+        usual = [] if self.files else _of_default_file()
+        given = self._given()
+        named = os.environ.get(_SERVERS_VARIABLE)
         if named and not self.bootstrap and not self.context_name:
-            values[_BOOTSTRAP] = named
-        if self.context_name or _BOOTSTRAP not in values:
-            chosen = chosen_context(self.context_name, needed=from_usual_file is None)
-            if chosen is not None:
-                self.context = None if _BOOTSTRAP in values else chosen
-                values = {**chosen.settings, **values}
-        values = {**usual, **values}
-        if from_usual_file is not None:
-            values.setdefault(_BOOTSTRAP, from_usual_file)
-        values.setdefault("client.id", "kclient-cli")
-        values.setdefault("default.api.timeout.ms", int(self.timeout * 1000))
-        values.setdefault("request.timeout.ms", min(30_000, max(1000, int(self.timeout * 1000))))
+            given.append((_SERVERS_VARIABLE, {_BOOTSTRAP: named}))
+        chosen = None
+        names_brokers = _BOOTSTRAP in _merged(given)
+        if self.context_name or not names_brokers:
+            chosen = chosen_context(self.context_name, needed=_BOOTSTRAP not in _merged(usual))
+        if chosen is not None:
+            usual.append((f"context {chosen.name}", dict(chosen.settings)))
+            self.context = None if names_brokers else chosen
         # Every address of the list is tried; all together within the timeout of -m.
-        addresses = str(values.get(_BOOTSTRAP, "")).count(",") + 1
-        once = min(10_000, max(100, int(self.timeout * 1000 / addresses)))
-        values.setdefault("socket.connection.setup.timeout.ms", once)
-        return values
+        all_ms = int(self.timeout * 1000)
+        addresses = str(_merged([*usual, *given]).get(_BOOTSTRAP, "")).count(",") + 1
+        timeouts = {
+            "default.api.timeout.ms": all_ms,
+            "request.timeout.ms": min(30_000, max(1000, all_ms)),
+            "socket.connection.setup.timeout.ms": min(10_000, max(100, all_ms // addresses)),
+        }
+        return [("kclient", {"client.id": "kclient-cli"}), ("-m", timeouts), *usual, *given]
+
+    def _given(self) -> list[tuple[str, dict[str, Any]]]:
+        found = [(f"-F {name}", _properties(name)) for name in self.files]
+        for pair in self.pairs:
+            name, given, value = pair.partition("=")
+            if pair == DUMP:
+                continue
+            if not given:
+                raise ConfigError(f"-X {pair}: expected name=value")
+            found.append(("-X", {name.strip(): value.strip()}))
+        if self.bootstrap:
+            found.append(("-b", {_BOOTSTRAP: self.bootstrap}))
+        return found
 
     def note(self, text: str) -> None:
         """Write a line beside the data, to stderr; none with -q."""
@@ -157,12 +187,25 @@ def _explained(context: Context) -> str:
     return f"{text}; if they are down:\n    {shlex.join(command)}"
 
 
-def _of_default_file() -> dict[str, Any]:
+def _of_default_file() -> list[tuple[str, dict[str, Any]]]:
     named = os.environ.get("KCLIENT_CONFIG")
-    if named:
-        return _properties(named)
     usual = Path.home() / ".config" / "kclient.conf"
-    return _properties(str(usual)) if usual.exists() else {}
+    if not named and not usual.exists():
+        return []
+    name = named or str(usual)
+    return [(name, _properties(name))]
+
+
+def _merged(sources: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    return {name: value for _, values in sources for name, value in values.items()}
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _dotted(name: str) -> str:
+    return name.replace("_", ".")
 
 
 def _properties(name: str) -> dict[str, Any]:
@@ -254,9 +297,7 @@ def code_for(good: int, total: int) -> int:
 def list_settings() -> None:
     """Print every client setting with its default (-X list)."""
     for name, setting in sorted(every_setting().items()):
-        click.echo(
-            f"{name.replace('_', '.'):<45} {setting.default!s:<25} {setting.metadata['doc']}"
-        )
+        click.echo(f"{_dotted(name):<45} {_text(setting.default):<25} {setting.metadata['doc']}")
     click.echo(f"accepted, no effect: {', '.join(sorted(NO_EFFECT))}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,67 @@ def test_the_settings_are_listed_with_or_without_a_command(words: list[str]) -> 
     ended = CliRunner().invoke(kclient, words)
     assert ended.exit_code == 0
     assert "linger.ms " in ended.output
+
+
+def dumped(*words: str) -> dict[str, tuple[str, str]]:
+    ended = CliRunner().invoke(kclient, [*words, "--format", "csv"])
+    assert ended.exit_code == 0, ended.output
+    rows = list(csv.reader(ended.stdout.splitlines()))
+    assert rows[0] == ["setting", "value", "source"]
+    return {name: (value, source) for name, value, source in rows[1:]}
+
+
+def test_the_settings_in_effect_are_printed_with_their_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order of docs/operating.md, beginning with the weakest."""
+    for name in ("KCLIENT_BOOTSTRAP_SERVERS", "KCLIENT_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    usual, file = tmp_path / "usual", tmp_path / "file"
+    usual.write_text("bootstrap.servers=usual:1\nlinger.ms=1\nacks=1\n")
+    monkeypatch.setenv("KCLIENT_CONFIG", str(usual))
+    assert dumped("-X", "dump")["bootstrap.servers"] == ("usual:1", str(usual))
+    assert (
+        CliRunner()
+        .invoke(kclient, ["context", "add", "east", "-b", "east:1", "-X", "linger.ms=2"])
+        .exit_code
+        == 0
+    )
+    found = dumped("--context", "east", "-X", "dump")
+    assert found["bootstrap.servers"] == ("east:1", "context east")
+    assert found["linger.ms"] == ("2", "context east")
+    assert found["acks"] == ("1", str(usual))
+    file.write_text("bootstrap.servers=file:1\nlinger_ms=3\n")
+    found = dumped("-F", str(file), "-X", "dump", "topic", "list")
+    assert found["bootstrap.servers"] == ("file:1", f"-F {file}")
+    assert found["linger.ms"] == ("3", f"-F {file}")
+    assert found["acks"] == ("all", "default")
+    monkeypatch.setenv("KCLIENT_BOOTSTRAP_SERVERS", "variable:1")
+    found = dumped("topic", "list", "-F", str(file), "-X", "dump", "-X", "linger.ms=4", "-m", "2")
+    assert found["bootstrap.servers"] == ("variable:1", "KCLIENT_BOOTSTRAP_SERVERS")
+    assert found["linger.ms"] == ("4", "-X")
+    assert found["default.api.timeout.ms"] == ("2000", "-m")
+    assert found["check.crcs"] == ("true", "default")
+    assert dumped("-b", "option:1", "-X", "dump")["bootstrap.servers"] == ("option:1", "-b")
+    found = dumped("-X", "send.buffer.bytes=1", "-X", "dump")
+    assert found["send.buffer.bytes"] == ("1", "-X; no effect")
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("-X", "dump", "-X", "no.such=1"), "no.such: unknown setting"),
+        (("-X", "dump", "-X", "acks=2"), "acks"),
+        (("-X", "dump", "-F", "/nonexistent"), "/nonexistent: No such file"),
+        (("-b", "a:1"), "Missing command"),
+    ],
+)
+def test_settings_that_a_client_would_refuse_are_not_in_effect(
+    words: tuple[str, ...], error: str
+) -> None:
+    ended = CliRunner().invoke(kclient, words)
+    assert (ended.exit_code, error in ended.output) == (2, True), ended.output
 
 
 @pytest.mark.parametrize(
