@@ -67,12 +67,20 @@ if [ "$extra" != dist ]; then
     fi
 fi
 
+if [ "$extra" = test ]; then  # a peer, never a dependency: tests and benchmarks beside it do without where it cannot be had
+    fetched=$(mktemp)
+    # With the standard library alone, so beside pip: Maven waits for the network, pip computes.
+    timeout 240 .venv/bin/python -m benchmarks.apache >"$fetched" 2>&1 &
+    fetch=$!
+    trap 'kill "$fetch" 2>/dev/null || true; rm -f "$fetched"' EXIT
+fi
 say "installing Python packages [$extra] into .venv (about a minute the first time)"
 # --no-compile: most modules are never imported, and Python compiles those that are. It halves the processor time of pip.
 .venv/bin/python -m pip install -q --disable-pip-version-check --no-compile -e ".[$extra]"
-if [ "$extra" = test ]; then  # a peer, never a dependency: tests and benchmarks beside it do without where it cannot be had
-    peer=$(timeout 180 .venv/bin/python -m benchmarks.apache 2>&1 | tail -n 1) || true
-    say "Apache Kafka to test against: ${peer:-not fetched within 180 s}"
+if [ "$extra" = test ]; then
+    wait "$fetch" || true
+    peer=$(tail -n 1 "$fetched")
+    say "Apache Kafka to test against: ${peer:-not fetched within 240 s}"
     say "writing the archive of Spark's Java classes: some 60 Spark starts of the tests take half of the time"
     .venv/bin/kaudit class-archive .venv/spark-classes.jsa >/dev/null 2>&1 || say "no archive: the tests take some minutes longer"
 fi

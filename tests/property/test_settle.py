@@ -11,7 +11,7 @@ from spark_jobs.ranges import intersect, subtract
 from spark_jobs.reconcile import Reconciliation
 from spark_jobs.verdict import Verdict
 from tests.kit.audit_live import TPS, UNREAD, Live
-from tests.kit.property_tests import examples
+from tests.kit.property_tests import at_least
 
 
 def live(seed: int, **options: object) -> Live:
@@ -78,7 +78,7 @@ def check_what_vanished(pair: Live, first: Reconciliation, run: Reconciliation) 
 
 def test_no_verdict_rests_on_an_offset_that_the_last_look_did_not_compare() -> None:
     looks, standing, vanished, verdicts = 0, 0, 0, set()
-    for seed in range(max(50, examples(50))):
+    for seed in range(at_least(50)):
         changes = random.Random(seed).choice([1, 2, 9])
         pair, twin = (live(seed, kinds=KINDS, looks_with_changes=changes) for _ in range(2))
         run = pair.audit(rounds=random.Random(seed).choice([0, 1, 2, 3]))
@@ -107,7 +107,7 @@ KINDS = ("produce", "mirror", "retention", "repair", "unreadable", "truncate", "
 
 def test_what_differs_after_the_logs_are_quiet_is_found_and_nothing_else() -> None:
     vanished = 0
-    for seed in range(max(50, examples(50))):
+    for seed in range(at_least(50)):
         pair = live(seed, kinds=KINDS, looks_with_changes=1, chance=0.7)
         first = live(seed, kinds=KINDS, looks_with_changes=1, chance=0.7).audit(rounds=0)
         run = pair.audit(rounds=2)

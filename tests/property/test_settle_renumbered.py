@@ -16,7 +16,7 @@ from spark_jobs.reconcile import Reconciliation
 from spark_jobs.verdict import Verdict
 from tests.kit.audit_live import TPS, UNREAD, RenumberedLive
 from tests.kit.audit_logs import Rec
-from tests.kit.property_tests import examples
+from tests.kit.property_tests import at_least
 from tests.property.test_settle import places
 
 pytestmark = pytest.mark.slow
@@ -82,7 +82,7 @@ def check_what_vanished(pair: RenumberedLive, first: Reconciliation, run: Reconc
 
 def test_no_verdict_rests_on_a_record_that_the_last_look_did_not_compare() -> None:
     looks, standing, vanished, verdicts = 0, 0, 0, set()
-    for seed in range(examples(24)):
+    for seed in range(at_least(24)):
         changes = random.Random(seed).choice([1, 2, 9])
         pair, twin = (live(seed, looks_with_changes=changes) for _ in range(2))
         run = pair.audit(rounds=random.Random(seed).choice([0, 1, 2, 3]))
@@ -100,7 +100,7 @@ def test_no_verdict_rests_on_a_record_that_the_last_look_did_not_compare() -> No
 
 def test_later_looks_on_quiet_logs_find_what_a_full_audit_finds() -> None:
     replaced, vanished = 0, 0
-    for seed in range(examples(24)):
+    for seed in range(at_least(24)):
         pair = live(seed, looks_with_changes=1, chance=0.7)
         run = pair.audit(rounds=2)
         standing = {TopicPartition(each.topic, each.partition) for each in run.settled.standing}

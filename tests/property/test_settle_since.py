@@ -21,7 +21,7 @@ from spark_jobs.report.kept_files import load_kept
 from spark_jobs.verdict import Verdict
 from tests.kit.audit_histories import write_kept
 from tests.kit.audit_live import TPS, Live
-from tests.kit.property_tests import examples
+from tests.kit.property_tests import at_least
 from tests.property.test_audit_incremental import check_ranges
 from tests.property.test_settle import KINDS, check_against_the_reads, owned, places
 
@@ -76,7 +76,7 @@ def test_no_verdict_of_later_looks_rests_on_what_neither_this_run_nor_an_earlier
     tmp_path: Path,
 ) -> None:
     looks, standing, carried, vanished, verdicts = 0, 0, 0, 0, set()
-    for seed in range(examples(32)):
+    for seed in range(at_least(32)):
         rng = random.Random(seed)
         pair = start(seed, looks_with_changes=rng.choice([1, 2, 9]), chance=0.5)
         for number in range(1, RUNS + 1):
@@ -100,7 +100,7 @@ def test_no_verdict_of_later_looks_rests_on_what_neither_this_run_nor_an_earlier
 def test_later_looks_on_quiet_logs_find_what_a_full_audit_finds(tmp_path: Path) -> None:
     """The logs change until the end of the first look of the last run; then nothing does."""
     replaced = 0
-    for seed in range(examples(32)):
+    for seed in range(at_least(32)):
         pair = start(seed, looks_with_changes=1, chance=0.5)
         out = tmp_path / str(seed)
         for number in range(1, RUNS):
