@@ -197,7 +197,13 @@ def _of_default_file() -> list[tuple[str, dict[str, Any]]]:
 
 
 def _merged(sources: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
-    return {name: value for _, values in sources for name, value in values.items()}
+    """Return the settings of all sources, the later ones over the earlier ones; linger_ms is linger.ms."""
+    known = every_setting()
+    return {
+        _dotted(name) if name.replace(".", "_") in known else name: value
+        for _, values in sources
+        for name, value in values.items()
+    }
 
 
 def _text(value: Any) -> str:

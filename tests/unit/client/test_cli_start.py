@@ -13,8 +13,9 @@ from twisted.python.failure import Failure
 
 from kclient.cli.commands import kclient
 from kclient.cli.consume import waiting_note
-from kclient.cli.context import UNREACHABLE, exit_code
+from kclient.cli.context import UNREACHABLE, Settings, exit_code
 from kclient.cli.offset_spec import parse_offsets
+from kclient.config import ProducerConfig
 from kclient.errors import Address, AttemptFailed, BootstrapError, Cause
 from kclient.extras import what_to_install
 from kclient.net.bootstrap import likely_mistake
@@ -71,6 +72,17 @@ def test_the_settings_in_effect_are_printed_with_their_sources(
     assert dumped("-b", "option:1", "-X", "dump")["bootstrap.servers"] == ("option:1", "-b")
     found = dumped("-X", "send.buffer.bytes=1", "-X", "dump")
     assert found["send.buffer.bytes"] == ("1", "-X; no effect")
+
+
+def test_the_later_of_two_spellings_of_a_setting_wins(tmp_path: Path) -> None:
+    """What came first in the dictionary counted: a file's, or kclient's own default."""
+    file = tmp_path / "file"
+    file.write_text("linger.ms=1\nlinger_ms=2\nrequest_timeout_ms=7000\nbootstrap_servers=a:1\n")
+    settings = Settings(files=(str(file),), pairs=("linger.ms=3",))
+    config = ProducerConfig.load(settings.client(ProducerConfig))
+    assert (config.linger_ms, config.request_timeout_ms) == (3, 7000)
+    assert config.bootstrap_servers == "a:1"
+    assert dumped("-F", str(file), "-X", "dump")["linger.ms"] == ("2", f"-F {file}")
 
 
 @pytest.mark.parametrize(
