@@ -65,7 +65,7 @@ class CommonConfig:
         known = {f.name: f for f in dataclasses.fields(cls)}
         values: dict[str, Any] = {}
         problems: list[str] = []
-        given = {**{_snake(name): (name, value) for name, value in (config or {}).items()}}
+        given = {**{snake(name): (name, value) for name, value in (config or {}).items()}}
         given.update({name: (name, value) for name, value in keywords.items()})
         for name, (written, value) in given.items():
             if name in known:
@@ -73,7 +73,7 @@ class CommonConfig:
                     values[name] = _convert(known[name], written, value)
                 except ValueError as problem:
                     problems.append(str(problem))
-            elif name not in every_setting() and _dotted(name) not in NO_EFFECT:
+            elif name not in every_setting() and dotted(name) not in NO_EFFECT:
                 problems.append(_unknown(written))
         if not problems:
             made = cls(**values)
@@ -286,7 +286,7 @@ def every_setting() -> dict[str, dataclasses.Field[Any]]:
 def describe(cls: type[CommonConfig]) -> Iterator[tuple[str, str, Any, str]]:
     """Yield (dotted name, type, default, doc) of every setting of *cls*."""
     for f in dataclasses.fields(cls):
-        yield _dotted(f.name), str(f.type), f.default, f.metadata["doc"]
+        yield dotted(f.name), str(f.type), f.default, f.metadata["doc"]
 
 
 def parse_addresses(text: str | list[str] | tuple[str, ...]) -> list[Address]:
@@ -335,21 +335,23 @@ def _split_port(entry: str) -> tuple[str, str]:
     return host, port or "9092"
 
 
-def _snake(name: str) -> str:
+def snake(name: str) -> str:
+    """Return the keyword of a setting: linger_ms of linger.ms."""
     return name.replace(".", "_")
 
 
-def _dotted(name: str) -> str:
+def dotted(name: str) -> str:
+    """Return the name of a setting as Kafka writes it: linger.ms of linger_ms."""
     return name.replace("_", ".")
 
 
 def _unknown(written: str) -> str:
-    name = _dotted(written)
+    name = dotted(written)
     if name.startswith(("ssl.", "sasl.")):
         return f"{written}: TLS and SASL are not supported yet"
     if name in ADVICE:
         return f"{written}: no setting of kclient; {ADVICE[name]}"
-    candidates = [_dotted(known) for known in every_setting()]
+    candidates = [dotted(known) for known in every_setting()]
     near = difflib.get_close_matches(name, candidates, n=1)
     return f"{written}: unknown setting" + (f", did you mean {near[0]}?" if near else "")
 

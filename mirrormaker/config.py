@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kclient.config import CommonConfig, every_setting, read_properties
+from kclient.config import CommonConfig, dotted, every_setting, read_properties, snake
 from kclient.errors import ConfigError
 from mirrormaker.settings import (
     DEPRECATED,
@@ -277,9 +277,9 @@ class _Parser:
                     key=lambda each: (-difflib.SequenceMatcher(None, each, written).ratio(), each),
                 )
             return f"{written}: has no effect with this prefix, did you mean {near}?"
-        if prefix and name.replace(".", "_") in every_setting():
+        if prefix and snake(name) in every_setting():
             return f"{written}: has no effect, kmirror copies whole batches and has no such setting"
-        known = [*link_settings(), "clusters", *(s.replace("_", ".") for s in every_setting())]
+        known = [*link_settings(), "clusters", *map(dotted, every_setting())]
         known += _ZOOKEEPER
         near_names = difflib.get_close_matches(name, known, n=1)
         return f"{written}: unknown setting" + (
@@ -289,7 +289,7 @@ class _Parser:
 
 _ROLES = ("consumer.", "producer.", "admin.")
 _ZOOKEEPER = (ZOOKEEPER, SESSION_TIMEOUT)
-_CLIENT = frozenset(each.name.replace("_", ".") for each in dataclasses.fields(CommonConfig))
+_CLIENT = frozenset(dotted(each.name) for each in dataclasses.fields(CommonConfig))
 """Settings of the connection to a cluster."""
 
 

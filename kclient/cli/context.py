@@ -18,9 +18,18 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from kclient.arguments import config_text
 from kclient.cli import colour
 from kclient.cli.output import show
-from kclient.config import CONFIGS, NO_EFFECT, CommonConfig, every_setting, read_properties
+from kclient.config import (
+    CONFIGS,
+    NO_EFFECT,
+    CommonConfig,
+    dotted,
+    every_setting,
+    read_properties,
+    snake,
+)
 from kclient.contexts import VARIABLE, Context, default_file, load
 from kclient.errors import BootstrapError, ConfigError, ConnectError, KafkaTimeoutError
 from kclient.net.answers import has_name
@@ -88,19 +97,20 @@ class Settings:
     def dump(self) -> int:
         """Print every client setting, its value and where that comes from (-X dump). Raise ConfigError."""
         sources = self._in_order()
+        merged = _merged(sources)
         for kind in CONFIGS:
-            kind.load(_merged(sources))
+            kind.load(merged)
         found = {
-            _dotted(name): (value, source)
+            dotted(name): (value, source)
             for source, values in sources
             for name, value in values.items()
         }
         rows = []
         for name, setting in sorted(every_setting().items()):
-            value, source = found.pop(_dotted(name), (setting.default, "default"))
-            rows.append({"setting": _dotted(name), "value": _text(value), "source": source})
+            value, source = found.pop(dotted(name), (setting.default, "default"))
+            rows.append({"setting": dotted(name), "value": config_text(value), "source": source})
         rows += [
-            {"setting": name, "value": _text(value), "source": f"{source}; no effect"}
+            {"setting": name, "value": config_text(value), "source": f"{source}; no effect"}
             for name, (value, source) in sorted(found.items())
         ]
         show(rows, ("setting", "value", "source"), self.format)
@@ -200,18 +210,10 @@ def _merged(sources: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     """Return the settings of all sources, the later ones over the earlier ones; linger_ms is linger.ms."""
     known = every_setting()
     return {
-        _dotted(name) if name.replace(".", "_") in known else name: value
+        dotted(name) if snake(name) in known else name: value
         for _, values in sources
         for name, value in values.items()
     }
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _dotted(name: str) -> str:
-    return name.replace("_", ".")
 
 
 def _properties(name: str) -> dict[str, Any]:
@@ -303,7 +305,9 @@ def code_for(good: int, total: int) -> int:
 def list_settings() -> None:
     """Print every client setting with its default (-X list)."""
     for name, setting in sorted(every_setting().items()):
-        click.echo(f"{_dotted(name):<45} {_text(setting.default):<25} {setting.metadata['doc']}")
+        click.echo(
+            f"{dotted(name):<45} {config_text(setting.default):<25} {setting.metadata['doc']}"
+        )
     click.echo(f"accepted, no effect: {', '.join(sorted(NO_EFFECT))}")
 
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from kclient.config import NO_EFFECT, AdminConfig, ConsumerConfig, ProducerConfig
+from kclient.config import NO_EFFECT, AdminConfig, ConsumerConfig, ProducerConfig, dotted
 from kclient.errors import ConfigError
 from kclient.types import TopicPartition
 
@@ -124,7 +124,7 @@ class SourceOptions:
     @property
     def admin_settings(self) -> dict[str, str]:
         """The settings for an admin client."""
-        known = {_dotted(f.name) for f in dataclasses.fields(AdminConfig)}
+        known = {dotted(f.name) for f in dataclasses.fields(AdminConfig)}
         settings = {name: value for name, value in self.client if name in known}
         return {**settings, "bootstrap.servers": self.bootstrap}
 
@@ -253,10 +253,6 @@ def _check_names(given: Mapping[str, str]) -> None:
         raise OptionError(f"{name}: unknown option of the kbroker source{hint}")
 
 
-def _dotted(name: str) -> str:
-    return name.replace("_", ".")
-
-
 def _client(given: Mapping[str, str]) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Return the bootstrap servers and the other settings of kclient."""
     settings = {
@@ -266,8 +262,8 @@ def _client(given: Mapping[str, str]) -> tuple[str, tuple[tuple[str, str], ...]]
     }
     if not settings.get("bootstrap.servers"):
         raise OptionError("kafka.bootstrap.servers: the option is missing")
-    known = {_dotted(f.name) for config in (ConsumerConfig, AdminConfig) for f in _fields(config)}
-    of_producers = {_dotted(f.name) for f in _fields(ProducerConfig)}
+    known = {dotted(f.name) for config in (ConsumerConfig, AdminConfig) for f in _fields(config)}
+    of_producers = {dotted(f.name) for f in _fields(ProducerConfig)}
     for name in settings:
         if name in _REFUSED_CLIENT:
             raise OptionError(f"kafka.{name} is not supported: {_REFUSED_CLIENT[name]}")

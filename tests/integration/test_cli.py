@@ -811,9 +811,7 @@ def test_consume_notes_on_a_terminal_once_that_it_waits_at_the_end(cli):
         os.close(theirs)
         assert consumer.stdout is not None
         assert consumer.stdout.readline() == b"a\n"
-        note = b""
-        while b"\n" not in note:
-            note += terminal.read(4096)
+        note = read_for(terminal, b"\n")
         assert f"waiting for new records of {name} (Ctrl-C ends; -e stops".encode() in note
         for value in (b"b", b"c"):  # Two ends more.
             cli.run("produce", name, "-q", stdin=value)

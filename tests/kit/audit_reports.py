@@ -9,11 +9,12 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
+from kclient.types import TopicPartition
 from spark_jobs.comparison import Options
-from spark_jobs.reconcile import Reconciliation
+from spark_jobs.reconcile import Reconciliation, TimeBuckets
 from spark_jobs.report.contents import Report, build_report
 from tests.kit.audit_faults import case_with
-from tests.kit.audit_logs import audit
+from tests.kit.audit_logs import Log, Rec, audit, log_of
 
 META: dict[str, object] = {
     "run_id": "r",
@@ -39,6 +40,24 @@ def audited(seed: int, kind: str) -> Reconciliation:
     """Return the audit of a case with one fault. All tests get the same value, and none changes it."""
     case = case_with(seed, kind)
     return audit(case.source, case.target, Options(window=20, complete=case.complete))
+
+
+def intact_log() -> Log:
+    """Return a log of 50 records, one a second."""
+    return log_of(*(Rec(b"k", b"v%d" % n, n * 1000) for n in range(50)))
+
+
+def damaged_report(partition: TopicPartition, source_bootstrap: str = "east:9092") -> Report:
+    """Return the report of a mirror that lost the record at 14 and changed that at 33."""
+    target = intact_log()
+    del target.records[14]
+    target.records[33] = Rec(b"k", b"other", 33_000)
+    buckets = TimeBuckets.over((0, 60_000))
+    logs = ({partition: intact_log()}, {partition: target})
+    report = report_of(audit(*logs, Options(window=10), buckets=buckets))
+    report.document["source"].update(name="east", bootstrap=source_bootstrap)
+    report.document["target"].update(name="west", bootstrap="west:9092", prefix="copy.")
+    return report
 
 
 @cache

@@ -10,34 +10,20 @@ import pytest
 from kclient.types import TopicPartition
 from spark_jobs.comparison import Options
 from spark_jobs.findings import FindingClass
-from spark_jobs.reconcile import TimeBuckets
 from spark_jobs.report.contents import AvroFields, Report
 from spark_jobs.report.next_steps import next_steps
 from spark_jobs.report.page import render_page
 from spark_jobs.report.pictures import PALETTE
 from spark_jobs.windows import WindowState
 from tests.kit.audit_faults import EVERY
-from tests.kit.audit_logs import Log, Rec, audit, log_of
-from tests.kit.audit_reports import audited, report_of
+from tests.kit.audit_logs import audit
+from tests.kit.audit_reports import audited, damaged_report, intact_log, report_of
 
 TP = TopicPartition("t", 0)
 
 
-def full(count: int = 50) -> Log:
-    return log_of(*(Rec(b"k", b"v%d" % n, n * 1000) for n in range(count)))
-
-
 def damaged() -> Report:
-    target = full()
-    del target.records[14]
-    target.records[33] = Rec(b"k", b"other", 33_000)
-    run = audit(
-        {TP: full()}, {TP: target}, Options(window=10), buckets=TimeBuckets.over((0, 60_000))
-    )
-    report = report_of(run)
-    report.document["source"].update(name="east", bootstrap="east:9092")
-    report.document["target"].update(name="west", bootstrap="west:9092", prefix="copy.")
-    return report
+    return damaged_report(TP)
 
 
 def text_of(page: str) -> str:
@@ -78,7 +64,7 @@ def test_the_page_answers_when_it_began() -> None:
     assert "first finding is of 1970-01-01 00:00:13, the last of 1970-01-01 00:00:32 UTC." in text
     assert "1970-01-01 00:00:15" in text, "a tick of the axis"
     assert "When did it begin" not in text_of(
-        render_page(report_of(audit({TP: full()}, {TP: full()})), directory="out")
+        render_page(report_of(audit({TP: intact_log()}, {TP: intact_log()})), directory="out")
     )
 
 
@@ -93,7 +79,7 @@ def test_the_page_answers_when_it_began() -> None:
     ],
 )
 def test_the_page_has_what_became_of_transactions(renumbered: bool, line: str) -> None:
-    run = audit({TP: full()}, {TP: full()}, Options(window=10, renumbered=renumbered))
+    run = audit({TP: intact_log()}, {TP: intact_log()}, Options(window=10, renumbered=renumbered))
     assert line in text_of(render_page(report_of(run), directory="out"))
 
 
@@ -138,7 +124,7 @@ def test_the_first_step_is_about_the_verdict(kind: str, first: str) -> None:
 
 
 def test_after_a_proof_only_the_next_audit_is_left() -> None:
-    (step,) = steps_of(report_of(audit({TP: full()}, {TP: full()})))
+    (step,) = steps_of(report_of(audit({TP: intact_log()}, {TP: intact_log()})))
     assert step.startswith("kaudit reconcile ")
 
 

@@ -13,12 +13,9 @@ from typing import Any
 import pytest
 
 from kclient.types import TopicPartition
-from spark_jobs.comparison import Options
-from spark_jobs.reconcile import TimeBuckets
 from spark_jobs.report.contents import Report
 from spark_jobs.report.page import render_page
-from tests.kit.audit_logs import Log, Rec, audit, log_of
-from tests.kit.audit_reports import report_of
+from tests.kit.audit_reports import damaged_report
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -54,21 +51,8 @@ MEASURE = """<script>addEventListener("load", () => {
 
 
 def worst_report() -> Report:
-    """Findings, in a topic with the longest name, between clusters with long addresses."""
-    source: Log = log_of(*(Rec(b"k", b"v%d" % n, n * 1000) for n in range(50)))
-    target: Log = log_of(*(Rec(b"k", b"v%d" % n, n * 1000) for n in range(50)))
-    del target.records[14]
-    target.records[33] = Rec(b"k", b"other", 33_000)
-    run = audit(
-        {LONG_NAME: source},
-        {LONG_NAME: target},
-        Options(window=10),
-        buckets=TimeBuckets.over((0, 60_000)),
-    )
-    report = report_of(run)
-    report.document["source"].update(name="east", bootstrap=",".join(["broker.east:9092"] * 8))
-    report.document["target"].update(name="west", bootstrap="broker.west:9092", prefix="copy.")
-    return report
+    """Findings, in a topic with the longest name, from a cluster with long addresses."""
+    return damaged_report(LONG_NAME, ",".join(["broker.east:9092"] * 8))
 
 
 def measured(page: str, directory: Path, *options: str) -> dict[str, Any]:
