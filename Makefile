@@ -7,22 +7,23 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 # Unit and property tests sync files some 40,000 times. `make check` has them in memory where a gigabyte is free, and
-# removes what passed; `make test` has them on the disk. A quarter of the examples of each property is tried
+# removes what passed; `make test` has them on the disk. A tenth of the examples of each property is tried
 # (tests/kit/property_tests.py), others every time.
 MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'END { print $$4 }')" -gt 1000000 ] 2>/dev/null && echo /dev/shm)
-EXAMPLES ?= 25
+EXAMPLES ?= 10
+QUICK := -m "not slow and not long"
 IN_MEMORY := KBROKER_EXAMPLES=$(EXAMPLES) $(if $(MEMORY),TMPDIR=$(MEMORY)) $(PYTEST) -o tmp_path_retention_policy=failed
 
 # Parts of a target that run at the same time print one after the other, where make can do that (GNU make 4).
-TOGETHER := --no-print-directory -k -j 4 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+TOGETHER := --no-print-directory -k -j 5 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 .PHONY: help venv built dist demo test test-processes test-computing soak bench chaos clean
-.PHONY: check check-types check-unit-a-c check-unit-others check-property
+.PHONY: check check-types check-unit-a check-unit-c check-unit-others check-property
 
 help:
 	@echo "make demo    two clusters, a mirror, a Spark audit: the whole product in a few minutes"
 	@echo "make test    every test, on real ZooKeeper, brokers, Spark and other people's clients"
-	@echo "make check   ruff, mypy, layers, unit and property tests: one to two minutes on two cores"
+	@echo "make check   ruff, mypy, layers, unit and property tests: a minute to a minute and a half on two cores"
 	@echo "make soak    100,000 seeds of the simulated cluster (tests/simulation); SEEDS=1..1000 for fewer"
 	@echo "make bench   ours beside Apache Kafka 3.9 and other clients (benchmarks/README.md)"
 	@echo "make chaos   a cluster under faults, judged: SEED=7 MINUTES=3 SCENARIO=S1 (tests/SCENARIOS.md)"
@@ -72,23 +73,27 @@ test-computing: $(VENV)/.test
 
 check: built
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check -q . && $(BIN)/lint-imports
-	@$(MAKE) $(TOGETHER) check-types check-unit-a-c check-unit-others check-property
+	@$(MAKE) $(TOGETHER) check-types check-unit-a check-unit-c check-unit-others check-property
 
 # Each worker of xdist collects every file of its run, and compiles it in a fresh clone. Here every file is collected
-# once, in one of three parts of about the same cost.
+# once, in one of four parts of about the same cost.
 check-types: $(VENV)/.test
 	@$(BIN)/mypy
 
-UNIT_A_C := $(wildcard tests/unit/[a-c]*/)
+UNIT_A := $(wildcard tests/unit/a*/)
+UNIT_C := $(wildcard tests/unit/c*/)
 
-check-unit-a-c: $(VENV)/.test
-	@$(IN_MEMORY) -q -m "not slow" $(UNIT_A_C)
+check-unit-a: $(VENV)/.test
+	@$(IN_MEMORY) -q $(QUICK) $(UNIT_A)
+
+check-unit-c: $(VENV)/.test
+	@$(IN_MEMORY) -q $(QUICK) $(UNIT_C)
 
 check-unit-others: $(VENV)/.test
-	@$(IN_MEMORY) -q -m "not slow" tests/unit $(UNIT_A_C:%=--ignore=%)
+	@$(IN_MEMORY) -q $(QUICK) tests/unit $(UNIT_A:%=--ignore=%) $(UNIT_C:%=--ignore=%)
 
 check-property: $(VENV)/.test
-	@$(IN_MEMORY) -q -m "not slow" tests/property
+	@$(IN_MEMORY) -q $(QUICK) tests/property
 
 SEEDS ?= 1..100000
 JOBS ?= $(shell nproc)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_jobs.finding_places import kclient_words, places
 from spark_jobs.report import pictures
 from spark_jobs.report.contents import Report
 from spark_jobs.report.next_steps import next_steps
 from spark_jobs.report.times import moment, second
+
+if TYPE_CHECKING:
+    import jinja2
 
 FINDINGS_ON_PAGE = 500
 TIMELINES_ON_PAGE = 12
@@ -19,28 +23,14 @@ TIMELINES_ON_PAGE = 12
 def render_page(report: Report, directory: str) -> str:
     """Return the page; *directory* is the --out of the run, for the commands on the page."""
     document = report.document
-    import jinja2
     from markupsafe import Markup
 
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("spark_jobs.report", ""),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["n"] = lambda number: f"{number:,}"
-    # A line breaks between the words of a command, not behind the hyphens of an option.
-    environment.filters["words"] = lambda command: Markup(" ").join(
-        Markup("<span>{}</span>").format(word) for word in command.split(" ")
-    )
-    environment.globals["anchor"] = pictures.anchor
     findings = [
         _for_page(each, report, directory) for each in report.first_findings(FINDINGS_ON_PAGE)
     ]
     topics = [topic["topic"] for topic in document["topics"]]
     spent = pictures.first_and_last(document)
-    return environment.get_template("report.html.j2").render(
+    return _template().render(
         d=document,
         # The pictures escape their own text.
         palette=Markup(pictures.palette()),
@@ -60,6 +50,28 @@ def render_page(report: Report, directory: str) -> str:
         first_of_class=_first_of_class(findings),
         total_findings=document["findings"]["found"],
     )
+
+
+@cache
+def _template() -> jinja2.Template:
+    """Return the page's template: compiling it takes longer than filling it in, and a process may write many pages."""
+    import jinja2
+    from markupsafe import Markup
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("spark_jobs.report", ""),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["n"] = lambda number: f"{number:,}"
+    # A line breaks between the words of a command, not behind the hyphens of an option.
+    environment.filters["words"] = lambda command: Markup(" ").join(
+        Markup("<span>{}</span>").format(word) for word in command.split(" ")
+    )
+    environment.globals["anchor"] = pictures.anchor
+    return environment.get_template("report.html.j2")
 
 
 def _links(findings: list[dict[str, Any]], size: int) -> dict[tuple[str, int, int], str]:

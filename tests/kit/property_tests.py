@@ -1,10 +1,15 @@
 """The share of its examples that a property test tries in this run.
 
-`make check` is short and runs often: a quarter of the examples each time, never the same ones. `make test` tries
+`make check` is short and runs often: a tenth of the examples each time, never the same ones. `make test` tries
 all. KBROKER_EXAMPLES is the share in per cent; more than 100 searches longer.
 """
 
 import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TypeVar
+
+T = TypeVar("T")
 
 SHARE = int(os.environ.get("KBROKER_EXAMPLES", "100"))
 
@@ -21,3 +26,13 @@ def examples(number: int) -> int:
 def at_least(number: int) -> int:
     """Return *number* or, in a longer search, more: for a test that asserts that every kind of outcome occurred."""
     return max(number, examples(number))
+
+
+def cases(every: Sequence[T]) -> Sequence[T]:
+    """Return the cases of a long list of parameters that this run tries: all, or in a short run others each day.
+
+    >>> len(cases(range(100))) >= min(SHARE, 50)
+    True
+    """
+    step = 1 if SHARE >= 50 else 100 // SHARE
+    return every[datetime.now(UTC).toordinal() % step :: step]

@@ -28,7 +28,7 @@ from tests.kit.audit_faults import (
     compact,
 )
 from tests.kit.audit_logs import Log, audit, classes
-from tests.kit.property_tests import examples
+from tests.kit.property_tests import cases, examples
 
 PAIRS = [
     pair
@@ -103,7 +103,7 @@ def test_a_fault_of_each_class_is_found_alone(kind: str) -> None:
         check(case_with(seed, kind), 7 + seed % 40, f"{kind}, seed {seed}")
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+@pytest.mark.parametrize("pair", cases(PAIRS), ids="+".join)
 def test_faults_of_any_two_classes_are_both_found(pair: tuple[str, str]) -> None:
     for seed in range(examples(1)):
         check(case_with(seed, *pair), 7 + seed % 40, f"{pair}, seed {seed}")

@@ -148,6 +148,7 @@ def test_one_falsification_is_noticed(
     assert verdict.judgement is Judgement.BROKEN
 
 
+@pytest.mark.long
 def test_a_long_history_is_judged_in_the_time_of_its_events() -> None:
     """O(events): a quadratic check of these 24,000 takes longer."""
     story = Story()

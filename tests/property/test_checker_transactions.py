@@ -360,6 +360,7 @@ def test_a_history_is_broken_if_nothing_explains_it(
     assert (verdict.names() == set()) is Oracle(events).explains(), verdict.to_text()
 
 
+@pytest.mark.long
 def test_a_long_history_of_transactions_is_judged_in_the_time_of_its_events() -> None:
     """O(events): a quadratic check of 3,000 transactions and 60 views takes longer."""
     story = Story().init()

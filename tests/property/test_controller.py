@@ -18,7 +18,7 @@ from kbroker.controller.core.state_machine import ControllerStateMachine
 from kbroker.controller.core.states import PartitionState, ReplicaState
 from kbroker.metadata.core.replica_assignment import assign_replicas
 from kclient.wire.interbroker import EPOCH_DURING_DELETE
-from tests.kit.property_tests import examples
+from tests.kit.property_tests import cases, examples
 from tests.kit.state_machine import handle
 
 BROKERS = st.integers(1, 4)
@@ -686,7 +686,7 @@ TestController.settings = settings(
 )
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", cases(range(40)))
 def test_long_schedules_in_which_reassignments_come_to_their_end(seed, monkeypatch):
     """The same world, played from a seed: hypothesis seldom gets past the first steps of a move."""
     if seed % 2:

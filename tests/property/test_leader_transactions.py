@@ -490,6 +490,7 @@ def seen_in(stories: range) -> Counter[str]:
     return seen
 
 
+@pytest.mark.long
 def test_stories_have_failovers_fences_and_late_messages() -> None:
     """The test above would be of no use if nothing happened in it."""
     seen = seen_in(range(120))
@@ -501,6 +502,7 @@ def test_stories_have_failovers_fences_and_late_messages() -> None:
     assert {name: seen[name] for name in wanted if seen[name] < wanted[name]} == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["late markers", "old answers"])
 def test_faults_are_found(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """Without the numbers, or with answers that count after a marker, a half-visible transaction is found."""

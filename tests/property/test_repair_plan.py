@@ -21,7 +21,7 @@ from spark_jobs.reconcile import Reconciliation
 from spark_jobs.report.repair import RENUMBERED, SOURCE_DAMAGED, repair_plan
 from tests.kit.audit_faults import END, EVERY, START, Case, case_with
 from tests.kit.audit_logs import Fault, Log, Logs, Rec, audit, log_of
-from tests.kit.property_tests import examples
+from tests.kit.property_tests import cases, examples
 
 KINDS = [
     *((kind,) for kind in EVERY),
@@ -89,7 +89,7 @@ def check_plan(plan: dict[str, Any], source: Logs) -> None:
             before = each["until"]
 
 
-@pytest.mark.parametrize("kinds", KINDS, ids="+".join)
+@pytest.mark.parametrize("kinds", cases(KINDS), ids="+".join)
 @pytest.mark.parametrize("most", [1_000, 2])
 def test_a_plan_repairs_all_that_the_source_still_has(kinds: tuple[str, ...], most: int) -> None:
     for seed in range(examples(1)):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+import pytest
+
 from kclient.types import TopicPartition
 from spark_jobs.findings import FindingClass
 from spark_jobs.ranges import intersect, subtract
@@ -76,6 +78,7 @@ def check_what_vanished(pair: Live, first: Reconciliation, run: Reconciliation) 
     return len(gone)
 
 
+@pytest.mark.long
 def test_no_verdict_rests_on_an_offset_that_the_last_look_did_not_compare() -> None:
     looks, standing, vanished, verdicts = 0, 0, 0, set()
     for seed in range(at_least(50)):
@@ -105,6 +108,7 @@ def test_no_verdict_rests_on_an_offset_that_the_last_look_did_not_compare() -> N
 KINDS = ("produce", "mirror", "retention", "repair", "unreadable", "truncate", "leader")
 
 
+@pytest.mark.long
 def test_what_differs_after_the_logs_are_quiet_is_found_and_nothing_else() -> None:
     vanished = 0
     for seed in range(at_least(50)):

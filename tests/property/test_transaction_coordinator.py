@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -494,6 +495,7 @@ def test_a_transaction_is_visible_everywhere_or_nowhere(seed: int) -> None:
     play(seed)
 
 
+@pytest.mark.long
 def test_stories_have_commits_aborts_and_fences() -> None:
     """The test above would be of no use if nothing came to an end."""
     worlds = [play(seed) for seed in range(300)]

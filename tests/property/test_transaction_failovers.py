@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
@@ -396,6 +397,7 @@ def test_a_transaction_has_one_outcome_whatever_fails(seed: int) -> None:
     play(seed)
 
 
+@pytest.mark.long
 def test_stories_have_commits_aborts_and_fences() -> None:
     """The test above would be of no use if nothing came to an end."""
     stories = [play(seed) for seed in range(10)]

@@ -22,6 +22,7 @@ from random import Random
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
@@ -474,6 +475,7 @@ def test_offsets_of_a_transaction_are_visible_all_or_none(seed: int) -> None:
     play(seed)
 
 
+@pytest.mark.long
 def test_stories_have_commits_aborts_and_unknown_outcomes() -> None:
     """The test above would be of no use if nothing came to an end."""
     counts: Counter[str] = Counter()

@@ -73,6 +73,10 @@ _RETIRED = re.compile(
     rf"(?<![A-Za-z])(?:{WORDS}|{'|'.join(map(str.capitalize, WORDS.split('|')))})(?![A-Za-z])"
     rf"|(?i:\b(?:{PHRASES})\b)|\b(?:{NAMES})\b"
 )
+_RETIRED_WORDS = frozenset(WORDS.split("|")) | frozenset(map(str.capitalize, WORDS.split("|")))
+_RETIRED_NAMES = frozenset(NAMES.split("|"))
+_LETTERS = re.compile("[A-Za-z]+")
+_NAME = re.compile(r"\w+")
 _QUOTED = re.compile("|".join(map(re.escape, QUOTED)))
 _BACKTICKS = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _FILE = re.compile(r"(?<![\w./*<{}-])[\w./-]*\w\.(?:py|md)\b(?![\w*])")
@@ -133,11 +137,21 @@ def _starts(path: str) -> list[int]:
     return [0, *(i + 1 for i, letter in enumerate(path) if letter == "/")]
 
 
-def _retired(text: Text) -> list[tuple[int, str]]:
-    whole = (
-        _QUOTED.sub(lambda quote: " " * len(quote.group()), text.whole) if QUOTED else text.whole
+def _may_be_retired(whole: str) -> bool:
+    """Return whether the slow search can find anything: most files have none of the words, and sets are fast."""
+    lower = whole.lower()
+    return not (
+        _RETIRED_WORDS.isdisjoint(_LETTERS.findall(whole))
+        and _RETIRED_NAMES.isdisjoint(_NAME.findall(whole))
+        and not any(phrase in lower for phrase in PHRASES.split("|"))
     )
-    found = [(match.start(), match.group()) for match in _RETIRED.finditer(whole)]
+
+
+def _retired(text: Text) -> list[tuple[int, str]]:
+    whole = _QUOTED.sub(lambda quote: " " * len(quote.group()), text.whole)
+    found = []
+    if _may_be_retired(whole):
+        found = [(match.start(), match.group()) for match in _RETIRED.finditer(whole)]
     found += [
         (text.whole.index(name), name)
         for name in sorted(text.names.intersection(CODE_NAMES.split("|")))

@@ -254,6 +254,7 @@ def test_a_topic_that_cannot_be_created_has_the_cause(cache, error, code):
     assert found.error_code == code
 
 
+@pytest.mark.long
 def test_twenty_thousand_unknown_topics_are_not_created(cache):
     ask = Asker(cache, PaperTopics(cache, led=False), auto_create=True)
     response = ask(named(*(f"t{n}" for n in range(20_000))))

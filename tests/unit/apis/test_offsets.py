@@ -214,6 +214,7 @@ def test_the_end_of_a_leader_epoch_is_in_the_response(
     assert (found.error_code, (found.leader_epoch, found.end_offset)) == (0, answer)
 
 
+@pytest.mark.long
 def test_a_batch_that_decompresses_to_too_much_is_an_error_of_its_partition(
     broker: ApiBroker,
 ) -> None:

@@ -46,12 +46,14 @@ def kept(call: str, **variables: str) -> int:
     return int(subprocess.run(script, env=environment, check=True, capture_output=True).stdout)
 
 
+@pytest.mark.long
 def test_freed_blocks_of_every_thread_are_returned() -> None:
     if kept("") < 100 * MIB:
         pytest.skip("this C library returns freed blocks by itself")
     assert kept("limit_kept_memory()") < 8 * MIB
 
 
+@pytest.mark.long
 def test_variables_of_the_environment_win() -> None:
     variables = {"MALLOC_MMAP_THRESHOLD_": str(32 * MIB), "MALLOC_TRIM_THRESHOLD_": str(64 * MIB)}
     if kept("", **variables) < 100 * MIB:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 import kbroker
 
 ROOT = Path(kbroker.__file__).parent
@@ -42,6 +44,7 @@ def uses_of_the_wall_clock(source: str) -> list[str]:
     return found
 
 
+@pytest.mark.long
 def test_only_the_world_knows_the_time_of_day() -> None:
     found = {}
     for path in ROOT.rglob("*.py"):

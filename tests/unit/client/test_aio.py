@@ -360,6 +360,7 @@ assert "twisted.internet.reactor" not in sys.modules
 """
 
 
+@pytest.mark.long
 def test_a_client_is_created_in_a_coroutine_and_installs_no_global_reactor() -> None:
     """Outside of pytest, with a plugin that runs Twisted's reactor."""
     ran = subprocess.run(

@@ -31,6 +31,7 @@ def completed(line: str, **environment: str) -> list[str]:
     return [each.partition(",")[2] for each in ended.stdout.decode().split()]
 
 
+@pytest.mark.long
 def test_commands_are_completed() -> None:
     assert completed("kclient gr") == ["group"]
     assert completed("kclient -X list topic trim") == ["trim-prefix"]

@@ -101,6 +101,7 @@ def test_settings_that_a_client_would_refuse_are_not_in_effect(
     assert (ended.exit_code, error in ended.output) == (2, True), ended.output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("missing", "module", "words", "line", "code"),
     [

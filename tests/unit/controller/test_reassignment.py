@@ -477,6 +477,7 @@ def joined(
     return events.IsrChanged({partition: replace(states[partition], isr=(1, 2, 3), zk_version=11)})
 
 
+@pytest.mark.long
 def test_what_ends_one_by_one_is_written_by_the_dozen() -> None:
     """The topic's znode names all its partitions: a write for each would be quadratic."""
     machine, states = moving_to_broker_3(400)

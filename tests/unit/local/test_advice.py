@@ -38,6 +38,7 @@ def advised(text: str) -> list[list[str]]:
     return [shlex.split(line) for line in lines if line.startswith("kbroker local ")]
 
 
+@pytest.mark.long
 def test_another_shape_is_advised_with_the_options_of_the_user(tmp_path: Path) -> None:
     path = tmp_path / "my clusters"
     saved(path, "east")

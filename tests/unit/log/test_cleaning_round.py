@@ -269,6 +269,7 @@ def test_a_marker_that_is_truncated_during_a_round_decides_nothing(tmp_path: Pat
     assert held(log)[:3] == [(0, b"a"), (1, b"b"), (2, b"a")]
 
 
+@pytest.mark.long
 def test_the_owner_has_no_long_step_in_a_round_over_many_segments(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", **SETTINGS)
     put_transactional(log, b"a", 9)  # open below all others, up to the end of the log

@@ -71,6 +71,7 @@ def goes_on(log: UnifiedLog, expected: list[tuple[int, bytes | None]]) -> None:
     assert records(again) == expected
 
 
+@pytest.mark.long
 def test_a_tail_cut_at_any_byte_leaves_the_whole_batches_before_it(tmp_path: Path) -> None:
     data = written(tmp_path / "t-0")
     starts = batch_starts(data)
@@ -79,6 +80,7 @@ def test_a_tail_cut_at_any_byte_leaves_the_whole_batches_before_it(tmp_path: Pat
         goes_on(log, model(data[: max(start for start in starts if start <= cut)]))
 
 
+@pytest.mark.long
 def test_a_tail_garbled_at_any_byte_is_cut_before_that_batch(tmp_path: Path) -> None:
     data = written(tmp_path / "t-0")
     starts = batch_starts(data)

@@ -68,6 +68,7 @@ def test_records_that_do_not_decompress_are_invalid_and_not_worth_a_retry(codec:
     assert not error.retriable
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_a_bomb_is_too_large_and_is_not_opened_in_the_reactors_thread(codec: int) -> None:
     bomb = of_records(bytes(compress(codec, bytes(MAX_DECOMPRESSED + 1))), 3, codec)

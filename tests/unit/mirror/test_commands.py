@@ -52,6 +52,7 @@ def test_a_wrong_pattern_of_topics_is_refused(command: list[str], config: str) -
     assert "--topics" in done.output
 
 
+@pytest.mark.long
 def test_what_a_command_imports_can_be_imported_first() -> None:
     """Tests of processes would not notice: they fork commands from a process with all modules (tests/kit)."""
     text = Path(command_line.__file__).read_text()

@@ -196,6 +196,7 @@ def test_names_of_earlier_mirrormakers_exclude_as_the_present_ones_do() -> None:
     assert both.flows[0].settings.topics_exclude == "other"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["plan", "verify", "promote"])
 def test_every_command_names_settings_that_may_be_mistakes(command: str, tmp_path: Path) -> None:
     """Not only `run`: a promotion with a mistyped `topics` would be one of all topics."""

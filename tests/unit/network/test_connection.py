@@ -461,6 +461,7 @@ def test_a_frame_is_not_closed_for_the_time_in_which_the_broker_stood_still() ->
     assert any(rests)
 
 
+@pytest.mark.long
 def test_frames_behind_a_request_that_waits_are_counted_and_read_in_small_pieces() -> None:
     _, network, connect = make(
         lambda _frame, _peer: Deferred(), {"queued.max.request.bytes": str(100 << 20)}

@@ -56,6 +56,7 @@ def test_logs_are_compacted_after_the_backoff_which_may_change(tmp_path: Path) -
     assert not clock.getDelayedCalls()
 
 
+@pytest.mark.long
 def test_many_dirty_logs_are_looked_at_in_several_turns(tmp_path: Path) -> None:
     clock = Turns()
     broker, schedule = started(clock, tmp_path, log_cleaner_backoff_ms="1000")

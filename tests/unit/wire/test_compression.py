@@ -38,6 +38,7 @@ def test_a_bomb_is_refused_at_the_bound(codec):
         decompress(codec, small, max_size=99_999)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", REAL)
 def test_a_large_bomb_is_refused(codec):
     with pytest.raises(MessageTooLarge):

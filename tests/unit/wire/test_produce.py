@@ -97,6 +97,7 @@ def test_a_hostile_v9_request_is_malformed(body):
         produce.decode_request(memoryview(body), 9)
 
 
+@pytest.mark.long
 def test_more_partitions_than_any_cluster_has_are_malformed():
     empty_topic, partition = b"\1\1\0", b"\0\0\0\0\0\0"
     body = b"\0" + b"\0" * 6 + uvarint(200_002) + empty_topic * 200_001 + b"\0"

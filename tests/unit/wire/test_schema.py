@@ -26,6 +26,7 @@ def all_structs():
     return list(found.values())
 
 
+@pytest.mark.long
 def test_the_schema_is_what_the_generator_writes():
     command = [sys.executable, "tools/generate_schema.py", "--check"]
     done = subprocess.run(

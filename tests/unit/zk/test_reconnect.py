@@ -6,6 +6,7 @@ from collections.abc import Callable
 from time import thread_time
 from typing import Any, cast
 
+import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
@@ -55,6 +56,7 @@ class CutOff:
         pass
 
 
+@pytest.mark.long
 def test_giving_up_one_of_thousands_that_wait_costs_no_more_than_one_of_few() -> None:
     def cost() -> float:
         reconnect = Reconnect(cast(ZooKeeper, CutOff()), cast(Any, Clock()))
