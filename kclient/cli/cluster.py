@@ -97,7 +97,7 @@ def _show_health(settings: Settings, found: Health) -> None:
         "under_replicated_partitions": found.under_replicated,
         "under_min_isr_partitions": found.under_min_isr,
     }
-    if settings.format != "text":
+    if not settings.is_text:
         row = {
             "healthy": found.is_healthy,
             "reasons": found.reasons,
@@ -175,7 +175,7 @@ def brokers(settings: Settings) -> None:
             "leaders",
             "preferred",
         )
-        if settings.format == "text":
+        if settings.is_text:
             rows = [{**row, "id": f"{row['id']}{'*' * row['controller']}"} for row in rows]
         elif settings.format == "csv":
             columns = ("id", "controller", *columns[1:])

@@ -13,6 +13,7 @@ from kclient.cli.context import DEFAULT_TIMEOUT_S, DUMP, Settings, list_settings
 from kclient.cli.help import GlobalOption, Group
 from kclient.cli.names import CONTEXT
 from kclient.cli.output import FORMATS
+from kclient.extras import what_to_install
 
 
 def _list_if_asked(
@@ -66,7 +67,7 @@ _GLOBAL: list[Callable[[Any], Any]] = [
         type=click.Choice(FORMATS),
         default=None,
         cls=GlobalOption,
-        help="Format of rows.",
+        help="Format of rows; wide is text with every column.",
     ),
     click.option(
         "-J", "--json", "as_json", is_flag=True, cls=GlobalOption, help="The same as --format json."
@@ -133,6 +134,8 @@ def _apply(settings: Settings, options: dict[str, Any], context: click.Context) 
     settings.pairs += options.pop("pairs")
     row_format, as_json = options.pop("row_format"), options.pop("as_json")
     settings.format = row_format or ("json" if as_json else settings.format)
+    if settings.format == "yaml":
+        _require_yaml()
     timeout = options.pop("timeout")
     settings.timeout = settings.timeout if timeout is None else timeout
     settings.quiet = options.pop("quiet") or settings.quiet
@@ -142,6 +145,14 @@ def _apply(settings: Settings, options: dict[str, Any], context: click.Context) 
         colour.off(context)
     if DUMP in settings.pairs and not context.invoked_subcommand:
         run_offline(settings.dump)
+
+
+def _require_yaml() -> None:
+    try:
+        import yaml  # noqa: F401
+    except ModuleNotFoundError as problem:
+        line = what_to_install(problem, "--format yaml", "yaml")
+        raise click.UsageError(line or str(problem)) from None
 
 
 _COMMANDS = {

@@ -283,6 +283,8 @@ def _partition_numbers(text: str) -> list[int]:
 
 def _form(form: str | None, row_format: str) -> str:
     """Return the form of records for -f and --format: both JSON formats of rows are a line of JSON for each record."""
+    if row_format in ("wide", "yaml"):
+        raise click.UsageError(f"records have no {row_format}: --format json or csv, or -f")
     of_rows = {"csv": "csv", "json": "json", "jsonl": "json"}.get(row_format)
     if form and of_rows and form != of_rows:
         raise click.UsageError(f"give one of -f {form} and --format {row_format}")

@@ -20,7 +20,7 @@ import click
 
 from kclient.arguments import config_text
 from kclient.cli import colour
-from kclient.cli.output import show
+from kclient.cli.output import TEXT_FORMATS, show
 from kclient.config import (
     CONFIGS,
     NO_EFFECT,
@@ -81,6 +81,11 @@ class Settings:
     """The context that --context names."""
     context: Context | None = None
     """The context that names the brokers, once `client` has found it."""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the output is for people: text, or wide, which shows every column of a table."""
+        return self.format in TEXT_FORMATS
 
     def given(self) -> dict[str, Any]:
         """Return the settings of a client that options give: -F, -X, -b; the later wins. Raise ConfigError."""
@@ -285,7 +290,7 @@ def print_answers(
     for name, text in met.items():
         settings.note(text.format(name=name))
     good = good_answers({name: each for name, each in answers.items() if name not in met})
-    if settings.format != "text":
+    if not settings.is_text:
         errors = {name: str(answers[name]) for name in answers.keys() - good.keys() - met.keys()}
         rows = [{"name": name, "error": errors.get(name)} for name in answers]
         show(rows, ("name", "error"), settings.format)

@@ -58,7 +58,7 @@ def list_(settings: Settings) -> None:
         for name, each in contexts.by_name.items()
     ]
     columns: tuple[str, ...] = ("current", "name", "bootstrap_servers", "local_directory")
-    if settings.format == "text":
+    if settings.is_text:
         rows = [
             {
                 **row,

@@ -84,7 +84,7 @@ class _Report:
         self._findings += findings
         for each in findings:
             is_shown = not self._settings.quiet or each.status is not Status.OK
-            if self._settings.format == "text" and is_shown:
+            if self._settings.is_text and is_shown:
                 word, space, rest = each.line.partition(" ")
                 click.echo(f"{_COLOURS[each.status](word)}{space}{rest}")
 
@@ -95,7 +95,7 @@ class _Report:
 
     def end(self) -> None:
         """Show the rows, or the number of problems."""
-        if self._settings.format != "text":
+        if not self._settings.is_text:
             show([each.row for each in self._findings], _COLUMNS, self._settings.format)
             return
         counts = {

@@ -78,7 +78,7 @@ def elect_leaders(settings: Settings, election_type: str, texts: tuple[str, ...]
                     "error": None if problem is None or needless else str(problem),
                 }
             )
-        if settings.format == "text":
+        if settings.is_text:
             _print_result(settings, election_type, rows)
         else:
             show(rows, ("topic", "partition", "result", "error"), settings.format)

@@ -104,9 +104,9 @@ def describe(settings: Settings, names: tuple[str, ...], members: bool, state: b
                 else:
                     tables.append(await offset_rows(admin, described))
         columns = _STATE_COLUMNS if state else _MEMBER_COLUMNS if members else _OFFSET_COLUMNS
-        if settings.format == "text":
+        if settings.is_text:
             for rows in tables:
-                show(rows, columns, "text")
+                show(rows, columns, settings.format)
         else:
             show([row for rows in tables for row in rows], columns, settings.format)
         return code_for(len(tables), len(found))

@@ -147,17 +147,20 @@ def is_below(rows: Sequence[dict[str, Any]], lag: int) -> bool:
 
 def _show(settings: Settings, rows: Sequence[dict[str, Any]], *, is_first: bool) -> None:
     now_ms = int(time.time() * 1000)
-    if settings.format == "text":
+    if settings.is_text:
         if not is_first:
             click.echo()
         click.echo(time_text(now_ms))
-        show(rows, _COLUMNS, "text")
+        show(rows, _COLUMNS, settings.format)
         return
     stamped = [{"time": now_ms, **row} for row in rows]
     if settings.format == "csv":
         columns = ("time", *_COLUMNS)
         cells = [[row.get(name) for name in columns] for row in stamped]
         click.echo(csv_lines([columns, *cells] if is_first else cells), nl=False)
+    elif settings.format == "yaml":
+        click.echo("---")
+        show(stamped, (), "yaml")
     else:
         # A stream has no end, so both formats of JSON are lines.
         show(stamped, (), "jsonl")

@@ -9,7 +9,7 @@ import click
 from kclient.cli.commands import with_settings
 from kclient.cli.context import Settings, admin_client, run
 from kclient.cli.help import Command
-from kclient.cli.output import print_table, show
+from kclient.cli.output import show
 
 _TOPIC_COLUMNS = ("topic", "partitions", "leaderless", "under_replicated")
 
@@ -55,7 +55,7 @@ def info(settings: Settings, only_brokers: bool, internal: bool) -> None:
             else:
                 show(rows, _TOPIC_COLUMNS, settings.format)
             return
-        if settings.format != "text":
+        if not settings.is_text:
             show(
                 [{"cluster_id": cluster.cluster_id, "brokers": brokers, "topics": rows}],
                 ("cluster_id", "brokers", "topics"),
@@ -64,9 +64,9 @@ def info(settings: Settings, only_brokers: bool, internal: bool) -> None:
             return
         click.echo(f"CLUSTER  {cluster.cluster_id}")
         marked = [{**b, "id": f"{b['id']}{'*' * b['controller']}"} for b in brokers]
-        print_table(marked, ("id", "host", "port", "rack"))
+        show(marked, ("id", "host", "port", "rack"), settings.format)
         if not only_brokers:
             click.echo("")
-            print_table(rows, _TOPIC_COLUMNS)
+            show(rows, _TOPIC_COLUMNS, settings.format)
 
     run(main)

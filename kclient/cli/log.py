@@ -84,12 +84,12 @@ def dump(
         max_bytes=max_bytes,
         parse=text_of_bytes,
     )
-    if settings.format == "csv":
-        raise click.UsageError("log dump has no csv: --format jsonl has every field")
+    if settings.format in ("csv", "wide"):
+        raise click.UsageError(f"log dump has no {settings.format}: --format jsonl has every field")
 
     def main() -> int:
         files = in_order(_files(paths, is_known))
-        if settings.format != "text":
+        if not settings.is_text:
             return _dump_rows(settings, files, with_records=deep or data, max_bytes=max_bytes)
         found = Dump(options)
         failed = False
@@ -144,7 +144,7 @@ def _dump_rows(
         for row in rows:
             click.echo(json.dumps(row))
     else:
-        click.echo(json.dumps(list(rows), indent=2))
+        show(list(rows), (), settings.format)
     for line in unreadable:
         print_error(line)
     return UNHEALTHY if unreadable else 0
@@ -278,7 +278,7 @@ def verify(settings: Settings, paths: tuple[Path, ...], shallow: bool) -> None:
                 print_error(f"{problem.filename or path}: {problem.strerror}")
                 continue
             checked.append(found)
-            if settings.format == "text":
+            if settings.is_text:
                 progress.clear()
                 for each in found.problems:
                     click.echo(problem_line(each))
@@ -286,7 +286,7 @@ def verify(settings: Settings, paths: tuple[Path, ...], shallow: bool) -> None:
                     settings.note(f"{path}: {found.note}")
         progress.clear()
         problems = sum(len(each.problems) for each in checked)
-        if settings.format == "text":
+        if settings.is_text:
             click.echo(summary(checked))
         else:
             _show_checked(settings, checked)

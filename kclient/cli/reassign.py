@@ -179,7 +179,7 @@ def _show_proposal(settings: Settings, current: plans.Plan, proposed: plans.Plan
         show(rows, ("topic", "partition", "replicas", "target_replicas"), settings.format)
         return
     now, then = plans.plan_as_json(current), plans.plan_as_json(proposed)
-    if settings.format != "text":
+    if not settings.is_text:
         show(
             [{"current": json.loads(now), "proposed": json.loads(then)}],
             ("current", "proposed"),
@@ -261,7 +261,7 @@ def execute(
                     if copy_throttle is not None:
                         await throttle_copies(admin, log_dirs, copy_throttle, report)
                     await start_moves(reactor, admin, log_dirs, report)
-        if settings.format != "text":
+        if not settings.is_text:
             rows = _rows(answers)
             row = {"current": json.loads(rollback), "partitions": rows}
             csv = settings.format == "csv"
@@ -277,7 +277,7 @@ def execute(
 
 def _message_printer(settings: Settings) -> Callable[[str], None]:
     """Return the function that prints a line of Kafka's tool: to stderr if stdout holds rows."""
-    return click.echo if settings.format == "text" else settings.note
+    return click.echo if settings.is_text else settings.note
 
 
 def _of(tp: TopicPartition) -> dict[str, Any]:
@@ -331,7 +331,7 @@ def verify(settings: Settings, path: str, preserve: bool) -> None:
             moving = {each.tp: under_way[each.tp] for each in progress if each.under_way}
             copied = await copied_bytes(admin, moving) if moving else {}
             moves = await progress_of_moves(admin, log_dirs)
-            if settings.format == "text":
+            if settings.is_text:
                 click.echo("Status of partition reassignment:")
                 for each in progress:
                     click.echo(str(each))
@@ -411,7 +411,7 @@ def cancel(settings: Settings, path: str, preserve: bool) -> None:
             if not preserve:
                 current = await _assignments(admin, {tp.topic for tp in plan})
                 await unthrottle(admin, {tp.topic for tp in current}, report)
-        if settings.format != "text":
+        if not settings.is_text:
             show(_rows(answers), ("topic", "partition", "error"), settings.format)
         return failed
 
@@ -438,7 +438,7 @@ def list_(settings: Settings) -> None:
             }
             for tp, each in sorted(found.items())
         ]
-        if settings.format != "text":
+        if not settings.is_text:
             columns = ("topic", "partition", "replicas", "adding_replicas", "removing_replicas")
             show(rows, columns, settings.format)
             return

@@ -141,10 +141,10 @@ def _print(settings: Settings, found: Mapping[TopicPartition, Analysis]) -> None
     summary = total.row()
     if settings.format == "csv":
         show(rows, _PARTITION_COLUMNS, "csv")
-    elif settings.format != "text":
+    elif not settings.is_text:
         show([*rows, {"topic": None, "partition": None, **summary}], (), settings.format)
     else:
-        show(rows, _PARTITION_COLUMNS, "text")
+        show(rows, _PARTITION_COLUMNS, settings.format)
         click.echo()
         for name, text in summary_lines(summary):
             click.echo(f"{name + ':':<13}{text}")

@@ -186,12 +186,12 @@ def _show(
         ordered = sorted(each.topic.partitions.values(), key=lambda p: p.partition)
         chosen = [p for p in ordered if wanted(p, each.min_isr)]
         rows += [_row(each, p, moving.get((p.topic, p.partition))) for p in chosen]
-        if settings.format == "text":
+        if settings.is_text:
             if not filters.any_state:
                 click.echo(_topic_line(each))
             for p in () if filters.overridden else chosen:
                 click.echo(_partition_line(p, moving.get((p.topic, p.partition))))
-    if settings.format != "text":
+    if not settings.is_text:
         show(rows, ("topic", "partition", "leader", "replicas", "isr"), settings.format)
 
 

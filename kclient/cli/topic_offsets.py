@@ -78,7 +78,7 @@ def offsets(
             }
             for tp, at in sorted(good.items())
         ]
-        if settings.format == "text":
+        if settings.is_text:
             rows = [
                 {
                     **row,

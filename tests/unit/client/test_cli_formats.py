@@ -1,14 +1,18 @@
 """Records and rows as text."""
 
 import json
+import sys
 from uuid import UUID
 
 import click
 import pytest
+import yaml
+from click.testing import CliRunner
 
+from kclient.cli.commands import kclient
 from kclient.cli.consume import _form
 from kclient.cli.formats import envelope, formatter, from_envelope, heading, unescaped
-from kclient.cli.output import show, table
+from kclient.cli.output import FORMATS, show, table
 from kclient.cli.stdin import _lines
 from kclient.types import Record
 
@@ -196,7 +200,7 @@ def test_csv_has_empty_cells_and_no_python(capsys):
     assert table(rows, ("none", "yes")).split() == ["NONE", "YES", "-", "true"]
 
 
-@pytest.mark.parametrize("form", ["text", "json", "jsonl", "csv"])
+@pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("value", [UUID(int=1), b"bytes", {"set"}])
 def test_what_is_no_cell_is_not_printed_by_its_repr(form, value):
     with pytest.raises(TypeError):
@@ -225,6 +229,53 @@ def test_rows_for_programs(form, written, capsys):
 def test_json_shows_every_key_whatever_the_columns(capsys):
     show(ROWS, ("name",), "json")
     assert json.loads(capsys.readouterr().out) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("consume t --format wide", "records have no wide: --format json or csv, or -f"),
+        ("consume t --format yaml", "records have no yaml: --format json or csv, or -f"),
+        ("log dump . --format wide", "log dump has no wide: --format jsonl has every field"),
+        ("group export g --format yaml", "export writes CSV; "),
+    ],
+)
+def test_a_format_that_a_command_does_not_have_is_refused(words, message):
+    ended = CliRunner().invoke(kclient, words.split())
+    assert (ended.exit_code, message in ended.output) == (2, True), ended.output
+
+
+def test_yaml_without_its_extra_names_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    ended = CliRunner().invoke(kclient, ["context", "list", "--format", "yaml"])
+    assert ended.exit_code == 2
+    assert "which is not installed: pip install 'kbroker[yaml]'" in ended.output
+
+
+def test_a_wide_table_has_every_column_and_nested_values_as_json(capsys):
+    rows = [
+        {"topic": "a", "isr": [1, 2], "racks": {"1": "x"}},
+        {"topic": "b", "isr": [], "moves": [{"to": 3}], "racks": None},
+    ]
+    show(rows, ("isr", "topic"), "wide")
+    assert capsys.readouterr().out.splitlines() == [
+        "ISR  TOPIC  RACKS       MOVES",
+        '1,2  a      {"1": "x"}  -',
+        '     b      -           [{"to": 3}]',
+    ]
+
+
+def test_yaml_is_read_as_what_json_has(capsys):
+    same = [1, 2]
+    rows = [
+        {"text": "yes", "number": "012", "none": None, "size": 5, "ids": same, "isr": same},
+        {"text": "größe: #1\n- x", "nested": {"1": [True, {}]}, "share": 0.5, "isr": (1,)},
+    ]
+    show(rows, ("size",), "yaml")
+    printed = capsys.readouterr().out
+    assert yaml.safe_load(printed) == json.loads(json.dumps(rows))
+    assert "&" not in printed
+    assert list(yaml.safe_load(printed)[0]) == list(rows[0])
 
 
 # --- lines
