@@ -8,22 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kclient.cli import colour
+from kclient.cli.answers import code_for, good_answers
 from kclient.cli.cluster_api_versions import api_versions
 from kclient.cli.cluster_config import config
 from kclient.cli.commands import with_settings
-from kclient.cli.context import (
-    UNHEALTHY,
-    Settings,
-    admin_client,
-    code_for,
-    good_answers,
-    print_error,
-    run,
-)
 from kclient.cli.elect_leaders import elect_leaders
+from kclient.cli.exit_codes import UNHEALTHY
 from kclient.cli.help import Group
 from kclient.cli.names import TOPIC
-from kclient.cli.output import show
+from kclient.cli.output import print_error, show
+from kclient.cli.run import run
+from kclient.cli.settings import Settings, admin_client
 from kclient.types import TopicPartition
 
 if TYPE_CHECKING:

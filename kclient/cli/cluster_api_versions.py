@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import Settings, admin_client, run
 from kclient.cli.help import Command
 from kclient.cli.output import show
+from kclient.cli.run import run
+from kclient.cli.settings import Settings, admin_client
 
 
 @click.command(

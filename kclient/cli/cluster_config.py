@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kclient.cli.answers import code_for, good_answers, print_answers
 from kclient.cli.commands import with_settings
-from kclient.cli.context import Settings, admin_client, code_for, good_answers, print_answers, run
 from kclient.cli.help import Group
 from kclient.cli.output import show
+from kclient.cli.run import run
+from kclient.cli.settings import Settings, admin_client
 
 if TYPE_CHECKING:
     from kclient.admin.configs import ConfigEntry, ConfigResource

@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from kclient.cli import colour
-from kclient.cli.context import DEFAULT_TIMEOUT_S, DUMP, Settings, list_settings, run_offline
 from kclient.cli.help import GlobalOption, Group
 from kclient.cli.names import CONTEXT
 from kclient.cli.output import FORMATS
+from kclient.cli.run import run_offline
+from kclient.cli.settings import DEFAULT_TIMEOUT_S, DUMP, Settings, list_settings
 from kclient.extras import what_to_install
 
 

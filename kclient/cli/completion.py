@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import Settings
 from kclient.cli.help import Command
+from kclient.cli.settings import Settings
 
 _SHELLS = ("bash", "zsh", "fish")
 

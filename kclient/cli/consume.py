@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import Settings, run
 from kclient.cli.decoders import HELP as DECODER_HELP
 from kclient.cli.decoders import Decoder
 from kclient.cli.decoders import decoders as chosen_decoders
@@ -23,6 +22,8 @@ from kclient.cli.offset_range import NO_SUCH_TOPIC_S, assign
 from kclient.cli.offset_spec import Anchor, OffsetSpec, parse_offsets
 from kclient.cli.progress import Progress
 from kclient.cli.record_filter import Accept, record_filter
+from kclient.cli.run import run
+from kclient.cli.settings import Settings
 from kclient.types import TopicPartition
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, USAGE, Settings, chosen_context, print_error
+from kclient.cli.exit_codes import FAILED, USAGE
 from kclient.cli.help import Group
 from kclient.cli.names import CONTEXT
-from kclient.cli.output import show
+from kclient.cli.output import print_error, show
+from kclient.cli.settings import Settings, chosen_context
 from kclient.config import CONFIGS
 from kclient.contexts import VARIABLE, Context, changing, default_file, is_secret, load
 from kclient.errors import ConfigError

@@ -12,10 +12,12 @@ import click
 from kclient.cli import colour
 from kclient.cli import doctor_checks as checks
 from kclient.cli.commands import with_settings
-from kclient.cli.context import UNHEALTHY, UNREACHABLE, Settings, run
 from kclient.cli.doctor_checks import Finding, GroupLag, Skew, Status, Tried
+from kclient.cli.exit_codes import UNHEALTHY, UNREACHABLE
 from kclient.cli.help import Command
 from kclient.cli.output import show
+from kclient.cli.run import run
+from kclient.cli.settings import Settings
 from kclient.errors import Address, Cause, ConnectError, KafkaError
 from kclient.types import TopicPartition
 

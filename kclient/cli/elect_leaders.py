@@ -6,11 +6,13 @@ from typing import Any
 
 import click
 
+from kclient.cli.answers import code_for
 from kclient.cli.commands import with_settings
-from kclient.cli.context import Settings, admin_client, code_for, run
 from kclient.cli.help import Command
 from kclient.cli.names import TOPIC
 from kclient.cli.output import show
+from kclient.cli.run import run
+from kclient.cli.settings import Settings, admin_client
 from kclient.cli.topic_spec import parse_topic
 from kclient.types import TopicPartition
 

@@ -6,14 +6,16 @@ from typing import Any
 
 import click
 
+from kclient.cli.answers import code_for, print_answers
 from kclient.cli.commands import with_settings
-from kclient.cli.context import Settings, admin_client, code_for, print_answers, print_error, run
 from kclient.cli.group_lag import lag_row, offset_rows
 from kclient.cli.group_offsets import delete_offsets, export, import_, reset_offsets, seek
 from kclient.cli.group_watch import watch
 from kclient.cli.help import Group
 from kclient.cli.names import GROUP
-from kclient.cli.output import show
+from kclient.cli.output import print_error, show
+from kclient.cli.run import run
+from kclient.cli.settings import Settings, admin_client
 
 
 @click.group(cls=Group)

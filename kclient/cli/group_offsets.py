@@ -25,20 +25,15 @@ from kclient.admin.offset_resets import (
     refusal,
     select_partitions,
 )
+from kclient.cli.answers import code_for, good_answers
 from kclient.cli.commands import with_settings
-from kclient.cli.context import (
-    FAILED,
-    Settings,
-    admin_client,
-    code_for,
-    good_answers,
-    print_error,
-    run,
-)
+from kclient.cli.exit_codes import FAILED
 from kclient.cli.help import Command
 from kclient.cli.names import GROUP, TOPIC
 from kclient.cli.offset_spec import Anchor, parse_offsets
-from kclient.cli.output import show
+from kclient.cli.output import print_error, show
+from kclient.cli.run import run
+from kclient.cli.settings import Settings, admin_client
 from kclient.cli.time_spec import parse_datetime, parse_duration, time_text
 from kclient.cli.topic_spec import parse_topic
 from kclient.types import TopicPartition

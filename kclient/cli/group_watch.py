@@ -10,11 +10,13 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, admin_client, print_error, run
+from kclient.cli.exit_codes import FAILED
 from kclient.cli.group_lag import lag_row, offset_rows
 from kclient.cli.help import Command
 from kclient.cli.names import GROUP
-from kclient.cli.output import csv_lines, show
+from kclient.cli.output import csv_lines, print_error, show
+from kclient.cli.run import run
+from kclient.cli.settings import Settings, admin_client
 from kclient.cli.time_spec import time_text
 from kclient.wire.errors import KafkaError
 

@@ -11,9 +11,11 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, UNHEALTHY, Settings, print_error, run_offline
+from kclient.cli.exit_codes import FAILED, UNHEALTHY
 from kclient.cli.help import Group
-from kclient.cli.output import show
+from kclient.cli.output import print_error, show
+from kclient.cli.run import run_offline
+from kclient.cli.settings import Settings
 
 _FILES = click.argument(
     "paths",

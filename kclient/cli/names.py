@@ -14,7 +14,7 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from kclient.cli.context import Settings
+    from kclient.cli.settings import Settings
 
 WAIT_S = 1.5
 
@@ -73,7 +73,7 @@ CONTEXT = _ContextName()
 
 def _settings_on_line(ctx: click.Context) -> Settings:
     """Return the settings of the options before the cursor: while a shell completes, no command fills them in."""
-    from kclient.cli.context import Settings
+    from kclient.cli.settings import Settings
 
     settings = Settings(timeout=WAIT_S)
     levels = [ctx]
@@ -94,7 +94,7 @@ def _from_cluster(
     from twisted.internet import reactor as imported
     from twisted.internet.defer import Deferred
 
-    from kclient.cli.context import admin_client
+    from kclient.cli.settings import admin_client
 
     reactor: Any = imported
     names: list[str] = []

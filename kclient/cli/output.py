@@ -1,8 +1,8 @@
-"""Rows as an aligned table, JSON, JSON lines, YAML or CSV; JSON keys are stable snake_case.
+"""Rows as an aligned table, JSON, JSON lines, YAML or CSV, and lines of errors; JSON keys are stable snake_case.
 
 A cell is text, a number, true or false, none, or a list of such; only JSON and YAML have nested values, and a wide
-table has them as JSON. An id that is text
-elsewhere (a UUID, an enum) is made text by the command, in Kafka's form: nothing is printed by its `repr`.
+table has them as JSON. An id that is text elsewhere (a UUID, an enum) is made text by the command, in Kafka's form:
+nothing is printed by its `repr`.
 """
 
 from __future__ import annotations
@@ -107,3 +107,8 @@ def _cell(value: Any) -> str:
     if isinstance(value, str | int | float):
         return str(value)
     raise TypeError(f"{value!r} is no cell of a table")
+
+
+def print_error(problem: object) -> None:
+    """Write an error or a warning to stderr, also with -q."""
+    click.echo(f"{colour.bad('kclient:')} {problem}", err=True)

@@ -9,12 +9,14 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import TIMED_OUT, Settings, print_error, run
+from kclient.cli.exit_codes import TIMED_OUT
 from kclient.cli.help import Command
 from kclient.cli.names import GROUP, TOPIC
-from kclient.cli.output import show
+from kclient.cli.output import print_error, show
 from kclient.cli.perf_figures import RATE_COLUMNS, Window, rates
 from kclient.cli.perf_run import Stopwatch, reports
+from kclient.cli.run import run
+from kclient.cli.settings import Settings
 from kclient.types import TopicPartition
 
 _COLUMNS = (*RATE_COLUMNS, "rebalance_ms", "fetch_ms", "fetch_records_per_s", "fetch_mb_per_s")

@@ -9,12 +9,13 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import Settings, run
 from kclient.cli.help import Command
 from kclient.cli.names import TOPIC
 from kclient.cli.output import show
 from kclient.cli.perf_figures import LATENCY_COLUMNS, Latencies, Window, due_after
 from kclient.cli.perf_run import Stopwatch, payloads, reports
+from kclient.cli.run import run
+from kclient.cli.settings import Settings
 from kclient.errors import KafkaTimeoutError
 from kclient.types import TopicPartition
 

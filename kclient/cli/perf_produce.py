@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kclient.cli.answers import print_problems
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, print_problems, run
+from kclient.cli.exit_codes import FAILED
 from kclient.cli.help import Command
 from kclient.cli.names import TOPIC
 from kclient.cli.output import show
@@ -22,6 +23,8 @@ from kclient.cli.perf_figures import (
     rates,
 )
 from kclient.cli.perf_run import Stopwatch, payloads, reports
+from kclient.cli.run import run
+from kclient.cli.settings import Settings
 from kclient.errors import ConfigError, KafkaError, KafkaTimeoutError
 
 if TYPE_CHECKING:

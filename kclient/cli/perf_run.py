@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kclient.cli.context import Settings
 from kclient.cli.perf_figures import Window, busy_note
+from kclient.cli.settings import Settings
 
 REPORT_EVERY_S = 5.0
 _POOL = 1_048_576

@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from kclient.cli.answers import code_for, print_problems
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, code_for, print_error, print_problems, run
 from kclient.cli.delivery import Deliveries, Given
+from kclient.cli.exit_codes import FAILED
 from kclient.cli.formats import from_envelope, place_formatter, unescaped
 from kclient.cli.help import Command
 from kclient.cli.line_template import Line, LineTemplate
 from kclient.cli.names import TOPIC
+from kclient.cli.output import print_error
 from kclient.cli.progress import Progress
+from kclient.cli.run import run
+from kclient.cli.settings import Settings
 
 if TYPE_CHECKING:
     from kclient.producer.producer import Producer

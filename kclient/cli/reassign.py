@@ -14,13 +14,15 @@ import click
 from kclient.admin import reassignment_plan as plans
 from kclient.admin.assignment import Racks
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, UNHEALTHY, Settings, admin_client, run
+from kclient.cli.exit_codes import FAILED, UNHEALTHY
 from kclient.cli.help import Group
 from kclient.cli.names import TOPIC
 from kclient.cli.output import show
 from kclient.cli.reassign_log_dirs import progress_of_moves, start_moves, throttle_copies
 from kclient.cli.reassign_progress import copied_bytes, progress_line
 from kclient.cli.reassign_throttles import throttle_moves, unthrottle
+from kclient.cli.run import run
+from kclient.cli.settings import Settings, admin_client
 from kclient.types import TopicPartition
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kclient.admin import reassignment_plan as plans
-from kclient.cli.context import print_error
+from kclient.cli.output import print_error
 
 UNTHROTTLE_S = 5.0
 """Seconds that a broker may take to return its throttles."""

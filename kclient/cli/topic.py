@@ -7,11 +7,13 @@ from typing import Any
 
 import click
 
+from kclient.cli.answers import print_answers
 from kclient.cli.commands import with_settings
-from kclient.cli.context import Settings, admin_client, print_answers, run
 from kclient.cli.help import Group
 from kclient.cli.names import TOPIC
 from kclient.cli.output import show
+from kclient.cli.run import run
+from kclient.cli.settings import Settings, admin_client
 from kclient.cli.topic_analyze import analyze
 from kclient.cli.topic_copy import copy
 from kclient.cli.topic_describe import describe

@@ -9,13 +9,15 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import TIMED_OUT, Settings, admin_client, print_error, run
+from kclient.cli.exit_codes import TIMED_OUT
 from kclient.cli.help import Command
 from kclient.cli.names import TOPIC
 from kclient.cli.offset_range import assign, read_range
 from kclient.cli.offset_spec import Anchor, parse_offsets
-from kclient.cli.output import show
+from kclient.cli.output import print_error, show
 from kclient.cli.progress import Progress
+from kclient.cli.run import run
+from kclient.cli.settings import Settings, admin_client
 from kclient.cli.time_spec import time_text
 from kclient.cli.topic_analysis import Analysis
 from kclient.types import TopicPartition

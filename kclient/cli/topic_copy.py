@@ -14,14 +14,17 @@ from typing import Any
 
 import click
 
+from kclient.cli.answers import code_for, print_problems
 from kclient.cli.commands import with_settings
-from kclient.cli.context import Settings, admin_client, code_for, print_error, print_problems, run
 from kclient.cli.delivery import Deliveries, Given
 from kclient.cli.help import Command
 from kclient.cli.names import CONTEXT, TOPIC
 from kclient.cli.offset_range import NO_SUCH_TOPIC_S, assign, read_range
 from kclient.cli.offset_spec import OffsetSpec, parse_offsets
+from kclient.cli.output import print_error
 from kclient.cli.progress import Progress
+from kclient.cli.run import run
+from kclient.cli.settings import Settings, admin_client
 from kclient.types import NewTopic, TopicPartition
 
 

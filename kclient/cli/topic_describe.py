@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kclient.cli.answers import code_for, good_answers
 from kclient.cli.commands import with_settings
-from kclient.cli.context import Settings, admin_client, code_for, good_answers, print_error, run
 from kclient.cli.help import Command
 from kclient.cli.names import TOPIC
-from kclient.cli.output import show
+from kclient.cli.output import print_error, show
+from kclient.cli.run import run
+from kclient.cli.settings import Settings, admin_client
 from kclient.wire.uuids import encode_uuid
 
 if TYPE_CHECKING:

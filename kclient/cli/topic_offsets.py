@@ -9,12 +9,14 @@ from typing import Any
 
 import click
 
+from kclient.cli.answers import code_for, good_answers
 from kclient.cli.commands import with_settings
-from kclient.cli.context import Settings, admin_client, code_for, good_answers, run
 from kclient.cli.help import Command
 from kclient.cli.names import TOPIC
 from kclient.cli.offset_spec import Anchor, Bound, parse_offsets
 from kclient.cli.output import show
+from kclient.cli.run import run
+from kclient.cli.settings import Settings, admin_client
 from kclient.cli.time_spec import time_text
 from kclient.cli.topic_spec import parse_topic
 from kclient.types import TopicPartition

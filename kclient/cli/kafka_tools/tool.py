@@ -289,7 +289,7 @@ def run_client(
     The first contact is tried for default.api.timeout.ms, as Kafka's clients do: scripts start a broker, and the tool
     right behind it.
     """
-    from kclient.cli.context import run
+    from kclient.cli.run import run
     from kclient.errors import KafkaError
 
     async def main(reactor: Any) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kclient.admin.configs import ConfigResource, ResourceType
-from kclient.cli.context import about
+from kclient.cli.answers import about
 from kclient.cli.offset_spec import parse_offsets
 from kclient.net.answers import error_of
 from kclient.types import TopicPartition

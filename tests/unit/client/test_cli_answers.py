@@ -6,7 +6,9 @@ import json
 
 import pytest
 
-from kclient.cli.context import FAILED, PARTLY_FAILED, Settings, good_answers, print_answers
+from kclient.cli.answers import good_answers, print_answers
+from kclient.cli.exit_codes import FAILED, PARTLY_FAILED
+from kclient.cli.settings import Settings
 from kclient.wire.errors import TopicAlreadyExists, UnknownTopicOrPartition
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kclient.cli.context import FAILED, PARTLY_FAILED, UNREACHABLE, code_for
+from kclient.cli.answers import code_for
+from kclient.cli.exit_codes import FAILED, PARTLY_FAILED, UNREACHABLE
 from tests.kit.fork_server import run
 from tests.unit.client.test_cli_help import COMMANDS, WITHOUT_CONTACT
 

@@ -13,8 +13,9 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from kclient.cli.context import TIMED_OUT, exit_code
 from kclient.cli.delivery import FEWEST_ROWS, Deliveries, Given
+from kclient.cli.exit_codes import TIMED_OUT
+from kclient.cli.run import exit_code
 from kclient.cli.stdin import LineBatches, _lines
 from kclient.errors import KafkaTimeoutError
 from kclient.producer.producer import Producer

@@ -13,8 +13,10 @@ from twisted.python.failure import Failure
 
 from kclient.cli.commands import kclient
 from kclient.cli.consume import waiting_note
-from kclient.cli.context import UNREACHABLE, Settings, exit_code
+from kclient.cli.exit_codes import UNREACHABLE
 from kclient.cli.offset_spec import parse_offsets
+from kclient.cli.run import exit_code
+from kclient.cli.settings import Settings
 from kclient.config import ProducerConfig
 from kclient.errors import Address, AttemptFailed, BootstrapError, Cause
 from kclient.extras import what_to_install

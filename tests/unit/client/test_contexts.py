@@ -14,7 +14,8 @@ from click.testing import CliRunner, Result
 from twisted.python.failure import Failure
 
 from kclient.cli.commands import kclient
-from kclient.cli.context import Settings, exit_code
+from kclient.cli.run import exit_code
+from kclient.cli.settings import Settings
 from kclient.config import AdminConfig
 from kclient.contexts import Context, Contexts, changing, default_file, load, text_of
 from kclient.errors import (
