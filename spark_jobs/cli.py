@@ -440,7 +440,7 @@ class _Run:
         from spark_jobs.cluster import time_span
         from spark_jobs.kafka_reader import KafkaReader
         from spark_jobs.reconcile import TimeBuckets, reconcile
-        from spark_jobs.session import spark_session
+        from spark_jobs.session import lacks_class_archive, spark_session
         from spark_jobs.spark_engine import SparkEngine, SparkHeaders
 
         source, target = self._snapshots()
@@ -452,6 +452,8 @@ class _Run:
         buckets = TimeBuckets.over(time_span(source))
         log = self._out / "spark.log"
         self._on = replace(self._on, offsets=source.offsets + target.offsets)
+        if lacks_class_archive(self._on):
+            self._progress("Spark starts in half of the time after `kaudit class-archive`, once")
         with spark_session("kaudit", self._on, log=log) as spark:
             passed = self._self_test(spark)
             run = reconcile(

@@ -128,10 +128,26 @@ def driver_java_options(on: SparkSettings) -> str:
         return " ".join(options)
     if on.is_local:
         options += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    if own_conf and not CLASS_PATHS & on.settings.keys():
-        with contextlib.suppress(NoClassArchive):
-            options += archive_options(archive_file(os.environ))
+    archive = _class_archive(on)
+    if archive is not None:
+        options += archive_options(archive)
     return " ".join(options)
+
+
+def lacks_class_archive(on: SparkSettings) -> bool:
+    """Return whether Spark starts without an archive of its classes, and would use one if it were written."""
+    archive = _class_archive(on)
+    return archive is not None and not archive.exists()
+
+
+def _class_archive(on: SparkSettings) -> Path | None:
+    """Return the archive for Spark with these settings, written or not; None if it can use none."""
+    own_conf = os.environ.get("SPARK_CONF_DIR", str(NO_CONF)) == str(NO_CONF)
+    if not own_conf or (CLASS_PATHS | {JAVA_OPTIONS}) & on.settings.keys():
+        return None
+    with contextlib.suppress(NoClassArchive):
+        return archive_file(os.environ)
+    return None
 
 
 def _first_cause(problem: Exception) -> str:

@@ -10,13 +10,20 @@ import pytest
 
 from spark_jobs.class_archive import (
     MOST_ARCHIVES,
+    OFF,
     VARIABLE,
     NoClassArchive,
     archive_file,
     archive_options,
     remove_oldest,
 )
-from spark_jobs.session import CONF, JAVA_OPTIONS, NO_CONF, driver_java_options
+from spark_jobs.session import (
+    CONF,
+    JAVA_OPTIONS,
+    NO_CONF,
+    driver_java_options,
+    lacks_class_archive,
+)
 from spark_jobs.spark_settings import SparkSettings
 
 
@@ -93,6 +100,25 @@ def test_options_of_the_user_replace_ours(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("SPARK_CONF_DIR", "/etc/spark")
     options = driver_java_options(SparkSettings())
     assert options == "-XX:+UseSerialGC -XX:TieredStopAtLevel=1", "its log4j2.properties stands"
+
+
+def test_an_archive_is_lacked_where_spark_would_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "a.jsa"))
+    assert lacks_class_archive(SparkSettings())
+    assert not lacks_class_archive(SparkSettings(settings={JAVA_OPTIONS: "-Da=b"}))
+    assert not lacks_class_archive(
+        SparkSettings(settings={"spark.driver.extraClassPath": "/opt/classes"})
+    )
+    (tmp_path / "a.jsa").touch()
+    assert not lacks_class_archive(SparkSettings())
+    monkeypatch.setenv(VARIABLE, OFF)
+    assert not lacks_class_archive(SparkSettings())
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "b.jsa"))
+    monkeypatch.setenv("SPARK_CONF_DIR", "/etc/spark")
+    assert not lacks_class_archive(SparkSettings())
 
 
 def test_the_oldest_archives_are_removed(tmp_path: Path) -> None:
