@@ -13,8 +13,13 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kclient import Producer as KclientProducer
+from kclient.testing.raw_connection import RawConnection
+from kclient.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from kclient.wire.versions import ApiKey
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.cli import Cli
+from tests.kit.replicated import Observer
+from tests.kit.transactional_logs import transactional as transactional_batch
 from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -50,6 +55,13 @@ def transactional(cluster: Cluster, name: str, **settings: Any) -> Any:
     )
     producer.init_transactions(60)
     return producer
+
+
+def commit(producer: Any, topic: str, value: bytes) -> None:
+    """Commit one record."""
+    producer.begin_transaction()
+    producer.produce(topic, value, partition=0)
+    producer.commit_transaction(30)
 
 
 def values(cluster: Cluster, *topics: str, isolation: str = "read_committed") -> list[bytes]:
@@ -257,3 +269,54 @@ def test_an_operator_sees_and_ends_transactions(cluster: Cluster, topic: str) ->
     (found,) = cli.json("txn", "describe", name)
     assert found["partitions"] == []
     assert values(cluster, topic) == []
+
+
+def test_an_operator_finds_and_aborts_a_hanging_transaction(cluster: Cluster) -> None:
+    """A batch that arrives behind the end of its transaction, where brokers do not verify it (before KIP-890)."""
+    topic, cli = f"t{time.monotonic_ns()}", Cli(cluster)
+    Observer(cluster).create(topic, [[1]])
+    producer = transactional(cluster, f"{topic}-id")
+    commit(producer, topic, b"first")
+    eventually("the marker", lambda: values(cluster, topic) == [b"first"])
+    (state,) = cli.json("txn", "describe-producers", "-t", topic, "-p", "0")
+    verification = "transaction.partition.verification.enable"
+    cli.run("cluster", "config", "alter", "--set", f"{verification}=false")
+    try:
+        late = transactional_batch(
+            state["producer_id"],
+            b"late",
+            epoch=state["producer_epoch"],
+            sequence=state["last_sequence"] + 1,
+        )
+        partitions = [ProduceTopic(topic, [ProducePartition(0, late)])]
+        host, _, port = cluster[1].address.rpartition(":")
+        with RawConnection(host, int(port)) as raw:
+            request = ProduceRequest(1, 1000, partitions, f"{topic}-id")
+            eventually(
+                "the setting at the leader",
+                lambda: raw.ask(ApiKey.PRODUCE, 9, request).topics[0].partitions[0].error_code == 0,
+            )
+    finally:
+        cli.run("cluster", "config", "alter", "--delete", verification)
+    other = transactional(cluster, f"{topic}-other")
+    commit(other, topic, b"behind it")
+    assert values(cluster, topic) == [b"first"]
+    find = ("txn", "find-hanging", "-t", topic, "--max-transaction-timeout")
+    assert cli.json(*find, "15") == []
+    (found,) = cli.json(*find, "0")
+    assert (found["producer_id"], found["transactional_id"]) == (
+        state["producer_id"],
+        f"{topic}-id",
+    )
+    start = str(found["start_offset"])
+    printed = cli.out("txn", "abort", "-t", topic, "-p", "0", "--start-offset", start, "--yes")
+    assert (
+        printed == f"Aborted the transaction of producer id {found['producer_id']} in {topic}-0.\n"
+    )
+    assert cli.json(*find, "0") == []
+    assert values(cluster, topic) == [b"first", b"behind it"]
+    assert sorted(values(cluster, topic, isolation="read_uncommitted")) == [
+        b"behind it",
+        b"first",
+        b"late",
+    ]
