@@ -13,7 +13,9 @@ from kclient.testing.raw_connection import RawConnection
 from kclient.wire.errors import ErrorCode, InvalidRequest
 from kclient.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 from kclient.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from kclient.wire.schema.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from kclient.wire.schema.create_topics import CreatableTopic, CreateTopicsRequest
+from kclient.wire.schema.delete_topics import DeleteTopicsRequest
 from kclient.wire.versions import ApiKey
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.cli import Cli
@@ -140,3 +142,42 @@ def test_quotas_apply_on_every_broker_and_after_a_restart(cli: Cli, topic: str) 
     )
     with AdminClient(bootstrap_servers=cluster.bootstrap) as admin:
         assert admin.describe_client_quotas(RAW, strict=True) == {RAW: {"request_percentage": 1e6}}
+
+
+def test_deletions_and_new_partitions_are_mutations(cli: Cli, topic: str) -> None:
+    """KIP-599: DeleteTopics from v5 and CreatePartitions from v3 on are refused, older versions are throttled."""
+    cluster, observer = cli.cluster, Observer(cli.cluster)
+    names = [f"{topic}-{letter}" for letter in "abc"]
+    for name in names:
+        observer.create(name, [[1], [2], [1]])
+    limits = {"controller_mutation_rate": 0.1}
+    with AdminClient(bootstrap_servers=cluster[observer.controller()].address) as admin:
+        admin.alter_client_quotas({RAW: limits})
+        eventually(
+            "the quota at the controller",
+            lambda: admin.describe_client_quotas(RAW, strict=True) == {RAW: limits},
+        )
+
+    def ask(api: ApiKey, version: int, request: object) -> tuple[int, int]:
+        with connection(cluster, observer.controller()) as raw:
+            response = raw.ask(api, version, request)
+        results = response.responses if api is ApiKey.DELETE_TOPICS else response.results
+        return results[0].error_code, response.throttle_time_ms
+
+    def delete(name: str, version: int) -> tuple[int, int]:
+        return ask(ApiKey.DELETE_TOPICS, version, DeleteTopicsRequest([name], [], 20_000))
+
+    def grow(name: str, version: int) -> tuple[int, int]:
+        request = CreatePartitionsRequest([CreatePartitionsTopic(name, 5, None)], 20_000)
+        return ask(ApiKey.CREATE_PARTITIONS, version, request)
+
+    assert delete(names[0], 5) == (0, 0)  # a burst takes what it needs once
+    for code, throttle_ms in (delete(names[1], 5), grow(names[2], 3)):
+        assert code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        assert throttle_ms > 0
+    left = set(cli.out("topic", "list").split())
+    assert (names[0] in left, names[1] in left, names[2] in left) == (False, True, True)
+    for code, throttle_ms in (delete(names[1], 4), grow(names[2], 2)):
+        assert code == 0
+        assert throttle_ms > 0
+    assert len(cli.json("topic", "describe", names[2])) == 5
