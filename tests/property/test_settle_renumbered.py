@@ -19,7 +19,7 @@ from tests.kit.audit_logs import Rec
 from tests.kit.property_tests import at_least
 from tests.property.test_settle import places
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 KINDS = ("produce", "mirror", "retention", "unreadable", "truncate", "leader")
 

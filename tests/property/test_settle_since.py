@@ -25,7 +25,7 @@ from tests.kit.property_tests import at_least
 from tests.property.test_audit_incremental import check_ranges
 from tests.property.test_settle import KINDS, check_against_the_reads, owned, places
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 RUNS = 4
 

@@ -65,6 +65,7 @@ def test_the_version_shows_which_build_runs(command: object) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_what_is_compiled_passes_its_tests_interpreted_too() -> None:
     """Each worker of pytest runs one build; the other one runs here, in a process of its own."""
     if build.description() != "compiled":
