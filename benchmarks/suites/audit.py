@@ -67,6 +67,8 @@ def audit_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure]
         jars = spark_connector.jars()
     except spark_connector.NotAvailable as not_available:
         notes.append(f"the join was not measured: {not_available}")
+    archive = {"KAUDIT_CLASS_ARCHIVE": str(directory / "spark-classes.jsa")}
+    _run([sys.executable, "-m", "spark_jobs", "class-archive", *archive.values()], archive)
     with _mirrored(directory, count) as (source, target):
         for turn in range(rounds):
             print_progress(f"round {turn + 1}: kaudit, {count:,} records a side")
@@ -82,10 +84,6 @@ def audit_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure]
             print_progress(f"round {turn + 1}: one record, and {MANY:,} partitions")
             figures.first.add("ours", _kaudit(directory, source, target, "one", "--self-test")[0])
             figures.one.add("ours", _kaudit(directory, source, target, "one")[0])
-            archive = {"KAUDIT_CLASS_ARCHIVE": str(directory / "spark-classes.jsa")}
-            if turn == 0:
-                words = ["class-archive", archive["KAUDIT_CLASS_ARCHIVE"]]
-                _run([sys.executable, "-m", "spark_jobs", *words], archive)
             figures.archived.add(
                 "ours", _kaudit(directory, source, target, "one", environment=archive)[0]
             )

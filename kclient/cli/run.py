@@ -21,6 +21,7 @@ _NAME_THE_BROKERS = """\
   `kbroker local env` prints the brokers of a local cluster"""
 _PUT_AWAY_S = 5.0
 """Seconds that a command may take to end after Ctrl-C."""
+
 Main = Callable[[Any], Awaitable[int | None]]
 """A command's body: reactor -> exit code (None is 0)."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,6 @@ class Settings:
     assume_yes: bool = False
     verbose: int = 0
     """What is logged to stderr: 0 nothing, 1 information and warnings, 2 each step."""
-    extra: dict[str, Any] = field(default_factory=dict)
     context_name: str | None = None
     """The context that --context names."""
     context: Context | None = None

@@ -57,11 +57,12 @@ def transactional(cluster: Cluster, name: str, **settings: Any) -> Any:
     return producer
 
 
-def commit(producer: Any, topic: str, value: bytes) -> None:
-    """Commit one record."""
-    producer.begin_transaction()
+def commit(producer: Any, topic: str, value: bytes, *, begin: bool = True) -> None:
+    """Commit one record, in a new transaction or in the open one."""
+    if begin:
+        producer.begin_transaction()
     producer.produce(topic, value, partition=0)
-    producer.commit_transaction(30)
+    producer.commit_transaction()
 
 
 def values(cluster: Cluster, *topics: str, isolation: str = "read_committed") -> list[bytes]:

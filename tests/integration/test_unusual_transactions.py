@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 import kclient
 from kclient import AdminClient, TopicPartition
 from kclient.errors import TransactionAborted
-from tests.integration.test_transactions import create, transactional, values
+from tests.integration.test_transactions import commit, create, transactional, values
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.waiting import eventually
 
@@ -68,14 +68,6 @@ def own(cluster: Cluster, name: str, **settings: Any) -> Any:
     producer: Any = kclient.Producer({**config, **settings}).start()
     producer.init_transactions()
     return producer
-
-
-def commit(producer: Any, topic: str, value: bytes, *, begin: bool = True) -> None:
-    """Commit one record, in a new transaction or in the open one."""
-    if begin:
-        producer.begin_transaction()
-    producer.produce(topic, value, partition=0)
-    producer.commit_transaction()
 
 
 def test_a_transaction_of_200_partitions_is_visible_in_all(

@@ -16,15 +16,7 @@ from kbroker.metadata.core.config_entries import (
 )
 from kclient.wire.errors import InvalidConfig, InvalidRequest, KafkaError
 
-SET, DELETE, APPEND, SUBTRACT = (
-    int(each)
-    for each in (
-        ConfigOperation.SET,
-        ConfigOperation.DELETE,
-        ConfigOperation.APPEND,
-        ConfigOperation.SUBTRACT,
-    )
-)
+SET, DELETE, APPEND, SUBTRACT = ConfigOperation
 POLICY, SEGMENT = "cleanup.policy", "segment.bytes"
 Changed = Callable[[Mapping[str, str], list[Change]], dict[str, str]]
 
