@@ -28,7 +28,7 @@ from kclient.arguments import (
 from kclient.consumer import arrow
 from kclient.consumer.client import CommitCallback, RebalanceCallback, RebalanceListener
 from kclient.consumer.client import Consumer as Core
-from kclient.consumer.partitions import Batch
+from kclient.consumer.partitions import Batch, FetchedBatch
 from kclient.consumer.polling import SLICE_S, Only
 from kclient.consumer.subscription import listener_of
 from kclient.errors import ClientClosed, KafkaError
@@ -232,6 +232,17 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         core = self._checked()
         seconds = poll_timeout(given, timeout, timeout_ms)
         return await self._poll(seconds, (), core.polling.take_batches)
+
+    async def poll_fetched_batches(
+        self, *given: Never, timeout: float | None = None, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, list[FetchedBatch]]:
+        """Return whole batches as `poll_batches` does, and batches of aborted transactions: marked, as control batches.
+
+        The timeout is as of `poll`.
+        """
+        core = self._checked()
+        seconds = poll_timeout(given, timeout, timeout_ms)
+        return await self._poll(seconds, (), core.polling.take_fetched_batches)
 
     async def poll_arrow(
         self,

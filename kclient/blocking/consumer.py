@@ -33,7 +33,7 @@ from kclient.blocking.thread import (
 from kclient.consumer import arrow
 from kclient.consumer.client import CommitCallback, RebalanceCallback, RebalanceListener
 from kclient.consumer.client import Consumer as Core
-from kclient.consumer.partitions import Batch
+from kclient.consumer.partitions import Batch, FetchedBatch
 from kclient.consumer.subscription import listener_of
 from kclient.errors import KafkaError, KafkaTimeoutError
 from kclient.net.group_offsets import Offsets
@@ -234,6 +234,18 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         seconds = poll_timeout(given, timeout, timeout_ms)
         return self._take(
             lambda: self._core.poll_batches(timeout=seconds), self._core.polling.rewind
+        )
+
+    def poll_fetched_batches(
+        self, *given: Never, timeout: float | None = None, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, list[FetchedBatch]]:
+        """Return whole batches as `poll_batches` does, and batches of aborted transactions: marked, as control batches.
+
+        The timeout is as of `poll`.
+        """
+        seconds = poll_timeout(given, timeout, timeout_ms)
+        return self._take(
+            lambda: self._core.poll_fetched_batches(timeout=seconds), self._core.polling.rewind
         )
 
     def poll_arrow(

@@ -35,7 +35,7 @@ from kclient.consumer import arrow
 from kclient.consumer.fetcher import Fetcher
 from kclient.consumer.lookup import OffsetLookup
 from kclient.consumer.missing import MissingPartitions
-from kclient.consumer.partitions import Batch, Partitions, PartitionState
+from kclient.consumer.partitions import Batch, FetchedBatch, Partitions, PartitionState
 from kclient.consumer.polling import Polling
 from kclient.consumer.positions import Positions
 from kclient.consumer.records import Deserializers
@@ -300,6 +300,17 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         The timeout is as of `poll`.
         """
         return await self.polling.batches(poll_timeout(given, timeout, timeout_ms))
+
+    @deferring
+    async def poll_fetched_batches(
+        self, *given: Never, timeout: float | None = None, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, list[FetchedBatch]]:
+        """Return whole record batches as `poll_batches` does, with those that records are never returned of.
+
+        They are marked (`FetchedBatch.hidden`): control batches, and with read_committed batches of aborted
+        transactions. The timeout is as of `poll`.
+        """
+        return await self.polling.fetched_batches(poll_timeout(given, timeout, timeout_ms))
 
     @deferring
     async def poll_arrow(

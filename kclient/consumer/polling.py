@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeVar
 
 from kclient.consumer.arrow import take_places
-from kclient.consumer.partitions import Batch, Partitions, PartitionState
+from kclient.consumer.partitions import Batch, FetchedBatch, Partitions, PartitionState
 from kclient.consumer.records import Deserializers, take_records
 from kclient.consumer.subscription import GroupSubscription
 from kclient.consumer.wakeup import Wakeup
@@ -103,6 +103,10 @@ class Polling:
         """Return whole batches, waiting up to *timeout* seconds for the first."""
         return await self._take_or_wait(self._take_batches, timeout)
 
+    async def fetched_batches(self, timeout: float) -> dict[TopicPartition, list[FetchedBatch]]:
+        """Return whole batches, the hidden ones too, waiting up to *timeout* seconds for the first."""
+        return await self._take_or_wait(lambda: self._take_fetched(lambda _: True), timeout)
+
     @deferring
     async def places(self, timeout: float, most: int) -> Found:
         """Return where up to *most* records are, undecoded, waiting up to *timeout* seconds for the first."""
@@ -124,6 +128,12 @@ class Polling:
     def take_batches(self) -> dict[TopicPartition, list[Batch]]:
         """Return buffered batches, after `until_ready` has fired."""
         found = self._take_batches()
+        self._progress()
+        return found
+
+    def take_fetched_batches(self) -> dict[TopicPartition, list[FetchedBatch]]:
+        """Return buffered batches, the hidden ones too, after `until_ready` has fired."""
+        found = self._take_fetched(lambda _: True)
         self._progress()
         return found
 
@@ -223,7 +233,13 @@ class Polling:
         return found
 
     def _take_batches(self) -> dict[TopicPartition, list[Batch]]:
-        found: dict[TopicPartition, list[Batch]] = {}
+        fetched = self._take_fetched(lambda batch: not batch.hidden or batch.info.is_control)
+        return {tp: [batch[:2] for batch in of_tp] for tp, of_tp in fetched.items()}
+
+    def _take_fetched(
+        self, wanted: Callable[[FetchedBatch], bool]
+    ) -> dict[TopicPartition, list[FetchedBatch]]:
+        found: dict[TopicPartition, list[FetchedBatch]] = {}
         for state in self._ready():
             position = state.position
             assert position is not None, "a partition without a position is not ready"
@@ -234,8 +250,8 @@ class Polling:
             batches = []
             while (batch := state.take()) is not None:
                 state.position = batch.info.next_offset
-                if not batch.hidden or batch.info.is_control:
-                    batches.append((batch.info, batch.data))
+                if wanted(batch):
+                    batches.append(batch)
             if batches:
                 found[state.tp] = batches
                 self._unprocessed[state.tp] = position

@@ -10,7 +10,7 @@ from kclient.consumer.client import Consumer
 from kclient.consumer.protocol import encode_assignment
 from kclient.types import TopicPartition
 from kclient.wire.errors import ErrorCode
-from kclient.wire.fetch import FetchRequest
+from kclient.wire.fetch import AbortedTransaction, FetchRequest
 from kclient.wire.schema.heartbeat import HeartbeatResponse
 from kclient.wire.schema.join_group import JoinGroupResponse
 from kclient.wire.schema.leave_group import LeaveGroupResponse
@@ -31,6 +31,7 @@ class PaperConsumer:
         self.paper.answers[ApiKey.FETCH] = self._fetch
         self.log: dict[TopicPartition, list[tuple[int, int, bytes]]] = {}
         self.ends: dict[TopicPartition, tuple[int, int]] = {}
+        self.aborted: list[AbortedTransaction] | None = None
         self.paper.serve_offsets(self.ends)
         self.committed: dict[TopicPartition, int] = {}
         self.paper.serve_commits(self.committed)
@@ -75,7 +76,11 @@ class PaperConsumer:
                     continue
                 data = b"".join(d for _, last, d in self.log.get(tp, ()) if last >= p.fetch_offset)
                 if data:
-                    shares.append((tp, part(p.partition, data, high_watermark=end)))
+                    aborted = self.aborted if request.isolation_level else None
+                    answer = part(
+                        p.partition, data, high_watermark=end, aborted_transactions=aborted
+                    )
+                    shares.append((tp, answer))
         if not shares:
             self.paper.clock.callLater(request.max_wait_ms / 1000, self.release, request)
             return HELD

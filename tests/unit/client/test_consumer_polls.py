@@ -11,6 +11,7 @@ from kclient.errors import (
 )
 from kclient.types import TopicPartition
 from kclient.wire.errors import CorruptMessage, ErrorCode, UnknownTopicOrPartition
+from kclient.wire.fetch import AbortedTransaction
 from kclient.wire.versions import ApiKey
 from tests.kit.paper_cluster import now
 from tests.kit.paper_consumer import PaperConsumer
@@ -139,6 +140,31 @@ def test_batches_come_whole_even_after_a_poll_that_took_a_part_of_one():
     ((info, _data),) = it.run(it.consumer.poll_batches())[T0]
     assert (info.base_offset, info.record_count) == (0, 3)
     assert it.consumer.next_offset(T0) == 3
+
+
+def test_fetched_batches_have_those_of_aborted_transactions_with_a_mark():
+    from tests.unit.client.test_fetcher import marker, transactional
+
+    def consumer():
+        it = PaperConsumer(isolation_level="read_committed")
+        it.aborted = [AbortedTransaction(7, 0)]
+        it.produce(0, b"a", data=transactional(0, 7, b"a"))
+        it.produce(0, b"marker", data=marker(1, 7))
+        it.produce(0, b"b", data=transactional(2, 7, b"b"))
+        it.assign(0)
+        assert it.run(it.consumer.poll_batches()) == {}
+        it.paper.turn(0.6)
+        return it
+
+    it = consumer()
+    found = it.run(it.consumer.poll_fetched_batches())[T0]
+    assert [(each.info.base_offset, each.hidden) for each in found] == [
+        (0, True),
+        (1, True),
+        (2, False),
+    ]
+    it = consumer()
+    assert [info.base_offset for info, _ in it.run(it.consumer.poll_batches())[T0]] == [1, 2]
 
 
 def test_columns_begin_after_the_records_of_a_poll_and_end_before_those_of_the_next():
