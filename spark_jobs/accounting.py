@@ -14,7 +14,8 @@ Theory of operation
    source's record: then the source's is MISSING.
 6. *Shifted.* Records that closed up behind a loss, if the loss is explained: neither compaction nor an accepted gap
    moves a record.
-7. *Gaps.* Offsets that the target never had, where the source has deleted its records.
+7. *Visibility.* A transaction that has ended in one log only, by the last stable offsets (`spark_jobs.cut`).
+8. *Gaps.* Offsets that the target never had, where the source has deleted its records.
 
 Invariants (tests/property/test_audit_oracle.py compares with a brute-force join):
  1. each offset of the scope is in one class of `Counts`, and the classes add up to the scope;
@@ -45,6 +46,7 @@ from spark_jobs.engine import (
 from spark_jobs.findings import CONTROL, KEYLESS, TOMBSTONE, Finding, FindingClass
 from spark_jobs.ranges import Ranges, intersect, merged, subtract, total
 from spark_jobs.verdict import Counts
+from spark_jobs.visibility import OPEN_AT_SOURCE, OPEN_AT_TARGET
 from spark_jobs.windows import WindowResult, WindowState
 
 COMPACTION = "compaction"
@@ -369,7 +371,10 @@ class Ledger:
     def _add_shifts(self) -> None:
         """Add a finding for records at other offsets, if no other finding of the partition is left as their cause."""
         for tp, alignment in self.evidence.alignments.items():
-            if alignment.shifted and alignment.moved and not self.findings[tp]:
+            is_explained = any(
+                f.finding_class is not FindingClass.VISIBILITY for f in self.findings[tp]
+            )
+            if alignment.shifted and alignment.moved and not is_explained:
                 records, source_offset, target_offset, last = alignment.moved
                 self.findings[tp].append(
                     Finding(
@@ -384,9 +389,31 @@ class Ledger:
                     )
                 )
 
+    def _add_open(self) -> None:
+        """Add a finding for transactions that have ended in one log only; the records were compared as such."""
+        for cut in self.evidence.cuts:
+            for reason, (low, high) in (
+                (OPEN_AT_SOURCE, cut.open_at_source),
+                (OPEN_AT_TARGET, cut.open_at_target),
+            ):
+                if low < high:
+                    self.findings[cut.topic_partition].append(
+                        Finding(
+                            FindingClass.VISIBILITY,
+                            *cut.topic_partition,
+                            low,
+                            low,
+                            field=reason,
+                            records=high - low,
+                            owns=0,
+                            last_offset=high - 1,
+                        )
+                    )
+
     def account(self) -> Account:
         """Add gaps and failures, and count every offset."""
         self._add_shifts()
+        self._add_open()
         partitions, failed = {}, {}
         verified = self._verified()
         for cut in self.evidence.cuts:

@@ -14,14 +14,16 @@ alone cannot either: equal records repeat. So both pairings are tried, and the a
    that kept their position cut both sequences into the same gaps. Inside one gap an unmatched source record and an
    unmatched target record that are alike enough (`_LIKENESS`) are one CORRUPT record, the most alike first. Of the
    rest, a source record is MISSING and a target record is EXTRA.
-4. *Shift.* The distance between paired records, in offsets or in places that either log uses, may change by one for
+4. *Visibility.* A pair with equal content and offset that only one log calls aborted is in a VISIBILITY run.
+5. *Shift.* The distance between paired records, in offsets or in places that either log uses, may change by one for
    each record that another finding adds, removes or moves. Any other change begins a SHIFTED run.
 
 Invariants (property tests cite the numbers):
  1. sequences with equal offsets and contents give no findings;
  2. applying the findings to the source gives the target's multiset of contents;
  3. with contents unique in the source, n seeded faults, apart from each other, give n findings of their class;
- 4. each offset of either sequence is counted once: verified, shifted, or owned by one finding.
+ 4. each offset of either sequence is counted once: verified, shifted, or owned by one finding;
+ 5. sequences with equal offsets and contents give a VISIBILITY finding for each run of which `ABORTED` differs.
 
 In: two sequences of RecordDigest, ascending by offset.  Out: an `Alignment`.
 Owner: the caller; pure.  Cost: O(n log n).
@@ -35,8 +37,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from spark_jobs.findings import Finding, FindingClass, RecordDigest
+from spark_jobs.findings import ABORTED, Finding, FindingClass, RecordDigest
 from spark_jobs.ranges import Ranges
+from spark_jobs.visibility import runs
 
 PARTS = {
     "key": "key",
@@ -211,6 +214,8 @@ class _Aligner:
             *self._unmatched(pairs, kept, at_offsets),
         ]
         delta = [self.target[t].offset - self.source[s].offset for s, t in kept]
+        hidden = list(self._hidden(kept))
+        findings += hidden
         shifted = sum(each != 0 for each in delta)
         beyond = sum(
             self.target[t].offset not in at_offsets
@@ -224,14 +229,35 @@ class _Aligner:
         findings.sort(key=lambda finding: (finding.position, finding.finding_class.value))
         if self.renumbered:  # The target's offsets are not part of the comparison.
             return self._without_offsets(kept, findings)
-        verified = len(kept) - sum(each != 0 for each in delta)
+        in_place = len(kept) - sum(each != 0 for each in delta)
         return Alignment(
             findings,
-            verified,
+            in_place - sum(run.owns for run in hidden),
             shifted + beyond,
             delta[-1] if delta else 0,
             self._moved([pair for pair, each in zip(kept, delta, strict=True) if each]),
         )
+
+    def _hidden(self, kept: _Pairs) -> Iterator[Finding]:
+        """Yield the runs of pairs at one offset that a consumer with read_committed gets from one log only.
+
+        At different offsets one record may be above a last stable offset, and nothing is known of it.
+        """
+        pairs = [(self.source[s], self.target[t]) for s, t in kept]
+        found = runs(
+            (number, bool(before.flags & ABORTED))
+            for number, (before, after) in enumerate(pairs)
+            if before.offset == after.offset and (before.flags ^ after.flags) & ABORTED
+        )
+        for run in found:
+            yield self._finding(
+                FindingClass.VISIBILITY,
+                *pairs[run.first],
+                field=run.reason,
+                records=run.records,
+                owns=run.records,
+                last_offset=pairs[run.last][1].offset,
+            )
 
     def _moved(self, pairs: _Pairs) -> tuple[int, int, int, int] | None:
         if not pairs:

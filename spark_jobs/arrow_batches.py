@@ -16,7 +16,7 @@ from kclient.wire.errors import KafkaError
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import DIGEST_COLUMNS, UNREAD_COLUMN, WindowShape, WindowSums
 from spark_jobs.engine import FailureKind
-from spark_jobs.findings import CONTROL, KEYLESS, TOMBSTONE
+from spark_jobs.findings import ABORTED, CONTROL, KEYLESS, TOMBSTONE
 from spark_jobs.hashes import DEFAULT_HASH_KEY, content_hashes, part_hashes
 from spark_jobs.reader import Fetched, Unread
 from spark_jobs.record_arrays import Piece, RecordArrays, decode_arrays, valid_parts
@@ -98,7 +98,7 @@ def hash_batches(
             continue
         hashes = (*part_hashes(records, key), content_hashes(records, key))
         flags = (records.key_size < 0) * KEYLESS | (records.value_size < 0) * TOMBSTONE
-        flags |= (records.timestamp_types >> 1) * CONTROL
+        flags |= (records.timestamp_types >> 1) * CONTROL | records.aborted * ABORTED
         yield pa.RecordBatch.from_arrays(
             [
                 topics.take(pa.array(records.groups)),
@@ -165,7 +165,9 @@ def _decoded(
 ) -> Iterator[RecordArrays | Unread]:
     import numpy as np
 
-    pieces = [Piece(n, each.info, records) for n, (each, records) in enumerate(whole)]
+    pieces = [
+        Piece(n, each.info, records, each.is_aborted) for n, (each, records) in enumerate(whole)
+    ]
     try:
         found = decode_arrays(pieces)
     except KafkaError as problem:

@@ -7,7 +7,8 @@ with a million damaged records would need gigabytes in the task, and in the driv
   target occurs twice, then each pair that differs is CORRUPT. `align_in_place` finds them with numpy. It applies above
   `MANY` records. Below, a damaged record may pair with a neighbour that is more alike; here it never does.
 * *Folded.* Of the CORRUPT findings at equal offsets, the first `keep` of a partition stay single. The others become
-  one finding for each set of differing parts and time bucket, with the exact number of records.
+  one finding for each set of differing parts and time bucket, with the exact number of records. So do the VISIBILITY
+  runs, by the log that calls them aborted.
 
 Other findings are never folded here: `spark_jobs.accounting` pairs or explains them one by one.
 
@@ -16,7 +17,8 @@ In: columns of hashes, or findings.  Out: an Alignment, or findings.  Owner: a S
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,10 +27,13 @@ import numpy.typing as npt
 
 from spark_jobs.align import PARTS, Alignment
 from spark_jobs.digest import WindowShape
-from spark_jobs.findings import Finding, FindingClass
+from spark_jobs.findings import ABORTED, Finding, FindingClass
+from spark_jobs.visibility import runs
 
 MANY = 100_000
 """Records of one partition and side above which `align_in_place` is tried."""
+
+_FOLDED = (FindingClass.CORRUPT, FindingClass.VISIBILITY)
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
@@ -83,8 +88,43 @@ def align_in_place(
         )
     ]
     findings += _runs(topic, partition, source, target, wrong[keep:], shape)
+    hidden = list(_hidden(topic, partition, source, target, wrong))
+    findings += folded(hidden, keep, shape)
     findings.sort(key=lambda finding: finding.position)
-    return Alignment(findings, source["offset"].size - wrong.size)
+    owned = wrong.size + sum(each.owns for each in hidden)
+    return Alignment(findings, source["offset"].size - owned)
+
+
+def _hidden(
+    topic: str,
+    partition: int,
+    source: Columns,
+    target: Columns,
+    wrong: npt.NDArray[np.int64],
+) -> Iterator[Finding]:
+    """Yield the runs of equal records that a consumer with read_committed gets from one log only."""
+    differing = (source["flags"] ^ target["flags"]) & ABORTED
+    differing[wrong] = 0
+    numbers = np.flatnonzero(differing)
+    at_source = (source["flags"][numbers] & ABORTED) != 0
+    for run in runs(zip(numbers.tolist(), at_source.tolist(), strict=True)):
+        offset, content = int(source["offset"][run.first]), int(source["content"][run.first])
+        yield Finding(
+            FindingClass.VISIBILITY,
+            topic,
+            partition,
+            offset,
+            offset,
+            field=run.reason,
+            source_hash=content,
+            target_hash=content,
+            timestamp_ms=int(source["timestamp"][run.first]),
+            records=run.records,
+            last_offset=int(source["offset"][run.last]),
+            owns=run.records,
+            key_hash=int(source["key"][run.first]),
+            flags=int(source["flags"][run.first]),
+        )
 
 
 def _runs(
@@ -141,30 +181,28 @@ def _field(code: int) -> str:
 
 
 def folded(findings: Sequence[Finding], keep: int, shape: WindowShape) -> list[Finding]:
-    """Return *findings* of one partition with all but the first *keep* records that are CORRUPT in place in runs."""
+    """Return *findings* of one partition with all but the first *keep* CORRUPT and VISIBILITY ones in place in runs."""
     result: list[Finding] = []
-    runs: dict[tuple[str | None, int], Finding] = {}
-    single = 0
+    joined: dict[tuple[FindingClass, str | None, int], Finding] = {}
+    single: Counter[FindingClass] = Counter()
     for each in findings:
-        if (
-            each.finding_class is not FindingClass.CORRUPT
-            or each.source_offset != each.target_offset
-        ):
+        in_place = each.source_offset == each.target_offset
+        if not (each.finding_class in _FOLDED and in_place):
             result.append(each)
             continue
-        single += 1
-        if single <= keep:
+        single[each.finding_class] += 1
+        if single[each.finding_class] <= keep:
             result.append(each)
             continue
         bucket = ((each.timestamp_ms or 0) - shape.first_ms) // shape.bucket_ms
-        place = each.field, max(0, min(shape.buckets - 1, bucket))
-        run = runs.get(place)
+        place = each.finding_class, each.field, max(0, min(shape.buckets - 1, bucket))
+        run = joined.get(place)
         if run is None:
             run = replace(
                 each, records=0, owns=0, source_hash=None, target_hash=None, key_hash=None, flags=0
             )
         last = each.position if each.last_offset is None else each.last_offset
-        runs[place] = replace(
+        joined[place] = replace(
             run, records=run.records + each.records, owns=run.owns + each.owns, last_offset=last
         )
-    return sorted([*result, *runs.values()], key=lambda f: (f.position, f.finding_class.value))
+    return sorted([*result, *joined.values()], key=lambda f: (f.position, f.finding_class.value))

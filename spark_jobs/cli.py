@@ -393,6 +393,7 @@ class _Run:
             self._progress,
             with_ledger=not flags["no_ledger"],
             read_committed=self._options.renumbered,
+            stable=not self._options.renumbered,
         )
         self._options = replace(self._options, ledger=found.ledger, recreated=found.recreated)
         return found.source, found.target
@@ -415,6 +416,7 @@ class _Run:
         flags = self._flags
         topics = sorted({cut.topic for cut in cuts})
         names = flags["names"]
+        committed = self._options.renumbered
         try:
             # The order is that of spark_jobs.scope: target, ledger, source.
             target = read_cluster(
@@ -422,12 +424,17 @@ class _Run:
                 flags["target"],
                 topics,
                 flags["target_prefix"],
-                read_committed=self._options.renumbered,
+                read_committed=committed,
+                stable=None if committed else "after",
                 renamed=names_at_target(found),
             )
             ledger = self._ledger()
             source = read_cluster(
-                names[0], flags["source"], topics, read_committed=self._options.renumbered
+                names[0],
+                flags["source"],
+                topics,
+                read_committed=committed,
+                stable=None if committed else "before",
             )
         except ClusterUnreadable as problem:
             return str(problem)

@@ -94,13 +94,15 @@ def read_cluster(
     prefix: str = "",
     *,
     read_committed: bool = False,
+    stable: Literal["before", "after"] | None = None,
     renamed: Mapping[str, str] | None = None,
 ) -> ClusterSnapshot:
     """Return the log ranges of all partitions of *topics* in the cluster, and the topics' settings.
 
     In the cluster the topics' names have *prefix* (`spark_jobs.target_names`), or are those of *renamed*. A topic that
     the cluster lacks is missing from the ranges.
-    Partitions with an error are `ClusterSnapshot.unreadable`. *read_committed* is that of the snapshot.
+    Partitions with an error are `ClusterSnapshot.unreadable`. *read_committed* is that of the snapshot. *stable*:
+    whether last stable offsets are read before or after the log ends (`spark_jobs.cut`), or not at all.
     Raise ClusterUnreadable when no broker answers.
     """
     unreadable: dict[TopicPartition, str] = {}
@@ -120,7 +122,13 @@ def read_cluster(
                     partitions += [TopicPartition(topic, number) for number in metadata.partitions]
                     if metadata.topic_id is not None:
                         topic_ids[names[topic]] = encode_uuid(metadata.topic_id)
-            ends = _offsets(admin, partitions, "latest", unreadable, read_committed=read_committed)
+
+            def ends_of(*, committed: bool) -> dict[TopicPartition, int]:
+                return _offsets(admin, partitions, "latest", unreadable, read_committed=committed)
+
+            early = ends_of(committed=True) if stable == "before" else {}
+            ends = ends_of(committed=read_committed)
+            stable_ends = ends_of(committed=True) if stable == "after" else early
             starts = _offsets(admin, partitions, "earliest", unreadable)
             configs = _topic_configs(admin, wanted)
     except KafkaError as problem:
@@ -134,7 +142,7 @@ def read_cluster(
         bootstrap,
         cluster_id,
         {
-            named(tp): LogRange(starts[tp], max(starts[tp], ends[tp]))
+            named(tp): LogRange(starts[tp], max(starts[tp], ends[tp]), stable_ends.get(tp))
             for tp in partitions
             if tp not in unreadable
         },

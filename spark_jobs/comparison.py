@@ -206,6 +206,9 @@ class Comparison:
         ranges, failures = known_ranges(source, target)
         cuts = freeze(ranges[1], ranges[0], renumbered=options.renumbered)
         unknown = frozenset(by_partition(failures))
+        if not options.renumbered:
+            decided = {each.topic_partition: each.decided for each in cuts}
+            source, target = (replace(each, decided=decided) for each in (source, target))
         return cls(engine, source, target, options, cuts, cost, progress, failures, unknown)
 
     def only(self, partitions: frozenset[TopicPartition]) -> Comparison:

@@ -17,6 +17,15 @@ source deleted them before the mirror copied them.
 
 A partition that only one log has is compared with an empty one: at the target it lags, at the source it is EXTRA.
 
+**Last stable offsets** bound what a consumer with isolation.level=read_committed may get. Below the lower one of
+both logs every transaction has ended in both, and whether a record was aborted is compared with it. Above, only the
+records are compared. The last stable offset of the target is read after its log end, that of the source before its log
+end. So all that the source's is due to is in both logs if the target's end is not below the source's, and:
+
+    target's last stable offset < source's, target's end >= source's    a transaction is open at the target only
+    target's last stable offset > source's, target's end <= source's    a transaction is open at the source only
+    any other difference                                                the mirror has not copied its end yet
+
 A *renumbered* target has offsets of its own, which show nothing about those of the source. Both logs are then compared
 whole, and the records decide what is lag and what has aged out (`spark_jobs.align`).
 """
@@ -24,7 +33,7 @@ whole, and the records decide what is lag and what has aged out (`spark_jobs.ali
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kclient.types import TopicPartition
@@ -36,6 +45,13 @@ class LogRange:
 
     start: int
     end: int
+    stable: int | None = field(default=None, compare=False)
+    """The last stable offset; None if it was not read, as of a log that is read with isolation.level=read_committed."""
+
+    @property
+    def stable_end(self) -> int:
+        """The end of the offsets of which all transactions have ended."""
+        return self.end if self.stable is None else max(self.start, min(self.stable, self.end))
 
 
 class OffsetRange(NamedTuple):
@@ -74,6 +90,34 @@ class PartitionCut:
     on_target: bool = True
     own_target_low: int | None = None
     """Of a renumbered target: the first offset of its log."""
+    stable: tuple[int, int] | None = None
+    """The last stable offsets of source and target; None if one of them does not have the partition."""
+
+    @property
+    def decided(self) -> int:
+        """The end of the compared offsets of which all transactions have ended in both logs."""
+        return self.high if self.stable is None else max(self.low, min(self.high, *self.stable))
+
+    @property
+    def open_at_target(self) -> tuple[int, int]:
+        """Offsets above the last stable offset of the target and below the source's, of which nothing lags."""
+        if self.stable is None or self.target_end < self.source_end:
+            return self.high, self.high
+        return _range(max(self.low, self.stable[1]), min(self.stable[0], self.high))
+
+    @property
+    def open_at_source(self) -> tuple[int, int]:
+        """Offsets below the last stable offset of the target that are above the source's."""
+        if self.stable is None or self.target_end > self.source_end:
+            return self.high, self.high
+        return _range(max(self.low, self.stable[0]), min(self.stable[1], self.high))
+
+    @property
+    def undecided(self) -> int:
+        """The number of compared offsets that are stable in the source, and not yet in the target, which lags."""
+        if self.stable is None or self.target_end >= self.source_end:
+            return 0
+        return max(0, min(self.stable[0], self.high) - self.decided)
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -156,6 +200,7 @@ def _cut(tp: TopicPartition, source: LogRange | None, target: LogRange | None) -
         lost=_range(there.end, here.start),
         on_source=source is not None,
         on_target=target is not None,
+        stable=(source.stable_end, target.stable_end) if source and target else None,
     )
 
 

@@ -36,6 +36,11 @@ class FindingClass(Enum):
     """The same contents in the same order, at other offsets than the other findings explain: one finding a run."""
     MISROUTED = "misrouted"
     """In the source's partition, and in another partition of the target instead."""
+    VISIBILITY = "visibility"
+    """In both logs, and a consumer with isolation.level=read_committed gets it from one only: one finding a run.
+
+    `Finding.field` names the log of which it does not get it, and why.
+    """
     UNDECODABLE = "undecodable"
     """A batch with a wrong CRC or invalid records: one finding a batch; `Finding.field` names the cluster."""
 
@@ -46,7 +51,8 @@ NOT_COMPARABLE = frozenset({FindingClass.GAP, FindingClass.UNDECODABLE})
 KEYLESS = 1
 TOMBSTONE = 2
 CONTROL = 4
-"""Bits of `RecordDigest.flags`: null key, null value, transaction marker."""
+ABORTED = 8
+"""Bits of `RecordDigest.flags`: null key, null value, transaction marker, record of an aborted transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +85,8 @@ class Finding:
     source_offset: int | None
     target_offset: int | None
     field: str | None = None
-    """For CORRUPT: which parts differ, comma-separated. For UNDECODABLE: the cluster and the cause."""
+    """For CORRUPT: which parts differ, comma-separated. For UNDECODABLE: the cluster and the cause. For VISIBILITY:
+    "aborted at the source", for example."""
     first_target_offset: int | None = None
     """For DUPLICATE: the target offset of another copy."""
     distance: int | None = None
@@ -88,7 +95,7 @@ class Finding:
     target_hash: int | None = None
     timestamp_ms: int | None = None
     records: int = 1
-    """How many records the finding covers; for GAP and UNDECODABLE, how many offsets."""
+    """How many records the finding covers; for GAP, UNDECODABLE and transactions that are open, how many offsets."""
     last_offset: int | None = None
     """For a finding of several records: the offset of the last one, in the same log as `position`."""
     target_partition: int | None = None

@@ -1,9 +1,11 @@
 """64-bit hashes of records, for whole arrays of them.
 
 A record's *content* covers all that a consumer receives except the offset: key, value, headers in order, timestamp and
-timestamp type. Key, value and headers are hashed as one encoded body (`spark_jobs.record_arrays`), in which a null has
-another length than an empty field. The function is the keyed hash of `pandas.util.hash_array`, SipHash: about 0.2 us
-per record of 100 bytes, with the slice of its bytes. Spark's xxhash64 would need each field as a row of the JVM.
+timestamp type. Its *placed* hash covers the offset, too, and whether its transaction was aborted: a consumer with
+isolation.level=read_committed then does not receive it. Key, value and headers are hashed as one encoded body
+(`spark_jobs.record_arrays`), in which a null has another length than an empty field. The function is the keyed hash of
+`pandas.util.hash_array`, SipHash: about 0.2 us per record of 100 bytes, with the slice of its bytes. Spark's xxhash64
+would need each field as a row of the JVM.
 
 The key is public unless a caller passes another one: equal hashes then prove equality against accidents only.
 """
@@ -23,6 +25,7 @@ Hashes: TypeAlias = npt.NDArray[np.uint64]
 _NULL = np.uint64(0x9E3779B97F4A7C15)
 _TIME = np.uint64(0xD1B54A32D192ED03)
 _PLACE = np.uint64(0x8CB92BA72F3D8DD7)
+_ABORTED = np.uint64(0xA24BAED4963EE407)
 
 
 def content_hashes(records: RecordArrays, key: str = DEFAULT_HASH_KEY) -> Hashes:
@@ -32,9 +35,10 @@ def content_hashes(records: RecordArrays, key: str = DEFAULT_HASH_KEY) -> Hashes
     return _mixed(bodies + _mixed(times + records.timestamp_types.view(np.uint64)))
 
 
-def placed_hashes(contents: Hashes, offsets: Integers) -> Hashes:
-    """Return the hash of each content at its offset."""
-    return _mixed(contents + _mixed(offsets.view(np.uint64) + _PLACE))
+def placed_hashes(contents: Hashes, offsets: Integers, aborted: Integers) -> Hashes:
+    """Return the hash of each content at its offset, and of whether its transaction was *aborted* (0 or 1)."""
+    places = offsets.view(np.uint64) + _PLACE + aborted.view(np.uint64) * _ABORTED
+    return _mixed(contents + _mixed(places))
 
 
 def key_hashes(records: RecordArrays, key: str = DEFAULT_HASH_KEY) -> Hashes:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from kclient.types import TopicPartition
 from spark_jobs.arrow_batches import (
     HASH_COLUMNS,
     Columns,
@@ -70,6 +71,7 @@ class KafkaReader:
                 ranges,
                 lambda fetched, of_task: digest_batches(fetched, of_task, shape, key),
                 DIGEST_COLUMNS,
+                marks_aborted=True,
             )
         )
 
@@ -81,6 +83,7 @@ class KafkaReader:
             ranges,
             lambda fetched, of_task: hash_batches(fetched, of_task, key),
             HASH_COLUMNS,
+            marks_aborted=True,
         )
 
     def headers(
@@ -103,22 +106,60 @@ class KafkaReader:
         ranges: Sequence[OffsetRange],
         to_arrow: ToArrow,
         columns: Columns,
+        *,
+        marks_aborted: bool = False,
     ) -> DataFrame:
-        """Return the rows that *to_arrow* gives for the batches of *ranges*, as *columns*."""
-        level = "read_committed" if cluster.read_committed else "read_uncommitted"
-        connection = Connection(cluster.bootstrap, (("isolation.level", level),))
-        tasks = pack(
-            [each for each in ranges if each.high > each.low],
-            self._slice_offsets,
-            2 * self._spark.sparkContext.defaultParallelism,
-        )
+        """Return the rows that *to_arrow* gives for the batches of *ranges*, as *columns*.
+
+        With *marks_aborted* the records below `ClusterSnapshot.decided` have whether they were aborted.
+        """
+        stable, others = committed_part(cluster, ranges, marks_aborted=marks_aborted)
+        most = 2 * self._spark.sparkContext.defaultParallelism
+        tasks = [
+            (connection, of_task)
+            for connection, part in (
+                (
+                    Connection(
+                        cluster.bootstrap,
+                        read_committed=True,
+                        leaves_out_aborted=cluster.read_committed,
+                    ),
+                    stable,
+                ),
+                (Connection(cluster.bootstrap), others),
+            )
+            for of_task in pack(part, self._slice_offsets, most)
+        ]
 
         def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in numbers:
                 for number in batch.column(0).to_pylist():
-                    of_task = tasks[number]
+                    connection, of_task = tasks[number]
                     yield from to_arrow(fetch_ranges(connection, of_task), of_task)
 
         # One task number in each partition. Spark rejects a range with no partition.
         numbers = self._spark.range(0, len(tasks), 1, max(1, len(tasks)))
         return numbers.mapInArrow(read, spark_schema(columns))
+
+
+def committed_part(
+    cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], *, marks_aborted: bool
+) -> tuple[list[OffsetRange], list[OffsetRange]]:
+    """Return the parts of *ranges* to read with isolation.level=read_committed, and the others.
+
+    Above the last stable offset of a log such a read returns nothing.
+    """
+    stable, others = [], []
+    for each in ranges:
+        end = each.low
+        if cluster.read_committed:
+            end = each.high
+        elif marks_aborted:
+            name = cluster.name_of(each.topic)
+            tp = TopicPartition(name if name is not None else each.topic, each.partition)
+            end = min(each.high, max(each.low, cluster.decided.get(tp, each.low)))
+        stable.append(each._replace(high=end))
+        others.append(each._replace(low=end))
+    return [each for each in stable if each.high > each.low], [
+        each for each in others if each.high > each.low
+    ]

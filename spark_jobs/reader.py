@@ -24,10 +24,13 @@ from spark_jobs.engine import FailureKind
 
 if TYPE_CHECKING:
     from kclient import Consumer
-    from kclient.consumer.partitions import Batch
+    from kclient.consumer.partitions import FetchedBatch
 
 FETCH_BYTES = 16 << 20
 PARTITION_FETCH_BYTES = 4 << 20
+
+LOOK_S = 5.0
+"""Seconds in which the batch behind a range must arrive, if nothing arrives of the range itself."""
 
 STALL_S = 60.0
 """Seconds without a batch after which a range counts as unreadable, so that no job hangs."""
@@ -46,14 +49,21 @@ class Fetched(NamedTuple):
     high: int
     info: BatchInfo
     data: memoryview
+    is_aborted: bool = False
+    """Whether the Fetch response names its transaction as aborted: consumers with read_committed skip the batch."""
 
 
 class Connection(NamedTuple):
-    """A cluster, and the client's settings beside those of this module."""
+    """A cluster, and the client's settings beside those of this module.
+
+    *read_committed* ranges end at the last stable offset; batches of aborted transactions are marked, or left out.
+    """
 
     bootstrap: str
     settings: tuple[tuple[str, str], ...] = ()
     stall_s: float = STALL_S
+    read_committed: bool = False
+    leaves_out_aborted: bool = False
 
 
 _consumers: dict[Connection, Consumer] = {}
@@ -84,6 +94,8 @@ def fetch_ranges(
         try:
             yield from _read(connection, left)
         except _Stalled as problem:
+            if connection.read_committed and _pass_holes(connection, left):
+                continue
             yield from left.give_up(list(left.partitions), FailureKind.UNREADABLE, str(problem))
         except KafkaError as problem:
             failed = left.named_in(str(problem))
@@ -108,6 +120,33 @@ def _out_of_range(
         yield from left.give_up([tp], FailureKind.UNREADABLE, str(problem))
 
 
+def _pass_holes(connection: Connection, left: RangesLeft) -> bool:
+    """Pass ranges of which the rest has no batch; return whether there are any.
+
+    Below the last stable offset compaction may have removed all batches up to it. Fetches with read_committed then
+    return nothing; without it they return the batch behind.
+    """
+    passed = False
+    with _consumer(Connection(connection.bootstrap, connection.settings)) as consumer:
+        positions = {tp: left.next_offset(tp) for tp in left.partitions}
+        consumer.assign(positions, positions)
+        deadline = time.monotonic() + LOOK_S
+        while positions and time.monotonic() < deadline:
+            for tp, batches in consumer.poll_batches(timeout_ms=500).items():
+                following = next((i for i, _ in batches if i.next_offset > positions[tp]), None)
+                if following is None:
+                    continue
+                end = left.end(tp)
+                if following.base_offset >= end:
+                    left.pass_to(tp, end)
+                    left.ended(tp)
+                    passed = True
+                del positions[tp]
+                consumer.assign(positions)
+                break
+    return passed
+
+
 def _read(connection: Connection, left: RangesLeft) -> Iterator[Fetched | Unread]:
     if not left.partitions:
         return
@@ -119,11 +158,15 @@ def _read(connection: Connection, left: RangesLeft) -> Iterator[Fetched | Unread
             for tp, batches in _next_batches(consumer, left, connection.stall_s).items():
                 if tp not in left.partitions:
                     continue
-                for info, data in batches:
-                    yield from left.accept(tp, info, data)
+                for info, data, hidden in batches:
+                    is_aborted = hidden and not info.is_control
+                    if is_aborted and connection.leaves_out_aborted:
+                        left.pass_to(tp, info.next_offset)
+                    else:
+                        yield from left.accept(tp, info, data, is_aborted=is_aborted)
                 if left.ended(tp):
                     ended = True
-                elif left.next_offset(tp) > batches[-1][0].next_offset:
+                elif left.next_offset(tp) > batches[-1].info.next_offset:
                     consumer.seek(tp, left.next_offset(tp))
             if ended:
                 consumer.assign(left.partitions)
@@ -151,7 +194,7 @@ class RangesLeft:
         return max(self._ranges[self.partitions[tp][0]].low, self._positions.get(tp, 0))
 
     def accept(
-        self, tp: TopicPartition, info: BatchInfo, data: memoryview
+        self, tp: TopicPartition, info: BatchInfo, data: memoryview, *, is_aborted: bool = False
     ) -> Iterator[Fetched | Unread]:
         """Yield the batch once for each range that it overlaps, if its CRC is right."""
         wrong: CorruptMessage | None = None
@@ -164,7 +207,15 @@ class RangesLeft:
                 cause = f"{tp}, batch at offset {info.base_offset}: {wrong}"
                 yield Unread(number, low, high, FailureKind.UNDECODABLE, cause)
             else:
-                yield Fetched(number, low, high, info, data)
+                yield Fetched(number, low, high, info, data, is_aborted)
+
+    def end(self, tp: TopicPartition) -> int:
+        """Return the end of the last range of *tp*."""
+        return self._ranges[self.partitions[tp][-1]].high
+
+    def pass_to(self, tp: TopicPartition, offset: int) -> None:
+        """Pass the offsets of *tp* below *offset*, without yielding anything."""
+        self._passed(tp, 0, offset)
 
     def skip(self, tp: TopicPartition, to: int, kind: FailureKind, cause: str) -> Iterator[Unread]:
         """Yield what is left of *tp* below *to* as unread."""
@@ -178,7 +229,7 @@ class RangesLeft:
         """Yield all that is left of the *failed* partitions as unread."""
         for tp in failed:
             named = cause if tp in self.named_in(cause) else f"{tp}: {cause}"
-            yield from self.skip(tp, self._ranges[self.partitions[tp][-1]].high, kind, named)
+            yield from self.skip(tp, self.end(tp), kind, named)
 
     def ended(self, tp: TopicPartition) -> bool:
         """Return whether *tp* is read; drop it if so."""
@@ -210,10 +261,10 @@ class RangesLeft:
 
 def _next_batches(
     consumer: Consumer, left: RangesLeft, stall_s: float
-) -> Mapping[TopicPartition, Sequence[Batch]]:
+) -> Mapping[TopicPartition, Sequence[FetchedBatch]]:
     began = time.monotonic()
     while time.monotonic() - began < stall_s:
-        found = consumer.poll_batches(timeout_ms=1000)
+        found = consumer.poll_fetched_batches(timeout_ms=1000)
         if found:
             return found
     tp = next(iter(left.partitions))
@@ -233,7 +284,9 @@ def _consumer(connection: Connection) -> Iterator[Consumer]:
             "max.partition.fetch.bytes": PARTITION_FETCH_BYTES,
             "fetch.max.bytes": FETCH_BYTES,
             "fetch.max.wait.ms": 100,
-            "isolation.level": "read_uncommitted",
+            "isolation.level": "read_committed"
+            if connection.read_committed
+            else "read_uncommitted",
             "allow.auto.create.topics": False,
             **dict(connection.settings),
             "check.crcs": False,  # checked here: a wrong one does not end the partition

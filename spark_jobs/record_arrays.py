@@ -49,6 +49,7 @@ class Piece(NamedTuple):
     """A number of the caller's, for example which offset range the batch belongs to."""
     info: BatchInfo
     records: Buffer
+    is_aborted: bool = False
 
 
 class RecordArrays(NamedTuple):
@@ -71,6 +72,8 @@ class RecordArrays(NamedTuple):
     headers_at: Integers
     """The place of the number of headers."""
     header_counts: Integers
+    aborted: Integers
+    """1 for a record of an aborted transaction, as far as the reader knows it, else 0."""
 
     @property
     def sizes(self) -> Integers:
@@ -184,7 +187,7 @@ def _encoded_again(piece: Piece) -> Piece:
         encode_record(offset - info.base_offset, timestamp, key, value, headers)
         for offset, timestamp, key, value, headers in zip(*columns, strict=True)
     )
-    return Piece(piece.group, info._replace(base_timestamp=0), records)
+    return piece._replace(info=info._replace(base_timestamp=0), records=records)
 
 
 def _decode(pieces: Sequence[Piece], most_headers: int | None = _MOST_HEADERS) -> RecordArrays:
@@ -204,7 +207,7 @@ def _decode(pieces: Sequence[Piece], most_headers: int | None = _MOST_HEADERS) -
     begins = _integers(starts)
     if not begins.size:
         nothing = np.zeros(0, np.int64)
-        return RecordArrays(raw, *[nothing] * 12)
+        return RecordArrays(raw, *[nothing] * 13)
     length, at = _varints(buffer, begins)
     ends = at + (length >> 1)
     since, at = _varints(buffer, at + 1)  # after the attributes, which format 2 does not use
@@ -242,6 +245,7 @@ def _decode(pieces: Sequence[Piece], most_headers: int | None = _MOST_HEADERS) -
         value_size,
         headers_at,
         header_counts,
+        per_record([piece.is_aborted for piece in pieces]),
     )
 
 

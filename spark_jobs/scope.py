@@ -50,11 +50,12 @@ def paired(
     *,
     with_ledger: bool = True,
     read_committed: bool = False,
+    stable: bool = False,
 ) -> Paired:
     """Return what both clusters have at the cut; ClusterUnreadable if no topic matches.
 
     The target's gap ledger shows which of its topics has the records of a topic that was created again; without
-    *with_ledger* topics with equal names are pairs. *read_committed*: see `ClusterSnapshot`.
+    *with_ledger* topics with equal names are pairs. *read_committed* and *stable*: see `snapshots`.
     """
     read: list[LedgerRead] = []
     lineages: list[str] = []
@@ -66,7 +67,12 @@ def paired(
             read.append(read_ledgers(pair.names[1], pair.target))
 
     source, target = snapshots(
-        pair, progress, between=read_ledger, read_committed=read_committed, lineages=lineages
+        pair,
+        progress,
+        between=read_ledger,
+        read_committed=read_committed,
+        stable=stable,
+        lineages=lineages,
     )
     if source.cluster_id and source.cluster_id == target.cluster_id and not target.prefix:
         progress(
@@ -84,13 +90,15 @@ def snapshots(
     *,
     between: Callable[[], None] = lambda: None,
     read_committed: bool = False,
+    stable: bool = False,
     lineages: Sequence[str] = (),
 ) -> tuple[ClusterSnapshot, ClusterSnapshot]:
     """Return source and target as they are at the cut; raise ClusterUnreadable if no topic matches.
 
     *between* is called behind the read of the target's log ends, and before that of the source's log starts. A mirror
     records a gap before it passes it, so its ledger then has every gap below those ends. Log starts only rise.
-    *read_committed*: see `ClusterSnapshot`. The target is also read for *lineages*, under their names there.
+    *read_committed*: see `ClusterSnapshot`. *stable*: the last stable offsets are read, too. The target is also read
+    for *lineages*, under their names there.
     """
     source, target = pair.names
     topics = sorted(
@@ -113,7 +121,15 @@ def snapshots(
         [*topics, *lineages],
         pair.target_prefix,
         read_committed=read_committed,
+        stable="after" if stable else None,
         renamed={topic: topic for topic in lineages},
     )
     between()
-    return read_cluster(source, pair.source, topics, read_committed=read_committed), at_target
+    at_source = read_cluster(
+        source,
+        pair.source,
+        topics,
+        read_committed=read_committed,
+        stable="before" if stable else None,
+    )
+    return at_source, at_target

@@ -102,10 +102,12 @@ def carried(before: Seen, cut: PartitionCut, differing: Ranges, window: int) -> 
     """Return the offsets that a look with *cut* does not read again.
 
     *differing*: the offsets of windows that differ. A window that was not read in full, or of which a log has deleted a
-    part since, is read again as a whole.
+    part since, is read again as a whole. So is one with open transactions: nothing was known of their records' fate.
     """
     old = before.cut
     again = [*differing, *(_aligned(*each, window) for each in before.failed)]
+    if old.decided < old.high:
+        again.append(_aligned(old.decided, old.high, window))
     if cut.low > old.low and cut.low % window:
         again.append(_aligned(cut.low, cut.low + 1, window))
     return subtract([(max(old.low, cut.low), min(old.high, cut.high))], again)
@@ -202,6 +204,8 @@ def cut_objection(old: PartitionCut, new: PartitionCut) -> str:
     ):
         if now < was:
             return f"the log of the {name} ends at {now}, before at {was}"
+    if new.decided < old.decided and new.low < old.decided:
+        return f"the last stable offset of a log has fallen: {new.decided}, before {old.decided}"
     return ""
 
 

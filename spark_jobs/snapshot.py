@@ -41,6 +41,8 @@ class ClusterSnapshot:
     and records of aborted transactions are left out."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Per topic of the audit that is not `prefix` and its name here: its name here (`spark_jobs.recreated_topics`)."""
+    decided: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Per partition, `PartitionCut.decided`: below it records are read with whether they were aborted."""
 
     @property
     def offsets(self) -> int:

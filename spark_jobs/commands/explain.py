@@ -28,6 +28,7 @@ from spark_jobs.commands.run_directory import (
     with_timeout,
 )
 from spark_jobs.finding_places import Side, kclient_words, places
+from spark_jobs.findings import FindingClass
 from spark_jobs.verdict import ExitCode
 
 if TYPE_CHECKING:
@@ -130,6 +131,10 @@ def _explanation(
     if all(isinstance(each, Stored) for each in found):
         fields = differing(shown)
         lines.append(f"differs now: {', '.join(fields)}" if fields else "no field differs now")
+    if finding["class"] == FindingClass.VISIBILITY.value:
+        lines.append(
+            "to see what read_committed consumers get, add -X isolation.level=read_committed"
+        )
     return lines
 
 

@@ -19,10 +19,10 @@ from spark_jobs.reconcile import Reconciliation
 from spark_jobs.windows import Digest, WindowResult, WindowState
 
 DIGESTS = "digests.parquet"
-DIGESTS_VERSION = 1
+DIGESTS_VERSION = 2
 
 SIDES = ("source", "target")
-EQUAL, UNREAD, COMPACTED, GONE = "equal", "unread", "compacted", "gone"
+EQUAL, UNREAD, COMPACTED, UNDECIDED, GONE = "equal", "unread", "compacted", "undecided", "gone"
 
 
 class DigestRow(NamedTuple):
@@ -39,7 +39,7 @@ class DigestRow(NamedTuple):
     placed: int | None
     max_timestamp: int | None
     class_: str
-    """`equal`, the state of a window that differs, `unread`, `compacted` or `gone`."""
+    """`equal`, the state of a window that differs, `unread`, `compacted`, `undecided` or `gone`."""
     run_id: str | None
     """The earlier run that compared it; None for the run of the file."""
 
@@ -84,11 +84,11 @@ def _of_partition(
                 if part[0] < part[1]:
                     rows.append(_row(tp, side, part, digest, result.state.value, None))
         elif span[0] < span[1]:
-            name = UNREAD if intersect(failed, *span) else EQUAL
-            rows += _both(tp, span, result.source, _kept(run, tp, name), None)
+            name = UNREAD if intersect(failed, *span) else _equal(run, cut, span)
+            rows += _both(tp, span, result.source, name, None)
         taken.append(span)
     for span in subtract([(cut.low, cut.high)], [*taken, *failed]):
-        rows += _both(tp, span, Digest(), _kept(run, tp, EQUAL), None)
+        rows += _both(tp, span, Digest(), _equal(run, cut, (cut.low, cut.low)), None)
     lagging = run.account.partitions[tp].lagging > 0
     gone = compared(cut, run.carried, failed, lagging=lagging).gone
     if tp in run.carried.passed:
@@ -102,11 +102,12 @@ def _of_partition(
     return sorted(rows, key=lambda row: (row.first_offset, row.side))
 
 
-def _kept(run: Reconciliation, tp: TopicPartition, name: str) -> str:
-    """Return the class *name*, unless compaction may change the extent: no later run may use it."""
-    policies = (each.configs.get(tp.topic, {}) for each in (run.source, run.target))
-    compacts = any("compact" in each.get("cleanup.policy", "") for each in policies)
-    return COMPACTED if name == EQUAL and compacts else name
+def _equal(run: Reconciliation, cut: PartitionCut, span: tuple[int, int]) -> str:
+    """Return the class of *span*, which is equal: `EQUAL`, unless no later run may use it."""
+    policies = (each.configs.get(cut.topic, {}) for each in (run.source, run.target))
+    if any("compact" in each.get("cleanup.policy", "") for each in policies):
+        return COMPACTED  # Compaction may change it.
+    return UNDECIDED if span[1] > cut.decided else EQUAL
 
 
 def _both(

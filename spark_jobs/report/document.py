@@ -25,7 +25,7 @@ from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import Counts
 from spark_jobs.windows import Digest, WindowResult, WindowState, root
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """Of report.json; `schemas/report.json` describes it."""
 _MARKS = "kbroker.mirror."
 """Settings with which the mirror marks its topics at the target."""
@@ -64,6 +64,7 @@ def build_document(
         "source": cluster_document(run.source),
         "target": cluster_document(run.target),
         "totals": _totals(run.counts),
+        "read_committed": _read_committed(run),
         "explained": _by_cause(run.account.explained.values()),
         "ledger": _ledger(run),
         "recreated": recreated_document(run.options.recreated, run.target),
@@ -125,6 +126,12 @@ def _totals(counts: Counts) -> dict[str, object]:
         "findings": {each.value: counts.findings.get(each, 0) for each in FindingClass},
         "unreadable": list(counts.unreadable),
     }
+
+
+def _read_committed(run: Reconciliation) -> dict[str, object]:
+    """Return of how many records it was not compared whether a consumer with read_committed gets them."""
+    undecided = [cut.undecided for cut in run.cuts if cut.undecided]
+    return {"undecided_offsets": sum(undecided), "undecided_partitions": len(undecided)}
 
 
 def _ledger(run: Reconciliation) -> dict[str, object] | None:
@@ -404,6 +411,9 @@ def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
                 "high": cut.high,
                 "source_end": cut.source_end,
                 "target_end": cut.target_end,
+                "last_stable": None
+                if cut.stable is None
+                else dict(zip(("source", "target"), cut.stable, strict=True)),
                 "start": min(cut.only_source[0], cut.only_target[0]),
                 "unread_ranges": [list(each) for each in run.account.failed.get(tp, [])],
                 "windows": {
@@ -445,7 +455,7 @@ def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
 
 def proven_up_to(cut: PartitionCut, findings: Sequence[Finding], failed: Ranges) -> int:
     """Return the end of the offsets from `cut.low` on that are proven equal without exception."""
-    ends = [cut.high]
+    ends = [cut.decided if cut.undecided else cut.high]
     ends += [f.first_difference for f in findings if f.first_difference >= cut.low]
     ends += [
         max(finding.target_offset or 0, cut.low)

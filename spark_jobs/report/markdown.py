@@ -123,6 +123,9 @@ def _findings(report: Report) -> list[str]:
     )
 
 
+_LOGS = {"source": "at the source", "target": "at the target", "both": "in one of the logs"}
+
+
 def _repair(repair: Document) -> list[str]:
     ranges = [
         (row["topic"], row["partition"], f"{each['from']} to {each['until'] - 1}", "copy again")
@@ -134,7 +137,7 @@ def _repair(repair: Document) -> list[str]:
             row["topic"],
             row["partition"],
             f"{row['from']} to {row['until'] - 1}",
-            f"{row['class']} at the {row['log']}: {row['reason']}",
+            f"{row['class']} {_LOGS[row['log']]}: {row['reason']}",
         )
         for row in repair["not_repairable"]
     ]

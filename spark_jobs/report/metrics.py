@@ -42,6 +42,7 @@ _RECORDS = {
     FindingClass.REORDERED: "Records with the same content in another place",
     FindingClass.SHIFTED: "Records in runs at other offsets that no other finding explains",
     FindingClass.MISROUTED: "Records of the source's partition in another partition of the target",
+    FindingClass.VISIBILITY: "Records that read_committed consumers get from one log only",
 }
 _OFFSETS = {
     "in_scope": ("scope", "Offsets of either log, without lag"),

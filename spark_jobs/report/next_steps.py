@@ -71,6 +71,13 @@ def _findings(document: Document, repair: Document, directory: str) -> Iterator[
             "For Avro values, name the fields that differ (the values are printed, too):",
             f"kaudit diff --run {run} --avro SCHEMA.avsc",
         )
+    if document["totals"]["findings"]["visibility"]:
+        yield Step(
+            "Records are equal, and read_committed consumers get them from one log only. Look for the wrong one: stop "
+            "the leader of the partition in each cluster in turn and verify its log. If it is the target's, delete the "
+            "topic there, and kmirror copies it again.",
+            "kclient log verify LOG_DIRECTORY/TOPIC-PARTITION",
+        )
     if repair["copy"]:
         ranges = sum(len(each["ranges"]) for each in repair["copy"])
         yield Step(

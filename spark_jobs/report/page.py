@@ -100,6 +100,7 @@ def _for_page(finding: dict[str, Any], report: Report, directory: str) -> dict[s
         "gap": f"{finding['records']} offsets up to {finding['last_offset']}",
         "extra": f"{finding['records']} records" if finding["records"] > 1 else "",
         "misrouted": f"in target partition {finding['dst_partition']}",
+        "visibility": f"{finding['records']} up to {finding['last_offset']}, {finding['field']}",
         "undecodable": f"{finding['records']} offsets up to {finding['last_offset']}, {finding['field']}",
     }.get(finding["class"], "")
     fields = report.fields.get(finding["seq"])

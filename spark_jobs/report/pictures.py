@@ -34,6 +34,7 @@ PALETTE = {
     "gap": ("#5c0f1c", "#a83a4c"),
     "shifted": ("#8a6d1a", "#c4a545"),
     "misrouted": ("#2f8f83", "#4fc0b2"),
+    "visibility": ("#a3477f", "#d98bbb"),
     "undecodable": ("#222222", "#d8d8d8"),
     "proven": ("#5a9e6f", "#4c9263"),
     "unproven": ("#e4a08f", "#a85a47"),
@@ -47,7 +48,7 @@ PALETTE = {
 _WORDS = {
     "equal": "equal",
     "unread": "not read, at least in part",
-    "moved": "same records at other offsets",
+    "moved": "same records at other offsets, or aborted in one log only",
     "content": "other content",
     "count": "other number of records",
 }

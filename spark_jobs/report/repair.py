@@ -43,6 +43,7 @@ _LACKING = (FindingClass.MISSING, FindingClass.TRUNCATED, FindingClass.MISROUTED
 
 ONLY_TARGET = "the source has no such record: delete it at the target"
 ABOVE_SOURCE = "above the end of the source's log: delete it at the target"
+VISIBLE = "the records are equal: a broker's transaction index or last stable offset is wrong"
 ELSEWHERE = "the record belongs to another partition: delete it at the target"
 SOURCE_GONE = "the source has deleted these offsets"
 SOURCE_DAMAGED = "the source's own batch cannot be read"
@@ -108,7 +109,7 @@ class _Piece(NamedTuple):
 
 class _Reason(NamedTuple):
     log: str
-    """Where the trouble is: source or target."""
+    """Where the trouble is: source, target, or both if either log may be wrong."""
     finding_class: FindingClass
     text: str
 
@@ -136,6 +137,8 @@ class _Plan:
                 self._leave("source", SOURCE_GONE, piece)
             elif kind is FindingClass.UNDECODABLE and each.source_offset is not None:
                 self._leave("source", SOURCE_DAMAGED, piece)
+            elif kind is FindingClass.VISIBILITY:
+                self._leave("both", VISIBLE, piece)
             elif self.renumbered and kind not in _LACKING:
                 self._leave("target", RENUMBERED, piece)
             else:

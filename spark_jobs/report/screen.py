@@ -10,6 +10,7 @@ from typing import Any
 from kclient.mirror_ledger import LINEAGE, lineage_topic
 from spark_jobs.report.document import Document
 from spark_jobs.report.recreated import recreated_lines
+from spark_jobs.visibility import OPEN_AT_SOURCE, OPEN_AT_TARGET
 
 _WORST_SHOWN = 8
 _REFUSED_SHOWN = 3
@@ -85,6 +86,7 @@ def finding_line(finding: dict[str, Any]) -> str:
     where = f"{finding['topic']} p{finding['partition']}"
     source, target, count = finding["src_offset"], finding["dst_offset"], finding["records"]
     until = f" to {finding['last_offset']}" if finding["last_offset"] is not None else ""
+    unit = "offsets" if finding["field"] in (OPEN_AT_SOURCE, OPEN_AT_TARGET) else "records"
     what = {
         "missing": f"source offset {source} is not in the target",
         "truncated": f"source offsets {source}{until} ({_n(count)} records) are not in the target",
@@ -95,6 +97,7 @@ def finding_line(finding: dict[str, Any]) -> str:
         "reordered": f"source offset {source} is at target offset {target}, moved by {finding['distance']}",
         "shifted": f"{_n(count)} records from source offset {source} on are moved by {finding['distance']} offsets",
         "misrouted": f"source offset {source} is in target partition {finding['dst_partition']}, offset {target}",
+        "visibility": f"target offset {target}{until} ({_n(count)} {unit}): {finding['field']}",
         "undecodable": f"offsets {target if source is None else source}{until}: {finding['field']}",
     }[finding["class"]]
     return f"        #{finding['seq']:<4} {finding['class']:<11} {where}: {what}"
@@ -135,6 +138,12 @@ def _remarks(document: Document) -> list[str]:
     if document["explained"]:
         causes = ", ".join(f"{cause} {_n(count)}" for cause, count in document["explained"].items())
         lines.append(f"explained gaps: {causes}")
+    undecided = document["read_committed"]
+    if undecided["undecided_offsets"]:
+        lines.append(
+            f"{_n(undecided['undecided_offsets'])} offsets of {_n(undecided['undecided_partitions'])} partitions: the "
+            "target lacks the end of their transactions; compared as records, not as read_committed consumers get them"
+        )
     lines += _settle(document["settle"])
     lines += recreated_lines(document["recreated"], _n)
     return lines + _ledger(document["ledger"]) + _evidence(document["evidence"])

@@ -251,7 +251,11 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
     assert isinstance(partition, SourceTask)
     settings = {"client.id": "kbroker-source", **dict(options.client)}
     connection = Connection(
-        options.bootstrap, tuple(sorted(settings.items())), options.poll_timeout_s
+        options.bootstrap,
+        tuple(sorted(settings.items())),
+        options.poll_timeout_s,
+        read_committed=options.read_committed,
+        leaves_out_aborted=True,
     )
     return row_batches(
         fetch_ranges(connection, partition.ranges),

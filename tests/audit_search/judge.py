@@ -32,6 +32,8 @@ class View(NamedTuple):
     end: int
     faults: Mapping[int, FailureKind]
     compacted: bool
+    aborted: frozenset[int] = frozenset()
+    """Offsets of the records that consumers with read_committed do not get; `records` does not show it."""
 
     def of_key(self, key: bytes | None) -> list[int]:
         """Return the offsets of the readable records with *key*."""
@@ -113,11 +115,12 @@ def views(case: SearchCase, tp: TopicPartition) -> tuple[View, View]:
         there = Log(start=here.start, end=here.start)
     source, target = (
         View(
-            log.records,
+            {at: record._replace(aborted=False) for at, record in log.records.items()},
             log.start,
             log.end,
             {at: fault.kind for fault in log.faults for at in range(fault.low, fault.high)},
             name in case.compacted_at and tp.topic == "t",
+            frozenset(at for at, record in log.records.items() if record.aborted),
         )
         for name, log in (("source", here), ("target", there))
     )
@@ -144,7 +147,8 @@ def _class(case: SearchCase, tp: TopicPartition, sides: tuple[View, View], offse
         return failed
     here, there = source.records.get(offset), target.records.get(offset)
     if here == there:
-        return "empty" if here is None else "verified"
+        hidden_in_one = (offset in source.aborted) != (offset in target.aborted)
+        return "different" if hidden_in_one else "empty" if here is None else "verified"
     if there is None and accepted:
         return "explained source"
     if beyond:
@@ -226,6 +230,17 @@ def problems(case: SearchCase, judged: Judgement, findings: list[Finding]) -> It
         )
     for each in findings:
         _apply(each, sides, left)
+    for tp, (source, target) in sides.items():
+        hidden = [
+            range(each.source_offset or 0, (each.last_offset or 0) + 1)
+            for each in findings
+            if each.finding_class.value == "visibility" and each.topic_partition == tp
+        ]
+        for at, record in source.records.items():
+            same = record == target.records.get(at) and _compares(source, target, at, case)
+            in_one = (at in source.aborted) != (at in target.aborted)
+            if same and in_one and not any(at in each for each in hidden):
+                yield f"{tp}: {at} is aborted in one log only, without a finding"
     for tp, counts in left.items():
         for record, count in counts.items():
             # Records of a moved end may lag.
@@ -298,6 +313,10 @@ def _untrue(each: Finding, sides: Mapping[TopicPartition, tuple[View, View]]) ->
         return "" if each.field == _parts(here, there) else f"differs in {_parts(here, there)}"
     if here != there:
         return "not the same content"
+    if kind == "visibility":
+        sides_of = (each.source_offset in source.aborted, each.target_offset in target.aborted)
+        field = "aborted at the source" if sides_of[0] else "aborted at the target"
+        return "" if sides_of[0] != sides_of[1] and field == each.field else "not in one log only"
     still = kind != "misrouted" and each.source_offset == each.target_offset
     return "not moved" if still else ""
 

@@ -32,6 +32,7 @@ from spark_jobs.engine import (
     breaks,
 )
 from spark_jobs.header_batches import HEADER_COLUMNS, header_rows
+from spark_jobs.kafka_reader import committed_part
 from spark_jobs.ranges import Ranges, subtract
 from spark_jobs.reader import Fetched, RangesLeft, Unread
 from spark_jobs.snapshot import ClusterSnapshot
@@ -70,6 +71,7 @@ class Encoded(NamedTuple):
     base: int
     end: int
     data: bytes
+    aborted: bool = False
 
 
 def encoded(log: Log, layout: Layout) -> list[Encoded]:
@@ -102,9 +104,9 @@ def encoded(log: Log, layout: Layout) -> list[Encoded]:
             high = low + 1  # what is behind belongs to batches that compaction has removed
         if held or layout.leaves_empty or whole:
             records = {at: log.records[at] for at in held}
-            found.append(
-                Encoded(low, high, _damaged(_batch(low, high, records, layout), damage, low))
-            )
+            data = _damaged(_batch(low, high, records, layout), damage, low)
+            is_aborted = any(record.aborted for record in records.values())
+            found.append(Encoded(low, high, data, is_aborted))
     return found
 
 
@@ -113,6 +115,8 @@ def _together(one: Rec | None, other: Rec | None) -> bool:
     if one is None or other is None:
         return True
     if one.control or other.control or one.timestamp_type != other.timestamp_type:
+        return False
+    if one.aborted != other.aborted:
         return False
     if one.timestamp_type:
         return one.timestamp == other.timestamp
@@ -214,13 +218,17 @@ class BatchEngine:
         self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]
     ) -> Iterator[tuple[list[OffsetRange], Iterator[Fetched | Unread]]]:
         """Yield the ranges of each task and what it fetches."""
-        pieces = split(ranges, self._slice)
-        random.Random(len(pieces)).shuffle(pieces)
-        for task in (pieces[::2], pieces[1::2]):
-            if task:
-                yield task, self._fetched(cluster.name, task)
+        stable, others = committed_part(cluster, ranges, marks_aborted=True)
+        for part, committed in ((stable, True), (others, False)):
+            pieces = split(part, self._slice)
+            random.Random(len(pieces)).shuffle(pieces)
+            for task in (pieces[::2], pieces[1::2]):
+                if task:
+                    yield task, self._fetched(cluster.name, task, committed=committed)
 
-    def _fetched(self, name: str, ranges: Sequence[OffsetRange]) -> Iterator[Fetched | Unread]:
+    def _fetched(
+        self, name: str, ranges: Sequence[OffsetRange], *, committed: bool
+    ) -> Iterator[Fetched | Unread]:
         left = RangesLeft(ranges)
         for tp in list(left.partitions):
             log = self._logs[name].get(tp)
@@ -229,14 +237,21 @@ class BatchEngine:
                 continue
             if (name, tp) not in self._batches:
                 self._batches[name, tp] = encoded(log, self._layouts[name])
-            yield from self._of_partition(left, tp, log, self._batches[name, tp])
+            held = self._batches[name, tp]
+            yield from self._of_partition(left, tp, log, held, committed=committed)
 
     def _of_partition(
-        self, left: RangesLeft, tp: TopicPartition, log: Log, held: Sequence[Encoded]
+        self,
+        left: RangesLeft,
+        tp: TopicPartition,
+        log: Log,
+        held: Sequence[Encoded],
+        *,
+        committed: bool,
     ) -> Iterator[Fetched | Unread]:
         if left.next_offset(tp) < log.start:
             yield from left.skip(tp, log.start, FailureKind.DELETED, "the log start moved")
-        for base, end, data in held:
+        for base, end, data, is_aborted in held:
             if tp not in left.partitions or left.ended(tp):
                 return
             if end <= max(left.next_offset(tp), log.start):
@@ -248,7 +263,8 @@ class BatchEngine:
                 yield from left.skip(tp, refused.high, refused.kind, refused.cause)
                 continue
             view = memoryview(data)
-            yield from left.accept(tp, batches.parse(view), view)
+            marked = committed and is_aborted
+            yield from left.accept(tp, batches.parse(view), view, is_aborted=marked)
         if tp in left.partitions and not left.ended(tp):
             yield from left.give_up([tp], FailureKind.UNREADABLE, f"{tp}: the log ends")
 

@@ -147,6 +147,21 @@ def misrouted(case: Case, spot: Spot) -> None:
     case.expect(Expected("misrouted", spot.tp.partition, offset, hole))
 
 
+def visibility(case: Case, spot: Spot) -> None:
+    """Let one broker call records aborted that the other returns to read_committed consumers."""
+    log = case.target[spot.tp]
+    places = [at for at in spot.offsets if not log.records[at].control]
+    first = case.rng.choice(places)
+    aborted = log.records[first].aborted
+    run = []
+    for at in spot.offsets[spot.offsets.index(first) :][: case.rng.randrange(1, 6)]:
+        if log.records[at].control or log.records[at].aborted != aborted:
+            break
+        run.append(at)
+        log.records[at] = log.records[at]._replace(aborted=not aborted)
+    case.expect(Expected("visibility", spot.tp.partition, run[0], run[0], len(run)))
+
+
 def undecodable(case: Case, spot: Spot) -> None:
     """Break a batch on one side."""
     kind = FailureKind.UNDECODABLE
@@ -192,6 +207,7 @@ INSIDE: dict[str, Apply] = {
         corrupt,
         reordered,
         misrouted,
+        visibility,
         undecodable,
         unreadable,
     )
@@ -329,13 +345,15 @@ def clean_case(rng: random.Random, *, stretches: int = 6) -> Case:
 
 
 def _record(rng: random.Random, partition: int, offset: int) -> Rec:
+    control = rng.random() < 0.03
     return Rec(
         rng.choice([None, b"", b"key-%d" % rng.randrange(50)]),
         rng.choice([b"value-%d-%d" % (partition, offset)] * 8 + [None, b""]),
         (partition * 100_000 + offset) * 10,
         rng.choice([(), (("header", b"%d" % rng.randrange(5)), ("header", None), ("again", b""))]),
         rng.choice([0, 0, 0, 1]),
-        control=rng.random() < 0.03,
+        control=control,
+        aborted=not control and rng.random() < 0.1,
     )
 
 

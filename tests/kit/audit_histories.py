@@ -32,6 +32,10 @@ class Replicated:
     topic_id: str = "first"
     epochs: dict[TopicPartition, dict[int, int]] = field(default_factory=dict)
     epoch: int = 0
+    misjudged: set[tuple[TopicPartition, int]] = field(default_factory=set)
+    """First offsets of transactions that the broker's index gets wrong."""
+    never_ended: set[tuple[TopicPartition, int]] = field(default_factory=set)
+    """First offsets of transactions of which the broker overlooks the marker."""
 
     def append(self, tp: TopicPartition, record: Rec | None) -> None:
         """Append *record*; None is an offset without a record."""
@@ -56,6 +60,15 @@ class Replicated:
             for tp, end in ends.items()
             if self.logs[tp].start < end <= self.logs[tp].end
         }
+
+
+@dataclass
+class Transaction:
+    """A transaction of one partition; all records from its first to its marker belong to it."""
+
+    first: int
+    marker: int | None = None
+    aborted: bool = False
 
 
 def write_kept(out: Path, run: Reconciliation, number: int) -> Report:
@@ -103,6 +116,7 @@ class History:
     target: Replicated = field(init=False)
     unreadable: frozenset[TopicPartition] = frozenset()
     """Partitions of which the target has no leader."""
+    transactions: dict[TopicPartition, list[Transaction]] = field(default_factory=dict)
     runs: int = 0
     engine: CountingEngine = field(init=False)
 
@@ -118,6 +132,46 @@ class History:
                 hole = self.rng.random() < holes
                 record = Rec(b"k%d" % (number % 9), b"v%d" % number, number % 1000)
                 self.source.append(tp, None if hole else record)
+
+    def begin_transactions(self) -> None:
+        """Begin a transaction in some partitions that have none open."""
+        for tp in self.tps:
+            of_tp = self.transactions.setdefault(tp, [])
+            if self.rng.random() < 0.7 and not (of_tp and of_tp[-1].marker is None):
+                of_tp.append(Transaction(self.source.logs[tp].end))
+
+    def end_transactions(self) -> None:
+        """Write markers for some open transactions; sometimes one broker gets one wrong, or overlooks it."""
+        for tp, of_tp in self.transactions.items():
+            if self.rng.random() < 0.7 and of_tp and of_tp[-1].marker is None:
+                of_tp[-1].marker = self.source.logs[tp].end
+                of_tp[-1].aborted = self.rng.random() < 0.5
+                self.source.append(tp, Rec(b"marker", None, control=True))
+                if self.rng.random() < 0.2:
+                    side = self.rng.choice([self.source, self.target])
+                    wrong = side.misjudged if self.rng.random() < 0.8 else side.never_ended
+                    wrong.add((tp, of_tp[-1].first))
+
+    def judge_transactions(self) -> None:
+        """Set what each log knows of its transactions: last stable offsets, and which records are aborted."""
+        for tp in self.tps:
+            for side in (self.source, self.target):
+                log = side.logs[tp]
+                log.stable = None
+                for at, record in log.records.items():
+                    log.records[at] = record._replace(aborted=False)
+                for each in self.transactions.get(tp, ()):
+                    place = tp, each.first
+                    is_open = each.marker is None or each.marker >= log.end
+                    if is_open or (place in side.never_ended and each.first < log.end):
+                        log.stable = min(each.first, log.end)
+                        break
+                    assert each.marker is not None
+                    if each.aborted != (place in side.misjudged):
+                        for at, record in log.records.items():
+                            inside = each.first <= at < each.marker and not record.control
+                            if inside:
+                                log.records[at] = record._replace(aborted=True)
 
     def mirror(
         self, *, behind: int = 0, change: Callable[[int, Rec], Rec | None] | None = None
@@ -135,6 +189,7 @@ class History:
 
     def clusters(self) -> tuple[ClusterSnapshot, ClusterSnapshot]:
         """Return what an audit reads before the records."""
+        self.judge_transactions()
         source, target = (
             replace(
                 snapshot(name, each.logs, self.compacted),

@@ -23,7 +23,7 @@ from spark_jobs.engine import (
     WindowRows,
     breaks,
 )
-from spark_jobs.findings import CONTROL, KEYLESS, TOMBSTONE, RecordDigest
+from spark_jobs.findings import ABORTED, CONTROL, KEYLESS, TOMBSTONE, RecordDigest
 from spark_jobs.ranges import Ranges, subtract
 from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.snapshot import ClusterSnapshot
@@ -38,6 +38,8 @@ class Rec(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
     timestamp_type: int = 0
     control: bool = False
+    aborted: bool = False
+    """Whether the broker calls its transaction aborted; no part of the record."""
 
 
 class Fault(NamedTuple):
@@ -57,6 +59,8 @@ class Log:
     start: int = 0
     end: int = 0
     faults: list[Fault] = field(default_factory=list)
+    stable: int | None = None
+    """The last stable offset; None: no transaction is open."""
     fails_in_drill: bool = False
     """The faults appear only when windows that differ are read again."""
 
@@ -91,7 +95,7 @@ def snapshot(name: str, logs: Logs, compacted: frozenset[str] = frozenset()) -> 
         name,
         "",
         name,
-        {tp: LogRange(log.start, log.end) for tp, log in logs.items()},
+        {tp: LogRange(log.start, log.end, log.stable) for tp, log in logs.items()},
         {
             tp.topic: {"cleanup.policy": "compact" if tp.topic in compacted else "delete"}
             for tp in logs
@@ -109,15 +113,20 @@ def digest(offset: int, record: Rec) -> RecordDigest:
     flags = (record.key is None) * KEYLESS | (record.value is None) * TOMBSTONE
     return RecordDigest(
         offset,
-        hashed(record),
+        hashed(record[:-1]),
         hashed((1, record.key)),
         hashed((2, record.value)),
         hashed((3, record.headers)),
         record.timestamp,
         len(record.key or b"") + len(record.value or b""),
         record.timestamp_type,
-        flags | record.control * CONTROL,
+        flags | record.control * CONTROL | record.aborted * ABORTED,
     )
+
+
+def placed(record: RecordDigest) -> int:
+    """Return the hash of *record* at its offset."""
+    return hashed((record.content, record.offset, record.flags & ABORTED))
 
 
 class MemoryEngine:
@@ -165,7 +174,10 @@ class MemoryEngine:
                     (f.topic, f.partition) == tp and f.low <= offset < f.high for f in failed
                 )
                 if each.low <= offset < each.high and not lost:
-                    yield tp, digest(offset, log.records[offset])
+                    record = log.records[offset]
+                    if offset >= cluster.decided.get(tp, 0):
+                        record = record._replace(aborted=False)  # read with read_uncommitted
+                    yield tp, digest(offset, record)
 
     def window_rows(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> WindowRows:
         rows: dict[tuple[TopicPartition, int], dict[str, int]] = {}
@@ -191,7 +203,7 @@ class MemoryEngine:
             row["records"] += 1
             row["bytes"] += record.size
             row["content_low"] += record.content
-            row["placed_low"] += hashed((record.content, record.offset))
+            row["placed_low"] += placed(record)
         return WindowRows(list(rows.values()), self._failures(cluster, ranges, drill=False))
 
     def differences(

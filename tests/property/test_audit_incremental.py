@@ -1,7 +1,7 @@
 """Runs that build on each other, against full runs and against the records themselves, on random histories.
 
-A history appends, mirrors with and without damage, deletes by retention, truncates, creates topics again, and damages
-stored bytes.
+A history appends, in transactions and without, mirrors with and without damage, deletes by retention, truncates,
+creates topics again, and damages stored bytes and indexes of aborted transactions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_jobs.reconcile import Reconciliation
 from spark_jobs.report.digests import EQUAL, digest_rows, rows_of
 from spark_jobs.windows import Digest
 from tests.kit.audit_histories import History
-from tests.kit.audit_logs import Log, Rec, classes, digest, hashed, named
+from tests.kit.audit_logs import Log, Rec, classes, digest, named, placed
 from tests.kit.property_tests import examples
 
 STEPS = 6
@@ -34,7 +34,11 @@ def damage(rng: random.Random, offset: int, record: Rec) -> Rec | None:
 def change(history: History, *, retention: bool) -> None:
     """Change the logs as clusters change between two audits."""
     rng = history.rng
+    if rng.random() < 0.5:
+        history.begin_transactions()
     history.write(rng.randrange(25), holes=0.0 if retention else 0.2)
+    if rng.random() < 0.5:
+        history.end_transactions()
     damages = rng.random() < 0.3
     history.mirror(
         behind=rng.randrange(4) if rng.random() < 0.5 else 0,
@@ -103,8 +107,8 @@ def check_rows(history: History, run: Reconciliation, content: bytes) -> None:
             ]
             sums = Digest()
             for each in inside:
-                placed = hashed((each.content, each.offset)) & (1 << 64) - 1
-                sums += Digest(1, each.size, each.content, placed, each.timestamp)
+                place = placed(each) & (1 << 64) - 1
+                sums += Digest(1, each.size, each.content, place, each.timestamp)
             assert row[5:9] == (sums.records, sums.bytes, sums.content, sums.placed)
             assert row.max_timestamp == max((each.timestamp for each in inside), default=None)
 

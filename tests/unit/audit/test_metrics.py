@@ -86,6 +86,7 @@ OF_PARTITIONS = {
     "audit_records_reordered",
     "audit_records_shifted",
     "audit_records_misrouted",
+    "audit_records_visibility",
     "audit_undecodable_offsets",
     "audit_gap_offsets",
     "audit_scope_offsets",

@@ -71,7 +71,10 @@ def test_the_page_answers_when_it_began() -> None:
 @pytest.mark.parametrize(
     ("renumbered", "line"),
     [
-        (False, "What a consumer with isolation.level=read_committed gets is not compared"),
+        (
+            False,
+            "Compared is also whether a consumer with isolation.level=read_committed gets a record",
+        ),
         (
             True,
             "Compared are the records that a consumer with isolation.level=read_committed gets.",

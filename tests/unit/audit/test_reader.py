@@ -18,7 +18,7 @@ from spark_jobs.arrow_batches import (
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import FailureKind
-from spark_jobs.findings import CONTROL
+from spark_jobs.findings import ABORTED, CONTROL, KEYLESS
 from spark_jobs.reader import Fetched, RangesLeft, Unread
 
 TP = TopicPartition("t", 1)
@@ -63,6 +63,27 @@ def test_transaction_markers_are_compared() -> None:
     (record,), (hashed,) = (next(each).to_pylist() for each in (plain, control))
     assert (hashed["flags"], record["flags"], hashed["timestamp_type"]) == (CONTROL, 0, 0)
     assert hashed["content"] != record["content"]
+
+
+def test_aborted_records_have_their_mark_and_another_place_and_the_same_content() -> None:
+    ranges = [OffsetRange("t", 1, 0, 4)]
+    rows, digests = [], []
+    for is_aborted in (False, True):
+        (fetched,) = RangesLeft(ranges).accept(TP, *batch(0, 4), is_aborted=is_aborted)
+        rows.append(next(hash_batches([fetched], ranges)).to_pylist())
+        digests.append(next(digest_batches([fetched], ranges, WindowShape(10))).to_pylist()[0])
+    assert [{row["flags"] for row in of} for of in rows] == [{KEYLESS}, {KEYLESS | ABORTED}]
+    assert [row["content"] for row in rows[0]] == [row["content"] for row in rows[1]]
+    differing = {name for name in digests[0] if digests[0][name] != digests[1][name]}
+    assert differing == {"placed_low", "placed_high"}
+
+
+def test_what_is_passed_is_yielded_for_no_range() -> None:
+    left = RangesLeft([OffsetRange("t", 1, 0, 5), OffsetRange("t", 1, 8, 12)])
+    left.pass_to(TP, 10)
+    assert (left.next_offset(TP), left.end(TP)) == (10, 12)
+    assert accept(left, 9, 6) == [1]
+    assert left.ended(TP)
 
 
 def test_a_batch_with_a_wrong_crc_is_unread_and_the_next_is_not() -> None:

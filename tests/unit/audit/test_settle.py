@@ -94,6 +94,29 @@ def test_a_difference_that_is_gone_at_the_second_look_is_counted_and_no_finding(
     assert "vanished corrupt 1" in first_screen(report.document, report="r")
 
 
+def test_a_later_look_corrects_the_end_of_a_transaction_and_reads_only_its_windows_again() -> None:
+    target = full(40)
+    target.stable = 25
+    run, engine = settled({TP: full(40)}, {TP: target}, lambda: setattr(target, "stable", None))
+    assert (run.outcome.verdict, named(run)) == (Verdict.CONSISTENT, [])
+    assert run.settled.vanished == {FindingClass.VISIBILITY: 15}
+    # Nothing was known of the records from offset 25 on: whether they are aborted is read at the second look.
+    assert engine.digested == 80 + 40
+
+
+def test_a_finding_above_a_last_stable_offset_that_has_fallen_stands() -> None:
+    source, target = full(40), full(40)
+    target.records[30] = target.records[30]._replace(aborted=True)
+
+    def fall() -> None:
+        source.stable = target.stable = 20
+
+    run, _ = settled({TP: source}, {TP: target}, fall)
+    assert named(run) == [("visibility", 0, 30, 30, 1)]
+    (stands,) = run.settled.standing
+    assert stands.reason == "the last stable offset of a log has fallen: 20, before 40"
+
+
 def test_a_difference_that_stays_is_a_finding_after_one_later_look() -> None:
     target = full(40)
     del target.records[15]
