@@ -15,8 +15,8 @@ sets the same. In between, an OffsetFetch that requires stable offsets gets UNST
 that does not may get some new and some old ones.
 
 Each write is fenced like all writes of a shard. A write without an answer leaves the znode *in doubt*: the request gets
-a retriable error, and the znode is read before the next step. A write that ZooKeeper refuses because the znode is not
-as it was known to be is decided again after a read.
+a retriable error, and the znode is read before the next step; if it is gone, the offsets of the group are read, too. A
+write that ZooKeeper refuses because the znode is not as it was known to be is decided again after a read.
 
 The order of plain commits and pending offsets is that of `core.pending_offsets`. The marker waits for plain commits of
 its partitions that are on their way (`offset_writer`), because their outcome decides what it applies.
@@ -166,7 +166,7 @@ class TransactionalOffsets:
                     raise NotCoordinator
                 group = shard.groups.get(group_id) or self._shards.add_group(shard, group_id)
                 if znode.in_doubt or znode.problem:
-                    await self._read(shard.fence, znode)
+                    await self._read(shard, znode)
                     if znode.problem:
                         raise UnknownServerError(znode.problem)
                 elif not group.znodes.offsets_known:
@@ -284,7 +284,7 @@ class TransactionalOffsets:
                 if shard.fence.resigned:
                     raise NotCoordinator
                 if znode.in_doubt or znode.problem:
-                    await self._read(shard.fence, znode)
+                    await self._read(shard, znode)
                     if znode.problem:
                         # Its offsets are not known, and neither is its transaction: it waits until it is mended.
                         raise CoordinatorNotAvailable(znode.problem)
@@ -391,7 +391,7 @@ class TransactionalOffsets:
             try:
                 while True:
                     if znode.in_doubt:
-                        await self._read(shard.fence, znode)
+                        await self._read(shard, znode)
                     stored = znode.stored
                     if stored is None or partitions.isdisjoint(stored.offsets):
                         break
@@ -407,7 +407,7 @@ class TransactionalOffsets:
             try:
                 while znode.is_pending:
                     if znode.in_doubt:
-                        await self._read(shard.fence, znode)
+                        await self._read(shard, znode)
                     elif await self._replace(shard.fence, znode, None):
                         znode.problem = ""
             finally:
@@ -451,9 +451,13 @@ class TransactionalOffsets:
             log.error("{path} cannot be written: {error}", path=znode.path, error=error)
             raise CoordinatorNotAvailable(f"{znode.path}: {error}") from None
 
-    async def _read(self, fence: ShardFence, znode: PendingZnode) -> None:
-        """Read *znode*. CoordinatorNotAvailable, NotCoordinator."""
-        problem = znode.problem
+    async def _read(self, shard: CoordinatorShard, znode: PendingZnode) -> None:
+        """Read *znode*, and the offsets of its group if it is gone. CoordinatorNotAvailable, NotCoordinator.
+
+        The write in doubt may have set the offsets. A response that its transaction is over acknowledges them, and
+        acknowledged offsets are answered from memory while ZooKeeper is down.
+        """
+        fence, problem = shard.fence, znode.problem
         try:
             # The server of a new connection may be behind the write in doubt.
             await fence.zookeeper.sync(znode.path)
@@ -467,6 +471,10 @@ class TransactionalOffsets:
             raise CoordinatorNotAvailable(f"{znode.path} cannot be read: {error}") from None
         if fence.resigned:
             raise NotCoordinator
+        group = shard.groups.get(znode.group_id)
+        if node is None and group is not None and not group.znodes.offsets_known:
+            # Before the doubt is over: if this fails, the next marker reads both again.
+            await group.load_offsets()
         znode.found(node)
         if znode.problem and znode.problem != problem:
             log.error("{problem}: its transaction waits until it is mended", problem=znode.problem)

@@ -209,6 +209,41 @@ def test_a_marker_with_an_unknown_outcome_is_sent_again(
     assert coordinator.unstable(("t", 0)) == set()
 
 
+def test_offsets_that_a_marker_has_set_are_known_before_its_answer(
+    coordinator: TransactionalCoordinator,
+) -> None:
+    """ZooKeeper is not asked for offsets while it is down: those in memory have to be those that were acknowledged."""
+    coordinator.done(coordinator.txn_commit(("t", 0, 5)))
+    coordinator.done(coordinator.marker(is_commit=True))
+    assert coordinator.offsets() == {"t": {0: 5}}
+    coordinator.verified = (E.NONE, NUMBER + 1)
+    coordinator.done(coordinator.txn_commit(("t", 0, 6)))
+    coordinator.connections[-1].lose_next_reply = True
+    coordinator.done(coordinator.marker(number=NUMBER + 1, is_commit=True))
+    coordinator.pass_time(1)
+    assert coordinator.done(coordinator.marker(number=NUMBER + 1, is_commit=True)) is E.NONE
+    coordinator.lose_connection()
+    assert coordinator.offsets() == {"t": {0: 6}}
+
+
+@pytest.mark.parametrize("delay_ms", range(0, 32, 2))
+def test_offsets_are_known_also_if_the_connection_breaks_while_they_are_read(
+    coordinator: TransactionalCoordinator, delay_ms: int
+) -> None:
+    coordinator.done(coordinator.txn_commit(("t", 0, 5)))
+    coordinator.connections[-1].lose_next_reply = True
+    coordinator.done(coordinator.marker(is_commit=True))
+    coordinator.pass_time(1)
+    ending = coordinator.marker(is_commit=True)
+    coordinator.pass_time(delay_ms / 1000)
+    coordinator.lose_connection()
+    coordinator.pass_time(2)
+    if coordinator.done(ending) is not E.NONE:
+        assert coordinator.done(coordinator.marker(is_commit=True)) is E.NONE
+    coordinator.lose_connection()
+    assert coordinator.offsets() == {"t": {0: 5}}
+
+
 def test_a_commit_with_an_unknown_outcome_is_repeated(
     coordinator: TransactionalCoordinator,
 ) -> None:
