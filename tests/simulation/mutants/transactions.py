@@ -111,6 +111,24 @@ def pending_offsets_not_unstable() -> list[Change]:
 
 
 @mutant
+def offsets_of_a_marker_not_read() -> list[Change]:
+    """A transaction is acknowledged because its pending znode is gone; the offsets in memory are those of before."""
+    original = TransactionalOffsets._read
+
+    async def read(self: TransactionalOffsets, shard: Any, pending: Any) -> None:
+        group = shard.groups.get(pending.group_id)
+        if group is None or group.znodes.offsets_known:
+            return await original(self, shard, pending)
+        group.znodes.offsets_known = True
+        try:
+            await original(self, shard, pending)
+        finally:
+            group.znodes.offsets_known = False
+
+    return [(TransactionalOffsets, "_read", read)]
+
+
+@mutant
 def transactions_not_fenced() -> list[Change]:
     """The state of a transactional id is written whatever the version of the partition's state: by a former
     coordinator, too."""
