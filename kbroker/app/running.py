@@ -8,7 +8,7 @@ done so for a while.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from twisted.logger import Logger
@@ -19,6 +19,7 @@ from kbroker.apis.handlers import HandlerDependencies
 from kbroker.apis.pipeline import RequestPipeline
 from kbroker.app.bootstrapped import BootstrappedBroker
 from kbroker.app.controlled_shutdown import ControlledShutdown
+from kbroker.app.dynamic_listeners import DynamicListeners
 from kbroker.app.undo import Undo
 from kbroker.common.endpoint import Endpoint
 from kbroker.common.turns import SharedTurns
@@ -73,18 +74,13 @@ def listen(broker: BootstrappedBroker, undo: Undo) -> RunningBroker:
         turns=SharedTurns(reactor),
     )
     socket_server = world.socket_server(reactor, config, pipeline)
-    bound = {endpoint.listener: endpoint for endpoint in socket_server.start()}
+    effective = broker.dynamic_config.broker_config
+    listeners = DynamicListeners(socket_server, socket_server.start(effective.endpoints))
     broker.transactions.start()
     # The coordinator answers the members of groups before their connections close.
     undo.add(socket_server.stop, broker.groups.stop, broker.transactions.stop)
 
-    def advertised_by(config: BrokerConfig) -> tuple[Endpoint, ...]:
-        return tuple(
-            replace(endpoint, port=endpoint.port or bound[endpoint.listener].port)
-            for endpoint in config.advertised
-        )
-
-    advertised = advertised_by(broker.dynamic_config.broker_config)
+    advertised = listeners.advertised(effective)
     registration = BrokerRegistration(
         reactor,
         identified.zookeeper,
@@ -101,9 +97,13 @@ def listen(broker: BootstrappedBroker, undo: Undo) -> RunningBroker:
         is_extended=config.extends_inter_broker_protocol,
     )
     registration.on_event(partial(_registration_changed, broker))
-    broker.dynamic_config.on_broker_config(
-        lambda config: registration.advertise(advertised_by(config))
-    )
+
+    def reconfigure(config: BrokerConfig) -> None:
+        listeners.add(config)
+        registration.advertise(listeners.advertised(config))
+        listeners.remove(config)
+
+    broker.dynamic_config.on_broker_config(reconfigure)
     return RunningBroker(broker, pipeline, socket_server, registration, advertised)
 
 

@@ -5,6 +5,7 @@
 
 from kbroker.common.endpoint import Endpoint
 from kbroker.config.broker import BROKER_SETTINGS, BrokerConfig
+from kbroker.config.checks import check_listener_changes
 from kbroker.config.log import TOPIC_SETTINGS, LogConfig, parse_topic
 from kbroker.config.setting import ConfigError, ConfigType, Setting, Value, show_value
 
@@ -18,6 +19,7 @@ __all__ = [
     "LogConfig",
     "Setting",
     "Value",
+    "check_listener_changes",
     "parse_topic",
     "show_value",
 ]

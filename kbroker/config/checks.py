@@ -32,7 +32,7 @@ def check_together(config: BrokerSettings) -> list[str]:
 
 
 def check_listeners(config: BrokerSettings) -> list[str]:
-    """Return the problems of the listeners and of what is advertised, which is dynamic."""
+    """Return the problems of the listeners and of what is advertised; all of it is dynamic."""
     protocols, problems = parse_protocol_map(config.listener_security_protocol_map)
     endpoints, wrong = parse_endpoints("listeners", config.listeners, protocols)
     problems += wrong
@@ -62,6 +62,20 @@ def check_listeners(config: BrokerSettings) -> list[str]:
             f"advertised.listeners: {between} is missing, by which brokers reach each other"
         )
     return problems + _inter_broker(config, names)
+
+
+def check_listener_changes(old: BrokerSettings, new: BrokerSettings) -> list[str]:
+    """Return why a broker with *old* cannot take the listeners of *new* while it runs: those that stay must not change.
+
+    Kafka keeps the former address of such a listener, without a word.
+    """
+    before = {endpoint.listener: endpoint for endpoint in old.endpoints}
+    return [
+        f"listeners: {endpoint.listener} is at {before[endpoint.listener]} and cannot move while the broker runs:"
+        " add a listener with another name"
+        for endpoint in new.endpoints
+        if before.get(endpoint.listener, endpoint) != endpoint
+    ]
 
 
 def _inter_broker(config: BrokerSettings, names: set[str]) -> list[str]:

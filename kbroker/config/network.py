@@ -21,7 +21,10 @@ class NetworkSettings:
     """Listeners and socket limits."""
 
     listeners: str = define(
-        STRING, "PLAINTEXT://:9092", "Where to listen: NAME://host:port, comma separated."
+        STRING,
+        "PLAINTEXT://:9092",
+        "Where to listen: NAME://host:port, comma separated.",
+        dynamic=True,
     )
     advertised_listeners: str = define(
         STRING,
@@ -33,6 +36,7 @@ class NetworkSettings:
         STRING,
         "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
         "Security protocol of every listener name: NAME:PROTOCOL, comma separated.",
+        dynamic=True,
     )
     inter_broker_listener_name: str = define(
         STRING, "", "Listener that brokers use among themselves; empty: by protocol."

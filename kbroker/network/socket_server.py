@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from twisted.internet.protocol import ServerFactory
@@ -199,28 +200,39 @@ class SocketServer:
         Raise CannotListenError if one cannot be bound; then none listens.
         """
         raise_file_limit(self.config.max_connections)
-        bound = []
         try:
-            for endpoint in self.config.endpoints if endpoints is None else endpoints:
-                listener = Listener(endpoint, self)
-                listener.port = listen(
-                    self.reactor,
-                    endpoint.host,
-                    endpoint.port,
-                    listener,
-                    self.config.socket_listen_backlog_size,
-                )
-                self.listeners.append(listener)
-                bound.append(
-                    Endpoint(endpoint.listener, endpoint.security_protocol, endpoint.host,
-                             listener.port.getHost().port)
-                )  # fmt: skip
+            bound = [
+                self.add_listener(endpoint)
+                for endpoint in (self.config.endpoints if endpoints is None else endpoints)
+            ]
         except Exception:
             self.stop_listening()
             raise
         if self._sweep_call is None:
             self._schedule()
         return tuple(bound)
+
+    def add_listener(self, endpoint: Endpoint) -> Endpoint:
+        """Listen at *endpoint*, too; return it with the port that was bound. CannotListenError."""
+        listener = Listener(endpoint, self)
+        listener.port = listen(
+            self.reactor,
+            endpoint.host,
+            endpoint.port,
+            listener,
+            self.config.socket_listen_backlog_size,
+        )
+        self.listeners.append(listener)
+        return replace(endpoint, port=listener.port.getHost().port)
+
+    def remove_listener(self, name: str) -> None:
+        """Stop listening at the listener *name*, and close its connections within kbroker.close.timeout.ms."""
+        for listener in [each for each in self.listeners if each.endpoint.listener == name]:
+            self.listeners.remove(listener)
+            if listener.port is not None and listener.port.connected:
+                listener.port.stopListening()
+        for connection in [each for each in self.connections if each.peer.listener == name]:
+            connection.close()
 
     def stop_listening(self) -> None:
         """Accept no more connections; those open stay."""

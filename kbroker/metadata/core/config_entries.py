@@ -19,6 +19,7 @@ from kbroker.config import (
     ConfigType,
     LogConfig,
     Setting,
+    check_listener_changes,
     show_value,
 )
 from kclient.wire.errors import InvalidConfig, InvalidRequest
@@ -26,7 +27,7 @@ from kclient.wire.errors import InvalidConfig, InvalidRequest
 MAX_VALUE = 0x7FFF
 """Bytes of a value that a response can carry."""
 
-PER_BROKER = frozenset({"advertised.listeners"})
+PER_BROKER = frozenset({"listeners", "listener.security.protocol.map", "advertised.listeners"})
 """Dynamic settings that only a broker itself has, not the cluster-wide default."""
 
 MAX_UNKNOWN = 64 * 1024
@@ -353,7 +354,7 @@ def changed_broker(
             change.name: result[change.name] for change in asked if change.name in result
         }
         try:
-            effective.with_values(asked_values)
+            problems = check_listener_changes(effective, effective.with_values(asked_values))
         except ConfigError as error:  # they do not go with others
             problems = error.problems
     if problems:
