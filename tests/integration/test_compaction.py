@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import threading
@@ -10,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import (
@@ -525,6 +526,58 @@ def test_a_mirror_copies_the_holes_and_the_audit_finds_no_violation(
         assert mirror.run_once() == 0, mirror.output
         check(read_all(west.bootstrap, "t"), writes)
         audited(east, west, tmp_path / "two")
+
+
+@pytest.mark.timeout(300)
+def test_audits_while_both_logs_are_written_and_compacted_find_no_difference(
+    broker_clusters: MakeCluster, tmp_path: Path
+) -> None:
+    east, west = broker_clusters(1, BROKER), broker_clusters(1, BROKER)
+    Observer(east).create("t", [[1]], COMPACTED)
+    writes = Writes(east, "t")
+    writes.put_rounds(30, 50)
+    is_over = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not is_over.wait(0.01):
+            number += 1
+            writes.put(f"key-{number % 150}", is_tombstone=number % 31 == 0)
+
+    writer = threading.Thread(target=write)
+    with making_mirrors(tmp_path, east, west) as make:
+        mirror = make()
+        mirror.start()
+        wait_until_compacted(west[1], "t-0", 1000)
+        writer.start()
+        try:
+            cleaned = [compacted_to(cluster[1], "t-0") for cluster in (east, west)]
+            for number in range(4):
+                code, report = audit_now(east, west, tmp_path / f"audit-{number}")
+                found = {name: n for name, n in report["totals"]["findings"].items() if n}
+                assert (code in (0, 3), found) == (True, {}), (number, report["verdict"])
+            for cluster, before in zip((east, west), cleaned, strict=True):
+                assert compacted_to(cluster[1], "t-0") > before, "no log was compacted meanwhile"
+        finally:
+            is_over.set()
+            writer.join()
+        writes.flush()
+        eventually("the copy", lambda: covers(west, writes))
+        assert mirror.stop() == 0, mirror.output
+    code, report = audit_now(east, west, tmp_path / "end", "--complete")
+    assert (code, report["verdict"]) == (0, "CONSISTENT")
+    assert report["explained"].get("compaction", 0) > 0
+    check(read_all(west.bootstrap, "t"), writes)
+
+
+def audit_now(
+    source: Cluster, target: Cluster, out: Path, *options: str
+) -> tuple[int, dict[str, Any]]:
+    """Compare the clusters; return the exit code and report.json."""
+    words = ("--source", source.bootstrap, "--target", target.bootstrap, "--topics", "t")
+    result = kaudit("reconcile", *words, "--out", str(out), "--no-self-test", "--quiet", *options)
+    report: dict[str, Any] = json.loads((out / "report.json").read_text())
+    return result.exit_code, report
 
 
 def covers(cluster: Cluster, writes: Writes) -> bool:
