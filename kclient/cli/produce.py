@@ -173,7 +173,7 @@ def produce(
             print_error("the transaction was aborted: none of the records is committed")
         return FAILED if aborted else code
 
-    run(main)
+    run(main, reads_stdin=not paths)
 
 
 async def _send_all(

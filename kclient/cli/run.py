@@ -13,6 +13,7 @@ import click
 from kclient.cli.exit_codes import FAILED, INTERRUPTED, TIMED_OUT, UNREACHABLE, USAGE
 from kclient.cli.output import print_error
 from kclient.cli.settings import Settings, explained
+from kclient.cli.waiting_line import WaitingLine
 from kclient.errors import BootstrapError, ConfigError, ConnectError, KafkaTimeoutError
 from kclient.wire.errors import KafkaError
 
@@ -26,8 +27,12 @@ Main = Callable[[Any], Awaitable[int | None]]
 """A command's body: reactor -> exit code (None is 0)."""
 
 
-def run(main: Main) -> NoReturn:
-    """Run *main* on a new reactor and exit with its code; an error becomes one line and an exit code."""
+def run(main: Main, *, reads_stdin: bool = False) -> NoReturn:
+    """Run *main* on a new reactor and exit with its code; an error becomes one line and an exit code.
+
+    While it waits for the cluster and has written nothing, a terminal shows that; not if *reads_stdin* and stdin is a
+    terminal: then a person types there.
+    """
     from twisted.internet import reactor as imported
     from twisted.internet.defer import Deferred
 
@@ -36,6 +41,7 @@ def run(main: Main) -> NoReturn:
     _log_as_asked()
     outcome: list[Any] = []
     running: list[Deferred[int | None]] = []
+    waiting = None if reads_stdin and sys.stdin.isatty() else _waiting_line(reactor)
 
     def ended(result: Any) -> None:
         outcome.append(result)
@@ -43,6 +49,8 @@ def run(main: Main) -> NoReturn:
             reactor.stop()
 
     def begin() -> None:
+        if waiting is not None:
+            waiting.start()
         started = Deferred.fromCoroutine(_coroutine(main, reactor))
         running.append(started)
         started.addBoth(ended)
@@ -56,9 +64,18 @@ def run(main: Main) -> NoReturn:
     reactor.callWhenRunning(begin)
     interrupted = _on_interrupt(lambda: reactor.callFromThread(interrupt))
     reactor.run(installSignalHandlers=False)
+    if waiting is not None:
+        waiting.end()  # also of a command that Ctrl-C has ended
     if interrupted:
         raise SystemExit(INTERRUPTED)
     raise SystemExit(exit_code(outcome[0] if outcome else None))
+
+
+def _waiting_line(reactor: Any) -> WaitingLine | None:
+    settings = _settings_of_command()
+    if settings is None or settings.quiet or settings.verbose or not sys.stderr.isatty():
+        return None
+    return WaitingLine(reactor, "the cluster")
 
 
 def _log_as_asked() -> None:
