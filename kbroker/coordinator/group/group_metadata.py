@@ -198,10 +198,13 @@ class GroupMetadata:
         self._perform(self.machine.unload(error))
         self.znodes.unload()
 
-    async def load_offsets(self) -> None:
-        """Have the offsets in memory. CoordinatorNotAvailable, NotCoordinator, UnknownServerError."""
+    async def load_offsets(self, *, again: bool = False) -> None:
+        """Have the offsets in memory; read them in any case if *again* (`GroupZnodes.load_offsets_again`).
+
+        CoordinatorNotAvailable, NotCoordinator, UnknownServerError.
+        """
         try:
-            await self.znodes.load_offsets()
+            await (self.znodes.load_offsets_again() if again else self.znodes.load_offsets())
         except ConnectionLoss as error:
             raise CoordinatorNotAvailable(f"the offsets cannot be read: {error}") from None
         except SessionExpired as error:

@@ -12,6 +12,7 @@ existence of each is remembered, and read again when a write fails. Outcomes of 
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -202,6 +203,20 @@ class GroupZnodes:
             self._reading_offsets = [waiting]
             Deferred.fromCoroutine(self._read_offsets()).addBoth(self._offsets_are_read)
         await waiting
+
+    async def load_offsets_again(self) -> None:
+        """Read the committed offsets by a read that begins now. NotCoordinator, ZooKeeperError.
+
+        One that has begun before, or has ended, may lack a write of which the answer was lost: a server of ZooKeeper
+        may be behind it. Commits wait for the read; answers to those in flight come before it.
+        """
+        while self._reading_offsets is not None:
+            begun_before: Deferred[None] = Deferred()
+            self._reading_offsets.append(begun_before)
+            with suppress(ZooKeeperError):
+                await begun_before
+        self.offsets_known = False
+        await self.load_offsets()
 
     async def _read_offsets(self) -> None:
         offsets, problems = await read_offsets(self._fence.zookeeper, self._group_id)

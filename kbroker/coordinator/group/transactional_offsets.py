@@ -472,9 +472,10 @@ class TransactionalOffsets:
         if fence.resigned:
             raise NotCoordinator
         group = shard.groups.get(znode.group_id)
-        if node is None and group is not None and not group.znodes.offsets_known:
-            # Before the doubt is over: if this fails, the next marker reads both again.
-            await group.load_offsets()
+        if node is None and group is not None:
+            # Before the doubt is over: if this fails, the next marker reads both again. Behind the sync: what another
+            # request has read meanwhile may be from before the write.
+            await group.load_offsets(again=True)
         znode.found(node)
         if znode.problem and znode.problem != problem:
             log.error("{problem}: its transaction waits until it is mended", problem=znode.problem)

@@ -8,6 +8,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kbroker.coordinator.group.group_metadata import GroupMetadata
 from kbroker.coordinator.group.pending_offsets import UnstablePartitions
 from kbroker.coordinator.group.transactional_offsets import TransactionalOffsets
 from kbroker.coordinator.shard_fence import ShardFence
@@ -113,19 +114,13 @@ def pending_offsets_not_unstable() -> list[Change]:
 @mutant
 def offsets_of_a_marker_not_read() -> list[Change]:
     """A transaction is acknowledged because its pending znode is gone; the offsets in memory are those of before."""
-    original = TransactionalOffsets._read
+    original = GroupMetadata.load_offsets
 
-    async def read(self: TransactionalOffsets, shard: Any, pending: Any) -> None:
-        group = shard.groups.get(pending.group_id)
-        if group is None or group.znodes.offsets_known:
-            return await original(self, shard, pending)
-        group.znodes.offsets_known = True
-        try:
-            await original(self, shard, pending)
-        finally:
-            group.znodes.offsets_known = False
+    async def load_offsets(self: GroupMetadata, *, again: bool = False) -> None:
+        if not again:
+            await original(self)
 
-    return [(TransactionalOffsets, "_read", read)]
+    return [(GroupMetadata, "load_offsets", load_offsets)]
 
 
 @mutant

@@ -268,6 +268,23 @@ def test_a_commit_with_an_unknown_outcome_is_ended_by_the_marker(
     assert coordinator.unstable(("t", 0)) == set()
 
 
+def test_offsets_that_were_read_from_a_server_that_is_behind_are_read_again(
+    coordinator: TransactionalCoordinator,
+) -> None:
+    """A plain commit between a lost answer and the next marker reads offsets from before the write in doubt."""
+    coordinator.done(coordinator.commit(("t", 0, 1), ("t", 1, 1)))
+    coordinator.done(coordinator.txn_commit(("t", 0, 5)))
+    for follower in (1, 2):
+        coordinator.ensemble.lag(follower, True)
+    coordinator.connections[-1].lose_next_reply = True
+    coordinator.done(coordinator.marker(is_commit=True))
+    coordinator.pass_time(1)
+    coordinator.connections[-1]._server = coordinator.ensemble.servers[1]
+    assert coordinator.done(coordinator.commit(("t", 1, 9))) == OK
+    assert coordinator.done(coordinator.marker(is_commit=True)) is E.NONE
+    assert coordinator.offsets() == {"t": {0: 5, 1: 9}}
+
+
 def test_a_server_that_is_behind_does_not_hide_a_commit(
     coordinator: TransactionalCoordinator,
 ) -> None:
