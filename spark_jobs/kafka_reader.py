@@ -122,7 +122,7 @@ class KafkaReader:
                     Connection(
                         cluster.bootstrap,
                         read_committed=True,
-                        leaves_out_aborted=cluster.read_committed,
+                        keeps_aborted=not cluster.read_committed,
                     ),
                     stable,
                 ),

@@ -56,14 +56,15 @@ class Fetched(NamedTuple):
 class Connection(NamedTuple):
     """A cluster, and the client's settings beside those of this module.
 
-    *read_committed* ranges end at the last stable offset; batches of aborted transactions are marked, or left out.
+    *read_committed* ranges end at the last stable offset. Batches of aborted transactions are then left out, or marked
+    if *keeps_aborted*.
     """
 
     bootstrap: str
     settings: tuple[tuple[str, str], ...] = ()
     stall_s: float = STALL_S
     read_committed: bool = False
-    leaves_out_aborted: bool = False
+    keeps_aborted: bool = False
 
 
 _consumers: dict[Connection, Consumer] = {}
@@ -127,7 +128,8 @@ def _pass_holes(connection: Connection, left: RangesLeft) -> bool:
     return nothing; without it they return the batch behind.
     """
     passed = False
-    with _consumer(Connection(connection.bootstrap, connection.settings)) as consumer:
+    others = tuple(each for each in connection.settings if each[0] != "isolation.level")
+    with _consumer(Connection(connection.bootstrap, others)) as consumer:
         positions = {tp: left.next_offset(tp) for tp in left.partitions}
         consumer.assign(positions, positions)
         deadline = time.monotonic() + LOOK_S
@@ -160,7 +162,7 @@ def _read(connection: Connection, left: RangesLeft) -> Iterator[Fetched | Unread
                     continue
                 for info, data, hidden in batches:
                     is_aborted = hidden and not info.is_control
-                    if is_aborted and connection.leaves_out_aborted:
+                    if is_aborted and not connection.keeps_aborted:
                         left.pass_to(tp, info.next_offset)
                     else:
                         yield from left.accept(tp, info, data, is_aborted=is_aborted)

@@ -255,7 +255,6 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
         tuple(sorted(settings.items())),
         options.poll_timeout_s,
         read_committed=options.read_committed,
-        leaves_out_aborted=True,
     )
     return row_batches(
         fetch_ranges(connection, partition.ranges),
