@@ -11,7 +11,8 @@ What is beside a segment must lead a reader right:
   append several batches at once, and index the last offset: it reports those as mismatches.)
 - time index: no record up to the offset of an entry has a later timestamp than the entry.
 - transaction index: an aborted transaction with records and marker in the segment has its entry; a consumer with
-  read_committed would be given the records otherwise. The marker of an entry is a control batch.
+  read_committed would be given the records otherwise. The marker of an entry is a control batch. The file may be
+  missing only without such a transaction, or beside a segment that was copied alone: without its offset index, too.
 - leader-epoch-checkpoint: epochs and offsets grow, and each batch has the epoch that the file has for its offset.
 
 Owner: any thread; reads only.
@@ -189,6 +190,7 @@ class Verifier:
             else:
                 text = f"{segment.rest_bytes} bytes at the end are no batch: {segment.rest}"
                 problems.append(Problem(path, text, segment.end, None))
+        problems += _no_transaction_index(path, batches)
         self._remember(path, batches)
         self._previous = (path.parent, max(expected, batches.end))
         return Checked(path, len(batches.positions), records, 0, problems, note)
@@ -268,10 +270,11 @@ class Verifier:
                 continue
             problems.append(Problem(path, text, None, each.last_offset))
         known = {(each.last_offset, each.producer_id) for each in found}
-        for last, (producer_id, first) in batches.aborted.items():
-            if (last, producer_id) not in known:
-                text = f"no entry for the aborted transaction of producer {producer_id}, offsets {first} to {last}"
-                problems.append(Problem(path, text, None, last))
+        problems += [
+            Problem(path, f"no entry for {_aborted(batches, last)}", None, last)
+            for last, (producer_id, _) in batches.aborted.items()
+            if (last, producer_id) not in known
+        ]
         return len(found), problems
 
     def _snapshot(self, path: Path) -> tuple[int, list[Problem]]:
@@ -319,6 +322,20 @@ class Verifier:
             Problem(path, f"{topic}-{partition} has two entries")
             for topic, partition in sorted(key for key, count in counts.items() if count > 1)
         ]
+
+
+def _no_transaction_index(path: Path, batches: _Batches) -> list[Problem]:
+    """Return a problem if a segment lacks its transaction index, and not because it was copied alone."""
+    index = path.with_suffix(entries.TRANSACTION_INDEX)
+    if not batches.aborted or index.exists() or not path.with_suffix(entries.OFFSET_INDEX).exists():
+        return []
+    last = min(batches.aborted)
+    return [Problem(path, f"there is no {index.name}, with {_aborted(batches, last)}", None, last)]
+
+
+def _aborted(batches: _Batches, last: int) -> str:
+    producer_id, first = batches.aborted[last]
+    return f"the aborted transaction of producer {producer_id}, offsets {first} to {last}"
 
 
 class _Transactions:

@@ -130,6 +130,7 @@ def _positions(data: bytes) -> list[int]:
         (f"t-0/{LOG}.timeindex", change(0, *bytes(8)), "but a record up to that offset has"),
         (f"t-0/{LOG}.timeindex", add(bytes(7) + b"\1\0\0\xff\0"), "timestamp 1 follows"),
         (f"x-0/{LOG}.txnindex", cut(34), "no entry for the aborted transaction of producer 7"),
+        (f"x-0/{LOG}.txnindex", Path.unlink, f"there is no {LOG}.txnindex, with the aborted transaction of producer 7"),
         (f"x-0/{LOG}.txnindex", change(0, 0, 9), "version 9"),
         (f"x-0/{LOG}.txnindex", change(25, 1), "no marker is at that offset"),
         (f"x-0/{5:020d}.snapshot", change(20, 1), "CRC-32C"),
@@ -166,6 +167,12 @@ def test_zeros_behind_the_last_batch_are_preallocated(copy: Path) -> None:
 def test_an_empty_checkpoint_has_no_entries(copy: Path) -> None:
     """Apache Kafka leaves cleaner-offset-checkpoint so where nothing is compacted."""
     (copy / "cleaner-offset-checkpoint").touch()
+    assert problems(copy) == []
+
+
+def test_a_segment_that_was_copied_alone_needs_no_index(copy: Path) -> None:
+    for suffix in ("txnindex", "index", "timeindex"):
+        (copy / "x-0" / f"{LOG}.{suffix}").unlink()
     assert problems(copy) == []
 
 
