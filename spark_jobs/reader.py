@@ -12,7 +12,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from kclient.errors import NoCommittedOffset
@@ -95,8 +95,9 @@ def fetch_ranges(
         try:
             yield from _read(connection, left)
         except _Stalled as problem:
-            if connection.read_committed and _pass_holes(connection, left):
-                continue
+            with suppress(KafkaError):  # The cause is that nothing came.
+                if connection.read_committed and _pass_holes(connection, left):
+                    continue
             yield from left.give_up(list(left.partitions), FailureKind.UNREADABLE, str(problem))
         except KafkaError as problem:
             failed = left.named_in(str(problem))
