@@ -243,20 +243,22 @@ class _Aligner:
 
         At different offsets one record may be above a last stable offset, and nothing is known of it.
         """
-        pairs = [(self.source[s], self.target[t]) for s, t in kept]
+        pairs = ((self.source[s], self.target[t]) for s, t in kept)
         found = runs(
             (number, bool(before.flags & ABORTED))
             for number, (before, after) in enumerate(pairs)
             if before.offset == after.offset and (before.flags ^ after.flags) & ABORTED
         )
         for run in found:
+            source_index, target_index = kept[run.first]
             yield self._finding(
                 FindingClass.VISIBILITY,
-                *pairs[run.first],
+                self.source[source_index],
+                self.target[target_index],
                 field=run.reason,
                 records=run.records,
                 owns=run.records,
-                last_offset=pairs[run.last][1].offset,
+                last_offset=self.target[kept[run.last][1]].offset,
             )
 
     def _moved(self, pairs: _Pairs) -> tuple[int, int, int, int] | None:

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from spark_jobs.later_looks import Moment
     from spark_jobs.reconcile import Reconciliation
     from spark_jobs.report.contents import AvroFields, Report
+    from spark_jobs.scope import Pair
     from spark_jobs.snapshot import ClusterSnapshot
     from spark_jobs.spark_settings import SparkSettings
 
@@ -377,19 +378,25 @@ class _Run:
         with suppress(BrokenPipeError):
             click.echo(f"kaudit: {time.monotonic() - self._started:5.1f} s  {text}", err=True)
 
+    def _pair(self) -> Pair:
+        from spark_jobs.scope import Pair
+
+        flags = self._flags
+        clusters = flags["source"], flags["target"], flags["names"]
+        return Pair(*clusters, flags["topics"], flags["target_prefix"])
+
     def _snapshots(self) -> tuple[ClusterSnapshot, ClusterSnapshot]:
         """Return source and target as they are at the cut, and read the ledger of the target."""
         from spark_jobs.cluster import read_evidence
-        from spark_jobs.scope import Pair, paired
+        from spark_jobs.scope import paired
 
         flags = self._flags
         if not flags["no_evidence"]:
             # Before any log end: both logs then reach behind all that the mirror states here.
             self._evidence = read_evidence(flags["names"][1], flags["target"])
-        clusters = flags["source"], flags["target"], flags["names"]
         # A mirror that renumbers does not copy aborted records, and leaves such records of its own.
         found = paired(
-            Pair(*clusters, flags["topics"], flags["target_prefix"]),
+            self._pair(),
             self._progress,
             with_ledger=not flags["no_ledger"],
             read_committed=self._options.renumbered,
@@ -407,40 +414,30 @@ class _Run:
 
     def _later(self, cuts: Sequence[PartitionCut]) -> Moment | str:
         """Wait for the settle time; return both clusters as they are then, or why they could not be read."""
-        from spark_jobs.cluster import ClusterUnreadable, read_cluster
+        from spark_jobs.cluster import ClusterUnreadable
         from spark_jobs.later_looks import Moment
         from spark_jobs.recreated_topics import names_at_target, with_deleted
+        from spark_jobs.scope import read_both
 
         found = self._options.recreated
         time.sleep(self._options.patience.settle_s)
-        flags = self._flags
         topics = sorted({cut.topic for cut in cuts})
-        names = flags["names"]
         committed = self._options.renumbered
+        ledgers: list[LedgerRead | None] = []
         try:
-            # The order is that of spark_jobs.scope: target, ledger, source.
-            target = read_cluster(
-                names[1],
-                flags["target"],
+            source, target = read_both(
+                self._pair(),
                 topics,
-                flags["target_prefix"],
+                lambda: ledgers.append(self._ledger()),
                 read_committed=committed,
-                stable=None if committed else "after",
+                stable=not committed,
                 renamed=names_at_target(found),
-            )
-            ledger = self._ledger()
-            source = read_cluster(
-                names[0],
-                flags["source"],
-                topics,
-                read_committed=committed,
-                stable=None if committed else "before",
             )
         except ClusterUnreadable as problem:
             return str(problem)
         source = with_deleted(found, source, target)
         before = {cut.topic_partition: cut.high for cut in cuts}
-        return Moment(source, target, self._lineage(source, target, before), ledger)
+        return Moment(source, target, self._lineage(source, target, before), ledgers[0])
 
     def _reconcile(self) -> int:
         from spark_jobs.attribute import attributed

@@ -27,7 +27,7 @@ from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import DIGEST_COLUMNS, WindowShape, merged
 from spark_jobs.hash_key import PUBLIC, HashKey
 from spark_jobs.header_batches import HEADER_COLUMNS, header_batches, merged_headers
-from spark_jobs.reader import Connection, Fetched, Unread, fetch_ranges
+from spark_jobs.reader import READ_COMMITTED, Connection, Fetched, Unread, fetch_ranges
 from spark_jobs.tasks import pack
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class KafkaReader:
                 (
                     Connection(
                         cluster.bootstrap,
-                        read_committed=True,
+                        (READ_COMMITTED,),
                         keeps_aborted=not cluster.read_committed,
                     ),
                     stable,

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 FETCH_BYTES = 16 << 20
 PARTITION_FETCH_BYTES = 4 << 20
 
+READ_COMMITTED = ("isolation.level", "read_committed")
+"""The setting of a `Connection`."""
+
 LOOK_S = 5.0
 """Seconds in which the batch behind a range must arrive, if nothing arrives of the range itself."""
 
@@ -56,15 +59,19 @@ class Fetched(NamedTuple):
 class Connection(NamedTuple):
     """A cluster, and the client's settings beside those of this module.
 
-    *read_committed* ranges end at the last stable offset. Batches of aborted transactions are then left out, or marked
-    if *keeps_aborted*.
+    With `READ_COMMITTED` the ranges end at the last stable offset. Batches of aborted transactions are then left out,
+    or marked if *keeps_aborted*.
     """
 
     bootstrap: str
     settings: tuple[tuple[str, str], ...] = ()
     stall_s: float = STALL_S
-    read_committed: bool = False
     keeps_aborted: bool = False
+
+    @property
+    def read_committed(self) -> bool:
+        """Whether consumers with this level of isolation would read it."""
+        return READ_COMMITTED in self.settings
 
 
 _consumers: dict[Connection, Consumer] = {}
@@ -129,7 +136,7 @@ def _pass_holes(connection: Connection, left: RangesLeft) -> bool:
     return nothing; without it they return the batch behind.
     """
     passed = False
-    others = tuple(each for each in connection.settings if each[0] != "isolation.level")
+    others = tuple(each for each in connection.settings if each != READ_COMMITTED)
     with _consumer(Connection(connection.bootstrap, others)) as consumer:
         positions = {tp: left.next_offset(tp) for tp in left.partitions}
         consumer.assign(positions, positions)
@@ -287,9 +294,7 @@ def _consumer(connection: Connection) -> Iterator[Consumer]:
             "max.partition.fetch.bytes": PARTITION_FETCH_BYTES,
             "fetch.max.bytes": FETCH_BYTES,
             "fetch.max.wait.ms": 100,
-            "isolation.level": "read_committed"
-            if connection.read_committed
-            else "read_uncommitted",
+            "isolation.level": "read_uncommitted",
             "allow.auto.create.topics": False,
             **dict(connection.settings),
             "check.crcs": False,  # checked here: a wrong one does not end the partition

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from spark_jobs.cluster import (
@@ -114,15 +114,41 @@ def snapshots(
         )
     more = ", ..." if len(topics) > 5 else ""
     progress(f"{len(topics)} topics in scope: {', '.join(topics[:5])}{more}")
-    # The target's log ends first: see spark_jobs.cut.
+    return read_both(
+        pair,
+        topics,
+        between,
+        read_committed=read_committed,
+        stable=stable,
+        only_at_target=lineages,
+        renamed={topic: topic for topic in lineages},
+    )
+
+
+def read_both(
+    pair: Pair,
+    topics: Sequence[str],
+    between: Callable[[], None],
+    *,
+    read_committed: bool,
+    stable: bool,
+    only_at_target: Sequence[str] = (),
+    renamed: Mapping[str, str] | None = None,
+) -> tuple[ClusterSnapshot, ClusterSnapshot]:
+    """Return source and target with *topics*, in the order that `spark_jobs.cut` needs; raise ClusterUnreadable.
+
+    The target is read first, also for the topics *only_at_target*; *renamed* is that of its snapshot. The other
+    arguments are those of `snapshots`.
+    """
+    source, target = pair.names
     at_target = read_cluster(
         target,
         pair.target,
-        [*topics, *lineages],
+        [*topics, *only_at_target],
         pair.target_prefix,
         read_committed=read_committed,
         stable="after" if stable else None,
-        renamed={topic: topic for topic in lineages},
+        renamed=renamed,
     )
     between()
     at_source = read_cluster(

@@ -251,10 +251,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
     assert isinstance(partition, SourceTask)
     settings = {"client.id": "kbroker-source", **dict(options.client)}
     connection = Connection(
-        options.bootstrap,
-        tuple(sorted(settings.items())),
-        options.poll_timeout_s,
-        read_committed=options.read_committed,
+        options.bootstrap, tuple(sorted(settings.items())), options.poll_timeout_s
     )
     return row_batches(
         fetch_ranges(connection, partition.ranges),

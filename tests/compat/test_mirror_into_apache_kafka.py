@@ -117,7 +117,7 @@ def kaudit_reads_what_a_consumer_sees(apache: ApacheKafka) -> None:
             OffsetRange("t", place.partition, held.start, middle),
             OffsetRange("t", place.partition, middle, held.end),
         ]
-        connection = Connection(apache.bootstrap, read_committed=True)
+        connection = Connection(apache.bootstrap, (("isolation.level", "read_committed"),))
         values = []
         for each in fetch_ranges(connection, ranges):
             assert isinstance(each, Fetched), each
