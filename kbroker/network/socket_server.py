@@ -95,6 +95,11 @@ class Listener(ServerFactory):
         self._last_refusal_log = float("-inf")
         self.port: Acceptor | None = None
 
+    def stop_listening(self) -> None:
+        """Accept no more connections; those open stay."""
+        if self.port is not None and self.port.connected:
+            self.port.stopListening()
+
     def now(self) -> float:
         """Return the time, in seconds of a monotonic clock."""
         return self._server.clock()
@@ -229,16 +234,14 @@ class SocketServer:
         """Stop listening at the listener *name*, and close its connections within kbroker.close.timeout.ms."""
         for listener in [each for each in self.listeners if each.endpoint.listener == name]:
             self.listeners.remove(listener)
-            if listener.port is not None and listener.port.connected:
-                listener.port.stopListening()
+            listener.stop_listening()
         for connection in [each for each in self.connections if each.peer.listener == name]:
             connection.close()
 
     def stop_listening(self) -> None:
         """Accept no more connections; those open stay."""
         for listener in self.listeners:
-            if listener.port is not None and listener.port.connected:
-                listener.port.stopListening()
+            listener.stop_listening()
         self.listeners.clear()
 
     def stop(self) -> None:

@@ -75,7 +75,7 @@ def _waiting_line(reactor: Any) -> WaitingLine | None:
     settings = _settings_of_command()
     if settings is None or settings.quiet or settings.verbose or not sys.stderr.isatty():
         return None
-    return WaitingLine(reactor, "the cluster")
+    return WaitingLine(reactor)
 
 
 def _log_as_asked() -> None:

@@ -37,9 +37,8 @@ class _Noticed:
 class WaitingLine:
     """The line of one command, with the seconds since its start; *reactor* has a monotonic clock."""
 
-    def __init__(self, reactor: Any, what: str) -> None:
+    def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
-        self._what = what
         self._began = reactor.seconds()
         self._progress = Progress(reactor.seconds, quiet=False)
         self._streams = sys.stdout, sys.stderr
@@ -55,7 +54,7 @@ class WaitingLine:
         waited = self._reactor.seconds() - self._began
         watched = sys.stdout, sys.stderr
         sys.stdout, sys.stderr = self._streams
-        self._progress.show(f"waiting for {self._what}, {waited:.0f} s")
+        self._progress.show(f"waiting for the cluster, {waited:.0f} s")
         sys.stdout, sys.stderr = watched
 
     def end(self) -> None:

@@ -105,7 +105,7 @@ class Polling:
 
     async def fetched_batches(self, timeout: float) -> dict[TopicPartition, list[FetchedBatch]]:
         """Return whole batches, the hidden ones too, waiting up to *timeout* seconds for the first."""
-        return await self._take_or_wait(lambda: self._take_fetched(lambda _: True), timeout)
+        return await self._take_or_wait(self._take_fetched, timeout)
 
     @deferring
     async def places(self, timeout: float, most: int) -> Found:
@@ -133,7 +133,7 @@ class Polling:
 
     def take_fetched_batches(self) -> dict[TopicPartition, list[FetchedBatch]]:
         """Return buffered batches, the hidden ones too, after `until_ready` has fired."""
-        found = self._take_fetched(lambda _: True)
+        found = self._take_fetched()
         self._progress()
         return found
 
@@ -237,7 +237,7 @@ class Polling:
         return {tp: [batch[:2] for batch in of_tp] for tp, of_tp in fetched.items()}
 
     def _take_fetched(
-        self, wanted: Callable[[FetchedBatch], bool]
+        self, wanted: Callable[[FetchedBatch], bool] = lambda _: True
     ) -> dict[TopicPartition, list[FetchedBatch]]:
         found: dict[TopicPartition, list[FetchedBatch]] = {}
         for state in self._ready():
