@@ -16,7 +16,7 @@ from tests.integration.test_mirror_transactions import (
     transactional,
 )
 from tests.kit.brokers import Cluster, MakeCluster
-from tests.kit.kaudit import kaudit
+from tests.kit.kaudit import kaudit, reconciled
 from tests.kit.mirrored_clusters import make_topic
 from tests.kit.mirrors import Mirror
 from tests.kit.waiting import eventually
@@ -29,14 +29,7 @@ pytestmark = [
 
 def audited(east: Cluster, west: Cluster, out: Path, *options: str) -> tuple[int, dict[str, Any]]:
     """Return the exit code of an audit, and its report.json."""
-    done = kaudit(
-        *("reconcile", "--source", east.bootstrap, "--target", west.bootstrap),
-        *("--topics", "orders", "--out", str(out), "--master", "local[2]"),
-        *("--no-self-test", "--quiet", "--settle", "1s", *options),
-    )
-    assert done.exit_code < 64, (done.stdout, done.stderr)
-    report: dict[str, Any] = json.loads((out / "report.json").read_text())
-    return done.exit_code, report
+    return reconciled(east, west, "orders", out, "--settle", "1s", *options)
 
 
 def findings(out: Path) -> list[tuple[str, int, int, int, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import threading
@@ -11,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from confluent_kafka import (
@@ -26,7 +25,7 @@ from confluent_kafka import (
 from kclient.wire.batches import iterate
 from kclient.wire.records import decode_batch
 from tests.kit.brokers import Broker, Cluster, MakeCluster
-from tests.kit.kaudit import kaudit
+from tests.kit.kaudit import kaudit, reconciled
 from tests.kit.logs import open_log, read_bytes
 from tests.kit.mirrored_clusters import making_mirrors
 from tests.kit.reactor_turns import TURN_MS, longest_turn, note_turns
@@ -553,7 +552,7 @@ def test_audits_while_both_logs_are_written_and_compacted_find_no_difference(
         try:
             cleaned = [compacted_to(cluster[1], "t-0") for cluster in (east, west)]
             for number in range(4):
-                code, report = audit_now(east, west, tmp_path / f"audit-{number}")
+                code, report = reconciled(east, west, "t", tmp_path / f"audit-{number}")
                 found = {name: n for name, n in report["totals"]["findings"].items() if n}
                 assert (code in (0, 3), found) == (True, {}), (number, report["verdict"])
             for cluster, before in zip((east, west), cleaned, strict=True):
@@ -564,19 +563,9 @@ def test_audits_while_both_logs_are_written_and_compacted_find_no_difference(
         writes.flush()
         eventually("the copy", lambda: covers(west, writes))
         assert mirror.stop() == 0, mirror.output
-    code, report = audit_now(east, west, tmp_path / "end", "--complete")
+    code, report = reconciled(east, west, "t", tmp_path / "end", "--complete")
     assert (code, report["verdict"]) == (0, "CONSISTENT")
     check(read_all(west.bootstrap, "t"), writes)
-
-
-def audit_now(
-    source: Cluster, target: Cluster, out: Path, *options: str
-) -> tuple[int, dict[str, Any]]:
-    """Compare the clusters; return the exit code and report.json."""
-    words = ("--source", source.bootstrap, "--target", target.bootstrap, "--topics", "t")
-    result = kaudit("reconcile", *words, "--out", str(out), "--no-self-test", "--quiet", *options)
-    report: dict[str, Any] = json.loads((out / "report.json").read_text())
-    return result.exit_code, report
 
 
 def covers(cluster: Cluster, writes: Writes) -> bool:

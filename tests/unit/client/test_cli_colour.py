@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.kit.terminals import at_a_terminal
 
-def at_a_terminal(directory: Path, *words: str, **variables: str) -> str:
+
+def shown(directory: Path, *words: str, **variables: str) -> str:
     """Return what `kclient` prints on a terminal."""
-    environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
-    ours, theirs = pty.openpty()
-    try:
-        ended = subprocess.run(
-            [sys.executable, "-m", "kclient", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=theirs,
-            env={**environment, "XDG_CONFIG_HOME": str(directory), "TERM": "xterm", **variables},
-            timeout=30,
-            check=False,
-        )
-        assert ended.returncode == 0
-        return os.read(ours, 4096).decode()
-    finally:
-        os.close(ours)
-        os.close(theirs)
+    inherited = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+    environment = {**inherited, "XDG_CONFIG_HOME": str(directory), "TERM": "xterm", **variables}
+    code, text = at_a_terminal(*words, environment=environment)
+    assert code == 0
+    return text
 
 
 @pytest.mark.parametrize(
@@ -47,9 +36,9 @@ def at_a_terminal(directory: Path, *words: str, **variables: str) -> str:
 def test_colours_on_a_terminal(
     tmp_path: Path, words: tuple[str, ...], variables: dict[str, str], coloured: bool
 ) -> None:
-    shown = at_a_terminal(tmp_path, *words, **variables)
-    assert shown.strip()
-    assert ("\x1b[" in shown) is coloured
+    text = shown(tmp_path, *words, **variables)
+    assert text.strip()
+    assert ("\x1b[" in text) is coloured
 
 
 def test_there_are_no_colours_in_a_pipe(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import socket
 import subprocess
 import sys
@@ -12,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from tests.kit.terminals import at_a_terminal
 
 
 @pytest.fixture
@@ -22,24 +23,8 @@ def silent_broker() -> Iterator[str]:
 
 
 def shown(home: Path, *words: str, stdin_is_terminal: bool = False) -> tuple[int, str]:
-    """Return the exit code of `kclient` with stderr and stdout at a terminal, and what they show."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "kclient", *words],
-        stdin=theirs if stdin_is_terminal else subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=theirs,
-        env={**os.environ, "XDG_CONFIG_HOME": str(home), "TERM": "xterm"},
-    )
-    os.close(theirs)
-    text = b""
-    try:
-        while True:
-            text += os.read(ours, 4096)
-    except OSError:  # the other end is closed
-        pass
-    os.close(ours)
-    return process.wait(30), text.decode()
+    environment = {**os.environ, "XDG_CONFIG_HOME": str(home), "TERM": "xterm"}
+    return at_a_terminal(*words, environment=environment, stdin_is_terminal=stdin_is_terminal)
 
 
 def screen(text: str) -> list[str]:
