@@ -145,12 +145,12 @@ class Connection(Protocol):
         self._resumption: Any = None
         """The delayed call that continues: with the frames left over, or when the throttle time is over."""
         self._deadline: Any = None
-        self.last_received = listener.now()
-        """When the peer last sent something."""
-        self._behind_since = self.last_received
+        self._last_activity = listener.now()
+        """When something was last received or, as far as `check` knows, sent."""
+        self._behind_since = self._last_activity
         """When the peer was last known to have received all responses."""
         self._sent_before = 0
-        self._last_progress = self.last_received
+        self._last_progress = self._last_activity
 
     # -- receiving -----------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class Connection(Protocol):
 
     def buffer_updated(self, count: int) -> bool:
         """Process *count* received bytes; return whether to read again at once, for a large frame."""
-        now = self.last_received = self._listener.now()
+        now = self._last_activity = self._listener.now()
         if self._closing:
             return False
         reader = self._reader
@@ -382,7 +382,7 @@ class Connection(Protocol):
         else:
             joined = [prefix, *parts]
         if not self.transport.unsent:
-            self._behind_since = self.last_received
+            self._behind_since = self._last_activity
         self.transport.send(joined)
 
     def byte_seconds_unsent(self, now: float) -> float:
@@ -432,10 +432,16 @@ class Connection(Protocol):
         self.abort()
 
     def check(self, now: float, limits: Limits) -> None:
-        """Close if the peer is idle, or does not read its responses."""
+        """Close if the peer is idle, or does not read its responses.
+
+        What was sent since the last check counts as activity of now, as in Kafka: a response may have taken longer than
+        an idle peer is kept. A peer that is not read from is not idle: its requests may wait in the socket.
+        """
         transport = self.transport
-        if transport.total_sent != self._sent_before or not transport.unsent:
+        if transport.total_sent != self._sent_before:
             self._sent_before = transport.total_sent
+            self._last_progress = self._last_activity = now
+        elif not transport.unsent:
             self._last_progress = now
         elif now - self._last_progress > limits.write_stall:
             log.info("aborting {peer}: it read none of {unsent} bytes for {seconds:.0f} s",
@@ -443,8 +449,13 @@ class Connection(Protocol):
                      seconds=now - self._last_progress)  # fmt: skip
             self.abort()
             return
-        silent = now - self.last_received
-        if self._answering is None and not transport.unsent and silent > limits.idle:
+        silent = now - self._last_activity
+        if (
+            self._answering is None
+            and not self._paused
+            and not transport.unsent
+            and silent > limits.idle
+        ):
             log.debug(
                 "closing {peer}: idle for {seconds:.0f} s", peer=str(self.peer), seconds=silent
             )

@@ -20,6 +20,7 @@ from kbroker.log import open_files
 from kbroker.log.disk import OS_DISK
 from kbroker.log.slices import FileSlice, SegmentFile
 from kbroker.network.acceptor import ACCEPT_PAUSE, listen
+from kbroker.network.connection import FRAMES_PER_TURN
 from kbroker.network.service import HeldResponse, Peer, RequestRefusedError
 from kbroker.network.socket_server import Listener, RefusalLog, no_descriptor_left
 from kclient.wire.errors import MalformedMessage
@@ -249,12 +250,66 @@ def test_an_idle_connection_is_closed() -> None:
     line = connect()
     line.send(b"x")
     line.receive()
+    network.sweep()
     reactor.advance(0.9)
     network.sweep()
     assert not line.closed()
     reactor.advance(0.2)
     network.sweep()
     assert line.closed()
+
+
+def test_a_connection_is_not_idle_while_its_requests_wait_for_their_turn() -> None:
+    reactor, network, connect = make(echo, {"connections.max.idle.ms": "1000"})
+    line = connect()
+    count = 3 * FRAMES_PER_TURN
+    line.send(*[str(n).encode() for n in range(count)])
+    assert line.receive() == b"0"
+    assert line.transport.unsent == 0
+    reactor.advance(1.5)  # the processor was another's
+    network.sweep()
+    assert [line.receive() for _ in range(1, count)] == [str(n).encode() for n in range(1, count)]
+    reactor.advance(0.9)  # after the last response, not after the last request
+    network.sweep()
+    assert not line.closed()
+    for _ in range(2):
+        reactor.advance(1.1)
+        network.sweep()
+    assert line.closed()
+
+
+def test_a_connection_is_not_idle_while_it_is_muted() -> None:
+    def service(frame: memoryview, peer: Peer) -> list[bytes]:
+        peer.throttle_seconds = 5.0
+        return [bytes(frame)]
+
+    reactor, network, connect = make(service, {"connections.max.idle.ms": "1000"})
+    line = connect()
+    line.send(b"a")
+    assert line.receive() == b"a"
+    line.send(b"b")
+    for _ in range(4):
+        reactor.advance(1.2)
+        network.sweep()
+    reactor.advance(0.3)
+    assert line.receive() == b"b"
+
+
+def test_a_response_that_took_long_is_activity() -> None:
+    waiting: Deferred[Any] = Deferred()
+    reactor, network, connect = make(
+        lambda _frame, _peer: waiting, {"connections.max.idle.ms": "1000"}
+    )
+    line = connect()
+    line.send(b"a")
+    reactor.advance(3.0)
+    network.sweep()
+    waiting.callback([b"A"])
+    assert line.receive() == b"A"
+    network.sweep()
+    reactor.advance(0.9)
+    network.sweep()
+    assert not line.closed()
 
 
 @pytest.mark.parametrize(
