@@ -28,6 +28,9 @@ JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 CLASS_PATHS = {"spark.driver.extraClassPath", "spark.driver.defaultJavaOptions"}
 """With these settings there is no class archive."""
 
+WORKER_DAEMON = "spark_jobs.worker_daemon"
+"""Set only where workers are sure to have this version of it: they run this interpreter, or a packed environment."""
+
 CONF = Path(__file__).parent / "conf"
 NO_CONF = CONF / "none"
 """Spark has its configuration directory on the class path, where a class archive allows none: there is nothing here."""
@@ -89,6 +92,8 @@ def spark_session(
             .config("spark.sql.shuffle.partitions", "4")
             .config("spark.driver.memory", "1g")
         )
+    if on.is_local or on.environment is not None:
+        builder = builder.config("spark.python.daemon.module", WORKER_DAEMON)
     if on.environment is not None:
         builder = builder.config("spark.archives", f"{on.environment.resolve()}#{FOLDER}")
         builder = builder.config("spark.executorEnv.PYTHONPATH", f"./{FOLDER}/lib")

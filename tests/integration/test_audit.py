@@ -586,3 +586,19 @@ def test_wrong_options_are_usage_errors(tmp_path: Path, wrong: tuple[str, str]) 
         *wrong,
     )
     assert done.returncode == 2
+
+
+def test_workers_are_forked_with_what_tasks_need(spark: SparkSession) -> None:
+    def seen(_numbers: Iterator[int]) -> Iterator[tuple[str, int, bool]]:
+        import gc
+
+        import pyspark
+
+        yield pyspark.__file__, gc.get_freeze_count(), "spark_jobs.kafka_reader" in sys.modules
+
+    ((file, frozen, is_there),) = (
+        spark.sparkContext.parallelize([0], 1).mapPartitions(seen).collect()
+    )
+    assert ".zip" not in file  # where Python compiles it in every process
+    assert frozen > 100_000
+    assert is_there
