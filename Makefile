@@ -7,17 +7,16 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 # Unit and property tests sync files some 40,000 times. `make check` has them in memory where a gigabyte is free, and
-# removes what passed; `make test` has them on the disk. A tenth of the examples of each property is tried
-# (tests/kit/property_tests.py), others every time.
+# removes what passed; `make test` has them on the disk. `make check` tries a tenth of the examples of each property
+# (tests/kit/property_tests.py), others every time; `make test` a quarter. EXAMPLES=100 tries all.
 MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'END { print $$4 }')" -gt 1000000 ] 2>/dev/null && echo /dev/shm)
-EXAMPLES ?= 10
 QUICK := -m "not slow and not long"
-IN_MEMORY := KBROKER_EXAMPLES=$(EXAMPLES) $(if $(MEMORY),TMPDIR=$(MEMORY)) $(PYTEST) -o tmp_path_retention_policy=failed
+IN_MEMORY := KBROKER_EXAMPLES=$(or $(EXAMPLES),10) $(if $(MEMORY),TMPDIR=$(MEMORY)) $(PYTEST) -o tmp_path_retention_policy=failed
 
 # Parts of a target that run at the same time print one after the other, where make can do that (GNU make 4).
 TOGETHER := --no-print-directory -k -j 5 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: help venv built dist demo test test-processes test-computing soak bench chaos clean
+.PHONY: help venv built rewritten lint dist demo test test-processes test-computing soak bench chaos clean
 .PHONY: check check-types check-unit-a check-unit-c check-unit-others check-property
 
 help:
@@ -40,11 +39,25 @@ $(VENV)/.dist: setup.cfg tools/setup.sh
 $(VENV)/.test: setup.cfg tools/setup.sh
 	@tools/setup.sh test && touch $@ $(VENV)/.demo $(VENV)/.dist
 
-venv: built
+venv: built $(VENV)/spark-classes.jsa
 
 # Compiles the modules of setup.py that changed; without a C compiler they are interpreted.
 built: $(VENV)/.test
 	@$(BIN)/python tools/compile.py
+
+# Half of Spark's start is reading Java classes and compiling pyspark, and the tests start it some 60 times. They do without
+# an archive of the classes, more slowly.
+$(VENV)/spark-classes.jsa: $(VENV)/.test | built
+	@$(BIN)/python tools/byte_code.py
+	@$(BIN)/kaudit class-archive $@ >/dev/null 2>&1 \
+		|| echo "make: Spark's Java classes are not archived: the tests take some minutes longer" >&2
+
+# pytest rewrites the asserts of each file once: here, or each of its five processes does it in a fresh clone.
+rewritten: $(VENV)/.test
+	@test -d tests/unit/__pycache__ || $(PYTEST) -q --collect-only -p no:cacheprovider >/dev/null 2>&1 || true
+
+lint: $(VENV)/.test
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check -q . && $(BIN)/lint-imports
 
 demo: $(VENV)/.demo
 	@$(BIN)/python tools/compile.py
@@ -55,8 +68,8 @@ demo: $(VENV)/.demo
 PROCESSES := tests/integration tests/compat
 SPREAD := --dist loadfile --no-loadscope-reorder
 
-test: built
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check -q . && $(BIN)/lint-imports
+test: $(VENV)/.test
+	@$(MAKE) --no-print-directory -j 3 lint built rewritten $(VENV)/spark-classes.jsa
 ifeq ($(PYTEST_ARGS),)
 	@$(MAKE) --no-print-directory -k -j 3 test-processes test-computing check-types
 else
@@ -69,10 +82,9 @@ test-processes: $(VENV)/.test
 
 test-computing: $(VENV)/.test
 	@log=$$(mktemp); trap 'rm -f $$log' EXIT; \
-		nice -n 7 $(PYTEST) -q -n 2 $(SPREAD) $(PROCESSES:%=--ignore=%) >$$log 2>&1; code=$$?; cat $$log; exit $$code
+		KBROKER_EXAMPLES=$(or $(EXAMPLES),25) nice -n 7 $(PYTEST) -q -n 2 $(SPREAD) $(PROCESSES:%=--ignore=%) >$$log 2>&1; code=$$?; cat $$log; exit $$code
 
-check: built
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check -q . && $(BIN)/lint-imports
+check: built lint
 	@$(MAKE) $(TOGETHER) check-types check-unit-a check-unit-c check-unit-others check-property
 
 # Each worker of xdist collects every file of its run, and compiles it in a fresh clone. Here every file is collected

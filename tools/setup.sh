@@ -81,7 +81,5 @@ if [ "$extra" = test ]; then
     wait "$fetch" || true
     peer=$(tail -n 1 "$fetched")
     say "Apache Kafka to test against: ${peer:-not fetched within 240 s}"
-    say "writing the archive of Spark's Java classes: some 60 Spark starts of the tests take half of the time"
-    .venv/bin/kaudit class-archive .venv/spark-classes.jsa >/dev/null 2>&1 || say "no archive: the tests take some minutes longer"
 fi
 say "ready: .venv${major:+, Java $major}"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kclient import AdminClient, NewTopic, Producer
+from spark_jobs.spark_settings import FOR_FEW_OFFSETS
 from tests.kit.brokers import MakeCluster
 from tests.kit.jvm import SHORT_LIVED
 from tests.kit.spark_standalone import spark_standalone
@@ -52,6 +53,7 @@ def test_workers_without_our_packages_audit_with_a_packed_environment(
             *("--target-prefix", "copy.", "--out", str(tmp_path / "out"), "--complete"),
             *("--master", spark.master, "--environment", str(archive), "--no-self-test"),
             *("--conf", "spark.executor.memory=512m", "--conf", "spark.driver.host=127.0.0.1"),
+            *(word for each in FOR_FEW_OFFSETS.items() for word in ("--conf", "=".join(each))),
             *("--conf", f"spark.driver.extraJavaOptions={SHORT_LIVED}"),
             *("--conf", f"spark.executor.extraJavaOptions={SHORT_LIVED}"),
         )

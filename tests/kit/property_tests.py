@@ -1,7 +1,7 @@
 """The share of its examples that a property test tries in this run.
 
-`make check` is short and runs often: a tenth of the examples each time, never the same ones. `make test` tries
-all. KBROKER_EXAMPLES is the share in per cent; more than 100 searches longer.
+`make check` is short and runs often: a tenth of the examples each time, never the same ones. `make test` tries a
+quarter, and `make test EXAMPLES=100` all. KBROKER_EXAMPLES is the share in per cent; more than 100 searches longer.
 """
 
 import os

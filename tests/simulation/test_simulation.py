@@ -59,7 +59,7 @@ def test_the_order_of_hashes_changes_nothing() -> None:
     """
     program = (
         "from tests.simulation.batch import outcomes\n"
-        "print([(r.steps, r.digest) for r in outcomes([*range(3, 15), 5001245])])\n"
+        "print([(r.steps, r.digest) for r in outcomes([*range(3, 9), 5001245])])\n"
     )
     root = Path(__file__).parents[2]
     stories = {
