@@ -25,8 +25,12 @@ async def until(condition: Callable[[], T], *, timeout: float = 10.0, what: str 
 
 
 def eventually(what: str, condition: Callable[[], T], timeout: float = 40.0) -> T:
-    """Poll until *condition* gives something true; return that."""
-    deadline = time.monotonic() + timeout
+    """Poll until *condition* gives something true; return that.
+
+    The longer it takes, the rarer: tests of processes wait for minutes together, beside others that compute.
+    """
+    began = time.monotonic()
+    deadline = began + timeout
     while True:
         try:
             if result := condition():
@@ -35,4 +39,4 @@ def eventually(what: str, condition: Callable[[], T], timeout: float = 40.0) -> 
             if time.monotonic() > deadline:
                 raise
         assert time.monotonic() < deadline, f"waited {timeout:g} s for {what}"
-        time.sleep(0.02)
+        time.sleep(min(0.1, 0.02 + (time.monotonic() - began) / 20))

@@ -168,15 +168,15 @@ class KclientWriter(Writer):
         }
 
     def write(self, ending: Callable[[], bool]) -> None:
-        """Send a few hundred numbers a second, each with a callback."""
+        """Send a thousand numbers a second at most, each with a callback."""
         with Producer(self._settings) as producer:
             while not ending():
-                for _ in range(5):
+                for _ in range(10):
                     number, index = self._next()
                     producer.send(self.topic, b"%d" % number, partition=index).add_done_callback(
                         partial(self._ended, number)
                     )
-                time.sleep(0.005)
+                time.sleep(0.01)
             left = producer.flush(45)
             assert left == 0, f"{left} records are not acknowledged"
 
@@ -223,15 +223,16 @@ class LibrdkafkaWriter(Writer):
         }
 
     def write(self, ending: Callable[[], bool]) -> None:
-        """Produce a few hundred numbers a second."""
+        """Produce a thousand numbers a second at most."""
         producer = LibrdkafkaProducer(self._settings)
         while not ending():
-            for _ in range(5):
+            for _ in range(10):
                 number, index = self._next()
                 producer.produce(
                     self.topic, b"%d" % number, partition=index, on_delivery=self._delivered
                 )
-            producer.poll(0.005)
+            time.sleep(0.01)  # not `poll(0.01)`, which ends with the first delivery report
+            producer.poll(0)
         left = producer.flush(45)
         assert left == 0, f"{left} records are not acknowledged"
 
@@ -257,20 +258,20 @@ class KafkaPythonWriter(Writer):
         }
 
     def write(self, ending: Callable[[], bool]) -> None:
-        """Send a few hundred numbers a second."""
+        """Send a thousand numbers a second at most."""
         from kafka import KafkaProducer
 
         producer = KafkaProducer(**self._settings)
         futures: list[tuple[int, int, Any]] = []
         try:
             while not ending():
-                for _ in range(5):
+                for _ in range(10):
                     number, index = self._next()
                     value = b"%d" % number
                     futures.append(
                         (number, index, producer.send(self.topic, value, partition=index))
                     )
-                time.sleep(0.005)
+                time.sleep(0.01)
             producer.flush(45)
             for number, index, future in futures:
                 offset = future.get(10).offset
