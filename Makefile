@@ -48,7 +48,7 @@ built: $(VENV)/.test
 # Half of Spark's start is reading Java classes and compiling pyspark, and the tests start it some 60 times. They do without
 # an archive of the classes, more slowly.
 $(VENV)/spark-classes.jsa: $(VENV)/.test | built
-	@$(BIN)/python tools/byte_code.py
+	-@$(BIN)/python tools/byte_code.py
 	@$(BIN)/kaudit class-archive $@ >/dev/null 2>&1 \
 		|| echo "make: Spark's Java classes are not archived: the tests take some minutes longer" >&2
 

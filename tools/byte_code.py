@@ -1,7 +1,7 @@
 """Put byte code into the archives from which Spark's Python processes import pyspark and py4j.
 
 Spark has these archives first on the path of every Python process that it starts. They hold sources alone, and an
-archive cannot keep what Python compiles: each process compiles what it imports again, 1.5 s of processor time each
+archive cannot keep what Python compiles: each process compiles what it imports again, 0.9 s of processor time each
 time. The tests start some hundred such processes. The byte code of another Python than this one's is ignored.
 """
 
