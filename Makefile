@@ -69,7 +69,7 @@ PROCESSES := tests/integration tests/compat
 SPREAD := --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.test
-	@$(MAKE) --no-print-directory -j 3 lint built rewritten $(VENV)/spark-classes.jsa
+	@$(MAKE) --no-print-directory -j 3 lint built $(if $(PYTEST_ARGS),,rewritten) $(VENV)/spark-classes.jsa
 ifeq ($(PYTEST_ARGS),)
 	@$(MAKE) --no-print-directory -k -j 3 test-processes test-computing check-types
 else

@@ -29,6 +29,10 @@ from kclient.wire.records import Record, encode_batch
 _VERSION = 9
 _LENGTH = struct.Struct(">i")
 
+AT_ONCE = 10
+PAUSE_SECONDS = 0.01
+"""What a client is given at once, and how long after that: a thousand numbers a second at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
@@ -168,15 +172,15 @@ class KclientWriter(Writer):
         }
 
     def write(self, ending: Callable[[], bool]) -> None:
-        """Send a thousand numbers a second at most, each with a callback."""
+        """Send numbers, each with a callback."""
         with Producer(self._settings) as producer:
             while not ending():
-                for _ in range(10):
+                for _ in range(AT_ONCE):
                     number, index = self._next()
                     producer.send(self.topic, b"%d" % number, partition=index).add_done_callback(
                         partial(self._ended, number)
                     )
-                time.sleep(0.01)
+                time.sleep(PAUSE_SECONDS)
             left = producer.flush(45)
             assert left == 0, f"{left} records are not acknowledged"
 
@@ -223,15 +227,15 @@ class LibrdkafkaWriter(Writer):
         }
 
     def write(self, ending: Callable[[], bool]) -> None:
-        """Produce a thousand numbers a second at most."""
+        """Produce numbers, each with a callback."""
         producer = LibrdkafkaProducer(self._settings)
         while not ending():
-            for _ in range(10):
+            for _ in range(AT_ONCE):
                 number, index = self._next()
                 producer.produce(
                     self.topic, b"%d" % number, partition=index, on_delivery=self._delivered
                 )
-            time.sleep(0.01)  # not `poll(0.01)`, which ends with the first delivery report
+            time.sleep(PAUSE_SECONDS)  # not `poll`, which ends with the first delivery report
             producer.poll(0)
         left = producer.flush(45)
         assert left == 0, f"{left} records are not acknowledged"
@@ -258,20 +262,20 @@ class KafkaPythonWriter(Writer):
         }
 
     def write(self, ending: Callable[[], bool]) -> None:
-        """Send a thousand numbers a second at most."""
+        """Send numbers, each with a future."""
         from kafka import KafkaProducer
 
         producer = KafkaProducer(**self._settings)
         futures: list[tuple[int, int, Any]] = []
         try:
             while not ending():
-                for _ in range(10):
+                for _ in range(AT_ONCE):
                     number, index = self._next()
                     value = b"%d" % number
                     futures.append(
                         (number, index, producer.send(self.topic, value, partition=index))
                     )
-                time.sleep(0.01)
+                time.sleep(PAUSE_SECONDS)
             producer.flush(45)
             for number, index, future in futures:
                 offset = future.get(10).offset
