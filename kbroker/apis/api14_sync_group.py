@@ -22,7 +22,10 @@ class SyncGroup:
         self, context: RequestContext, request: SyncGroupRequest
     ) -> SyncGroupResponse:
         """Answer when the assignment is in ZooKeeper."""
-        if context.api_version >= 5 and not (request.protocol_type and request.protocol_name):
+        if context.api_version >= 5 and None in (
+            request.protocol_type,
+            request.protocol_name,
+        ):
             return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         sync = Sync(
             member_id=request.member_id,

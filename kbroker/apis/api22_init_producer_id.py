@@ -20,7 +20,7 @@ from kbroker.coordinator.transaction.core.states import (
 )
 from kbroker.coordinator.transaction.producer_id_manager import ProducerIdManager
 from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
-from kclient.wire.errors import InvalidRequest, KafkaError, code_of, for_code
+from kclient.wire.errors import InvalidRequest, KafkaError, code_of
 from kclient.wire.schema.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -43,18 +43,19 @@ class InitProducerId:
     ) -> InitProducerIdResponse:
         """Answer with a producer id and epoch, which are stored."""
         transactional_id = request.transactional_id
-        if transactional_id is None:
-            return InitProducerIdResponse(
-                producer_id=await self._producer_ids.next(), producer_epoch=0
-            )
         try:
+            if transactional_id is None:
+                return InitProducerIdResponse(
+                    producer_id=await self._producer_ids.next(), producer_epoch=0
+                )
             producer = await self._transactions.init_producer_id(
                 transactional_id, request.transaction_timeout_ms, _expected(request)
             )
         except KafkaError as error:
-            raise for_code(
-                for_version(code_of(error), context.api_version, KNOWS_FENCED)
-            ) from error
+            code = for_version(code_of(error), context.api_version, KNOWS_FENCED)
+            return InitProducerIdResponse(
+                error_code=int(code), producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
+            )
         return InitProducerIdResponse(
             producer_id=producer.producer_id, producer_epoch=producer.epoch
         )

@@ -300,6 +300,22 @@ async def test_offsets_are_committed_in_every_version(client: Client, version: i
     assert negative.topics[0].partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
+@pytest_twisted.ensureDeferred
+async def test_members_of_a_group_that_does_not_exist_get_kafkas_errors(client: Client) -> None:
+    """As Kafka orders its checks: for a member whose group was deleted, and for one with a setting that is refused."""
+    await client.lead()
+    client.knows("t")
+    committed = await client.ask(ApiKey.OFFSET_COMMIT, 8, commit_request("m", 3, t=5))
+    assert committed.topics[0].partitions[0].error_code == ErrorCode.ILLEGAL_GENERATION
+    assert (await client.ask(ApiKey.LIST_GROUPS, 4, ListGroupsRequest())).groups == []
+    assert (await client.join(5, "m")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    refused = await client.join(5, "m", session_timeout_ms=1)
+    assert refused.error_code == ErrorCode.INVALID_SESSION_TIMEOUT
+    request = SyncGroupRequest("g", 1, "m", protocol_type="", protocol_name="range")
+    synced = await client.ask(ApiKey.SYNC_GROUP, 5, request)
+    assert synced.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
 @pytest.mark.parametrize("version", versions(ApiKey.OFFSET_FETCH))
 @pytest_twisted.ensureDeferred
 async def test_offsets_are_fetched_in_every_version(client: Client, version: int) -> None:

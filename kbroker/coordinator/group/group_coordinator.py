@@ -58,6 +58,7 @@ from kclient.wire.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     GroupIdNotFound,
+    IllegalGeneration,
     KafkaError,
     NonEmptyGroup,
     NotCoordinator,
@@ -112,6 +113,7 @@ class GroupCoordinator:
         new_uuid: Callable[[], UUID] = uuid4,
     ) -> None:
         self._clock = clock
+        self._limits = limits
         self._max_metadata = offset_metadata_max_bytes
         self._new_uuid = new_uuid
         self._writer = OffsetWriter(clock, self._group, now_ms, timeout=offsets_commit_timeout)
@@ -172,6 +174,8 @@ class GroupCoordinator:
         if group is None:
             if join.member_id:
                 await shard.fence.confirm()
+                if not self._limits.allow_session_timeout(join.session_timeout):
+                    return JoinGroupResult(ErrorCode.INVALID_SESSION_TIMEOUT, join.member_id)
                 return JoinGroupResult(ErrorCode.UNKNOWN_MEMBER_ID, join.member_id)
             group = self._shards.add_group(shard, group_id)
         answer: Deferred[JoinGroupResult] = group.submit(group.machine.join, join)
@@ -253,6 +257,9 @@ class GroupCoordinator:
     ) -> list[ErrorCode]:
         """Store (topic, partition, commit) of a group; return an error for each, in order."""
         shard = self._shards.locate(group_id)
+        if generation_id >= 0 and group_id not in shard.groups and group_id not in shard.known:
+            await shard.fence.confirm()
+            raise IllegalGeneration  # a group without members has no generation
         group = shard.groups.get(group_id) or self._shards.add_group(shard, group_id)
         if not group.znodes.offsets_known:
             await group.load_offsets()

@@ -163,6 +163,7 @@ def test_init_producer_id_continues_a_producer(client: Client) -> None:
         assert found.error_code == expected
     half = client.init(producer_id=0)
     assert half.error_code == int(ErrorCode.INVALID_REQUEST)
+    assert (half.producer_id, half.producer_epoch) == (-1, -1)
 
 
 def test_an_idempotent_producer_gets_an_id_of_its_own(client: Client) -> None:

@@ -21,3 +21,7 @@ class GroupLimits:
 
     max_pending_members: int = 10_000
     """Member ids that were sent and are not joined with yet (KIP-394)."""
+
+    def allow_session_timeout(self, seconds: float) -> bool:
+        """Return whether a member may have a session timeout of *seconds*."""
+        return self.min_session_timeout <= seconds <= self.max_session_timeout

@@ -254,7 +254,7 @@ def refusal(
     """Return why *join* is rejected; None if these checks admit it."""
     if state is GroupState.DEAD:
         return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    if not limits.min_session_timeout <= join.session_timeout <= limits.max_session_timeout:
+    if not limits.allow_session_timeout(join.session_timeout):
         return Refusal(ErrorCode.INVALID_SESSION_TIMEOUT)
     full = _full(join, state, members, limits)
     if full is not None:
