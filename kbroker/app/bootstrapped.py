@@ -245,7 +245,8 @@ def _make_replicas_and_groups(
     configured, broker_id, zookeeper = broker.configured, broker.broker_id, broker.zookeeper
     reactor, config, world = configured.reactor, configured.config, configured.world
     registration, quotas = Registration(), ReplicationQuotas(broker_id)
-    disk_pool = world.disk_pool(config.background_threads)
+    at_start = dynamic_config.broker_config
+    disk_pool = world.disk_pool(at_start.background_threads)
     groups: GroupCoordinator
     replica_manager = ReplicaManager(
         reactor,
@@ -262,7 +263,7 @@ def _make_replicas_and_groups(
             call_owner=reactor.callFromThread,
             now_ms=world.now_ms,
             boot_id=world.boot_id(),
-            recovery_threads=config.num_recovery_threads_per_data_dir,
+            recovery_threads=at_start.num_recovery_threads_per_data_dir,
             move_executor=world.disk_pool(len(config.directories)),
             compaction=Compaction(
                 world.new_cleaner_worker, world.disk_pool(MAX_CLEANER_THREADS), CompactionLogLines()

@@ -75,6 +75,8 @@ def listen(broker: BootstrappedBroker, undo: Undo) -> RunningBroker:
     )
     socket_server = world.socket_server(reactor, config, pipeline)
     effective = broker.dynamic_config.broker_config
+    socket_server.quotas.configure(effective)
+    broker.dynamic_config.on_broker_config(socket_server.quotas.configure)
     listeners = DynamicListeners(socket_server, socket_server.start(effective.endpoints))
     broker.transactions.start()
     # The coordinator answers the members of groups before their connections close.

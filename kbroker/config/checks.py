@@ -6,6 +6,7 @@ import os
 import re
 
 from kbroker.config.broker_settings import BrokerSettings
+from kbroker.config.connection_overrides import parse_connection_overrides
 from kbroker.config.listeners import (
     SUPPORTED_PROTOCOLS,
     WILDCARDS,
@@ -164,6 +165,12 @@ def check_numbers(config: BrokerSettings) -> list[str]:
     if 0 <= config.queued_max_request_bytes < config.socket_request_max_bytes:
         below("socket.request.max.bytes", config.socket_request_max_bytes,
               "queued.max.request.bytes", config.queued_max_request_bytes)  # fmt: skip
+    overrides, wrong = parse_connection_overrides(config.max_connections_per_ip_overrides)
+    problems += wrong
+    if not config.max_connections_per_ip and not overrides:
+        problems.append(
+            "max.connections.per.ip: 0 lets nobody connect where max.connections.per.ip.overrides names no address"
+        )
     if config.log_roll_ms == 0 or config.log_roll_ms < -1:
         problems.append(f"log.roll.ms: {config.log_roll_ms} is below the minimum 1")
     if config.zookeeper_set_acl:

@@ -70,7 +70,10 @@ class NetworkSettings:
         INT, 10_000, "Connections from one address (Kafka: unlimited).", at_least(0), dynamic=True
     )
     max_connections_per_ip_overrides: str = define(
-        STRING, "", "Bounds for single addresses: host:count, comma separated.", dynamic=True
+        STRING,
+        "",
+        "Bounds for single addresses: address:count, comma separated (Kafka: names, too).",
+        dynamic=True,
     )
     max_connection_creation_rate: int = define(
         INT,
@@ -149,7 +152,7 @@ class NetworkSettings:
     background_threads: int = define(
         INT,
         4,
-        "Threads for slow disk work: fsync, deletes, compaction (Kafka: 10).",
+        "Threads for slow disk work: fsync, deletes, compaction (Kafka: 10). A change counts from the next start.",
         between(1, 64),
         dynamic=True,
     )

@@ -29,7 +29,7 @@ class StorageSettings:
     num_recovery_threads_per_data_dir: int = define(
         INT,
         2,
-        "Threads that recover the logs of one directory at start (Kafka: 1).",
+        "Threads that recover the logs of one directory at start (Kafka: 1). A change counts from the next start.",
         at_least(1),
         dynamic=True,
     )

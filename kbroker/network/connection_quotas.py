@@ -1,8 +1,9 @@
 """Connection quotas: how many connections there may be, from one address and in all, and how fast they may come.
 
-The limits are Kafka's: max.connections, max.connections.per.ip with overrides, max.connection.creation.rate. The
-inter-broker listener, where it is not the clients' listener, has a reserve: clients cannot take the last connections or
-file descriptors (`kbroker.log.open_files`) from the other brokers and the controller (S40).
+The limits are Kafka's: max.connections, max.connections.per.ip with overrides, max.connection.creation.rate. They
+change while the broker runs. The inter-broker listener, where it is not the clients' listener, has a reserve: clients
+cannot take the last connections or file descriptors (`kbroker.log.open_files`) from the other brokers and the
+controller (S40).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import Counter
 from twisted.logger import Logger
 
 from kbroker.config import BrokerConfig
+from kbroker.config.connection_overrides import parse_connection_overrides
 from kbroker.log import open_files
 
 log = Logger()
@@ -28,16 +30,20 @@ class ConnectionQuotas:
     """The connections of all listeners together."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        self._max = config.max_connections
-        self._per_ip = config.max_connections_per_ip
-        self._overrides = parse_overrides(config.max_connections_per_ip_overrides)
-        self._rate = float(config.max_connection_creation_rate)
+        self.configure(config)
         self._tokens = self._rate
         self._refilled: float | None = None
         self.by_ip: Counter[str] = Counter()
         """Open connections by address."""
         self.total = 0
         """Open connections."""
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Use the limits of *config* from now on; connections above them stay open."""
+        self._max = config.max_connections
+        self._per_ip = config.max_connections_per_ip
+        self._overrides, _ = parse_connection_overrides(config.max_connections_per_ip_overrides)
+        self._rate = float(config.max_connection_creation_rate)
 
     def refusal(self, host: str, between_brokers: bool, now: float) -> str | None:
         """Return why *host* may not connect now; or None, and count its connection."""
@@ -62,16 +68,6 @@ class ConnectionQuotas:
         self.by_ip[host] -= 1
         if self.by_ip[host] <= 0:
             del self.by_ip[host]
-
-
-def parse_overrides(text: str) -> dict[str, int]:
-    """Read max.connections.per.ip.overrides: host:count, comma separated; malformed items are skipped."""
-    found = {}
-    for item in text.split(","):
-        host, _, count = item.strip().rpartition(":")
-        if host and count.isdecimal():
-            found[host.strip("[]")] = int(count)
-    return found
 
 
 def no_descriptor_left(descriptor: int, between_brokers: bool) -> str | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from kbroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, LogConfig
+from kbroker.network.connection_quotas import ConnectionQuotas
 
 GOOD = {"broker.id": "1", "zookeeper.connect": "127.0.0.1:2181/east", "log.dirs": "/tmp/kb-none"}
 
@@ -198,3 +200,35 @@ def test_overrides_win_over_the_file_and_must_be_pairs(tmp_path: Path) -> None:
     assert BrokerConfig.load(path, ["broker.id=7"]).broker_id == 7
     with pytest.raises(ConfigError, match="is not key=value"):
         BrokerConfig.load(path, ["broker.id"])
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"max.connections.per.ip": "0"}, "names no address"),
+        ({"max.connections.per.ip.overrides": "db-1:5"}, "'db-1:5' is not address:count"),
+        ({"max.connections.per.ip.overrides": "10.0.0.1:5,7"}, "'7' is not address:count"),
+        ({"max.connections.per.ip.overrides": "10.0.0.1:-5"}, "'-5' of '10.0.0.1:-5'"),
+    ],
+)
+def test_limits_that_would_lock_out_or_have_no_effect_are_refused(
+    given: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        BrokerConfig.of({**GOOD, **given})
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        BrokerConfig.of(GOOD).with_values(given)
+
+
+def test_only_addresses_with_an_override_may_connect() -> None:
+    given = {
+        "max.connections.per.ip": "0",
+        "max.connections.per.ip.overrides": "[::1]:2, 10.0.0.1:3",
+    }
+    config = BrokerConfig.of({**GOOD, **given})
+    quotas = ConnectionQuotas(config)
+    assert [quotas.refusal(host, False, 0) is None for host in ("::1", "10.0.0.1", "10.0.0.2")] == [
+        True,
+        True,
+        False,
+    ]

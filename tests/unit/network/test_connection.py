@@ -556,6 +556,16 @@ def test_too_many_connections_from_one_address_are_refused(lines: list[str]) -> 
     assert not connect().refused
 
 
+def test_limits_of_connections_change_while_connections_are_open() -> None:
+    _, network, connect = make(echo, {"max.connections.per.ip": "2"})
+    two = [connect() for _ in range(2)]
+    network.quotas.configure(network.config.with_values({"max.connections.per.ip": "3"}))
+    assert [connect().refused for _ in range(2)] == [False, True]
+    network.quotas.configure(network.config.with_values({"max.connections.per.ip": "1"}))
+    assert connect().refused
+    assert not any(line.refused for line in two)
+
+
 def test_connections_beyond_the_rate_are_refused() -> None:
     reactor, _, connect = make(echo, {"max.connection.creation.rate": "2"})
     assert [connect().refused for _ in range(3)] == [False, False, True]
