@@ -169,7 +169,7 @@ def check_numbers(config: BrokerSettings) -> list[str]:
     problems += wrong
     if not config.max_connections_per_ip and not overrides:
         problems.append(
-            "max.connections.per.ip: 0 lets nobody connect where max.connections.per.ip.overrides names no address"
+            "max.connections.per.ip: 0 lets no client connect where max.connections.per.ip.overrides names no address"
         )
     if config.log_roll_ms == 0 or config.log_roll_ms < -1:
         problems.append(f"log.roll.ms: {config.log_roll_ms} is below the minimum 1")

@@ -42,7 +42,7 @@ def test_a_dynamic_limit_counts_at_once_and_after_a_restart(broker_clusters: Mak
         assert may_connect(port, 8)
         admin.alter_configs({BROKER: {LIMIT: "6"}})
         eventually("the limit", lambda: not may_connect(port, 8))
-        with pytest.raises(InvalidConfig, match="0 lets nobody connect"):
+        with pytest.raises(InvalidConfig, match="0 lets no client connect"):
             admin.alter_configs({BROKER: {LIMIT: "0"}})
         with pytest.raises(InvalidConfig, match="names are not resolved"):
             admin.alter_configs({BROKER: {f"{LIMIT}.overrides": "localhost:9"}})

@@ -302,7 +302,7 @@ async def test_offsets_are_committed_in_every_version(client: Client, version: i
 
 @pytest_twisted.ensureDeferred
 async def test_members_of_a_group_that_does_not_exist_get_kafkas_errors(client: Client) -> None:
-    """As Kafka orders its checks: for a member whose group was deleted, and for one with a setting that is refused."""
+    """As Kafka orders its checks: for a member of a deleted group, and for one with a setting that is refused."""
     await client.lead()
     client.knows("t")
     committed = await client.ask(ApiKey.OFFSET_COMMIT, 8, commit_request("m", 3, t=5))
