@@ -19,7 +19,7 @@ In: UpdateMetadata requests   Out: look-ups, change callbacks   Owner: the react
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
@@ -110,6 +110,15 @@ class _Topics:
         for topic in sorted(states, key=_is_alive):
             self._update_topic(topic, known.by_name.get(topic.topic_name))
 
+    def lacks(self, topics: Mapping[str, TopicMetadata]) -> dict[str, UUID | None]:
+        """Return those of *topics*, with their ids, that are not here or have another id here."""
+        return {t.name: t.topic_id for t in topics.values() if self.has_no(t.name, t.topic_id)}
+
+    def has_no(self, name: str, topic_id: UUID | None) -> bool:
+        """Return whether the topic *name* with this id is not here."""
+        topic = self.by_name.get(name)
+        return topic is None or topic.topic_id != topic_id
+
     def _update_topic(self, update: UpdateMetadataTopicState, former: TopicMetadata | None) -> None:
         if former is not None and former.topic_id != update.topic_id:
             former = None
@@ -193,9 +202,9 @@ class MetadataCache:
         self._known = _Topics()
         self._coming = _Parts()
         self._parts: dict[Any, Any] = {}
-        self._deletion_callbacks: list[Callable[[Collection[str]], None]] = []
-        self._deleted: set[str] = set()
-        """Topics that were deleted since the last notification."""
+        self._deletion_callbacks: list[Callable[[Mapping[str, UUID | None]], None]] = []
+        self._deleted: dict[str, UUID | None] = {}
+        """Topics that were deleted since the last notification, and their ids."""
         self._waiting: dict[Deferred[None], Callable[[], bool]] = {}
 
     # -- look-ups ----------------------------------------------------------------------------
@@ -274,8 +283,9 @@ class MetadataCache:
         whole = None
         if request.type != FULL:
             named = self._known.by_name.keys() & {t.topic_name for t in request.topic_states}
+            before = {name: self._known.by_name[name] for name in named}
             self._known.update(request.topic_states, self._known)
-            self._deleted |= named - self._known.by_name.keys()
+            self._deleted |= self._known.lacks(before)
         elif request.part < 0:
             whole = _Topics()
             whole.update(request.topic_states, self._known)
@@ -290,7 +300,7 @@ class MetadataCache:
         self.controller_epoch = request.controller_epoch
         self.brokers = brokers
         if whole is not None:
-            self._deleted |= self._known.by_name.keys() - whole.by_name.keys()
+            self._deleted |= whole.lacks(self._known.by_name)
             self._known, self.is_whole = whole, True
         self.generation += 1
         self._parts.clear()
@@ -299,8 +309,8 @@ class MetadataCache:
 
     # -- waiting -----------------------------------------------------------------------------
 
-    def on_deletion(self, callback: Callable[[Collection[str]], None]) -> None:
-        """Call *callback* with the names of topics after an update that deletes them."""
+    def on_deletion(self, callback: Callable[[Mapping[str, UUID | None]], None]) -> None:
+        """Call *callback* with the names and ids of topics after an update that deletes or replaces them."""
         self._deletion_callbacks.append(callback)
 
     def until(self, condition: Callable[[], bool]) -> Deferred[None]:
@@ -339,7 +349,12 @@ class MetadataCache:
         self._waiting.pop(waiting, None)
 
     def _notify(self) -> None:
-        deleted, self._deleted = self._deleted - self._known.by_name.keys(), set()
+        deleted = {
+            name: topic_id
+            for name, topic_id in self._deleted.items()
+            if self._known.has_no(name, topic_id)
+        }
+        self._deleted.clear()
         for callback in self._deletion_callbacks if deleted else ():
             try:
                 callback(deleted)

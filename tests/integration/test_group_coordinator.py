@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 import pytest_twisted
@@ -19,6 +20,7 @@ from kbroker.coordinator.group.offset_expiry import OffsetExpiry
 from kbroker.coordinator.transaction.producer_id_manager import BLOCK_SIZE, ProducerIdManager
 from kbroker.zk.errors import NoNode
 from kbroker.zk.previous_session import PreviousSession
+from kbroker.zk.znodes import TopicAssignment, encode_topic
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import CoordinatorNotAvailable
 from tests.kit.coordinators import CoordinatingBroker as Broker
@@ -488,11 +490,12 @@ async def test_a_deleted_topic_takes_its_offsets_with_it(open_broker: Open) -> N
     broker = await open_broker()
     await broker.lead(0)
     await broker.commit({"t": {0: 1}, "u": {0: 2}})
-    await broker.zk.create("/brokers/topics/u", b"")
+    topic_id = UUID(int=1)
+    await broker.zk.create("/brokers/topics/u", encode_topic(TopicAssignment(topic_id, {})))
     expiry = Expiry(broker)
     expiry.expiry.start()
     expiry.topics.clear()  # the cache lost both, but u is still in ZooKeeper
-    await expiry.expiry.forget_topics({"t", "u"})
+    await expiry.expiry.forget_topics({"t": None, "u": topic_id})
     assert await broker.offsets() == {"t": {}, "u": {0: 2}}
     assert await broker.zk.exists("/consumers/g/offsets/t/0") is None
     expiry.expiry.stop()

@@ -16,7 +16,7 @@ requests raise KafkaError; results with a code per partition hold only the error
 Owner: the reactor's thread.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -51,7 +51,7 @@ from kbroker.coordinator.group.transactional_offsets import (
 )
 from kbroker.coordinator.shard_fence import LeadershipConfirmer
 from kbroker.zk.errors import ZooKeeperError
-from kbroker.zk.interface import Delete, Operation, ZooKeeper
+from kbroker.zk.interface import ANY_VERSION, Delete, Operation, ZooKeeper
 from kbroker.zk.znodes import LEGAL_TOPIC, group_offset_path
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import (
@@ -380,19 +380,50 @@ class GroupCoordinator:
                 errors.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
             else:
                 errors.append(await self._delete_offset(shard, group, topic, partition))
+        await self._delete_if_unused(group_id)
         return errors
 
-    async def drop_offsets(self, group_id: str, wanted: Sequence[tuple[str, int]]) -> int:
-        """Delete offsets of a loaded group, also of subscribed topics; return how many were deleted."""
+    async def drop_offsets(
+        self, group_id: str, versions: Mapping[tuple[str, int], int], pending: set[tuple[str, int]]
+    ) -> int:
+        """Delete offsets of a loaded group, also of subscribed topics; return how many were deleted.
+
+        An offset is deleted while its znode has the given version: a commit meanwhile stays. *pending* offsets of
+        transactions are deleted, too. A group without members and without any offset left is deleted, as in Kafka.
+        """
         group = self._shards.group(group_id)
         if group is None:
             return 0
         try:
-            await self._transactional.forget(self._shards.locate(group_id), group_id, set(wanted))
+            await self._transactional.forget(self._shards.locate(group_id), group_id, pending)
+            errors = [
+                await self._delete_known_offset(group, *offset, version=version)
+                for offset, version in versions.items()
+            ]
+            await self._delete_if_unused(group_id)
         except KafkaError:
             return 0
-        errors = [await self._delete_known_offset(group, *offset) for offset in wanted]
         return errors.count(ErrorCode.NONE)
+
+    async def _delete_if_unused(self, group_id: str) -> None:
+        """Delete a group that has neither members nor offsets, nor anything on its way."""
+        shard = self._shards.locate(group_id)
+        group = shard.groups.get(group_id)
+        if group is None or len(group.machine.members):
+            return
+        if not group.znodes.offsets_known:
+            await group.load_offsets()
+        offsets = group.znodes.offsets
+        is_in_use = (
+            len(group.machine.members)
+            or any(offsets.committed.values())
+            or any(offsets.unreadable.values())
+            or group.machine.members.pending
+            or self._writer.has_pending(group_id)
+            or shard.pending.has_group(group_id)
+        )
+        if not is_in_use and offsets.has_root:
+            await self._delete(shard, group_id)
 
     def topics_with_offsets(self, group_id: str) -> set[str]:
         """Return the topics of the offsets of a group, committed or pending, as far as they are in memory."""
@@ -475,11 +506,12 @@ class GroupCoordinator:
         return old, newest < before_ms and not has_commits and len(old) == len(table)
 
     async def _delete_known_offset(
-        self, group: GroupMetadata, topic: str, partition: int
+        self, group: GroupMetadata, topic: str, partition: int, version: int = ANY_VERSION
     ) -> ErrorCode:
-        """Delete an offset that is in memory. While the offsets are read, a deletion would be missing in what is read.
+        """Delete an offset that is in memory, if its znode has *version*.
 
-        COORDINATOR_NOT_AVAILABLE if ZooKeeper refuses: the znodes are not those in memory, and are read again.
+        While the offsets are read, a deletion would be missing in what is read. COORDINATOR_NOT_AVAILABLE if ZooKeeper
+        refuses: the znodes are not those in memory, and are read again.
         """
         if not group.znodes.offsets_known:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -488,7 +520,7 @@ class GroupCoordinator:
         if not is_unreadable and partition not in offsets.committed.get(topic, {}):
             return ErrorCode.NONE
         path = group_offset_path(group.group_id, topic, partition)
-        operations: list[Operation] = [Delete(path)]
+        operations: list[Operation] = [Delete(path, version)]
         if partition in group.znodes.offsets.partitions_with_detail(topic):
             operations.insert(0, Delete(detail_path(path)))
         try:

@@ -6,26 +6,37 @@ consumer (assign()) expire each that long after its own commit, as do those of a
 subscription. A group without members and without any offset left is deleted. Groups are checked one after the other,
 so that a sweep is never a burst.
 
-A topic that disappears from the metadata cache takes its offsets with it, once ZooKeeper confirms
-that it is gone: a new topic of that name must not inherit the offsets of the old one (KAFKA-10545).
-A sweep does the same for topics that disappeared while another broker coordinated the group, or
-while this one could not ask ZooKeeper.
+A topic that disappears from the metadata cache, or has another id there, takes its offsets with it, once ZooKeeper
+confirms that it is deleted, or is being deleted: a new topic of that name must not inherit them (KAFKA-10545). It may
+exist again by then: the offsets of the new topic are those written after its znode was created (by zxid). A sweep does the same for topics that disappeared while another broker coordinated the
+group, or while this one could not ask ZooKeeper.
 """
 
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
 
 from kbroker.common.reactor import Clock
+from kbroker.coordinator.group.committed_offsets import READS_AT_ONCE, get_all
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
-from kbroker.zk.errors import ZooKeeperError
-from kbroker.zk.interface import ZooKeeper
-from kbroker.zk.znodes import TOPICS, topic_path
+from kbroker.zk.errors import NoNode, PoisonZnode, ZooKeeperError
+from kbroker.zk.interface import Node, ZooKeeper
+from kbroker.zk.znodes import (
+    TOPICS,
+    decode_topic,
+    delete_topic_path,
+    group_offset_path,
+    topic_path,
+)
 from kclient.wire.errors import KafkaError
 
 log = Logger()
+
+ALL: Final = 1 << 63
+"""Above every zxid."""
 
 
 class OffsetExpiry:
@@ -51,6 +62,8 @@ class OffsetExpiry:
         self._now_ms = now_ms
         self._timer: Any = None
         self._stopped = False
+        self._forgetting = DeferredLock()
+        """One deletion at a time: each sees the znodes that the one before has left."""
 
     def start(self) -> None:
         """Start the sweeps."""
@@ -87,37 +100,83 @@ class OffsetExpiry:
                     count=expired,
                 )
             with_offsets.update(self._coordinator.topics_with_offsets(listing.group_id))
-        gone = {topic for topic in with_offsets if not self._is_known(topic)}
+        gone = sorted(topic for topic in with_offsets if not self._is_known(topic))
         if gone:
-            await self.forget_topics(gone)
+            await self.forget_topics(dict.fromkeys(gone))
 
-    def topics_deleted(self, gone: Collection[str]) -> None:
-        """Handle topics that are gone from the metadata cache."""
+    def topics_deleted(self, gone: Mapping[str, UUID | None]) -> None:
+        """Handle topics that are gone from the metadata cache, or have another id there; *gone* has their ids."""
         if not self._stopped:
             Deferred.fromCoroutine(self.forget_topics(gone)).addErrback(self._failed)
 
-    async def forget_topics(self, gone: Collection[str]) -> None:
-        """Delete the offsets of those topics in *gone* that ZooKeeper does not know either."""
+    async def forget_topics(self, gone: Mapping[str, UUID | None]) -> None:
+        """Delete the offsets of those topics in *gone* that are deleted; the id is None where it is not known."""
+        await self._forgetting.acquire()
         try:
             # The server may be behind: it may have the deletion of a topic, but not its creation again.
             await self._zookeeper.sync(TOPICS)
-            deleted = [
-                t for t in sorted(gone) if await self._zookeeper.exists(topic_path(t)) is None
-            ]
+            for topic, held in (await self._holders(gone.keys())).items():
+                await self._forget(topic, gone[topic], held)
         except ZooKeeperError as error:
             log.warn("offsets of deleted topics are kept for now: {error}", error=error)
-            return
-        for listing in self._coordinator.listing()[0] if deleted else ():
+        finally:
+            self._forgetting.release()
+
+    async def _holders(self, topics: Collection[str]) -> dict[str, list[tuple[str, int]]]:
+        """Return the groups and partitions with an offset, committed or pending, of each of *topics*."""
+        held: dict[str, list[tuple[str, int]]] = {}
+        for listing in self._coordinator.listing()[0]:
             try:
                 offsets, pending = await self._coordinator.offsets_and_pending(listing.group_id)
             except KafkaError:
                 continue
-            for offset in [
-                (t, p)
-                for t in deleted
-                for p in dict.fromkeys([*offsets.partitions(t), *pending.of_topic(t)])
-            ]:
-                # The topic may have been created again meanwhile. Commits are accepted for known topics only, so no
-                # commit of the new topic was accepted while the cache does not have it.
-                if not self._is_known(offset[0]):
-                    await self._coordinator.drop_offsets(listing.group_id, [offset])
+            for topic in topics:
+                partitions = [*offsets.partitions(topic), *pending.of_topic(topic)]
+                if partitions:
+                    held.setdefault(topic, []).extend(
+                        (listing.group_id, partition) for partition in dict.fromkeys(partitions)
+                    )
+        return held
+
+    async def _forget(
+        self, topic: str, topic_id: UUID | None, held: Sequence[tuple[str, int]]
+    ) -> None:
+        """Delete the offsets *held* (group and partition) that were committed for the deleted topic."""
+        nodes: list[Node | None] = []
+        for start in range(0, len(held), READS_AT_ONCE):
+            some = held[start : start + READS_AT_ONCE]
+            paths = [group_offset_path(group_id, topic, partition) for group_id, partition in some]
+            nodes += await get_all(self._zookeeper, paths)
+        # After the offsets: one for a new topic of this name is not read without that topic.
+        end = await self._end_of(topic, topic_id)
+        if end is None:
+            return
+        has_successor = self._is_known(topic)
+        versions: dict[str, dict[tuple[str, int], int]] = {}
+        pending: dict[str, set[tuple[str, int]]] = {}
+        for (group_id, partition), node in zip(held, nodes, strict=True):
+            committed = versions.setdefault(group_id, {})
+            if not has_successor:
+                pending.setdefault(group_id, set()).add((topic, partition))
+            if node is not None and node.stat.mzxid < end:
+                committed[topic, partition] = node.stat.version
+        for group_id, committed in versions.items():
+            await self._coordinator.drop_offsets(group_id, committed, pending.get(group_id, set()))
+
+    async def _end_of(self, topic: str, topic_id: UUID | None) -> int | None:
+        """Return the zxid up to which offsets of *topic* are those of the deleted one; None if none is deleted.
+
+        The znode of a deleted topic is there until all its replicas are deleted, and the request for the deletion goes
+        with it: so the request is read first.
+        """
+        is_requested = await self._zookeeper.exists(delete_topic_path(topic)) is not None
+        try:
+            node = await self._zookeeper.get(topic_path(topic))
+            found = decode_topic(topic, node.data).topic_id
+        except NoNode:
+            return ALL
+        except PoisonZnode:
+            return None
+        if topic_id is not None and found != topic_id:
+            return node.stat.czxid
+        return ALL if is_requested else None

@@ -446,7 +446,7 @@ def test_the_settings_of_every_topic_are_followed_until_it_is_deleted(broker):
 
 def test_topics_that_are_deleted_are_reported_once_with_the_update_that_deletes_them(cache):
     deleted = []
-    cache.on_deletion(lambda names: deleted.append(sorted(names)))
+    cache.on_deletion(lambda topics: deleted.append(topics))
     t, u, v = topic("t", T), topic("u", U), topic("v", V)
     gone = topic("t", T, *(partition(p, leader=-2) for p in range(3)))
     cache.update(update(t, u, v, full=True))
@@ -459,13 +459,15 @@ def test_topics_that_are_deleted_are_reported_once_with_the_update_that_deletes_
     cache.update(update(v))
     cache.update(update(u, full=True))
     cache.update(update(gone))
-    assert deleted == [["t"], ["v"]]
+    assert deleted == [{"t": T}, {"v": V}]
     cache.update(update(t))
     first = update(gone)
     first.has_more = True
     cache.update(first)
     cache.update(update(topic("t", V)))  # created again before the last part
-    assert deleted == [["t"], ["v"]]
+    assert deleted == [{"t": T}, {"v": V}, {"t": T}]
+    cache.update(update(topic("t", U), full=True))
+    assert deleted[3:] == [{"t": V, "u": U}], "created again, seen in the whole metadata only"
 
 
 def test_a_deleted_topic_disappears(cache):

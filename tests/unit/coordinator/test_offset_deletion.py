@@ -14,11 +14,19 @@ def coordinator() -> SteppedCoordinator:
 
 
 def test_an_offset_without_its_detail_is_deleted(coordinator: SteppedCoordinator) -> None:
-    coordinator.done(coordinator.commit(("t", 0, 5), metadata="m"))
+    coordinator.done(coordinator.commit(("t", 0, 5), ("u", 0, 6), metadata="m"))
     coordinator.ensemble.remove("/consumers/g/offsets/t/0/detail")
     assert coordinator.done(coordinator.delete_offsets(("t", 0))) == [ErrorCode.NONE]
     assert "/consumers/g/offsets/t/0" not in coordinator.ensemble.tree
-    assert coordinator.offsets() == {"t": {}}
+    assert coordinator.offsets() == {"t": {}, "u": {0: 6}}
+
+
+def test_a_group_without_members_goes_with_its_last_offset(coordinator: SteppedCoordinator) -> None:
+    coordinator.done(coordinator.commit(("t", 0, 5), ("t", 1, 6)))
+    assert coordinator.done(coordinator.delete_offsets(("t", 0))) == [ErrorCode.NONE]
+    assert "/consumers/g" in coordinator.ensemble.tree
+    assert coordinator.done(coordinator.delete_offsets(("t", 1))) == [ErrorCode.NONE]
+    assert "/consumers/g" not in coordinator.ensemble.tree
 
 
 def test_a_deletion_that_meets_a_read_of_the_offsets_is_not_forgotten(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
-from twisted.internet.defer import Deferred, succeed
+import pytest
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
 from kbroker.coordinator.group.committed_offsets import CommittedOffset, GroupOffsets
@@ -13,22 +15,53 @@ from kbroker.coordinator.group.core.records import NO_DETAIL
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group.offset_expiry import OffsetExpiry
 from kbroker.coordinator.group.pending_offsets import UnstablePartitions
-from kbroker.zk.interface import ZooKeeper
+from kbroker.zk.errors import NoNode
+from kbroker.zk.interface import Node, Stat, ZooKeeper
+from kbroker.zk.znodes import TopicAssignment, encode_topic
+
+OLD, NEW = UUID(int=1), UUID(int=2)
+COMMITTED = 100
+"""The zxid of every commit."""
+VERSION = 7
+
+
+def znode(data: bytes, czxid: int, mzxid: int) -> Node:
+    return Node(data, Stat(czxid, mzxid, 0, 0, VERSION, 0, 0, 0, len(data), 0, 0))
 
 
 class ServerBehind:
-    """A server that knows the deletion of a topic; of its creation since then it learns by `sync`."""
+    """A server that knows the deletion of topics; of what was created since then it learns by `sync`.
+
+    *created* has the id and the zxid of topics that exist; *requested* are those with a request for their deletion.
+    """
 
     def __init__(self) -> None:
         self.has_synced = False
+        self.created = {"again": (NEW, COMMITTED - 1)}
+        self.requested: set[str] = set()
+        self.deletes_meanwhile = False
+        """Whether deletions are complete once a request was looked for."""
 
     def sync(self, _path: str) -> Deferred[None]:
         self.has_synced = True
         return succeed(None)
 
     def exists(self, path: str) -> Deferred[Any]:
-        again = path == "/brokers/topics/again" and self.has_synced
-        return succeed("a record" if again else None)
+        name = path.removeprefix("/admin/delete_topics/")
+        answer = "a record" if name in self.requested else None
+        if self.deletes_meanwhile:
+            self.requested.discard(name)
+            self.created.pop(name, None)
+        return succeed(answer)
+
+    def get(self, path: str) -> Deferred[Any]:
+        if path.startswith("/consumers"):
+            return succeed(znode(b"5", 1, COMMITTED))
+        name = path.removeprefix("/brokers/topics/")
+        if name not in self.created or not self.has_synced:
+            return fail(NoNode(path))
+        topic_id, zxid = self.created[name]
+        return succeed(znode(encode_topic(TopicAssignment(topic_id, {})), zxid, zxid))
 
 
 class Groups:
@@ -36,6 +69,7 @@ class Groups:
 
     def __init__(self) -> None:
         self.dropped: list[tuple[str, int]] = []
+        self.pending: set[tuple[str, int]] = set()
         self.created: Deferred[None] | None = None
         """What `offsets_and_pending` waits for."""
 
@@ -57,15 +91,21 @@ class Groups:
         offsets = GroupOffsets(group_id, committed, unreadable={"gone": {0}})
         return offsets, UnstablePartitions({("gone", 1), ("gone", 0)})
 
-    async def drop_offsets(self, _group_id: str, wanted: list[tuple[str, int]]) -> int:
-        self.dropped += wanted
-        return len(wanted)
+    async def drop_offsets(
+        self, _group_id: str, versions: dict[tuple[str, int], int], pending: set[tuple[str, int]]
+    ) -> int:
+        assert set(versions.values()) <= {VERSION}
+        self.dropped += versions
+        self.pending |= pending
+        return len(versions)
 
 
-def offset_expiry(groups: Groups, topics: set[str]) -> OffsetExpiry:
+def offset_expiry(
+    groups: Groups, topics: set[str], server: ServerBehind | None = None
+) -> OffsetExpiry:
     return OffsetExpiry(
         Clock(),
-        cast(ZooKeeper, ServerBehind()),
+        cast(ZooKeeper, server or ServerBehind()),
         cast(GroupCoordinator, groups),
         retention_ms=1,
         interval=1.0,
@@ -74,20 +114,59 @@ def offset_expiry(groups: Groups, topics: set[str]) -> OffsetExpiry:
     )
 
 
-def test_offsets_of_a_topic_that_was_created_again_stay() -> None:
-    groups = Groups()
-    expiry = offset_expiry(groups, set())
-    Deferred.fromCoroutine(expiry.forget_topics({"again", "gone"}))
-    assert groups.dropped == [("gone", 0), ("gone", 1)]
+def forgotten(groups: Groups, server: ServerBehind, *topics: str, known: bool = False) -> list[str]:
+    """Return the topics with offsets that are dropped after the deletion of OLD."""
+    expiry = offset_expiry(groups, set(topics) if known else set(), server)
+    Deferred.fromCoroutine(expiry.forget_topics(dict.fromkeys(topics, OLD)))
+    return sorted({topic for topic, _ in groups.dropped})
 
 
-def test_offsets_of_a_topic_that_is_created_again_meanwhile_stay() -> None:
-    groups, topics = Groups(), set[str]()
+def test_offsets_that_were_committed_for_the_new_topic_of_a_name_stay() -> None:
+    assert forgotten(Groups(), ServerBehind(), "again", "gone", known=True) == ["gone"]
+
+
+def test_offsets_from_before_the_creation_of_the_new_topic_go() -> None:
+    server, groups = ServerBehind(), Groups()
+    server.created["again"] = NEW, COMMITTED + 1
+    assert forgotten(groups, server, "again", "gone", known=True) == ["again", "gone"]
+    assert not groups.pending, "they may be those of the new topic"
+
+
+@pytest.mark.parametrize("deletes_meanwhile", [False, True])
+def test_offsets_go_while_the_topic_is_being_deleted(deletes_meanwhile: bool) -> None:
+    server, groups = ServerBehind(), Groups()
+    server.created["gone"] = OLD, 1
+    server.requested.add("gone")
+    server.deletes_meanwhile = deletes_meanwhile
+    assert forgotten(groups, server, "gone") == ["gone"]
+    assert groups.pending == {("gone", 0), ("gone", 1)}
+
+
+def test_offsets_of_a_topic_that_is_not_deleted_stay() -> None:
+    server = ServerBehind()
+    server.created["gone"] = OLD, 1
+    assert forgotten(Groups(), server, "gone") == []
+
+
+def test_a_commit_after_the_creation_of_the_topic_again_stays() -> None:
+    groups, topics, server = Groups(), set[str](), ServerBehind()
     groups.created = Deferred()
-    Deferred.fromCoroutine(offset_expiry(groups, topics).forget_topics({"gone"}))
+    Deferred.fromCoroutine(offset_expiry(groups, topics, server).forget_topics({"gone": OLD}))
     topics.add("gone")
+    server.created["gone"] = NEW, COMMITTED - 1
     groups.created.callback(None)
     assert not groups.dropped
+
+
+def test_deletions_are_handled_one_after_the_other() -> None:
+    groups = Groups()
+    groups.created = Deferred()
+    expiry = offset_expiry(groups, set())
+    for _ in range(2):
+        expiry.topics_deleted({"gone": OLD})
+    assert not groups.dropped
+    groups.created.callback(None)
+    assert groups.dropped == [("gone", 0), ("gone", 1)] * 2
 
 
 def test_a_sweep_deletes_offsets_of_topics_that_were_deleted_under_another_coordinator() -> None:
