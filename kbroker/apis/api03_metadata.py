@@ -166,7 +166,7 @@ class Metadata:
         if request.include_topic_authorized_operations:
             topics = [
                 replace(topic, topic_authorized_operations=ALL_TOPIC_OPERATIONS)
-                if topic.error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE)
+                if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID
                 else topic
                 for topic in topics
             ]

@@ -116,7 +116,6 @@ class CreateTopics:
                 name=topic.name,
                 error_code=int(error.code),
                 error_message=error.message,
-                configs=None,
             )
         return self._result(created)
 

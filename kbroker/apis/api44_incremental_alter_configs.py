@@ -5,7 +5,8 @@ A value that cannot be used is refused before anything is written; concurrent ch
 other's writes. The levels of this broker's loggers (resource type 8, KIP-412) hold until it ends.
 
 Differs from Kafka: client metrics (16) cannot be altered. Settings that brokers do not know may take 64 KiB per
-resource.
+resource. A wrong value of a broker's setting is INVALID_CONFIG, as that of a topic (Kafka: INVALID_REQUEST). A topic's
+cleanup.policy cannot be empty. The numbers of threads have no bounds that depend on the present ones.
 """
 
 from __future__ import annotations

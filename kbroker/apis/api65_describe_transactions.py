@@ -37,7 +37,7 @@ class DescribeTransactions:
         try:
             found = await self._transactions.describe(name)
         except KafkaError as error:
-            return TransactionState(int(code_of(error)), name, "", 0, -1, -1, -1)
+            return TransactionState(int(code_of(error)), name)
         metadata = found.metadata
         topics: dict[str, TopicData] = {}
         partitions = [

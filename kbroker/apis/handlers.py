@@ -319,7 +319,7 @@ def offset_delete(broker: HandlerDependencies) -> Handler:
     """Make the handler of OffsetDelete."""
     from kbroker.apis.api47_offset_delete import OffsetDelete
 
-    return OffsetDelete(broker.groups)
+    return OffsetDelete(broker.groups, broker.metadata)
 
 
 def join_group(broker: HandlerDependencies) -> Handler:

@@ -127,7 +127,7 @@ class Client:
                     cast(TransactionCoordinator, None),  # no transactional id here
                 ),
                 ApiKey.DELETE_GROUPS: lambda: DeleteGroups(groups),
-                ApiKey.OFFSET_DELETE: lambda: OffsetDelete(groups),
+                ApiKey.OFFSET_DELETE: lambda: OffsetDelete(groups, self.metadata),
             },
             authorizer=authorizer_of(1),
             gates=OpenGates(),

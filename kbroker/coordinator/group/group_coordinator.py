@@ -380,7 +380,8 @@ class GroupCoordinator:
                 errors.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
             else:
                 errors.append(await self._delete_offset(shard, group, topic, partition))
-        await self._delete_if_unused(group_id)
+        if wanted:
+            await self._delete_if_unused(group_id)
         return errors
 
     async def drop_offsets(

@@ -8,8 +8,8 @@ so that a sweep is never a burst.
 
 A topic that disappears from the metadata cache, or has another id there, takes its offsets with it, once ZooKeeper
 confirms that it is deleted, or is being deleted: a new topic of that name must not inherit them (KAFKA-10545). It may
-exist again by then: the offsets of the new topic are those written after its znode was created (by zxid). A sweep does the same for topics that disappeared while another broker coordinated the
-group, or while this one could not ask ZooKeeper.
+exist again by then: its own offsets are those that were written after its znode was created (by zxid). A sweep does the
+same for topics that disappeared while another broker coordinated the group, or while this one could not ask ZooKeeper.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
