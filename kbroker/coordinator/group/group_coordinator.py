@@ -16,7 +16,7 @@ requests raise KafkaError; results with a code per partition hold only the error
 Owner: the reactor's thread.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -425,6 +425,15 @@ class GroupCoordinator:
         )
         if not is_in_use and offsets.has_root:
             await self._delete(shard, group_id)
+
+    def may_have_offsets(self, group_id: str, topics: Collection[str]) -> bool:
+        """Return whether a group has offsets of one of *topics*, or may have some that are not in memory."""
+        group = self._shards.group(group_id)
+        if group is None or not group.znodes.offsets_known:
+            return True
+        pending = self._shards.locate(group_id).pending.unstable(group_id)
+        offsets = group.znodes.offsets
+        return any(offsets.partitions(topic) or pending.of_topic(topic) for topic in topics)
 
     def topics_with_offsets(self, group_id: str) -> set[str]:
         """Return the topics of the offsets of a group, committed or pending, as far as they are in memory."""

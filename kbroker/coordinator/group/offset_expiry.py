@@ -127,6 +127,8 @@ class OffsetExpiry:
         held: dict[str, list[tuple[str, int]]] = {}
         for listing in self._coordinator.listing()[0]:
             try:
+                if not self._coordinator.may_have_offsets(listing.group_id, topics):
+                    continue
                 offsets, pending = await self._coordinator.offsets_and_pending(listing.group_id)
             except KafkaError:
                 continue

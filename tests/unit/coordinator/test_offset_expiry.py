@@ -79,6 +79,9 @@ class Groups:
     def topics_with_offsets(self, _group_id: str) -> set[str]:
         return {"again", "gone"}
 
+    def may_have_offsets(self, _group_id: str, _topics: Any) -> bool:
+        return True
+
     def listing(self) -> Any:
         return [SimpleNamespace(group_id="g")], None
 
