@@ -590,7 +590,6 @@ def test_a_group_from_creation_to_deletion(cli):
     (row,) = cli.json("group", "lag", group)
     assert (row["state"], row["lag"], row["max_lag"]) == ("Empty", 4, 2)
     assert sorted(cli.out("consume", name, "-g", group, "-e", "-f", "%v")) == list("cdef")
-    cli.run("topic", "delete", name, "-y")
     assert cli.out("group", "delete", group, "-y") == f"Deleted group {group}.\n"
     assert b"does not exist" in cli.run("group", "describe", group, code=1).stderr
 
