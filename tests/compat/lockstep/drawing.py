@@ -47,7 +47,7 @@ SETTING_VALUES = (
     "nonsense",
     "",
 )
-FEW_TOPICS_ELSEWHERE = 20_000
+TOPICS_TIMEOUT_MS = 20_000
 """Milliseconds within which a slow machine creates and deletes topics."""
 
 
@@ -142,7 +142,7 @@ BY_NAME: dict[str, Draw] = {
     "replication_factor": _mostly(1, -1, 0, 2),
     "broker_ids": _mostly(1, 1, 2, -1),
     "election_type": _mostly(0, 1),
-    "timeout_ms": lambda _: FEW_TOPICS_ELSEWHERE,
+    "timeout_ms": lambda _: TOPICS_TIMEOUT_MS,
     "endpoint_type": _mostly(1, 1, 2),
 }
 """Values of fields by their names."""

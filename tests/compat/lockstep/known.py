@@ -117,7 +117,7 @@ KNOWN = (
     Known(
         "*.configs",
         lambda ours, theirs: theirs == ABSENT and ours["name"].startswith("kbroker."),
-        "settings of kbroker's own",
+        "kbroker's own settings",
     ),
     Known(
         "DESCRIBE_CONFIGS.results.configs.synonyms",

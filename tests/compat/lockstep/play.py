@@ -19,7 +19,7 @@ from kclient.wire.schema.find_coordinator import FindCoordinatorRequest
 from kclient.wire.schema.init_producer_id import InitProducerIdRequest
 from kclient.wire.schema.metadata import MetadataRequest
 from kclient.wire.versions import ApiKey
-from tests.compat.lockstep.drawing import FEW_TOPICS_ELSEWHERE, Recipe, clients_apis, draw
+from tests.compat.lockstep.drawing import TOPICS_TIMEOUT_MS, Recipe, clients_apis, draw
 from tests.compat.lockstep.known import KNOWN, Difference, differences
 from tests.compat.lockstep.side import Side
 from tests.kit.waiting import eventually
@@ -73,7 +73,7 @@ def prepare(sides: Sequence[Side], bootstraps: Sequence[str]) -> None:
         configs = [CreatableTopicConfig("cleanup.policy", "compact")] if name == "c" else []
         values = {"name": name, "num_partitions": count, "replication_factor": 1}
         topics.append(Recipe(CreatableTopic, {**values, "configs": configs}))
-    create = Recipe(CreateTopicsRequest, {"topics": topics, "timeout_ms": FEW_TOPICS_ELSEWHERE})
+    create = Recipe(CreateTopicsRequest, {"topics": topics, "timeout_ms": TOPICS_TIMEOUT_MS})
     for side, bootstrap in zip(sides, bootstraps, strict=True):
         made = side.ask(ApiKey.CREATE_TOPICS, 7, create)
         assert {topic["error_code"] for topic in made["topics"]} == {"NONE"}, made
