@@ -1,4 +1,4 @@
-"""The value of max.connections.per.ip.overrides: host:count, comma separated."""
+"""The value of max.connections.per.ip.overrides: address:count, comma separated."""
 
 from __future__ import annotations
 

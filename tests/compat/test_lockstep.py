@@ -8,8 +8,7 @@ import pytest
 
 from tests.compat.lockstep.drawing import clients_apis
 from tests.compat.lockstep.known import ABSENT, Difference, differences
-from tests.compat.lockstep.play import BROKER_SETTINGS, play, prepare, reason
-from tests.compat.lockstep.side import Side
+from tests.compat.lockstep.play import BROKER_SETTINGS, play, reason
 from tests.kit.apache_kafka import running_kafka, with_kafka
 from tests.kit.brokers import MakeCluster
 from tests.kit.zookeeper import Ensemble
@@ -28,12 +27,7 @@ def test_random_requests_get_kafkas_answers(
     cluster = broker_clusters(1, BROKER_SETTINGS)
     chroot = f"{zookeeper_server.connect}/lockstep-{tmp_path.name}"
     with running_kafka(tmp_path / "kafka", chroot, BROKER_SETTINGS) as kafka:
-        addresses = cluster.bootstrap, kafka.bootstrap
-        sides = [Side(*each) for each in zip(("ours", "Kafka's"), addresses, strict=True)]
-        prepare(sides, addresses)
-        outcome = play(sides, SEED, REQUESTS)
-        for side in sides:
-            side.close()
+        outcome = play((cluster.bootstrap, kafka.bootstrap), SEED, REQUESTS)
     assert not outcome.unknown, "\n".join(outcome.unknown)
     assert set(outcome.compared) == set(clients_apis())
 

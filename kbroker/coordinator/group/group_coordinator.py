@@ -420,11 +420,14 @@ class GroupCoordinator:
             or any(offsets.committed.values())
             or any(offsets.unreadable.values())
             or group.machine.members.pending
-            or self._writer.has_pending(group_id)
-            or shard.pending.has_group(group_id)
+            or self._has_commits(shard, group_id)
         )
         if not is_in_use and offsets.has_root:
             await self._delete(shard, group_id)
+
+    def _has_commits(self, shard: CoordinatorShard, group_id: str) -> bool:
+        """Return whether commits of a group are on their way, or pending in a transaction."""
+        return self._writer.has_pending(group_id) or shard.pending.has_group(group_id)
 
     def may_have_offsets(self, group_id: str, topics: Collection[str]) -> bool:
         """Return whether a group has offsets of one of *topics*, or may have some that are not in memory."""
@@ -498,9 +501,7 @@ class GroupCoordinator:
                 and (topic, partition) not in pending
             ], False
         table = list(group.znodes.offsets)
-        has_commits = self._writer.has_pending(group.group_id) or shard.pending.has_group(
-            group.group_id
-        )
+        has_commits = self._has_commits(shard, group.group_id)
         if group.machine.protocol_type is not None:
             newest = max(
                 [group.znodes.changed_ms, *(committed.timestamp_ms for _, _, committed in table)]

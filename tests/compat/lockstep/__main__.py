@@ -9,8 +9,7 @@ from pathlib import Path
 
 from kbroker.testing.cluster import KafkaCluster, session_zookeeper
 from kclient.wire.versions import ApiKey
-from tests.compat.lockstep.play import BROKER_SETTINGS, play, prepare
-from tests.compat.lockstep.side import Side
+from tests.compat.lockstep.play import BROKER_SETTINGS, play
 from tests.kit.apache_kafka import running_kafka
 
 
@@ -20,15 +19,15 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--api", action="append", choices=[api.name for api in ApiKey], default=[])
     given = parser.parse_args()
-    with KafkaCluster(brokers=1, settings=BROKER_SETTINGS) as cluster:
-        zookeeper = session_zookeeper().begin()
-        with running_kafka(
-            Path(tempfile.mkdtemp()) / "kafka", f"{zookeeper.address}/apache", BROKER_SETTINGS
-        ) as kafka:
-            addresses = cluster.bootstrap, kafka.bootstrap
-            sides = [Side(*each) for each in zip(("ours", "Kafka's"), addresses, strict=True)]
-            prepare(sides, addresses)
-            outcome = play(sides, given.seed, given.requests, [ApiKey[name] for name in given.api])
+    apis = [ApiKey[name] for name in given.api]
+    with (
+        tempfile.TemporaryDirectory() as home,
+        KafkaCluster(brokers=1, settings=BROKER_SETTINGS) as cluster,
+    ):
+        chroot = f"{session_zookeeper().begin().address}/apache"
+        with running_kafka(Path(home) / "kafka", chroot, BROKER_SETTINGS) as kafka:
+            both = cluster.bootstrap, kafka.bootstrap
+            outcome = play(both, given.seed, given.requests, apis)
     for text in outcome.unknown:
         print(text)
     print(f"compared: {dict(sorted((a.name, n) for a, n in outcome.compared.items()))}")

@@ -230,9 +230,8 @@ def _make_sense(rng: Random, api: ApiKey, version: int, values: dict[str, Any]) 
                 topic.values["assignments"] = []
             else:
                 topic.values.update({"num_partitions": -1, "replication_factor": -1})
-    elif (
-        api is ApiKey.TXN_OFFSET_COMMIT
-    ):  # of the transaction's own producer, outside a group's generations
+    elif api is ApiKey.TXN_OFFSET_COMMIT:
+        # Of the transaction's own producer, outside a group's generations.
         name = values["transactional_id"]
         # A group of its own: Kafka keeps an empty one after a commit that it refused.
         values["group_id"] = GROUP_OF_TRANSACTIONS

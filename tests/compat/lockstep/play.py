@@ -66,52 +66,51 @@ class Outcome:
             self.unknown.append(f"{values}\n    {place}: {recipe!s:.900}")
 
 
-def prepare(sides: Sequence[Side], bootstraps: Sequence[str]) -> None:
-    """Make the same topics, records and transactional ids on both sides."""
+def prepared(bootstrap: str) -> Side:
+    """Return the cluster at *bootstrap* with the topics, records and transactional ids that all plays begin with."""
+    side = Side(bootstrap)
     topics = []
     for name, count in PARTITIONS.items():
         configs = [CreatableTopicConfig("cleanup.policy", "compact")] if name == "c" else []
         values = {"name": name, "num_partitions": count, "replication_factor": 1}
         topics.append(Recipe(CreatableTopic, {**values, "configs": configs}))
     create = Recipe(CreateTopicsRequest, {"topics": topics, "timeout_ms": TOPICS_TIMEOUT_MS})
-    for side, bootstrap in zip(sides, bootstraps, strict=True):
-        made = side.ask(ApiKey.CREATE_TOPICS, 7, create)
-        assert {topic["error_code"] for topic in made["topics"]} == {"NONE"}, made
-        everything = Recipe(MetadataRequest, {"topics": None})
+    made = side.ask(ApiKey.CREATE_TOPICS, 7, create)
+    assert {topic["error_code"] for topic in made["topics"]} == {"NONE"}, made
+    everything = Recipe(MetadataRequest, {"topics": None})
 
-        def led(side: Side = side, everything: Recipe = everything) -> bool:
-            found = side.ask(ApiKey.METADATA, 12, everything)["topics"]
-            leaders = [p["leader_id"] for topic in found for p in topic["partitions"]]
-            return len(leaders) == sum(PARTITIONS.values()) and set(leaders) == {1}
+    def led() -> bool:
+        found = side.ask(ApiKey.METADATA, 12, everything)["topics"]
+        leaders = [p["leader_id"] for topic in found for p in topic["partitions"]]
+        return len(leaders) == sum(PARTITIONS.values()) and set(leaders) == {1}
 
-        eventually("leaders of all partitions", led, 60)
-        with Producer({"bootstrap.servers": bootstrap, "enable.idempotence": False}) as producer:
-            for topic, partition in RECORDS.items():
-                for n in range(12):
-                    producer.send(
-                        topic,
-                        b"v%d" % n,
-                        key=b"k%d" % (n % 3),
-                        partition=partition,
-                        timestamp_ms=1000 + n,
-                    )
-                producer.flush()
-        for kind, key in enumerate(("g1", "t1")):  # makes the topics of the coordinators
-            find = Recipe(FindCoordinatorRequest, {"key": key, "key_type": kind})
-            assert side.ask(ApiKey.FIND_COORDINATOR, 3, find)["error_code"] == "NONE"
-        # Kafka's first producer id is 0, which is also that of no producer.
-        for name in (None, "t1", "t2"):
-            init = {"transactional_id": name, "transaction_timeout_ms": 60_000}
-            recipe = Recipe(InitProducerIdRequest, init)
+    eventually("leaders of all partitions", led, 60)
+    with Producer({"bootstrap.servers": bootstrap, "enable.idempotence": False}) as producer:
+        for topic, partition in RECORDS.items():
+            for n in range(12):
+                value, key = b"v%d" % n, b"k%d" % (n % 3)
+                producer.send(topic, value, key=key, partition=partition, timestamp_ms=1000 + n)
+            producer.flush()
+    for kind, coordinated in enumerate(("g1", "t1")):  # makes the topics of the coordinators
+        find = Recipe(FindCoordinatorRequest, {"key": coordinated, "key_type": kind})
+        assert side.ask(ApiKey.FIND_COORDINATOR, 3, find)["error_code"] == "NONE"
+    # Kafka's first producer id is 0, which is also that of no producer.
+    for name in (None, "t1", "t2"):
+        init = {"transactional_id": name, "transaction_timeout_ms": 60_000}
+        recipe = Recipe(InitProducerIdRequest, init)
 
-            def initialized(side: Side = side, recipe: Recipe = recipe) -> bool:
-                return bool(side.ask(ApiKey.INIT_PRODUCER_ID, 4, recipe)["error_code"] == "NONE")
+        def initialized(recipe: Recipe = recipe) -> bool:
+            return bool(side.ask(ApiKey.INIT_PRODUCER_ID, 4, recipe)["error_code"] == "NONE")
 
-            eventually("a transaction coordinator", initialized, 60)
+        eventually("a transaction coordinator", initialized, 60)
+    return side
 
 
-def play(sides: Sequence[Side], seed: int, requests: int, apis: Sequence[ApiKey] = ()) -> Outcome:
-    """Send *requests* random requests to both sides, and compare the answers."""
+def play(
+    bootstraps: tuple[str, str], seed: int, requests: int, apis: Sequence[ApiKey] = ()
+) -> Outcome:
+    """Send *requests* random requests to both clusters, ours first, and compare the answers."""
+    sides = [prepared(bootstrap) for bootstrap in bootstraps]
     rng, outcome = Random(seed), Outcome()
     chosen = apis or clients_apis()
     with ThreadPoolExecutor(len(sides)) as both:
@@ -122,6 +121,8 @@ def play(sides: Sequence[Side], seed: int, requests: int, apis: Sequence[ApiKey]
             asked = [both.submit(side.ask, api, version, recipe) for side in sides]
             ours, theirs = (each.result() for each in asked)
             outcome.take(f"request {number}, v{version}", api, recipe, ours, theirs)
+    for side in sides:
+        side.close()
     return outcome
 
 

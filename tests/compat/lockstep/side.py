@@ -43,10 +43,9 @@ WRONG_ID = 987_654
 
 
 class Side:
-    """A cluster of one broker."""
+    """A cluster of one broker, at *bootstrap*."""
 
-    def __init__(self, name: str, bootstrap: str) -> None:
-        self.name = name
+    def __init__(self, bootstrap: str) -> None:
         host, _, port = bootstrap.rpartition(":")
         self._address = host, int(port)
         self._connection: RawConnection | None = None
