@@ -41,8 +41,13 @@ def likely_mistake(attempts: Sequence[AttemptFailed]) -> str:
             )
     for attempt in attempts:
         if attempt.cause in (Cause.CLOSED, Cause.NOT_KAFKA):
-            return (
+            guess = (
                 f"a listener with TLS answers as {attempt.address} does; "
                 "kclient needs a PLAINTEXT listener"
             )
+            if attempt.cause is Cause.CLOSED:
+                guess += (
+                    ". A broker at its limit of connections closes too: its log names the limit"
+                )
+            return guess
     return ""

@@ -148,6 +148,7 @@ def test_a_missing_module_of_our_own_is_no_missing_extra() -> None:
         (2181, Cause.CLOSED, "2181 is a port of ZooKeeper; clients connect to brokers"),
         (2181, Cause.REFUSED, "2181 is a port of ZooKeeper"),
         (9093, Cause.CLOSED, "a listener with TLS answers as b:9093 does"),
+        (9093, Cause.CLOSED, "A broker at its limit of connections closes too"),
         (443, Cause.NOT_KAFKA, "a listener with TLS answers as b:443 does"),
     ],
 )
