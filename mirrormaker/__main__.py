@@ -362,10 +362,11 @@ def truncate(file: Path, flow: str | None, topics: str, **options: Any) -> None:
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--kind", type=click.Choice(["tail", "differing", "head", "all"]), default="all")
 def exported(directory: Path, kind: str) -> None:
-    """Print the records that a failback exported to DIRECTORY: a JSON object a line.
+    """Print the records that a failback, a repair or a truncation exported to DIRECTORY: a JSON object a line.
 
     Keys, values and headers as `kclient consume -f json` prints them. Every file is compared
-    with its manifest first. Exit codes: 0 printed; 1 a manifest or a file is damaged.
+    with its manifest first. Exit codes: 0 printed; 1 a manifest or a file is damaged, or it has
+    batches that cannot be decoded (a repair exports these too): the other records were printed.
     """
     from mirrormaker.exported import show_exported
     from mirrormaker.tail_export import BadExport

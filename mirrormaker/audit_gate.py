@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -22,13 +23,15 @@ async def proven_by_audit(
     out: Path,
     cuts: Mapping[TopicPartition, int],
     *,
+    copies: Mapping[str, str] | None = None,
     source_id: str,
     target_id: str,
     options: Sequence[str],
 ) -> str:
     """Audit the topics of *cuts* with a report in *out*; return its run id.
 
-    Raise `Refused` unless the verdict is CONSISTENT and every partition is proven up to its cut.
+    *copies* has their names at the target; without it they are the same. Raise `Refused` unless the verdict is
+    CONSISTENT and every partition is proven up to its cut.
     """
     topics = sorted({tp.topic for tp in cuts})
     arguments = [
@@ -37,6 +40,10 @@ async def proven_by_audit(
         *("--target", config.target_client.bootstrap_servers),
         *("--topics", "|".join(map(_escaped, topics))),
         *("--names", f"{config.source},{config.target}"),
+        *(
+            "--target-prefix",
+            target_form({name: (copies or {}).get(name, name) for name in topics}),
+        ),
     ]
     began = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     written, errors, code = await getProcessOutputAndValue(
@@ -59,3 +66,23 @@ async def proven_by_audit(
 
 def _escaped(name: str) -> str:
     return name.replace(".", r"\.")  # a topic name has no other special character
+
+
+def target_form(copies: Mapping[str, str]) -> str:
+    """Return kaudit's --target-prefix for topics with these names at the target. Raise `Refused` if there is none.
+
+    >>> target_form({"orders": "orders.from.east", "a": "a.from.east"})
+    '{}.from.east'
+    """
+    forms: list[tuple[str, str]] | None = None
+    for name, copy in copies.items():
+        places = [found.start() for found in re.finditer(f"(?={re.escape(name)})", copy)]
+        own = [(copy[:at], copy[at + len(name) :]) for at in places]
+        forms = own if forms is None else [each for each in forms if each in own]
+        if not forms:
+            raise Refused(
+                f"kaudit cannot prove the copy: no form such as 'east.{{}}' names {name} at the target {copy}, "
+                "and the others as they are. --no-audit copies without the proof"
+            )
+    head, tail = forms[0] if forms else ("", "")
+    return f"{head}{{}}{tail}" if head or tail else ""

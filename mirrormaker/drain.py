@@ -20,14 +20,17 @@ async def drain(
     topics: Mapping[str, Topic],
     cuts: Mapping[TopicPartition, int],
     *,
+    copies: Mapping[str, str] | None = None,
     stall: float,
 ) -> None:
-    """Copy the partitions of *cuts* up to them; *topics* are those of the source, with the same names at the target.
+    """Copy the source's partitions of *cuts* up to them; *topics* are those of the source.
 
-    Raise `Refused` if a link stops, or if nothing is copied for *stall* seconds.
+    *copies* has the names at the target; without it they are the same. Raise `Refused` if a link stops, or if nothing
+    is copied for *stall* seconds.
     """
     flow = mirror.flow
-    flow.marks.known({tp.topic for tp in cuts}, ())
+    names = {tp.topic: tp.topic for tp in cuts} if copies is None else copies
+    flow.marks.known({names[tp.topic] for tp in cuts}, ())
     for tp, cut in cuts.items():
         topic = topics[tp.topic]
         topic_id = text_of(topic.topic_id)
@@ -38,7 +41,7 @@ async def drain(
             cut=cut,
             compacted=topic.compacted,
         )
-        flow.add(link, tp)
+        flow.add(link, TopicPartition(names[tp.topic], tp.partition))
     while not flow.settled:
         await sleep(flow.reactor, _POLL)
         if flow.reactor.seconds() - flow.progress.changed_at > stall:

@@ -19,9 +19,12 @@ from mirrormaker.tail_export import MANIFEST, BadExport, read_manifest, verify
 def show_exported(out: Path, kind: str, echo: Callable[[str], None]) -> None:
     """Print the records of *kind* ("all": of each) below *out*, data records only. Raise `BadExport`.
 
-    *out* is the directory of an export, or of one topic in it.
+    *out* is what ``--export`` named, or a directory of a plan or a topic in it. Batches that cannot be decoded, which a
+    repair exports as they are, do not keep the others from being printed; the error at the end has their number.
     """
-    directories = sorted(path.parent for path in [*out.glob(MANIFEST), *out.glob(f"*/{MANIFEST}")])
+    places = (MANIFEST, f"*/{MANIFEST}", f"repair-*/*/{MANIFEST}")
+    directories = sorted(path.parent for place in places for path in out.glob(place))
+    undecoded: list[str] = []
     if not directories:
         raise BadExport(f"{out} has no complete export")
     for directory in directories:
@@ -29,11 +32,18 @@ def show_exported(out: Path, kind: str, echo: Callable[[str], None]) -> None:
         if manifest is None:
             continue
         verify(directory, manifest)
-        for each in _records(directory, manifest, kind):
+        for each in _records(directory, manifest, kind, undecoded):
             echo(json.dumps(each, ensure_ascii=False))
+    if undecoded:
+        raise BadExport(
+            f"{len(undecoded)} batches cannot be decoded, and are in the files as they were. The first: {undecoded[0]}"
+        )
 
 
-def _records(directory: Path, manifest: Manifest, kind: str) -> Iterator[dict[str, Any]]:
+def _records(
+    directory: Path, manifest: Manifest, kind: str, undecoded: list[str]
+) -> Iterator[dict[str, Any]]:
+    """Yield the records of one topic; add a line to *undecoded* for each batch without."""
     for partition in manifest.partitions:
         for file in partition.files:
             if kind not in ("all", file.kind):
@@ -45,7 +55,8 @@ def _records(directory: Path, manifest: Manifest, kind: str) -> Iterator[dict[st
                 try:
                     found = decode_batch(batch.data, batch.info)
                 except KafkaError as problem:
-                    raise BadExport(f"{path}: batch {batch.base_offset}: {problem}") from None
+                    undecoded.append(f"{path}: batch {batch.base_offset}: {problem}")
+                    continue
                 for each in found:
                     yield envelope(
                         Record(

@@ -32,10 +32,10 @@ class Failback:
         """Return whether the operator named the topic."""
         return self._topics.fullmatch(name) is not None
 
-    def manifest(self, out: Path, name: str, source: Topic) -> Manifest | None:
+    def manifest(self, out: Path, copy: str, source: Topic) -> Manifest | None:
         """Return the manifest of the topic id that the source states. Raise `BadExport`."""
         copied = source.copied_topic_id
-        return read_manifest(directory_of(out, name, copied)) if copied else None
+        return read_manifest(directory_of(out, copy, copied)) if copied else None
 
     def stage(self, pair: TopicPair, manifest: Manifest | None) -> Stage | None:
         """Return how far the topic is. Raise `Refused`."""

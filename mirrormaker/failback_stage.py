@@ -171,6 +171,7 @@ class Record:
             "topics": [
                 {
                     "topic": name,
+                    "target_topic": manifest.topic,
                     "topic_id": manifest.topic_id,
                     "created_again": not manifest.stays,
                     "partitions": [_partition(each) for each in manifest.partitions],

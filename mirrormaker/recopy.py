@@ -21,7 +21,7 @@ from kclient.net.cluster import Cluster
 from kclient.net.waiting import all_of, sleep
 from kclient.types import OffsetAndMetadata, TopicPartition
 from mirrormaker import failback_groups, tail_export
-from mirrormaker.audit_gate import proven_by_audit
+from mirrormaker.audit_gate import proven_by_audit, target_form
 from mirrormaker.catalog import Catalog
 from mirrormaker.config import FlowConfig
 from mirrormaker.divergence import Batch, Comparison, DivergenceSearch, Side
@@ -83,8 +83,8 @@ class Purpose(Protocol):
     def selects(self, name: str) -> bool:
         """Return whether the topic *name* is one of the command."""
 
-    def manifest(self, out: Path, name: str, source: Topic) -> Manifest | None:
-        """Return the manifest of the topic *name* below *out*, if an earlier run exported it. Raise `BadExport`."""
+    def manifest(self, out: Path, copy: str, source: Topic) -> Manifest | None:
+        """Return the manifest of the target's topic *copy* below *out*, if there is one. Raise `BadExport`."""
 
     def stage(self, pair: TopicPair, manifest: Manifest | None) -> Stage | None:
         """Return how far the topic is; None for a topic to leave alone. Raise `Refused`."""
@@ -143,27 +143,32 @@ class Recopy:
 
     async def _read_topics(self) -> _Topics:
         """Read the topics of both clusters. Raise `Refused` if one of them cannot be copied again."""
-        source = await self._read_catalog(self._source_topics)
-        target = await self._read_catalog(self._target_topics)
+        source = await self._read_catalog(self._source_topics, self._selects)
+        copies = {name: self._selection.target_name(name) for name in source}
+        wanted = frozenset(copies.values())
+        at_target = await self._read_catalog(
+            self._target_topics, lambda copy: copy in wanted or self._is_copy(copy)
+        )
         found = _Topics(
             self._mirror.source_id,
             self._mirror.target_id,
             source,
-            target,
+            {name: at_target[copy] for name, copy in copies.items() if copy in at_target},
+            copies,
             {},
             {},
         )
         reasons = []
         for name, topic in source.items():
-            manifest = self._manifest(name, topic)
+            manifest = self._manifest(copies[name], topic)
             if manifest is not None:
                 found.manifests[name] = manifest
             try:
                 pair = TopicPair(
                     name=name,
                     source=topic,
-                    target=target.get(name),
-                    copy=self._selection.target_name(name),
+                    target=found.target.get(name),
+                    copy=copies[name],
                     source_id=found.source_id,
                     target_id=found.target_id,
                 )
@@ -175,14 +180,16 @@ class Recopy:
                 found.stages[name] = stage
         if reasons:
             raise Refused("; ".join(reasons))
-        self._report_missing(source, target)
+        self._report_missing(source, set(at_target) - wanted)
         if not found.stages:
             raise Refused("no topic is selected that can be copied again")
+        if self._options.execute and not self._options.without_audit:
+            target_form({name: copies[name] for name in found.stages})
         return found
 
-    def _report_missing(self, source: Collection[str], target: Collection[str]) -> None:
+    def _report_missing(self, source: Collection[str], only_at_target: Collection[str]) -> None:
         """Report which topics only the target has, and which of the named ones the source lacks."""
-        alone = sorted(set(target) - set(source))
+        alone = sorted(only_at_target)
         if alone and alone != self._named_alone:
             self._echo(f"  only {self._config.target} has, and keeps: {', '.join(alone)}")
         self._named_alone = alone
@@ -194,29 +201,33 @@ class Recopy:
             )
         self.absent = absent
 
-    async def _read_catalog(self, catalog: Catalog) -> dict[str, Topic]:
+    async def _read_catalog(
+        self, catalog: Catalog, is_wanted: Callable[[str], bool]
+    ) -> dict[str, Topic]:
         present = await catalog.names()
-        names = [name for name in present if self._selects(name)]
+        names = [name for name in present if is_wanted(name)]
         topics = await catalog.topics(names, configs_too=True, present=present)
         for problem in catalog.unreadable.values():
             raise problem
         return topics
 
+    def _is_copy(self, copy: str) -> bool:
+        """Return whether *copy* is the name at the target of a topic that takes part, if the source has it."""
+        name = self._selection.named_after(copy)
+        return name is not None and self._selects(name)
+
     def _selects(self, name: str) -> bool:
-        """Return whether the topic *name* takes part. Each cluster has its own heartbeats."""
+        """Return whether the source's topic *name* takes part. Each cluster has its own heartbeats."""
         return (
             self._purpose.selects(name)
             and self._selection.wants(name)
             and not self._selection.is_heartbeats(name)
         )
 
-    def _manifest(self, name: str, source: Topic) -> Manifest | None:
+    def _manifest(self, copy: str, source: Topic) -> Manifest | None:
         if self._options.export is None:
             return None
-        return self._purpose.manifest(self._out, name, source)
-
-    def _directory(self, name: str, topic_id: str) -> Path:
-        return tail_export.directory_of(self._out, name, topic_id)
+        return self._purpose.manifest(self._out, copy, source)
 
     # --- dry run
 
@@ -232,24 +243,23 @@ class Recopy:
         return DONE
 
     async def _searched(self, topics: _Topics, tp: TopicPartition) -> str:
-        start, end = await self._range(self._target, tp)
+        copy = topics.copy_of(tp)
+        start, end = await self._range(self._target, copy)
         other_start, other_end = 0, 0
         if tp.partition < topics.source[tp.topic].partitions:
             other_start, other_end = await self._range(self._source, tp)
         search = DivergenceSearch(max(start, other_start), min(end, other_end))
         while (at := search.probe) is not None:
-            search.answer(*await self._pair(tp, at))
+            search.answer(*await self._pair(topics, tp, at))
         target, source = self._config.target, self._config.source
         head = max(0, min(other_start, end) - start)
         below = f"; {head} offsets are below {source}'s log start" if head else ""
         if not search.equal_probes and start < end:
-            return f"{tp}: no equal batch in {search.probes} reads; {target} has {end - start} offsets{below}"
+            return f"{copy}: no equal batch in {search.probes} reads; {target} has {end - start} offsets{below}"
         if search.common_until >= end:
-            return (
-                f"{tp}: no difference up to its end at {end} (search, {search.probes} reads){below}"
-            )
+            return f"{copy}: no difference up to its end at {end} (search, {search.probes} reads){below}"
         return (
-            f"{tp}: diverges at {search.common_until} (search, {search.probes} reads); {target} has "
+            f"{copy}: diverges at {search.common_until} (search, {search.probes} reads); {target} has "
             f"{end - search.common_until} offsets from there on, ends at {end}{below}"
         )
 
@@ -292,13 +302,14 @@ class Recopy:
         """Fence, export, and remove what the source does not have."""
         names = topics.of(Stage.RETURNED, Stage.FENCED)
         for name in topics.of(Stage.RETURNED):
-            await self._target_topics.fence(name, topics.source_id)
-        tps = topics.partitions(names)
+            await self._target_topics.fence(topics.copies[name], topics.source_id)
+        tps = topics.copied_partitions(names)
         cuts = await until_read_only(self._target, tps, timeout=_TIMEOUT) if tps else {}
         if names:
-            self._echo(f"{self._config.target} is read-only: {', '.join(names)}")
+            copies = [topics.copies[name] for name in names]
+            self._echo(f"{self._config.target} is read-only: {', '.join(copies)}")
         await self._until_committed(cuts)
-        committed = await self._committed(names)
+        committed = await self._committed([topics.copies[name] for name in names])
         for name in names:
             topics.manifests[name] = await self._exported(topics, name, cuts, committed)
         await self._set_groups_back(topics, names, committed)
@@ -319,11 +330,14 @@ class Recopy:
             if not each.files:
                 continue
             tp = TopicPartition(name, each.partition)
+            copy = topics.copy_of(tp)
             first, until = min(f.first for f in each.files), max(f.until for f in each.files)
             gap = Gap(first, until, Cause.TRUNCATED, before, now)
             count = sum(f.records for f in each.files)
-            await self._mirror.ledger.record(tp, tp, gap, now, type=REMOVAL, records_lost=count)
-        self._echo(f"{name}: what is removed of it is in the ledger {self._mirror.ledger.topic}")
+            await self._mirror.ledger.record(tp, copy, gap, now, type=REMOVAL, records_lost=count)
+        self._echo(
+            f"{topics.copies[name]}: what is removed of it is in the ledger {self._mirror.ledger.topic}"
+        )
 
     async def _until_committed(self, cuts: Mapping[TopicPartition, int]) -> None:
         """Wait until the high watermarks are at the *cuts*: Fetch returns no record above them."""
@@ -350,13 +364,13 @@ class Recopy:
         committed: Committed,
     ) -> Manifest:
         """Compare and export the topic *name*, or check the export of an earlier run; return the manifest."""
-        target = topics.target[name]
-        directory = self._directory(name, text_of(target.topic_id))
+        target, copy = topics.target[name], topics.copies[name]
+        directory = tail_export.directory_of(self._out, copy, text_of(target.topic_id))
         manifest = topics.manifests.get(name)
         if manifest is None:
             manifest = await self._export(topics, name, directory, cuts, committed)
         else:
-            own = {n: cuts[TopicPartition(name, n)] for n in range(target.partitions)}
+            own = {n: cuts[TopicPartition(copy, n)] for n in range(target.partitions)}
             problem = changed(
                 manifest,
                 own,
@@ -366,7 +380,7 @@ class Recopy:
             )
             if problem:
                 raise Refused(f"{directory} {problem}: name another directory")
-            self._echo(f"{name}: was exported by an earlier run")
+            self._echo(f"{copy}: was exported by an earlier run")
         tail_export.verify(directory, manifest)
         for line in summary(manifest, str(directory)):
             self._echo(f"  {line}")
@@ -380,7 +394,7 @@ class Recopy:
         cuts: Mapping[TopicPartition, int],
         committed: Committed,
     ) -> Manifest:
-        target = topics.target[name]
+        target, copy = topics.target[name], topics.copies[name]
         tail_export.begin(directory)
         partitions: list[ExportedPartition] = []
         for first in range(0, target.partitions, _AT_ONCE):
@@ -389,7 +403,7 @@ class Recopy:
                 self._compare(topics, directory, TopicPartition(name, n), cuts) for n in numbers
             )
         manifest = Manifest(
-            name,
+            copy,
             text_of(target.topic_id),
             topics.target_id,
             topics.source_id,
@@ -400,12 +414,12 @@ class Recopy:
             {
                 group: {tp.partition: (o.offset, o.metadata) for tp, o in of_topic.items()}
                 for group, offsets in committed.items()
-                if (of_topic := {tp: o for tp, o in offsets.items() if tp.topic == name})
+                if (of_topic := {tp: o for tp, o in offsets.items() if tp.topic == copy})
             },
         )
         if manifest.has_unexported_head and not manifest.stays:
             starts = ", ".join(
-                f"{name}-{each.partition} from {each.log_start} to {each.other_start}"
+                f"{copy}-{each.partition} from {each.log_start} to {each.other_start}"
                 for each in partitions
                 if each.head_batches
             )
@@ -423,18 +437,19 @@ class Recopy:
         tp: TopicPartition,
         cuts: Mapping[TopicPartition, int],
     ) -> ExportedPartition:
-        """Compare every batch of *tp*, and write those without an equal one."""
-        cut = cuts[tp]
-        start, _ = await self._range(self._target, tp)
+        """Compare every batch of the copy of *tp*, and write those without an equal one."""
+        copy = topics.copy_of(tp)
+        cut = cuts[copy]
+        start, _ = await self._range(self._target, copy)
         other_start, other_end = 0, 0
         if tp.partition < topics.source[tp.topic].partitions:
             other_start, other_end = await self._range(self._source, tp)
         readers = {
-            Side.OURS: LogReader(self._target, tp, start, cut),
+            Side.OURS: LogReader(self._target, copy, start, cut),
             Side.THEIRS: LogReader(self._source, tp, max(other_start, start), min(other_end, cut)),
         }
         export = PartitionExport(
-            directory, tp, other_start=other_start, with_head=self._options.export_head
+            directory, copy, other_start=other_start, with_head=self._options.export_head
         )
         comparison = Comparison()
         try:
@@ -448,30 +463,31 @@ class Recopy:
             export.abandon()
 
     async def _keep(self, topics: _Topics, name: str) -> None:
-        """Mark the topic *name*, a prefix of the source's, as its mirror."""
-        source = topics.source[name]
+        """Mark the copy of *name*, a prefix of the source's topic, as its mirror."""
+        source, copy = topics.source[name], topics.copies[name]
         if topics.target[name].partitions < source.partitions:
             applied = await self._target_topics.apply(
-                Plan(add_partitions={name: source.partitions}), replication_factor=-1
+                Plan(add_partitions={copy: source.partitions}), replication_factor=-1
             )
             for problem in applied.failed.values():
                 raise problem
-        await self._target_topics.mark(name, topics.source_id, text_of(source.topic_id), ())
+        await self._target_topics.mark(copy, topics.source_id, text_of(source.topic_id), ())
 
     async def _delete(self, topics: _Topics, name: str, cuts: Mapping[TopicPartition, int]) -> None:
-        """Delete the topic *name* of the target, and wait until it is gone."""
+        """Delete the copy of *name*, and wait until it is gone."""
+        copy = topics.copies[name]
         await self._check_source(topics, name)
-        own = {tp: cut for tp, cut in cuts.items() if tp.topic == name}
+        own = {tp: cut for tp, cut in cuts.items() if tp.topic == copy}
         now = await until_read_only(self._target, own, timeout=_TIMEOUT)
         if now != own:
-            raise Refused(f"{name}: a producer wrote to it after it was compared")
+            raise Refused(f"{copy}: a producer wrote to it after it was compared")
         topic_id = topics.target[name].topic_id
         assert topic_id is not None  # the source states it
         await delete_topic_id(self._target, topic_id, timeout=_DELETION)
         await self._until(
-            f"{name} to be deleted", lambda: self._target.metadata.topic_id(name) != topic_id
+            f"{copy} to be deleted", lambda: self._target.metadata.topic_id(copy) != topic_id
         )
-        self._echo(f"{name}: deleted at {self._config.target}")
+        self._echo(f"{copy}: deleted at {self._config.target}")
 
     async def _check_source(self, topics: _Topics, name: str) -> None:
         """Raise `Refused` unless the source still has the topic, and the last batches that were found equal."""
@@ -480,27 +496,29 @@ class Recopy:
         for each in topics.manifests[name].partitions:
             if each.last_equal_end is not None:
                 tp = TopicPartition(name, each.partition)
-                pairs[each.partition] = await self._pair(tp, each.last_equal_end - 1)
+                pairs[each.partition] = await self._pair(topics, tp, each.last_equal_end - 1)
         problem = no_longer_equal(
             topics.manifests[name], text_of(self._source.metadata.topic_id(name)), pairs
         )
         if problem:
             raise Refused(f"{name}: {problem}: compare again, with another directory")
 
-    async def _pair(self, tp: TopicPartition, at: int) -> tuple[Batch | None, Batch | None]:
-        """Return the batch at the offset *at*, or the first one above it, of the target and of the source.
+    async def _pair(
+        self, topics: _Topics, tp: TopicPartition, at: int
+    ) -> tuple[Batch | None, Batch | None]:
+        """Return the batch at the offset *at*, or the first one above it, of the copy of *tp* and of *tp*.
 
         Both high watermarks were above *at*.
         """
+        logs = ((self._target, topics.copy_of(tp)), (self._source, tp))
         ours, theirs = await all_of(
-            batches_at(cluster, tp, at, max_bytes=1, end=at + 1)
-            for cluster in (self._target, self._source)
+            batches_at(cluster, log, at, max_bytes=1, end=at + 1) for cluster, log in logs
         )
         return (ours[0] if ours else None), (theirs[0] if theirs else None)
 
     async def _create(self, topics: _Topics, name: str) -> None:
-        """Create the topic *name* at the target as a mirror of the source's. A running kmirror may be faster."""
-        source = topics.source[name]
+        """Create the copy of *name* at the target, as a mirror. A running kmirror may be faster."""
+        source, copy = topics.source[name], topics.copies[name]
         plan = self._selection.plan({name: source}, {}, topics.source_id, topics.target_id)
         give_up_at = self._reactor.seconds() + _DELETION
         while True:
@@ -510,18 +528,18 @@ class Recopy:
                     Plan(create=plan.create),
                     replication_factor=topics.manifests[name].replication_factor or -1,
                 )
-                problem = applied.failed.get(name)
+                problem = applied.failed.get(copy)
             except (
                 KafkaTimeoutError
             ) as exists:  # created by another client, or not deleted everywhere yet
                 problem = exists
             if problem is None:
-                self._echo(f"{name}: created at {self._config.target} as a mirror")
+                self._echo(f"{copy}: created at {self._config.target} as a mirror")
                 return
-            if name in await self._target_topics.names():
+            if copy in await self._target_topics.names():
                 return  # its marks are read next
             if self._reactor.seconds() > give_up_at:
-                raise Refused(f"{name} cannot be created at {self._config.target}: {problem}")
+                raise Refused(f"{copy} cannot be created at {self._config.target}: {problem}")
             await sleep(self._reactor, 1.0)
 
     async def _until(self, what: str, is_so: Callable[[], bool]) -> None:
@@ -536,11 +554,11 @@ class Recopy:
 
     # --- groups
 
-    async def _committed(self, names: Iterable[str]) -> Committed:
-        """Return the offsets of groups without members at the target in the topics *names*."""
-        if self._options.without_groups or not names:
+    async def _committed(self, copies: Collection[str]) -> Committed:
+        """Return the offsets of groups without members at the target in its topics *copies*."""
+        if self._options.without_groups or not copies:
             return {}
-        found = await failback_groups.read_committed(self._target, names)
+        found = await failback_groups.read_committed(self._target, copies)
         await failback_groups.refuse_members(self._target, found)
         return found
 
@@ -574,11 +592,14 @@ class Recopy:
     async def _copy(self, topics: _Topics) -> int:
         """Copy up to the source's present end, restore groups, and have kaudit prove it."""
         names = topics.of(Stage.MIRROR)
-        tps = topics.partitions(names, at_source=True)
+        tps = topics.partitions(names)
         await self._target.refresh()
-        await until_read_only(self._target, tps, timeout=_TIMEOUT)
+        copies = [topics.copy_of(tp) for tp in tps]
+        await until_read_only(self._target, copies, timeout=_TIMEOUT)
         cuts = await read_cuts(self._source, tps)
-        await drain(self._mirror, topics.source, cuts, stall=self._options.stall)
+        await drain(
+            self._mirror, topics.source, cuts, copies=topics.copies, stall=self._options.stall
+        )
         self._echo(f"{self._config.target} has everything up to {self._config.source}'s log ends")
         manifests = {name: topics.manifests[name] for name in names if name in topics.manifests}
         try:
@@ -612,6 +633,7 @@ class Recopy:
             self._config,
             out,
             cuts,
+            copies=topics.copies,
             source_id=topics.source_id,
             target_id=topics.target_id,
             # Producers write to the source meanwhile: what they write is lag, and is no part of the cut.
@@ -621,12 +643,14 @@ class Recopy:
 
 @dataclass(frozen=True, slots=True)
 class _Topics:
-    """The selected topics of both clusters, by name."""
+    """The selected topics of both clusters, by the name at the source."""
 
     source_id: str
     target_id: str
     source: Mapping[str, Topic]
     target: Mapping[str, Topic]
+    copies: Mapping[str, str]
+    """The names at the target."""
     stages: dict[str, Stage]
     manifests: dict[str, Manifest]
 
@@ -634,10 +658,23 @@ class _Topics:
         """Return the topics in one of *stages*."""
         return [name for name, stage in self.stages.items() if stage in stages]
 
-    def partitions(self, names: Iterable[str], *, at_source: bool = False) -> list[TopicPartition]:
-        """Return the partitions of *names*."""
-        topics = self.source if at_source else self.target
-        return [TopicPartition(name, n) for name in names for n in range(topics[name].partitions)]
+    def copy_of(self, tp: TopicPartition) -> TopicPartition:
+        """Return the partition at the target of the source's *tp*."""
+        return TopicPartition(self.copies[tp.topic], tp.partition)
+
+    def partitions(self, names: Iterable[str]) -> list[TopicPartition]:
+        """Return the source's partitions of *names*."""
+        return [
+            TopicPartition(name, n) for name in names for n in range(self.source[name].partitions)
+        ]
+
+    def copied_partitions(self, names: Iterable[str]) -> list[TopicPartition]:
+        """Return the target's partitions of the copies of *names*."""
+        return [
+            TopicPartition(self.copies[name], n)
+            for name in names
+            for n in range(self.target[name].partitions)
+        ]
 
 
 def _kept_until(manifests: Iterable[Manifest]) -> dict[TopicPartition, int]:

@@ -34,12 +34,12 @@ class Repair:
         """Return whether the plan has the topic."""
         return name in self.named
 
-    def manifest(self, out: Path, name: str, source: Topic) -> Manifest | None:
+    def manifest(self, out: Path, copy: str, source: Topic) -> Manifest | None:
         """Return the manifest of an earlier run of the same plan. Raise `BadExport`.
 
         The directory *out* is of one plan, and a plan has a topic once. So there is one at most.
         """
-        return only_manifest(out, name)
+        return only_manifest(out, copy)
 
     def stage(self, pair: TopicPair, manifest: Manifest | None) -> Stage | None:
         """Return how far the topic is. Raise `Refused`."""

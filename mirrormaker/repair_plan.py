@@ -48,6 +48,8 @@ class RepairPlan:
 
     source_id: str
     target_id: str
+    copies: Mapping[str, str]
+    """The name at the target, by topic."""
     ranges: Mapping[str, int]
     """The number of ranges to copy, by topic."""
     removed: tuple[Left, ...]
@@ -88,13 +90,14 @@ def read_plan(document: Any) -> RepairPlan:
             raise Refused("the plan is of an audit with --renumbered: offsets cannot be repaired")
         ranges: dict[str, int] = {}
         for each in document["copy"]:
-            _same_name(each)
             ranges[each["topic"]] = ranges.get(each["topic"], 0) + len(each["ranges"])
         left = [_left(each) for each in document["not_repairable"]]
+        rows = (*document["copy"], *document["not_repairable"])
         not_compared = document["not_compared"]
         return RepairPlan(
             str(document["source"]["cluster_id"]),
             str(document["target"]["cluster_id"]),
+            {str(each["topic"]): str(each["target_topic"]) for each in rows},
             ranges,
             tuple(each for each in left if each.log == "target"),
             tuple(each for each in left if each.log != "target"),
@@ -105,7 +108,6 @@ def read_plan(document: Any) -> RepairPlan:
 
 
 def _left(row: Mapping[str, Any]) -> Left:
-    _same_name(row)
     return Left(
         row["topic"],
         int(row["partition"]),
@@ -114,18 +116,6 @@ def _left(row: Mapping[str, Any]) -> Left:
         row["log"],
         row["class"],
         row["reason"],
-    )
-
-
-def _same_name(row: Mapping[str, Any]) -> None:
-    if row["topic"] != row["target_topic"]:
-        raise Refused(_other_name(row["topic"], row["target_topic"]))
-
-
-def _other_name(name: str, copy: str) -> str:
-    return (
-        f"{name} has the name {copy} at the target: a repair needs one name. kmirror run copies the topic again after "
-        f"{copy} was deleted there"
     )
 
 
@@ -142,8 +132,10 @@ def stage_of(plan: RepairPlan, pair: TopicPair, manifest: Manifest | None) -> St
         )
     if name in plan.damaged:
         raise Refused(f"{name}: cannot be copied: {plan.damaged[name]}. --topics leaves it out")
-    if name != pair.copy:
-        raise Refused(_other_name(name, pair.copy))
+    if plan.copies[name] != pair.copy:
+        raise Refused(
+            f"{name}: the plan is of the target's topic {plan.copies[name]}, the flow copies to {pair.copy}"
+        )
     if source.compacted or (target is not None and target.compacted):
         raise Refused(f"{name}: is compacted: equal records may be in other batches")
     if target is None:

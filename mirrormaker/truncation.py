@@ -30,11 +30,6 @@ def stage_of(pair: TopicPair, manifest: Manifest | None) -> Stage | None:
     *manifest* is that of an earlier run with the same export directory.
     """
     name, source, target = pair.name, pair.source, pair.target
-    if name != pair.copy:
-        raise Refused(
-            f"{name}: the target's name is {pair.copy}; a truncation needs one name. kmirror run copies the topic "
-            f"again after {pair.copy} was deleted there"
-        )
     if target is None:
         return None if manifest is None else Stage.DELETED
     copied, now = target.copied_topic_id, text_of(source.topic_id)
@@ -68,9 +63,9 @@ class Truncation:
         """Return whether the operator named the topic."""
         return self._topics.fullmatch(name) is not None
 
-    def manifest(self, out: Path, name: str, source: Topic) -> Manifest | None:
+    def manifest(self, out: Path, copy: str, source: Topic) -> Manifest | None:
         """Return the manifest of an earlier run. Raise `BadExport`."""
-        return only_manifest(out, name)
+        return only_manifest(out, copy)
 
     def stage(self, pair: TopicPair, manifest: Manifest | None) -> Stage | None:
         """Return how far the topic is. Raise `Refused`."""

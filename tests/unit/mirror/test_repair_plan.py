@@ -58,10 +58,6 @@ def test_every_line_of_the_plan_is_printed() -> None:
         ({"verdict": "CONSISTENT"}, "not a repair.json"),
         ([], "not a repair.json"),
         (document(copy=[{"topic": "t"}]), "not a repair.json"),
-        (
-            document(copy=[{"topic": "t", "target_topic": "east.t", "partition": 0, "ranges": []}]),
-            "has the name east.t",
-        ),
     ],
 )
 def test_what_is_no_plan_for_kmirror_is_refused(found: Any, reason: str) -> None:
@@ -105,7 +101,7 @@ def test_the_export_of_this_plan_shows_how_far_the_repair_is() -> None:
     ("changes", "reason"),
     [
         ({"source_id": "N"}, "the plan is of clusters E and W"),
-        ({"copy": "east.t"}, "needs one name. kmirror run copies the topic again after east.t"),
+        ({"copy": "east.t"}, "the plan is of the target's topic t, the flow copies to east.t"),
         ({"target": None}, "does not exist at the target"),
         ({"target": replace(MIRROR, overrides={})}, "is no mirror of the source's"),
         ({"target": replace(MIRROR, overrides={MARK: "E"})}, "is no mirror of the source's"),
@@ -118,6 +114,14 @@ def test_only_a_mirror_of_the_clusters_of_the_plan_is_repaired(
 ) -> None:
     with pytest.raises(Refused, match=reason):
         stage(**{"target": MIRROR, **changes})
+
+
+def test_the_plan_of_a_renamed_mirror_is_applied_to_that_name_only() -> None:
+    renamed = {"topic": "t", "target_topic": "east.t", "partition": 0, "ranges": [{}]}
+    plan = read_plan(document(copy=[renamed], not_repairable=[]))
+    assert stage(MIRROR, plan=plan, copy="east.t") is Stage.FENCED
+    with pytest.raises(Refused, match=r"topic east\.t, the flow copies to t"):
+        stage(MIRROR, plan=plan)
 
 
 def test_a_topic_with_a_damaged_batch_at_the_source_is_refused() -> None:

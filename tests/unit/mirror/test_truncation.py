@@ -88,11 +88,3 @@ def test_what_is_no_mirror_or_compacted_is_refused(
 def test_a_topic_that_was_created_again_after_its_export_needs_another_directory() -> None:
     with pytest.raises(Refused, match="another directory"):
         stage(mirror(EARLIER, topic_id=AGAIN), exported())
-
-
-def test_a_renamed_mirror_is_refused() -> None:
-    pair = TopicPair(
-        name="t", source=source(), target=None, copy="east.t", source_id="E", target_id="W"
-    )
-    with pytest.raises(Refused, match=r"needs one name\..*after \S+ was deleted there"):
-        stage_of(pair, None)
