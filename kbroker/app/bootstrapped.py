@@ -390,6 +390,7 @@ def _expire_offsets(
         now_ms=broker.configured.world.now_ms,
     )
     metadata.on_deletion(expiry.topics_deleted)
+    groups.on_loaded(expiry.groups_loaded)
     expiry.start()
     undo.add(expiry.stop)
 

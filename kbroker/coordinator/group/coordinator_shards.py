@@ -53,8 +53,8 @@ class CoordinatorShard(Shard):
     """One partition that this broker coordinates: its fence and its groups."""
 
     groups: dict[str, GroupMetadata] = field(default_factory=dict)
-    known: set[str] = field(default_factory=set)
-    """Groups with znodes; a group that is not in `groups` has only offsets."""
+    known: dict[str, None] = field(default_factory=dict)
+    """Groups with znodes, in one order in every process; a group that is not in `groups` has only offsets."""
     loading: set[str] = field(default_factory=set)
     """Groups that are being read again or deleted."""
     pending: ShardPendingOffsets = field(default_factory=ShardPendingOffsets)
@@ -62,7 +62,10 @@ class CoordinatorShard(Shard):
 
 
 class CoordinatorShards(Shards[CoordinatorShard]):
-    """The shards of *broker_id*. *on_unloaded* is called with the groups of every unloaded shard."""
+    """The shards of *broker_id*. *on_unloaded* is called with the groups of every unloaded shard.
+
+    *on_loaded* is called when a shard has been loaded.
+    """
 
     TOPIC = OFFSETS_TOPIC
     IDS = "groups"
@@ -75,12 +78,14 @@ class CoordinatorShards(Shards[CoordinatorShard]):
         broker_id: int,
         limits: GroupLimits,
         now_ms: Callable[[], int],
+        on_loaded: Callable[[], None],
         on_unloaded: OnUnloaded,
         confirmer: LeadershipConfirmer,
     ) -> None:
         super().__init__(clock, zookeeper, broker_id=broker_id, confirmer=confirmer)
         self._limits = limits
         self._now_ms = now_ms
+        self._on_loaded = on_loaded
         self._on_unloaded = on_unloaded
         self._listings = 0
         self._pending: tuple[int, dict[int, list[tuple[int, str]]]] = (0, {})
@@ -129,7 +134,7 @@ class CoordinatorShards(Shards[CoordinatorShard]):
             )
         if shard.fence.resigned:
             return
-        shard.known.update(ids)
+        shard.known.update(dict.fromkeys(ids))
         for group_id, (snapshot, written_ms) in states.items():
             self.add_group(shard, group_id).restore(snapshot, written_ms)
         shard.loaded = True
@@ -140,6 +145,7 @@ class CoordinatorShards(Shards[CoordinatorShard]):
             n=len(ids),
             m=sum(len(group.machine.members) for group in shard.groups.values()),
         )
+        self._on_loaded()
 
     def add_group(self, shard: CoordinatorShard, group_id: str) -> GroupMetadata:
         """Add an Empty group to *shard*."""
@@ -179,7 +185,7 @@ class CoordinatorShards(Shards[CoordinatorShard]):
             shard.loading.discard(group_id)
             _report(problems)
             if exists:
-                shard.known.add(group_id)
+                shard.known[group_id] = None
             if group_id in states:
                 self.add_group(shard, group_id).restore(*states[group_id])
             return
@@ -211,7 +217,7 @@ class CoordinatorShards(Shards[CoordinatorShard]):
         """Record that *group* is about to have znodes."""
         shard = self.partitions.get(group.fence.partition)
         if shard is not None:
-            shard.known.add(group.group_id)
+            shard.known[group.group_id] = None
 
 
 def _report(problems: Iterable[str]) -> None:

@@ -116,6 +116,7 @@ class GroupCoordinator:
         self._limits = limits
         self._max_metadata = offset_metadata_max_bytes
         self._new_uuid = new_uuid
+        self._on_loaded: Callable[[], None] = lambda: None
         self._writer = OffsetWriter(clock, self._group, now_ms, timeout=offsets_commit_timeout)
         self._shards = CoordinatorShards(
             clock,
@@ -123,6 +124,7 @@ class GroupCoordinator:
             broker_id=broker_id,
             limits=limits,
             now_ms=now_ms,
+            on_loaded=self._loaded,
             on_unloaded=self._writer.fail_queued,
             confirmer=LeadershipConfirmer(
                 clock, no_successor_at or (lambda _p, _e: clock.seconds()), is_alone
@@ -136,6 +138,13 @@ class GroupCoordinator:
         self.on_election = self._shards.on_election
         self.on_resignation = self._shards.on_resignation
         self.stop = self._shards.stop
+
+    def on_loaded(self, callback: Callable[[], None]) -> None:
+        """Call *callback* whenever this broker has become the coordinator of more groups, and has loaded them."""
+        self._on_loaded = callback
+
+    def _loaded(self) -> None:
+        self._on_loaded()
 
     def _group(self, group_id: str) -> GroupMetadata | None:
         return self._shards.group(group_id)
@@ -386,15 +395,15 @@ class GroupCoordinator:
 
     async def drop_offsets(
         self, group_id: str, versions: Mapping[tuple[str, int], int], pending: set[tuple[str, int]]
-    ) -> int:
-        """Delete offsets of a loaded group, also of subscribed topics; return how many were deleted.
+    ) -> bool:
+        """Delete offsets of a loaded group, also of subscribed topics; return False if some must be decided again.
 
         An offset is deleted while its znode has the given version: a commit meanwhile stays. *pending* offsets of
         transactions are deleted, too. A group without members and without any offset left is deleted, as in Kafka.
         """
         group = self._shards.group(group_id)
         if group is None:
-            return 0
+            return True
         try:
             await self._transactional.forget(self._shards.locate(group_id), group_id, pending)
             errors = [
@@ -402,9 +411,11 @@ class GroupCoordinator:
                 for offset, version in versions.items()
             ]
             await self._delete_if_unused(group_id)
+        except NotCoordinator:
+            return True
         except KafkaError:
-            return 0
-        return errors.count(ErrorCode.NONE)
+            return False
+        return {ErrorCode.NONE, ErrorCode.NOT_COORDINATOR}.issuperset(errors)
 
     async def _delete_if_unused(self, group_id: str) -> None:
         """Delete a group that has neither members nor offsets, nor anything on its way."""
@@ -596,8 +607,9 @@ class GroupCoordinator:
                 groups.append(
                     GroupListing(group.group_id, machine.protocol_type or "", machine.state)
                 )
-            for group_id in shard.known - shard.groups.keys():
-                groups.append(GroupListing(group_id, "", GroupState.EMPTY))
+            for group_id in shard.known:
+                if group_id not in shard.groups:
+                    groups.append(GroupListing(group_id, "", GroupState.EMPTY))
         return groups, error
 
     async def delete(self, group_id: str) -> None:
@@ -623,7 +635,7 @@ class GroupCoordinator:
             group.unload(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             self._writer.fail_queued([group_id], ErrorCode.GROUP_ID_NOT_FOUND)
         shard.loading.add(group_id)
-        shard.known.discard(group_id)
+        shard.known.pop(group_id, None)
         try:
             await self._transactional.forget_group(shard, group_id)
             await delete_tree(shard.fence, group_id)

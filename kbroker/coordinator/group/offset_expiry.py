@@ -8,8 +8,11 @@ so that a sweep is never a burst.
 
 A topic that disappears from the metadata cache, or has another id there, takes its offsets with it, once ZooKeeper
 confirms that it is deleted, or is being deleted: a new topic of that name must not inherit them (KAFKA-10545). It may
-exist again by then: its own offsets are those that were written after its znode was created (by zxid). A sweep does the
-same for topics that disappeared while another broker coordinated the group, or while this one could not ask ZooKeeper.
+exist again by then: its own offsets are those that were written after its znode was created (by zxid). What ZooKeeper
+does not answer is asked again soon. A deletion is remembered for one to two sweeps, and groups that are loaded
+meanwhile are looked through again: their coordinator of before may not have deleted the offsets. A sweep finds what is
+left of a topic that does not exist; of one that exists again, what a broker keeps that has not known the earlier topic
+stays, as in Kafka.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,12 +34,15 @@ from kbroker.zk.znodes import (
     group_offset_path,
     topic_path,
 )
-from kclient.wire.errors import KafkaError
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import KafkaError, NotCoordinator
 
 log = Logger()
 
 ALL: Final = 1 << 63
 """Above every zxid."""
+RETRY: Final = 1.0
+"""Seconds until what ZooKeeper did not answer is asked again, at first; twice as long each time, up to a sweep."""
 
 
 class OffsetExpiry:
@@ -64,6 +70,15 @@ class OffsetExpiry:
         self._stopped = False
         self._forgetting = DeferredLock()
         """One deletion at a time: each sees the znodes that the one before has left."""
+        self._left: dict[str, UUID | None] = {}
+        """Deleted topics with offsets that may be there still, and their ids."""
+        self._recent: dict[str, UUID | None] = {}
+        """Topics that were deleted since the last sweep."""
+        self._earlier: dict[str, UUID | None] = {}
+        """Topics that were deleted between the two last sweeps."""
+        self._looking: Any = None
+        self._retry: Any = None
+        self._delay = RETRY
 
     def start(self) -> None:
         """Start the sweeps."""
@@ -72,8 +87,9 @@ class OffsetExpiry:
     def stop(self) -> None:
         """Stop the sweeps."""
         self._stopped = True
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
+        for timer in (self._timer, self._retry, self._looking):
+            if timer is not None and timer.active():
+                timer.cancel()
 
     def _sweep_and_again(self) -> None:
         def again(_: object) -> None:
@@ -87,6 +103,7 @@ class OffsetExpiry:
 
     async def sweep(self) -> None:
         """Expire what is old enough."""
+        self._earlier, self._recent = self._recent, {}
         before_ms = self._now_ms() - self._retention_ms
         with_offsets: set[str] = set()
         for listing in self._coordinator.listing()[0]:
@@ -106,31 +123,65 @@ class OffsetExpiry:
 
     def topics_deleted(self, gone: Mapping[str, UUID | None]) -> None:
         """Handle topics that are gone from the metadata cache, or have another id there; *gone* has their ids."""
-        if not self._stopped:
+        self._recent |= gone
+        self._forget_soon(gone)
+
+    def groups_loaded(self) -> None:
+        """Handle the beginning of the coordination of groups, perhaps some of many that are loaded in this turn."""
+        if self._looking is None and not self._stopped:
+            self._looking = self._clock.callLater(0, self._look_again)
+
+    def _look_again(self) -> None:
+        self._looking = None
+        self._forget_soon(self._earlier | self._recent)
+
+    def _forget_soon(self, gone: Mapping[str, UUID | None]) -> None:
+        if (gone or self._left) and not self._stopped:
             Deferred.fromCoroutine(self.forget_topics(gone)).addErrback(self._failed)
 
     async def forget_topics(self, gone: Mapping[str, UUID | None]) -> None:
         """Delete the offsets of those topics in *gone* that are deleted; the id is None where it is not known."""
         await self._forgetting.acquire()
+        self._left |= {topic: topic_id or self._left.get(topic) for topic, topic_id in gone.items()}
+        why: object = "a group's offsets could not be read or deleted"
         try:
             # The server may be behind: it may have the deletion of a topic, but not its creation again.
             await self._zookeeper.sync(TOPICS)
-            for topic, held in (await self._holders(gone.keys())).items():
-                await self._forget(topic, gone[topic], held)
+            topics = dict(self._left)
+            held, is_whole = await self._holders(topics.keys())
+            for topic, topic_id in topics.items():
+                if await self._forget(topic, topic_id, held.get(topic, ())) and is_whole:
+                    del self._left[topic]
         except ZooKeeperError as error:
-            log.warn("offsets of deleted topics are kept for now: {error}", error=error)
+            why = error
         finally:
             self._forgetting.release()
+        if not self._left:
+            self._delay = RETRY
+        elif not self._stopped and (self._retry is None or not self._retry.active()):
+            log.warn("offsets of deleted topics are kept for now: {why}", why=why)
+            self._retry = self._clock.callLater(self._delay, self._forget_soon, {})
+            self._delay = min(2 * self._delay, self._interval)
 
-    async def _holders(self, topics: Collection[str]) -> dict[str, list[tuple[str, int]]]:
-        """Return the groups and partitions with an offset, committed or pending, of each of *topics*."""
+    async def _holders(
+        self, topics: Collection[str]
+    ) -> tuple[dict[str, list[tuple[str, int]]], bool]:
+        """Return the groups and partitions with an offset, committed or pending, of each of *topics*.
+
+        And whether these are all: False if a group could not be read.
+        """
         held: dict[str, list[tuple[str, int]]] = {}
-        for listing in self._coordinator.listing()[0]:
+        groups, error = self._coordinator.listing()
+        is_whole = error is ErrorCode.NONE
+        for listing in groups:
             try:
                 if not self._coordinator.may_have_offsets(listing.group_id, topics):
                     continue
                 offsets, pending = await self._coordinator.offsets_and_pending(listing.group_id)
+            except NotCoordinator:
+                continue
             except KafkaError:
+                is_whole = False
                 continue
             for topic in topics:
                 partitions = [*offsets.partitions(topic), *pending.of_topic(topic)]
@@ -138,12 +189,17 @@ class OffsetExpiry:
                     held.setdefault(topic, []).extend(
                         (listing.group_id, partition) for partition in dict.fromkeys(partitions)
                     )
-        return held
+        return held, is_whole
 
     async def _forget(
         self, topic: str, topic_id: UUID | None, held: Sequence[tuple[str, int]]
-    ) -> None:
-        """Delete the offsets *held* (group and partition) that were committed for the deleted topic."""
+    ) -> bool:
+        """Delete the offsets *held* (group and partition) that were committed for the deleted topic.
+
+        Return False if some must be decided again.
+        """
+        if not held:
+            return True
         nodes: list[Node | None] = []
         for start in range(0, len(held), READS_AT_ONCE):
             some = held[start : start + READS_AT_ONCE]
@@ -152,7 +208,7 @@ class OffsetExpiry:
         # After the offsets: one for a new topic of this name is not read without that topic.
         end = await self._end_of(topic, topic_id)
         if end is None:
-            return
+            return True
         has_successor = self._is_known(topic)
         versions: dict[str, dict[tuple[str, int], int]] = {}
         pending: dict[str, set[tuple[str, int]]] = {}
@@ -162,8 +218,11 @@ class OffsetExpiry:
                 pending.setdefault(group_id, set()).add((topic, partition))
             if node is not None and node.stat.mzxid < end:
                 committed[topic, partition] = node.stat.version
-        for group_id, committed in versions.items():
+        done = [
             await self._coordinator.drop_offsets(group_id, committed, pending.get(group_id, set()))
+            for group_id, committed in versions.items()
+        ]
+        return all(done)
 
     async def _end_of(self, topic: str, topic_id: UUID | None) -> int | None:
         """Return the zxid up to which offsets of *topic* are those of the deleted one; None if none is deleted.

@@ -15,9 +15,11 @@ from kbroker.coordinator.group.core.records import NO_DETAIL
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group.offset_expiry import OffsetExpiry
 from kbroker.coordinator.group.pending_offsets import UnstablePartitions
-from kbroker.zk.errors import NoNode
+from kbroker.zk.errors import ConnectionLoss, NoNode
 from kbroker.zk.interface import Node, Stat, ZooKeeper
 from kbroker.zk.znodes import TopicAssignment, encode_topic
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import CoordinatorNotAvailable, KafkaError, NotCoordinator
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 COMMITTED = 100
@@ -42,7 +44,11 @@ class ServerBehind:
         self.deletes_meanwhile = False
         """Whether deletions are complete once a request was looked for."""
 
+        self.is_away = False
+
     def sync(self, _path: str) -> Deferred[None]:
+        if self.is_away:
+            return fail(ConnectionLoss("/brokers/topics"))
         self.has_synced = True
         return succeed(None)
 
@@ -72,6 +78,12 @@ class Groups:
         self.pending: set[tuple[str, int]] = set()
         self.created: Deferred[None] | None = None
         """What `offsets_and_pending` waits for."""
+        self.is_loading = False
+        self.are_ours = True
+        self.problem: KafkaError | None = None
+        """What `offsets_and_pending` raises."""
+        self.drops = True
+        """Whether `drop_offsets` deletes what it should."""
 
     async def expire_offsets(self, _group_id: str, before_ms: int) -> int:
         return 0
@@ -83,11 +95,15 @@ class Groups:
         return True
 
     def listing(self) -> Any:
-        return [SimpleNamespace(group_id="g")], None
+        if self.is_loading:
+            return [], ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return [SimpleNamespace(group_id="g")] if self.are_ours else [], ErrorCode.NONE
 
     async def offsets_and_pending(self, group_id: str) -> tuple[GroupOffsets, UnstablePartitions]:
         if self.created is not None:
             await self.created
+        if self.problem is not None:
+            raise self.problem
         # An offset that cannot be decoded goes with its topic, too.
         committed = {"again": {0: CommittedOffset(5, NO_DETAIL, 0)}}
         # So does one that is pending in a transaction.
@@ -96,22 +112,26 @@ class Groups:
 
     async def drop_offsets(
         self, _group_id: str, versions: dict[tuple[str, int], int], pending: set[tuple[str, int]]
-    ) -> int:
+    ) -> bool:
         assert set(versions.values()) <= {VERSION}
-        self.dropped += versions
-        self.pending |= pending
-        return len(versions)
+        if self.drops:
+            self.dropped += versions
+            self.pending |= pending
+        return self.drops
 
 
 def offset_expiry(
-    groups: Groups, topics: set[str], server: ServerBehind | None = None
+    groups: Groups,
+    topics: set[str],
+    server: ServerBehind | None = None,
+    clock: Clock | None = None,
 ) -> OffsetExpiry:
     return OffsetExpiry(
-        Clock(),
+        clock or Clock(),
         cast(ZooKeeper, server or ServerBehind()),
         cast(GroupCoordinator, groups),
         retention_ms=1,
-        interval=1.0,
+        interval=10.0,
         is_known=topics.__contains__,
         now_ms=lambda: 0,
     )
@@ -170,6 +190,64 @@ def test_deletions_are_handled_one_after_the_other() -> None:
     assert not groups.dropped
     groups.created.callback(None)
     assert groups.dropped == [("gone", 0), ("gone", 1)] * 2
+
+
+@pytest.mark.parametrize("what", ["zookeeper", "group", "deletion", "loading"])
+def test_what_could_not_be_deleted_is_deleted_later_also_if_the_topic_exists_again(
+    what: str,
+) -> None:
+    """Found by the simulation: the coordinator lost ZooKeeper for two seconds, or was loading the group."""
+    groups, topics, server, clock = Groups(), set[str](), ServerBehind(), Clock()
+    groups.is_loading = what == "loading"
+    server.is_away = what == "zookeeper"
+    groups.problem = CoordinatorNotAvailable("g") if what == "group" else None
+    groups.drops = what != "deletion"
+    expiry = offset_expiry(groups, topics, server, clock)
+    expiry.topics_deleted({"gone": OLD})
+    topics.add("gone")
+    server.created["gone"] = NEW, COMMITTED + 1
+    clock.pump([1.0, 2.0, 1.0])
+    expiry.topics_deleted({"other": OLD})  # does not ask later
+    assert not groups.dropped
+    server.is_away, groups.problem, groups.drops = False, None, True
+    groups.is_loading = False
+    clock.advance(3.0)
+    assert groups.dropped == [("gone", 0), ("gone", 1)]
+    assert not clock.getDelayedCalls()
+
+
+@pytest.mark.parametrize("sweeps", [0, 1, 2])
+def test_the_next_coordinator_deletes_what_the_one_before_has_left(sweeps: int) -> None:
+    groups, topics, server, clock = Groups(), set[str](), ServerBehind(), Clock()
+    groups.are_ours = False
+    expiry = offset_expiry(groups, topics, server, clock)
+    expiry.topics_deleted({"gone": OLD})
+    topics.add("gone")
+    server.created["gone"] = NEW, COMMITTED + 1
+    for _ in range(sweeps):
+        Deferred.fromCoroutine(expiry.sweep())
+    groups.are_ours = True
+    for _ in range(3):  # partitions of __consumer_offsets
+        expiry.groups_loaded()
+    clock.advance(0)
+    assert groups.dropped == ([("gone", 0), ("gone", 1)] if sweeps < 2 else [])
+    assert not clock.getDelayedCalls()
+
+
+def test_what_waits_is_given_up_with_the_group() -> None:
+    groups, clock = Groups(), Clock()
+    groups.problem = NotCoordinator("g")
+    offset_expiry(groups, set(), clock=clock).topics_deleted({"gone": OLD})
+    assert not clock.getDelayedCalls()
+
+
+def test_nothing_is_asked_again_after_the_end() -> None:
+    server, clock = ServerBehind(), Clock()
+    server.is_away = True
+    expiry = offset_expiry(Groups(), set(), server, clock)
+    expiry.topics_deleted({"gone": OLD})
+    expiry.stop()
+    assert not clock.getDelayedCalls()
 
 
 def test_a_sweep_deletes_offsets_of_topics_that_were_deleted_under_another_coordinator() -> None:
