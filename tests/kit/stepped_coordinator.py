@@ -25,7 +25,7 @@ from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import KafkaError
 from tests.kit.groups import LIMITS, join_request
 from tests.kit.stepped_zookeeper import SteppedZooKeeper
-from tests.simulation.clock import Process
+from tests.simulation.clock import EPOCH, Process
 from tests.simulation.zk_connection import ZkConnection, client_of
 
 STATE = znodes.partition_state_path(OFFSETS_TOPIC, 0)
@@ -38,7 +38,7 @@ class SteppedCoordinator(SteppedZooKeeper):
         super().__init__()
         self.process = Process(self.scheduler, "broker", Random(2))
         self.connections: list[ZkConnection] = []
-        self.now_ms = 1_000_000
+        self.now_ms = int(EPOCH * 1000) + 1000  # later than any write of a test
         assignment = znodes.TopicAssignment(uuid4(), {0: znodes.ReplicaAssignment((1, 2))})
         self.ensemble.put(znodes.topic_path(OFFSETS_TOPIC), znodes.encode_topic(assignment))
         state = znodes.PartitionState(1, 0, (1,), 1)

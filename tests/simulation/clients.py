@@ -43,12 +43,12 @@ from kclient.wire.schema.delete_topics import DeleteTopicsRequest, DeleteTopicSt
 from kclient.wire.schema.elect_leaders import ElectLeadersRequest, TopicPartitions
 from kclient.wire.schema.find_coordinator import FindCoordinatorRequest
 from kclient.wire.versions import ApiKey
-from tests.simulation.clock import Process
+from tests.simulation.clock import EPOCH, Process
 from tests.simulation.group_stories import CLIENTS, GROUP
 from tests.simulation.hosted import hosted_by
 from tests.simulation.impostor import Impostor
 from tests.simulation.members import Groups
-from tests.simulation.node import EPOCH, PORT, Node
+from tests.simulation.node import PORT, Node
 from tests.simulation.predicates import Observer
 from tests.simulation.transactional_producers import Transactions
 

@@ -19,6 +19,8 @@ from twisted.internet.error import AlreadyCalled, AlreadyCancelled
 if TYPE_CHECKING:
     from tests.simulation.node import Node
 
+EPOCH = 1_700_000_000.0
+"""What the wall clocks show at the beginning, those of ZooKeeper's servers too."""
 DISK_SECONDS = (0.0005, 0.02)
 """How long work in the disk's pool takes."""
 

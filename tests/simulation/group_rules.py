@@ -21,6 +21,12 @@ Committed offsets (S31)
 9. CommitFenced: a commit of a generation that was over when the commit began is never written.
 10. OffsetFetch: it answers with an offset that was committed, never older than what was acknowledged, or answered to
     another OffsetFetch, before it began.
+
+Committed offsets of a topic that is deleted (KAFKA-10545)
+11. CommitLost: an offset is deleted only if its topic does not exist, is being deleted, or was created after the last
+    write of that offset. Only a group without offsets is deleted.
+12. Liveness: when everything is healed, there is no offset of a topic that does not exist. A topic that was created
+    again has none of before, if the coordinator is a process that knew the topic when its deletion was requested.
 """
 
 from __future__ import annotations
@@ -76,6 +82,10 @@ class Commit:
         return f"{self.offset} of {self.member} in generation {self.generation}"
 
 
+DELETION = Commit(offset=-1, member="", generation=-1, begun=0, fenced=False)
+"""In place of a commit: the offset was deleted."""
+
+
 @dataclass
 class Offsets:
     """The committed offset of one partition, and all that ever was or will be."""
@@ -95,6 +105,11 @@ class Offsets:
     @property
     def current(self) -> int:
         return self.written[-1][1].offset if self.written else -1
+
+    @property
+    def last_write(self) -> int:
+        """The moment of the last write, deletions included; 0 without one."""
+        return self.written[-1][0] if self.written else 0
 
 
 @dataclass
@@ -141,6 +156,12 @@ class GroupRules:
         """Judges an offset of the group that only transactions commit to."""
         self.partitions = 0
         """Of the offsets topic."""
+        self._created: dict[str, int] = {}
+        """The moment at which each topic that exists was created."""
+        self._doomed: set[str] = set()
+        """Topics with a request for their deletion."""
+        self._deleted: dict[str, dict[int, int]] = {}
+        """Topics that were deleted, perhaps to be created again; by broker the process that knew the last of them."""
         self._moment = 0
         self._next_offset = 0
 
@@ -153,6 +174,36 @@ class GroupRules:
             return None
         state = self._states.get((OFFSETS_TOPIC, partition_for(group, self.partitions)))
         return state.leader if state is not None and state.leader >= 0 else None
+
+    def topic_created(self, topic: str) -> None:
+        self._created[topic] = self._now()
+
+    def topic_deleted(self, topic: str) -> None:
+        del self._created[topic]
+
+    def deletion_requested(self, topic: str, requested: bool) -> None:
+        (self._doomed.add if requested else self._doomed.discard)(topic)
+        if requested:
+            self._deleted[topic] = {
+                number: node.starts
+                for number, node in self._nodes.items()
+                if node.running and node.parts is not None and topic in node.parts.metadata.topics
+            }
+
+    def outlived(self) -> str | None:
+        """Return an offset that is there still although its topic was deleted; None without one."""
+        for (group, place), offsets in self.offsets.items():
+            topic = place.topic
+            if topic not in self._deleted or offsets.current < 0:
+                continue
+            if topic not in self._created:
+                return f"{offsets.name} is {offsets.current}, and the topic is deleted"
+            coordinator = self.coordinator(group)
+            knew = self._deleted[topic].get(coordinator) if coordinator is not None else None
+            is_older = offsets.last_write < self._created[topic]
+            if coordinator is not None and is_older and knew == self._nodes[coordinator].starts:
+                return f"{offsets.name} is {offsets.current}, of an earlier topic"
+        return None
 
     def _now(self) -> int:
         self._moment += 1
@@ -184,7 +235,14 @@ class GroupRules:
 
     def _state(self, group: GroupState, kind: str, path: str, data: bytes) -> None:
         if kind == "delete":
-            raise Broken(f"GroupGeneration: {path} is deleted")
+            left = [
+                o.name for (n, _), o in self.offsets.items() if n == group.name and o.current >= 0
+            ]
+            if left or group.live or not self._deleted:
+                raise Broken(f"GroupGeneration: {path} is deleted; it has {left} and {group.live}")
+            group.snapshot = None
+            group.generations.clear()
+            return
         snapshot, _ = decode_snapshot(path, data)
         self._log(
             f"group {group.name} is {snapshot.state.value} in generation {snapshot.generation_id}:"
@@ -215,7 +273,14 @@ class GroupRules:
     def _offset(self, group: str, place: TopicPartition, kind: str, path: str, data: bytes) -> None:
         offsets = self.of(group, place)
         if kind == "delete":
-            raise Broken(f"CommitLost: {offsets.name} is deleted, it was {offsets.current}")
+            created = self._created.get(place.topic)
+            is_doomed = place.topic in self._doomed
+            if created is not None and not is_doomed and offsets.last_write > created:
+                raise Broken(f"CommitLost: {offsets.name} is deleted, it was {offsets.current}")
+            self._log(f"committed offset of {offsets.name} is deleted, it was {offsets.current}")
+            offsets.written.append((self._now(), DELETION))
+            offsets.position[DELETION.offset] = len(offsets.written)
+            return
         value = decode_offset(path, data)
         commit = offsets.commits.get(value)
         if commit is None:
@@ -260,15 +325,20 @@ class GroupRules:
             commit.refused = error
         if error is not ErrorCode.NONE:
             return
-        since = [each for moment, each in offsets.written if moment > commit.begun]
+        since = [
+            (number, each)
+            for number, (moment, each) in enumerate(offsets.written, start=1)
+            if moment > commit.begun and each is not DELETION
+        ]
         if not since:
             raise Broken(f"CommitLost: {offsets.name}: {commit} is acknowledged and not written")
-        if 0 < since[-1].ended < commit.begun:
-            raise Broken(f"CommitLost: {offsets.name}: {commit} became {since[-1]} again")
+        last = since[-1][1]
+        if 0 < last.ended < commit.begun:
+            raise Broken(f"CommitLost: {offsets.name}: {commit} became {last} again")
         commit.ended = self._now()
         offsets.newest_begun = max(offsets.newest_begun, commit.begun)
         place_of_it = offsets.position.get(commit.offset)
-        offsets.floor = max(offsets.floor, place_of_it or len(offsets.written) - len(since) + 1)
+        offsets.floor = max(offsets.floor, place_of_it or since[0][0])
 
     def fetch_begins(
         self, group: str, places: Iterable[TopicPartition]
@@ -282,7 +352,7 @@ class GroupRules:
         """Judge what an OffsetFetch answered."""
         for place, value in found.items():
             offsets = self.of(group, place)
-            position = 0 if value == -1 else offsets.position.get(value)
+            position = offsets.position.get(value, 0 if value == -1 else None)
             if position is None:
                 raise Broken(f"OffsetFetch: {offsets.name} is {value}, which was never committed")
             floor = floors[place]

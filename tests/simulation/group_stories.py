@@ -25,12 +25,18 @@ GROUP = "g"
 """The group that has members."""
 COMMITTERS = "s"
 """The group that offsets are committed to without members."""
+OF_DELETED_TOPIC = "e"
+"""The group that offsets of `DELETED_TOPIC` are committed to, without members; its coordinator is that of `GROUP`."""
+DELETED_TOPIC = "c"
+"""The topic that is deleted and created again."""
 COORDINATOR = "coordinator"
 """In place of a broker: the coordinator of `GROUP` when the fault began."""
 CLIENTS = 50
 """The clients' node on the network."""
 SHARE = 0.25
 """The part of all seeds that has groups."""
+DELETIONS = 0.12
+"""The part of all seeds that has a topic with committed offsets deleted."""
 
 BEGIN = 2.5
 """Seconds that the cluster has to itself before anything happens to it."""
@@ -174,4 +180,54 @@ def stories(seed: int, until: float) -> Iterator[Happening]:
         at = rng.uniform(BEGIN + 1.0, until)
         plot = rng.choice(PLOTS)
         drawn += ((at + after, verb, words) for after, verb, words in plot(rng))
+    yield from drawn
+
+
+def _fault_of_a_deletion(rng: Random) -> Drawn:
+    """Draw what may go wrong while a topic is deleted, or nothing."""
+    after, lasts = rng.uniform(-0.1, 0.4), rng.uniform(0.2, 5.0)
+    coordinator = (COORDINATOR,)
+    faults: Sequence[Drawn] = (
+        [],
+        [],
+        [(after, "depute", (OF_DELETED_TOPIC,))],
+        [(after, "kill", coordinator), (after + lasts, "start", coordinator)],
+        [(after, "pause", coordinator), (after + lasts, "resume", coordinator)],
+        [(after, "zkcut", coordinator), (after + lasts, "zkheal", coordinator)],
+        [(after, "zkdrop", coordinator)],
+        [(after, "zklose", coordinator)],
+        [(after, "zktrail", ("0.3",)), (after + lasts, "zktrail", ())],
+        [(after, "mute", ("controller", COORDINATOR)), (after + lasts, "unmute", ())],
+        [(after, "unseat", ())],
+    )
+    return rng.choice(faults)
+
+
+def deletions(seed: int, until: float) -> Iterator[Happening]:
+    """Draw commits of offsets for a topic that is deleted and created again, in a part of all seeds.
+
+    They come after other troubles: rule 12 proves little about a coordinator that is replaced.
+    """
+    rng = Random(seed ^ 0x64656C6574)
+    if rng.random() >= DELETIONS:
+        return
+    create: Happening = (0.0, "create", (DELETED_TOPIC, "2"))
+    commit: Happening = (0.0, "solo", (OF_DELETED_TOPIC, "1"))
+    ask: Happening = (0.0, "offsets", (OF_DELETED_TOPIC,))
+    drawn: Drawn = [(1.1, "groups", ()), (1.2, *create[1:]), (BEGIN, *commit[1:])]
+    at = max(until, BEGIN) + 1.5
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        deleted = at + rng.uniform(0.2, 1.5)
+        created = deleted + rng.choice((0.0, 0.05, 0.3, rng.uniform(0.3, 8.0)))
+        committed = [rng.uniform(at, deleted) for _ in range(3)] + [deleted]
+        if rng.random() < 0.5:
+            committed += (rng.uniform(deleted, created + 1.0) for _ in range(rng.randint(1, 3)))
+        drawn.append((deleted, "delete", (DELETED_TOPIC,)))
+        if rng.random() < 0.85:
+            drawn.append((created, *create[1:]))
+        drawn += ((when, *commit[1:]) for when in committed)
+        drawn += ((rng.uniform(at, created + 1.0), *ask[1:]) for _ in range(2))
+        fault = _fault_of_a_deletion(rng)
+        drawn += ((deleted + after, verb, words) for after, verb, words in fault)
+        at = created + rng.uniform(0.1, 3.0)
     yield from drawn

@@ -49,6 +49,7 @@ from kclient.wire.schema.offset_fetch import (
 from kclient.wire.schema.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kclient.wire.versions import ApiKey
 from tests.simulation.clock import Process
+from tests.simulation.group_stories import DELETED_TOPIC, OF_DELETED_TOPIC
 from tests.simulation.node import PORT
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
 
 TOPIC = "a"
 """What members subscribe to, and what is committed: the topic that is never deleted."""
+DELETED_PARTITIONS = 2
+"""Of `DELETED_TOPIC`, whenever it exists."""
 
 SESSION_MS, STATIC_SESSION_MS = 3000, 6000
 REBALANCE_MS = 2500
@@ -74,6 +77,11 @@ LOOK_AGAIN = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 )
 """Errors after which a member keeps what it is and looks for its coordinator."""
+
+
+def topic_of(group: str) -> str:
+    """Return the topic that offsets of *group* are committed for."""
+    return DELETED_TOPIC if group == OF_DELETED_TOPIC else TOPIC
 
 
 class Peer:
@@ -156,7 +164,7 @@ class Peer:
             generation_id_or_member_epoch=generation,
             member_id=member,
             group_instance_id=instance,
-            topics=[OffsetCommitRequestTopic(TOPIC, parts)],
+            topics=[OffsetCommitRequestTopic(topic_of(self.group), parts)],
         )
         answer = await self.ask(node, ApiKey.OFFSET_COMMIT, 8, request)
         first = ErrorCode.NONE
@@ -169,9 +177,11 @@ class Peer:
 
     async def fetch(self, node: int) -> ErrorCode:
         """Ask a broker for the committed offsets of the group."""
-        rules, places = self.groups.rules, self.groups.places
+        rules, places = self.groups.rules, self.groups.places_of(self.group)
         floors = rules.fetch_begins(self.group, places)
-        wanted = [OffsetFetchRequestTopics(TOPIC, [place.partition for place in places])]
+        wanted = [
+            OffsetFetchRequestTopics(topic_of(self.group), [place.partition for place in places])
+        ]
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(self.group, topics=wanted)])
         answer = (await self.ask(node, ApiKey.OFFSET_FETCH, 8, request)).groups[0]
         if not answer.error_code:
@@ -346,6 +356,12 @@ class Groups:
         """The partitions that members share."""
         return [TopicPartition(TOPIC, n) for n in range(self.clients.topics.get(TOPIC, 0))]
 
+    def places_of(self, group: str) -> list[TopicPartition]:
+        """Return the partitions that offsets of *group* are fetched for."""
+        if group == OF_DELETED_TOPIC:
+            return [TopicPartition(DELETED_TOPIC, n) for n in range(DELETED_PARTITIONS)]
+        return self.places
+
     # -- what the script asks for
 
     def member(self, group: str, name: str, instance: str | None) -> None:
@@ -390,8 +406,8 @@ class Groups:
             member.commits += count
 
     def solo(self, group: str, count: int) -> None:
-        """Commit without a member, each until it is acknowledged."""
-        if self.places:
+        """Commit without a member, each until it is acknowledged, or its topic does not exist."""
+        if self.places_of(group):
             self._need(group)
             for _ in range(count):
                 self._until_answered(group, "committer", self._commit_alone)
@@ -400,7 +416,7 @@ class Groups:
         """Ask for the offsets of a group, once: a broker, or one that believes to coordinate."""
         if node is None:
             node = self.believer(group, self.rng)
-        if node is not None and self.places:
+        if node is not None and self.places_of(group):
             self._start(self._fetch_once(Peer(self, group, "asker"), node))
 
     def heal(self) -> None:
@@ -421,6 +437,8 @@ class Groups:
             missing = self._not_settled(group)
             if missing is not None:
                 return missing
+        if (outlived := self.rules.outlived()) is not None:
+            return outlived
         return next(iter(self._open.values()), None)
 
     def _not_settled(self, group: str) -> str | None:
@@ -469,7 +487,12 @@ class Groups:
         del self._open[number]
 
     async def _commit_alone(self, peer: Peer) -> ErrorCode:
-        return await peer.commit(self.places, "", -1)
+        places = self.places_of(peer.group)
+        if peer.group != OF_DELETED_TOPIC:
+            return await peer.commit(places, "", -1)
+        # The other partition keeps what it has: an offset of before the deletion, if that was not deleted.
+        error = await peer.commit([peer.rng.choice(places)], "", -1)
+        return ErrorCode.NONE if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error
 
     async def _fetch(self, peer: Peer) -> ErrorCode:
         if self._not_settled(peer.group) is not None:

@@ -29,7 +29,7 @@ from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.previous_session import PreviousSession
 from tests.kit.inline_cleaner import InlineCleaner
 from tests.kit.simulated_disk import SimulatedDisk
-from tests.simulation.clock import DiskPool, Process, Scheduler
+from tests.simulation.clock import EPOCH, DiskPool, Process, Scheduler
 from tests.simulation.disk_checks import wrong_at_the_end
 from tests.simulation.network import Wires
 from tests.simulation.script import DIRECTORIES
@@ -40,9 +40,6 @@ PORT = 9092
 BOOT_SECONDS = 0.3
 AGAIN_SECONDS = 2.0
 """Before a broker that could not start, or gave up, is started again."""
-
-EPOCH = 1_700_000_000.0
-"""What the wall clocks show at the beginning."""
 
 SETTINGS = {
     "zookeeper.connect": "zookeeper:2181",

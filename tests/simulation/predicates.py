@@ -136,6 +136,8 @@ class Observer:
             self.groups.committed(change)
         if path.startswith(TRANSACTIONS):
             self.transactions.committed(change)
+        if path.startswith(f"{znodes.DELETE_TOPICS}/"):
+            self.groups.deletion_requested(path.rpartition("/")[2], kind != "delete")
         if not path.startswith("/brokers/topics/"):
             return
         elements = path.split("/")
@@ -148,6 +150,7 @@ class Observer:
     def _topic(self, kind: str, name: str, data: bytes) -> None:
         if kind == "delete":
             del self.topics[name]
+            self.groups.topic_deleted(name)
             self._trace(f"topic {name} is gone")
             for key in [key for key in self.replicas if key[0] == name]:
                 del self.replicas[key]
@@ -161,6 +164,7 @@ class Observer:
         if name == TRANSACTIONS_TOPIC:
             self.transactions.partitions = len(read.partitions)
         if kind == "create":
+            self.groups.topic_created(name)
             self._trace(f"topic {name} is {read.topic_id.hex[:6]}")
         self.topics[name] = read.topic_id
         self.names[read.topic_id] = name

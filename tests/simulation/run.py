@@ -30,7 +30,14 @@ from tests.simulation import disk_damage
 from tests.simulation.clients import Clients
 from tests.simulation.clock import Process, Scheduler
 from tests.simulation.copies import Broken
-from tests.simulation.group_stories import ASKS, CLIENTS, COORDINATOR, ENDS, GROUP
+from tests.simulation.group_stories import (
+    ASKS,
+    CLIENTS,
+    COORDINATOR,
+    DELETED_TOPIC,
+    ENDS,
+    GROUP,
+)
 from tests.simulation.network import Wires
 from tests.simulation.node import Node
 from tests.simulation.predicates import Observer
@@ -73,6 +80,9 @@ SETTINGS_OF_TRANSACTIONS = (
     ("request.timeout.ms", "4000"),
 )
 """Of brokers in scripts with transactions."""
+
+SETTINGS_OF_DELETIONS = (("offsets.retention.check.interval.ms", "20000"),)
+"""Of brokers in scripts that delete a topic with committed offsets: a sweep deletes what was left."""
 
 MOST_STEPS = 400_000
 """More than that and something goes round in circles."""
@@ -120,6 +130,8 @@ class Simulation:
         self.ensemble = Ensemble(self.scheduler, self._fork(), self.wires)
         has_transactions = any(event.verb == "transactions" for event in script.events)
         settings = SETTINGS_OF_TRANSACTIONS if has_transactions else ()
+        if any(event.words[:1] == (DELETED_TOPIC,) for event in script.events):
+            settings = (*settings, *SETTINGS_OF_DELETIONS)
         self.nodes = {
             number: Node(
                 number,

@@ -317,6 +317,7 @@ def _known_later(
         *log_faults.drawn(seed, weather, until, brokers),
         *disk_damage.damages(seed, weather, until, brokers),
         *group_stories.stories(seed, until),
+        *group_stories.deletions(seed, until),
         *replication_faults.sequence(seed, weather, until, brokers),
         *transaction_stories.stories(seed, until),
     )

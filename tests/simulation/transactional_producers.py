@@ -45,9 +45,9 @@ from kclient.wire.schema.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from kclient.wire.versions import ApiKey
-from tests.simulation.clock import Process
+from tests.simulation.clock import EPOCH, Process
 from tests.simulation.group_stories import CLIENTS
-from tests.simulation.node import EPOCH, PORT
+from tests.simulation.node import PORT
 from tests.simulation.transaction_rules import GROUP, TOPIC, Transaction, place_of
 from tests.simulation.transaction_stories import PARTITIONS
 

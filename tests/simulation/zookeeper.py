@@ -19,7 +19,7 @@ from kazoo.protocol import serialization as wire
 from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
 
 from kbroker.zk.requests import ReadMany
-from tests.simulation.clock import Call, Scheduler
+from tests.simulation.clock import EPOCH, Call, Scheduler
 from tests.simulation.network import Wires
 
 ZOOKEEPER = 99
@@ -35,18 +35,21 @@ Change = tuple[str, str, bytes, int, int]
 class Znode:
     """One znode."""
 
-    __slots__ = ("children", "cversion", "czxid", "data", "mzxid", "owner", "pzxid", "version")
+    __slots__ = (
+        "children", "ctime", "cversion", "czxid", "data", "mtime", "mzxid", "owner", "pzxid", "version",
+    )  # fmt: skip
 
-    def __init__(self, data: bytes, zxid: int, owner: int) -> None:
+    def __init__(self, data: bytes, zxid: int, owner: int, now_ms: int = 0) -> None:
         self.data = data
         self.czxid = self.mzxid = self.pzxid = zxid
+        self.ctime = self.mtime = now_ms
         self.version = self.cversion = 0
         self.owner = owner
         self.children: dict[str, None] = {}
 
     def stat(self) -> Stat:
         return (
-            self.czxid, self.mzxid, 0, 0, self.version, self.cversion, 0, self.owner,
+            self.czxid, self.mzxid, self.ctime, self.mtime, self.version, self.cversion, 0, self.owner,
             len(self.data), len(self.children), self.pzxid,
         )  # fmt: skip
 
@@ -101,6 +104,10 @@ class Server:
         while behind and (zxid is None or behind[0][-1] <= zxid):
             self._apply(behind.popleft())
 
+    def _now_ms(self) -> int:
+        """Return what its clock shows when it applies a change; a server that is behind is later than others."""
+        return int((EPOCH + self._ensemble.scheduler.now) * 1000)
+
     def _apply(self, change: Change) -> None:
         kind, path, data, owner, zxid = change
         self.applied = zxid
@@ -108,6 +115,7 @@ class Server:
         if kind == "set":
             node = tree[path]
             node.data, node.mzxid, node.version = data, zxid, node.version + 1
+            node.mtime = self._now_ms()
             self._fire(self._data_watches, path, EventType.CHANGED)
             return
         parent_path, _, name = path.rpartition("/")
@@ -116,7 +124,7 @@ class Server:
         parent.cversion += 1
         parent.pzxid = zxid
         if kind == "create":
-            tree[path] = Znode(data, zxid, owner)
+            tree[path] = Znode(data, zxid, owner, self._now_ms())
             parent.children[name] = None
             self._fire(self._data_watches, path, EventType.CREATED)
         else:

@@ -20,11 +20,13 @@ from kbroker.coordinator.group.core.group import Group
 from kbroker.coordinator.group.core.outbox import Outbox
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group.group_metadata import GroupMetadata
+from kbroker.coordinator.group.offset_expiry import ALL, OffsetExpiry
 from kbroker.coordinator.group.offset_writer import OffsetWriter
 from kbroker.coordinator.shard_fence import ShardFence
 from kbroker.replica.core.leader_state import LeaderState
 from kbroker.zk.errors import ConnectionLoss
 from kbroker.zk.interface import Check
+from kbroker.zk.znodes import topic_path
 from kclient.wire.error_codes import ErrorCode
 from tests.simulation.mutants.registry import Change, frequent_mutant, mutant
 
@@ -288,3 +290,37 @@ def dead_members_stay() -> list[Change]:
         return self._flush()
 
     return [(Group, "tick", tick)]
+
+
+@mutant
+def deleted_topics_leave_their_offsets() -> list[Change]:
+    """The offsets of a deleted topic stay until a sweep, if no topic of that name exists then."""
+    return [(OffsetExpiry, "topics_deleted", lambda _self, _gone: None)]
+
+
+@mutant
+def deletion_is_believed_when_the_znode_is_gone() -> list[Change]:
+    """The offsets of a topic are kept if its znode is there, though its deletion is requested."""
+
+    async def end_of(self: OffsetExpiry, topic: str, _topic_id: Any) -> int | None:
+        found = await self._zookeeper.exists(topic_path(topic))
+        return ALL if found is None else None
+
+    return [(OffsetExpiry, "_end_of", end_of)]
+
+
+@mutant
+def offsets_of_the_next_topic_are_deleted() -> list[Change]:
+    """With a deleted topic go all offsets of its name, those of a topic that was created again too."""
+    original = OffsetExpiry._end_of
+
+    async def end_of(self: OffsetExpiry, topic: str, topic_id: Any) -> int | None:
+        return ALL if await original(self, topic, topic_id) is not None else None
+
+    return [(OffsetExpiry, "_end_of", end_of)]
+
+
+@mutant
+def deletions_are_forgotten_at_an_election() -> list[Change]:
+    """A coordinator does not look for offsets that the one before has left of a deleted topic."""
+    return [(OffsetExpiry, "groups_loaded", lambda _self: None)]
