@@ -104,11 +104,11 @@ _ROWS: Final = (
         RequestBudget(64 * KIB, FEW, answers_in_steps=True),
     ),
     ApiSpec(ApiKey.API_VERSIONS, handlers.api_versions, RequestBudget(256 * KIB, FEW)),
-    # 8,000 partitions with three replicas each, or 4,000 topics with settings: decoded in one turn.
+    # 6,000 partitions with three replicas each, or 3,000 topics with settings: decoded in one turn.
     ApiSpec(
         ApiKey.CREATE_TOPICS,
         handlers.create_topics,
-        RequestBudget(4 * MIB, 32_000, answers_in_steps=True),
+        RequestBudget(4 * MIB, 24_000, answers_in_steps=True),
     ),
     ApiSpec(ApiKey.DELETE_TOPICS, handlers.delete_topics, RequestBudget(4 * MIB, 10_000)),
     ApiSpec(ApiKey.DELETE_RECORDS, handlers.delete_records, RequestBudget(4 * MIB, MANY)),
@@ -125,7 +125,8 @@ _ROWS: Final = (
     ),
     ApiSpec(ApiKey.ADD_OFFSETS_TO_TXN, handlers.add_offsets_to_txn, RequestBudget(8 * KIB, FEW)),
     ApiSpec(ApiKey.END_TXN, handlers.end_txn, RequestBudget(4 * KIB, FEW)),
-    ApiSpec(ApiKey.WRITE_TXN_MARKERS, handlers.write_txn_markers, RequestBudget(4 * MIB, 40_000)),
+    # Coordinators name 500 partitions in a request, each perhaps with a transaction of its own.
+    ApiSpec(ApiKey.WRITE_TXN_MARKERS, handlers.write_txn_markers, RequestBudget(1 * MIB, 10_000)),
     ApiSpec(ApiKey.TXN_OFFSET_COMMIT, handlers.txn_offset_commit, RequestBudget(4 * MIB, MANY)),
     ApiSpec(ApiKey.DESCRIBE_ACLS, handlers.describe_acls, RequestBudget(128 * KIB, FEW)),
     ApiSpec(ApiKey.CREATE_ACLS, handlers.create_acls, RequestBudget(4 * MIB, 10_000)),
