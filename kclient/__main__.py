@@ -12,6 +12,11 @@ def main() -> None:
     try:
         import click
 
+        from kclient.lazy import defer_import
+
+        defer_import(
+            "http.cookiejar"
+        )  # Twisted imports it for its web client: a tenth of the start
         from kclient.cli.commands import kclient
 
         try:

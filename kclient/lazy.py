@@ -10,7 +10,9 @@ A type checker, and import-linter, see a plain import::
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 
@@ -24,3 +26,23 @@ class LazyModule:
         found = getattr(import_module(self.__name__), name)
         self.__dict__[name] = found
         return found
+
+
+def defer_import(name: str) -> None:
+    """Have the module *name*, of a package, be imported when something of it is used, also where it is imported.
+
+    For a module of the standard library that a package imports and a command does not need.
+    """
+    if name not in sys.modules:
+        package, _, child = name.rpartition(".")
+        sys.modules[name] = stand_in = _StandIn(name)
+        setattr(import_module(package), child, stand_in)
+
+
+class _StandIn(ModuleType):
+    """Is in `sys.modules` until the module is imported; a variable that still has it finds all of the module."""
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(import_module(self.__name__), name)

@@ -25,8 +25,8 @@ from kclient.errors import (
     TransactionAborted,
     TransactionStateError,
 )
+from kclient.lazy import LazyModule
 from kclient.net.cluster import Cluster
-from kclient.net.group_offsets import offsets_to_commit
 from kclient.net.waiting import as_deferred, backoff, deferring, within
 from kclient.producer.accumulator import Accumulator
 from kclient.producer.append import RecordAppender
@@ -38,8 +38,6 @@ from kclient.producer.record_serializer import HeadersGiven, RecordSerializer, S
 from kclient.producer.sender import Sender, closed_error
 from kclient.producer.sequencer import Sequencer
 from kclient.producer.transaction import Transaction
-from kclient.producer.transaction_manager import State, TransactionManager
-from kclient.producer.transaction_sender import TransactionSender
 from kclient.producer.waiters import (
     AllCompleted,
     FlushTimeout,
@@ -62,7 +60,14 @@ from kclient.wire.batches import Buffer
 from kclient.wire.errors import KafkaError
 
 if TYPE_CHECKING:
+    from kclient.net import group_offsets
+    from kclient.producer import transaction_manager, transaction_sender
     from kclient.producer.column_arguments import Rows, Times
+    from kclient.producer.transaction_sender import TransactionSender
+else:  # for a producer with transactions only
+    group_offsets = LazyModule("kclient.net.group_offsets")
+    transaction_manager = LazyModule("kclient.producer.transaction_manager")
+    transaction_sender = LazyModule("kclient.producer.transaction_sender")
 
 
 class Producer(Generic[K, V]):
@@ -417,7 +422,7 @@ class Producer(Generic[K, V]):
         transactions = self._transactional("send_offsets_to_transaction")
         if not isinstance(group_metadata, ConsumerGroupMetadata):
             raise TypeError("group_metadata is what consumer.group_metadata() returns")
-        chosen = offsets_to_commit(offsets)
+        chosen = group_offsets.offsets_to_commit(offsets)
         await transactions.send_offsets(group_metadata, chosen)
 
     @deferring
@@ -528,10 +533,10 @@ class Producer(Generic[K, V]):
     def _transaction_sender(self, sequencer: Sequencer) -> TransactionSender:
         config = self.config
         first, most = config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000
-        manager = TransactionManager(
+        manager = transaction_manager.TransactionManager(
             config.transactional_id, lambda count: backoff(count, first, most)
         )
-        return TransactionSender(
+        return transaction_sender.TransactionSender(
             self._reactor,
             self.cluster,
             config,
@@ -571,11 +576,11 @@ class Producer(Generic[K, V]):
         if self._transactions is None:
             return 0
         left, delivered = self.undelivered, self.sender.delivered
-        state = self._transactions.manager.state
+        state, states = self._transactions.manager.state, transaction_manager.State
         end: Deferred[None]
-        if state is State.COMMITTING:
+        if state is states.COMMITTING:
             end = self.commit_transaction()
-        elif state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING):
+        elif state in (states.IN_TRANSACTION, states.ABORTABLE_ERROR, states.ABORTING):
             end = self.abort_transaction()
         else:
             return 0

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import CancelledError
 from twisted.logger import Logger
@@ -33,7 +33,6 @@ from kclient.producer.accumulator import Accumulator
 from kclient.producer.batch import ProducerBatch
 from kclient.producer.producer_id import init_producer_id
 from kclient.producer.sequencer import Sequencer
-from kclient.producer.transaction_sender import TransactionSender
 from kclient.types import TopicPartition
 from kclient.wire.compression import Codec
 from kclient.wire.errors import ErrorCode, KafkaError, UnsupportedVersion
@@ -45,6 +44,9 @@ from kclient.wire.produce import (
     ProduceTopic,
 )
 from kclient.wire.versions import ApiKey
+
+if TYPE_CHECKING:
+    from kclient.producer.transaction_sender import TransactionSender
 
 _ACKS = {"0": 0, "1": 1, "all": -1}
 _SEQUENCE_ERRORS = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)

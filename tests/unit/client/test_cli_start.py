@@ -139,6 +139,53 @@ def test_a_missing_module_of_our_own_is_no_missing_extra() -> None:
     assert what_to_install(problem, "kclient", "avro") is None
 
 
+# --- what a command imports
+
+
+def imported(program: str) -> None:
+    """Run *program*, which asserts what it imports, in a process of its own."""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_command_does_not_import_the_web_client_of_twisted() -> None:
+    imported(
+        "import sys, kclient.__main__ as program\n"
+        "sys.argv = ['kclient', '-m', '0.1', '-b', '127.0.0.1:1', 'topic', 'list']\n"
+        "try: program.main()\n"
+        "except SystemExit: pass\n"
+        "assert 'twisted.internet.reactor' in sys.modules\n"
+        "assert not {'urllib.request', 'http.client', 'kclient.producer'} & sys.modules.keys()\n"
+    )
+
+
+def test_a_module_that_is_imported_later_is_whole_wherever_it_is_used() -> None:
+    imported(
+        "from kclient.lazy import defer_import\n"
+        "defer_import('http.cookiejar')\n"
+        "from http import cookiejar as early\n"
+        "import sys\n"
+        "assert 'urllib.request' not in sys.modules\n"
+        "class Jar(early.CookieJar): pass\n"
+        "import http.cookiejar\n"
+        "from http.cookiejar import CookieJar\n"
+        "assert http.cookiejar.CookieJar is CookieJar is early.CookieJar is Jar.__base__\n"
+        "assert http.cookiejar is sys.modules['http.cookiejar'] is not early\n"
+        "defer_import('http.cookiejar')\n"
+        "assert http.cookiejar is sys.modules['http.cookiejar']\n"
+        "try: early.no_such_name\n"
+        "except AttributeError: pass\n"
+        "else: raise AssertionError\n"
+    )
+
+
+def test_a_producer_without_transactions_does_not_import_them() -> None:
+    imported(
+        "import sys, kclient.producer.producer\n"
+        "names = ('transaction_manager', 'transaction_sender')\n"
+        "assert not {f'kclient.producer.{name}' for name in names} & sys.modules.keys()\n"
+    )
+
+
 # --- no broker
 
 
