@@ -42,7 +42,9 @@ log = Logger()
 ALL: Final = 1 << 63
 """Above every zxid."""
 RETRY: Final = 1.0
-"""Seconds until what ZooKeeper did not answer is asked again, at first; twice as long each time, up to a sweep."""
+"""Seconds until what ZooKeeper did not answer is asked again, at first; twice as long each time."""
+MOST_RETRY: Final = 30.0
+"""The longest such wait."""
 
 
 class OffsetExpiry:
@@ -161,7 +163,7 @@ class OffsetExpiry:
         elif not self._stopped and (self._retry is None or not self._retry.active()):
             log.warn("offsets of deleted topics are kept for now: {why}", why=why)
             self._retry = self._clock.callLater(self._delay, self._forget_soon, {})
-            self._delay = min(2 * self._delay, self._interval)
+            self._delay = min(2 * self._delay, MOST_RETRY)
 
     async def _holders(
         self, topics: Collection[str]
