@@ -214,6 +214,14 @@ class ReplicaManager:
     def _loaded(self) -> None:
         for note in self.log_manager.notes:
             log.info("{note}", note=note)
+        for (topic, number), error in sorted(self.log_manager.failed.items()):
+            log.error(
+                "{topic}-{number} is offline on this broker: {why}. To have the replica copied from the leader, stop "
+                "the broker and move the partition's directory out of the log directory",
+                topic=topic,
+                number=number,
+                why=error.message,
+            )
         log.info("{integrity}", integrity=str(self.log_manager.histories.integrity))
         self.log_schedule.start()
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from confluent_kafka import KafkaException
 
+from kbroker.log.offset_checkpoint_file import RECOVERY_POINTS, decode
+from kclient.wire.batches import iterate
 from tests.chaos.routed_brokers import SESSION_TIMEOUT
 from tests.chaos.world import World
 
@@ -228,27 +231,34 @@ def pause_zookeeper(world: World, chance: random.Random) -> Iterator[str]:
 
 
 def tear_tail(world: World, chance: random.Random) -> Iterator[str]:
-    """Damage the ends of a dead broker's logs, as a power loss does (S13). It has left every ISR by then."""
+    """Damage the ends of a dead broker's logs, as a power loss does (S13). It has left every ISR by then.
+
+    What was synced stays: damage below the recovery point is bit rot (S14), and takes the partition offline.
+    """
     n = chance.choice(world.alive)
     world.kill(n)
     yield f"kill -9 of broker {n}, its last batches will be damaged"
     if any(n in world.state(key)["isr"] and len(world.state(key)["isr"]) < 2 for key in world.keys):
         world.start(n)  # it may be the only one that has them all: that is S8's matter
         return
+    checkpoint = (world.brokers[n].data / RECOVERY_POINTS).read_bytes()
+    synced = {f"{topic}-{number}": at for (topic, number), at in decode(checkpoint).items()}
     for key in world.keys:
         segments = [path for path in world.segments(n, key) if path.stat().st_size > 400]
         if segments:
-            _damage_end(segments[-1], chance, world, key)
+            _damage_end(segments[-1], synced.get(key, 0), chance, world, key)
     world.start(n)
 
 
-def _damage_end(path: object, chance: random.Random, world: World, key: str) -> None:
-    from pathlib import Path
-
-    assert isinstance(path, Path)
+def _damage_end(
+    path: Path, recovery_point: int, chance: random.Random, world: World, key: str
+) -> None:
+    """Damage bytes of the last segment that are above *recovery_point*, or append some."""
     content = path.read_bytes()
-    cut = chance.randint(1, min(300, len(content) - 1))
-    kind = chance.choice(("cut", "zeros", "noise", "half a batch"))
+    found = (info.position for info in iterate(content) if info.next_offset > recovery_point)
+    most = min(300, len(content) - next(found, len(content)))
+    cut = chance.randint(1, most or 300)
+    kind = chance.choice(("cut", "zeros", "noise", "half a batch")) if most else "half a batch"
     if kind == "cut":
         content = content[:-cut]
     elif kind == "zeros":
