@@ -50,6 +50,7 @@ from kbroker.replica.preferred_read_replica import ReplicaSelector
 from kbroker.replica.purgatory import DelayedOperationPurgatory
 from kbroker.replica.transaction_verifier import TransactionVerifier
 from kclient.wire.errors import (
+    CorruptMessage,
     KafkaStorageError,
     NotLeaderOrFollower,
     UnknownTopicOrPartition,
@@ -60,6 +61,12 @@ log = Logger()
 T = TypeVar("T")
 
 MAX_FETCH_SESSION_ID = 0x7FFFFFFF
+
+COPY_AGAIN = (
+    ". To have the replica copied from the leader, stop the broker and move the partition's directory out of the log "
+    "directory"
+)
+"""What to do about a damaged log."""
 
 SHORTEST_LIVENESS_TIMEOUT = 3.0
 """Seconds; longer where followers' fetches wait for longer (replica.fetch.wait.max.ms)."""
@@ -216,11 +223,11 @@ class ReplicaManager:
             log.info("{note}", note=note)
         for (topic, number), error in sorted(self.log_manager.failed.items()):
             log.error(
-                "{topic}-{number} is offline on this broker: {why}. To have the replica copied from the leader, stop "
-                "the broker and move the partition's directory out of the log directory",
+                "{topic}-{number} is offline on this broker: {why}{remedy}",
                 topic=topic,
                 number=number,
                 why=error.message,
+                remedy=COPY_AGAIN if isinstance(error, CorruptMessage) else "",
             )
         log.info("{integrity}", integrity=str(self.log_manager.histories.integrity))
         self.log_schedule.start()
