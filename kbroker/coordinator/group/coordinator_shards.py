@@ -62,10 +62,7 @@ class CoordinatorShard(Shard):
 
 
 class CoordinatorShards(Shards[CoordinatorShard]):
-    """The shards of *broker_id*. *on_unloaded* is called with the groups of every unloaded shard.
-
-    *on_loaded* is called when a shard has been loaded.
-    """
+    """The shards of *broker_id*. *on_unloaded* is called with the groups of every unloaded shard."""
 
     TOPIC = OFFSETS_TOPIC
     IDS = "groups"
@@ -78,14 +75,14 @@ class CoordinatorShards(Shards[CoordinatorShard]):
         broker_id: int,
         limits: GroupLimits,
         now_ms: Callable[[], int],
-        on_loaded: Callable[[], None],
         on_unloaded: OnUnloaded,
         confirmer: LeadershipConfirmer,
     ) -> None:
         super().__init__(clock, zookeeper, broker_id=broker_id, confirmer=confirmer)
         self._limits = limits
         self._now_ms = now_ms
-        self._on_loaded = on_loaded
+        self.on_loaded: Callable[[], None] = lambda: None
+        """Called when a shard has been loaded."""
         self._on_unloaded = on_unloaded
         self._listings = 0
         self._pending: tuple[int, dict[int, list[tuple[int, str]]]] = (0, {})
@@ -145,7 +142,7 @@ class CoordinatorShards(Shards[CoordinatorShard]):
             n=len(ids),
             m=sum(len(group.machine.members) for group in shard.groups.values()),
         )
-        self._on_loaded()
+        self.on_loaded()
 
     def add_group(self, shard: CoordinatorShard, group_id: str) -> GroupMetadata:
         """Add an Empty group to *shard*."""

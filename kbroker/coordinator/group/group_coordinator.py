@@ -116,7 +116,6 @@ class GroupCoordinator:
         self._limits = limits
         self._max_metadata = offset_metadata_max_bytes
         self._new_uuid = new_uuid
-        self._on_loaded: Callable[[], None] = lambda: None
         self._writer = OffsetWriter(clock, self._group, now_ms, timeout=offsets_commit_timeout)
         self._shards = CoordinatorShards(
             clock,
@@ -124,7 +123,6 @@ class GroupCoordinator:
             broker_id=broker_id,
             limits=limits,
             now_ms=now_ms,
-            on_loaded=self._loaded,
             on_unloaded=self._writer.fail_queued,
             confirmer=LeadershipConfirmer(
                 clock, no_successor_at or (lambda _p, _e: clock.seconds()), is_alone
@@ -141,10 +139,7 @@ class GroupCoordinator:
 
     def on_loaded(self, callback: Callable[[], None]) -> None:
         """Call *callback* whenever this broker has become the coordinator of more groups, and has loaded them."""
-        self._on_loaded = callback
-
-    def _loaded(self) -> None:
-        self._on_loaded()
+        self._shards.on_loaded = callback
 
     def _group(self, group_id: str) -> GroupMetadata | None:
         return self._shards.group(group_id)
