@@ -26,6 +26,7 @@ from twisted.logger import Logger
 
 from kbroker.common.gather import outcomes_of
 from kbroker.common.reactor import Clock
+from kbroker.coordinator.group.commits_under_way import CommitsUnderWay
 from kbroker.coordinator.group.committed_offsets import CommittedOffset, GroupOffsets, detail_path
 from kbroker.coordinator.group.coordinator_shards import CoordinatorShard, CoordinatorShards
 from kbroker.coordinator.group.core.commits import CommitKey, OffsetCommit
@@ -116,7 +117,10 @@ class GroupCoordinator:
         self._limits = limits
         self._max_metadata = offset_metadata_max_bytes
         self._new_uuid = new_uuid
-        self._writer = OffsetWriter(clock, self._group, now_ms, timeout=offsets_commit_timeout)
+        self._under_way = CommitsUnderWay()
+        self._writer = OffsetWriter(
+            clock, self._group, now_ms, self._under_way, timeout=offsets_commit_timeout
+        )
         self._shards = CoordinatorShards(
             clock,
             zookeeper,
@@ -129,8 +133,14 @@ class GroupCoordinator:
             ),
         )
         self._transactional = TransactionalOffsets(
-            clock, self._shards, self._writer, now_ms, timeout=offsets_commit_timeout
+            clock,
+            self._shards,
+            self._writer,
+            now_ms,
+            self._under_way,
+            timeout=offsets_commit_timeout,
         )
+        self.all_commits_of_now = self._under_way.all_of_now
         self.end_transaction = self._transactional.end
         self.on_leadership = self._shards.on_leadership
         self.on_election = self._shards.on_election
@@ -260,6 +270,27 @@ class GroupCoordinator:
         generation_id: int = -1,
     ) -> list[ErrorCode]:
         """Store (topic, partition, commit) of a group; return an error for each, in order."""
+        number = self._under_way.begin()
+        wanted: list[tuple[str, int, OffsetCommit]] = []
+        try:
+            errors, wanted = await self._accepted(
+                group_id, offsets, member_id, group_instance_id, generation_id
+            )
+        finally:
+            if not wanted:
+                self._under_way.end(number)
+        written = iter(await self._writer.commit(group_id, wanted, number) if wanted else ())
+        return [next(written) if error is ErrorCode.NONE else error for error in errors]
+
+    async def _accepted(
+        self,
+        group_id: str,
+        offsets: Sequence[tuple[str, int, OffsetCommit]],
+        member_id: str,
+        group_instance_id: str | None,
+        generation_id: int,
+    ) -> tuple[list[ErrorCode], list[tuple[str, int, OffsetCommit]]]:
+        """Return an error for each of *offsets*, and those to be written. KafkaError if all are refused."""
         shard = self._shards.locate(group_id)
         if generation_id >= 0 and group_id not in shard.groups and group_id not in shard.known:
             await shard.fence.confirm()
@@ -284,11 +315,9 @@ class GroupCoordinator:
         if not wanted:
             if group.idle:
                 self._shards.remove_group(group)
-            return errors
+            return errors, []
         self._shards.add_known(group)
-        wanted = [self._with_position(group, *offset) for offset in wanted]
-        written = iter(await self._writer.commit(group_id, wanted))
-        return [next(written) if error is ErrorCode.NONE else error for error in errors]
+        return errors, [self._with_position(group, *offset) for offset in wanted]
 
     def _with_position(
         self, group: GroupMetadata, topic: str, partition: int, commit: OffsetCommit
@@ -388,19 +417,28 @@ class GroupCoordinator:
             await self._delete_if_unused(group_id)
         return errors
 
-    async def drop_offsets(
-        self, group_id: str, versions: Mapping[tuple[str, int], int], pending: set[tuple[str, int]]
-    ) -> bool:
+    async def drop_pending(self, group_id: str, partitions: set[tuple[str, int]]) -> bool:
+        """Delete pending offsets of transactions of a loaded group; return False if that must be tried again."""
+        if self._shards.group(group_id) is None:
+            return True
+        try:
+            await self._transactional.forget(self._shards.locate(group_id), group_id, partitions)
+        except NotCoordinator:
+            return True
+        except KafkaError:
+            return False
+        return True
+
+    async def drop_offsets(self, group_id: str, versions: Mapping[tuple[str, int], int]) -> bool:
         """Delete offsets of a loaded group, also of subscribed topics; return False if some must be decided again.
 
-        An offset is deleted while its znode has the given version: a commit meanwhile stays. *pending* offsets of
-        transactions are deleted, too. A group without members and without any offset left is deleted, as in Kafka.
+        An offset is deleted while its znode has the given version: a commit meanwhile stays. A group without members
+        and without any offset left is deleted, as in Kafka.
         """
         group = self._shards.group(group_id)
         if group is None:
             return True
         try:
-            await self._transactional.forget(self._shards.locate(group_id), group_id, pending)
             errors = [
                 await self._delete_known_offset(group, *offset, version=version)
                 for offset, version in versions.items()

@@ -143,6 +143,8 @@ class OffsetExpiry:
 
     async def forget_topics(self, gone: Mapping[str, UUID | None]) -> None:
         """Delete the offsets of those topics in *gone* that are deleted; the id is None where it is not known."""
+        # What was accepted before the deletion was known may be on its way to ZooKeeper.
+        await self._coordinator.all_commits_of_now()
         await self._forgetting.acquire()
         self._left |= {topic: topic_id or self._left.get(topic) for topic, topic_id in gone.items()}
         why: object = "a group's offsets could not be read or deleted"
@@ -200,8 +202,16 @@ class OffsetExpiry:
 
         Return False if some must be decided again.
         """
-        if not held:
+        if not held or await self._end_of(topic, topic_id) is None:
             return True
+        are_decided = True
+        if not self._is_known(topic):
+            # Before the offsets are read: the end of a transaction makes pending offsets the committed ones.
+            pending: dict[str, set[tuple[str, int]]] = {}
+            for group_id, partition in held:
+                pending.setdefault(group_id, set()).add((topic, partition))
+            for group_id, partitions in pending.items():
+                are_decided &= await self._coordinator.drop_pending(group_id, partitions)
         nodes: list[Node | None] = []
         for start in range(0, len(held), READS_AT_ONCE):
             some = held[start : start + READS_AT_ONCE]
@@ -211,20 +221,14 @@ class OffsetExpiry:
         end = await self._end_of(topic, topic_id)
         if end is None:
             return True
-        has_successor = self._is_known(topic)
         versions: dict[str, dict[tuple[str, int], int]] = {}
-        pending: dict[str, set[tuple[str, int]]] = {}
         for (group_id, partition), node in zip(held, nodes, strict=True):
             committed = versions.setdefault(group_id, {})
-            if not has_successor:
-                pending.setdefault(group_id, set()).add((topic, partition))
             if node is not None and node.stat.mzxid < end:
                 committed[topic, partition] = node.stat.version
-        done = [
-            await self._coordinator.drop_offsets(group_id, committed, pending.get(group_id, set()))
-            for group_id, committed in versions.items()
-        ]
-        return all(done)
+        for group_id, committed in versions.items():
+            are_decided &= await self._coordinator.drop_offsets(group_id, committed)
+        return are_decided
 
     async def _end_of(self, topic: str, topic_id: UUID | None) -> int | None:
         """Return the zxid up to which offsets of *topic* are those of the deleted one; None if none is deleted.

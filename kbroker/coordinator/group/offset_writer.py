@@ -19,11 +19,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kbroker.common.reactor import Clock
+from kbroker.coordinator.group.commits_under_way import CommitsUnderWay
 from kbroker.coordinator.group.committed_offsets import is_detail
 from kbroker.coordinator.group.core.commits import (
     CommitKey,
@@ -53,10 +54,12 @@ REFUSALS = 5
 class _Request:
     """One OffsetCommit request, with the result of each of its offsets."""
 
-    __slots__ = ("deadline", "done", "errors", "left")
+    __slots__ = ("deadline", "done", "errors", "left", "number")
 
-    def __init__(self, count: int, deadline: float) -> None:
+    def __init__(self, count: int, deadline: float, number: int) -> None:
         self.deadline = deadline
+        self.number = number
+        """Of `CommitsUnderWay`, until all of its offsets are written or refused."""
         self.errors = [ErrorCode.UNKNOWN_SERVER_ERROR] * count
         self.left = count
         self.done: Deferred[list[ErrorCode]] = Deferred()
@@ -87,10 +90,12 @@ class OffsetWriter:
         clock: Clock,
         find: Callable[[str], GroupMetadata | None],
         now_ms: Callable[[], int],
+        under_way: CommitsUnderWay,
         *,
         timeout: float = 5.0,
     ) -> None:
         self._clock = clock
+        self._under_way = under_way
         self._timeout = timeout
         self._requests: deque[_Request] = deque()
         """Requests in the order of their deadlines; some are done already."""
@@ -104,12 +109,14 @@ class OffsetWriter:
         self._woken = False
 
     def commit(
-        self, group_id: str, offsets: Sequence[tuple[str, int, OffsetCommit]]
+        self, group_id: str, offsets: Sequence[tuple[str, int, OffsetCommit]], number: int
     ) -> Deferred[list[ErrorCode]]:
-        """Write offsets of a loaded group with known offsets; the result is an error for each."""
-        if not offsets:
-            return succeed([])
-        request = _Request(len(offsets), self._clock.seconds() + self._timeout)
+        """Write offsets, at least one, of a loaded group with known offsets; the result is an error for each.
+
+        The commit's *number* (`CommitsUnderWay`) ends when all are written or refused, also after the timeout.
+        """
+        deadline = self._clock.seconds() + self._timeout
+        request = _Request(len(offsets), deadline, number)
         requests = self._requests
         while requests and requests[0].done.called:
             requests.popleft()
@@ -298,5 +305,7 @@ class OffsetWriter:
         for request, index in waiters:
             request.errors[index] = error
             request.left -= 1
-            if not request.left and not request.done.called:
-                request.done.callback(request.errors)
+            if not request.left:
+                self._under_way.end(request.number)
+                if not request.done.called:
+                    request.done.callback(request.errors)

@@ -37,6 +37,7 @@ from kbroker.common.gather import outcomes_of
 from kbroker.common.internal_topics import OFFSETS_TOPIC
 from kbroker.common.reactor import Clock
 from kbroker.common.topic_partition import TopicPartition
+from kbroker.coordinator.group.commits_under_way import CommitsUnderWay
 from kbroker.coordinator.group.coordinator_shards import CoordinatorShard, CoordinatorShards
 from kbroker.coordinator.group.core import pending_offsets as core
 from kbroker.coordinator.group.core.commits import CommitKey, OffsetCommit
@@ -102,10 +103,12 @@ class TransactionalOffsets:
         shards: CoordinatorShards,
         writer: OffsetWriter,
         now_ms: Callable[[], int],
+        under_way: CommitsUnderWay,
         *,
         timeout: float,
     ) -> None:
         self._clock = clock
+        self._under_way = under_way
         self._shards = shards
         self._writer = writer
         self._now_ms = now_ms
@@ -123,9 +126,8 @@ class TransactionalOffsets:
         verify: Verify,
     ) -> Deferred[ErrorCode]:
         """Make *offsets* pending; fire with an error for all of them."""
-        return self._in_time(
-            self._commit(group_id, offsets, commit, verify), ErrorCode.REQUEST_TIMED_OUT
-        )
+        work = self._commit(group_id, offsets, commit, verify)
+        return self._in_time(self._under_way.during(work), ErrorCode.REQUEST_TIMED_OUT)
 
     async def _commit(
         self,

@@ -9,6 +9,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
+from kbroker.coordinator.group.commits_under_way import CommitsUnderWay
 from kbroker.coordinator.group.coordinator_shards import CoordinatorShard, CoordinatorShards
 from kbroker.coordinator.group.core.effects import (
     Answer,
@@ -208,8 +209,10 @@ def commit_answered_before_the_write() -> list[Change]:
     """A commit is acknowledged when it is queued."""
     original = OffsetWriter.commit
 
-    def commit(self: OffsetWriter, group_id: str, offsets: Any) -> Deferred[list[ErrorCode]]:
-        original(self, group_id, offsets)
+    def commit(
+        self: OffsetWriter, group_id: str, offsets: Any, number: int
+    ) -> Deferred[list[ErrorCode]]:
+        original(self, group_id, offsets, number)
         return succeed([ErrorCode.NONE] * len(offsets))
 
     return [(OffsetWriter, "commit", commit)]
@@ -324,3 +327,9 @@ def offsets_of_the_next_topic_are_deleted() -> list[Change]:
 def deletions_are_forgotten_at_an_election() -> list[Change]:
     """A coordinator does not look for offsets that the one before has left of a deleted topic."""
     return [(OffsetExpiry, "groups_loaded", lambda _self: None)]
+
+
+@mutant
+def commits_under_way_are_not_waited_for() -> list[Change]:
+    """The offsets of a deleted topic are looked for while one that was accepted before is being written."""
+    return [(CommitsUnderWay, "all_of_now", lambda _self: succeed(None))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -45,6 +46,8 @@ class ServerBehind:
         """Whether deletions are complete once a request was looked for."""
 
         self.is_away = False
+        self.offsets = {("gone", 0), ("gone", 1), ("again", 0)}
+        """The topic and partition of each committed offset."""
 
     def sync(self, _path: str) -> Deferred[None]:
         if self.is_away:
@@ -62,6 +65,9 @@ class ServerBehind:
 
     def get(self, path: str) -> Deferred[Any]:
         if path.startswith("/consumers"):
+            topic, partition = path.split("/")[-2:]
+            if (topic, int(partition)) not in self.offsets:
+                return fail(NoNode(path))
             return succeed(znode(b"5", 1, COMMITTED))
         name = path.removeprefix("/brokers/topics/")
         if name not in self.created or not self.has_synced:
@@ -84,6 +90,9 @@ class Groups:
         """What `offsets_and_pending` raises."""
         self.drops = True
         """Whether `drop_offsets` deletes what it should."""
+        self.commits: Deferred[None] = succeed(None)
+        """Fires when the commits under way are written."""
+        self.before_pending_is_dropped: Callable[[], None] = lambda: None
 
     async def expire_offsets(self, _group_id: str, before_ms: int) -> int:
         return 0
@@ -110,13 +119,18 @@ class Groups:
         offsets = GroupOffsets(group_id, committed, unreadable={"gone": {0}})
         return offsets, UnstablePartitions({("gone", 1), ("gone", 0)})
 
-    async def drop_offsets(
-        self, _group_id: str, versions: dict[tuple[str, int], int], pending: set[tuple[str, int]]
-    ) -> bool:
+    def all_commits_of_now(self) -> Deferred[None]:
+        return self.commits
+
+    async def drop_pending(self, _group_id: str, partitions: set[tuple[str, int]]) -> bool:
+        self.before_pending_is_dropped()
+        self.pending |= partitions
+        return True
+
+    async def drop_offsets(self, _group_id: str, versions: dict[tuple[str, int], int]) -> bool:
         assert set(versions.values()) <= {VERSION}
         if self.drops:
             self.dropped += versions
-            self.pending |= pending
         return self.drops
 
 
@@ -179,6 +193,25 @@ def test_a_commit_after_the_creation_of_the_topic_again_stays() -> None:
     server.created["gone"] = NEW, COMMITTED - 1
     groups.created.callback(None)
     assert not groups.dropped
+
+
+def test_commits_that_are_under_way_are_waited_for() -> None:
+    """Found by the simulation (seed 6592): a commit was accepted before the deletion was known, and written after."""
+    groups, server = Groups(), ServerBehind()
+    server.offsets.clear()
+    groups.commits = Deferred()
+    offset_expiry(groups, set(), server).topics_deleted({"gone": OLD})
+    server.offsets.add(("gone", 0))
+    groups.commits.callback(None)
+    assert groups.dropped == [("gone", 0)]
+
+
+def test_offsets_that_a_transaction_commits_meanwhile_go() -> None:
+    groups, server = Groups(), ServerBehind()
+    server.offsets.remove(("gone", 1))
+    groups.before_pending_is_dropped = lambda: server.offsets.add(("gone", 1))
+    assert forgotten(groups, server, "gone") == ["gone"]
+    assert groups.dropped == [("gone", 0), ("gone", 1)]
 
 
 def test_deletions_are_handled_one_after_the_other() -> None:

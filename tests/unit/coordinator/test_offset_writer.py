@@ -8,6 +8,7 @@ from typing import Any, cast
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
+from kbroker.coordinator.group.commits_under_way import CommitsUnderWay
 from kbroker.coordinator.group.committed_offsets import GroupOffsets
 from kbroker.coordinator.group.core.commits import OffsetCommit
 from kbroker.coordinator.group.group_metadata import GroupMetadata
@@ -36,8 +37,13 @@ class Table:
             znodes=SimpleNamespace(offsets=GroupOffsets("g"), offsets_known=True),
             group_id="g",
         )
+        self.under_way = CommitsUnderWay()
         self.writer = OffsetWriter(
-            self.clock, lambda _group_id: cast(GroupMetadata, self.group), lambda: 0, timeout=5.0
+            self.clock,
+            lambda _group_id: cast(GroupMetadata, self.group),
+            lambda: 0,
+            self.under_way,
+            timeout=5.0,
         )
 
     def _multi(self, _operations: Any) -> Deferred[Any]:
@@ -48,7 +54,7 @@ class Table:
         """Commit an offset for each of the first partitions; return where the answer will be."""
         answers: list[list[ErrorCode]] = []
         wanted = [("t", index, OffsetCommit(offset)) for index, offset in enumerate(offsets)]
-        self.writer.commit("g", wanted).addCallback(answers.append)
+        self.writer.commit("g", wanted, self.under_way.begin()).addCallback(answers.append)
         return answers
 
 
@@ -68,6 +74,23 @@ def test_a_request_is_answered_in_time_and_its_commit_goes_on() -> None:
     for multi in table.multis:
         multi.callback([])
     assert {p: c.offset for _, p, c in table.group.znodes.offsets} == {0: 3, 1: 2}
+
+
+def test_a_commit_is_under_way_until_it_is_written_also_if_its_request_was_answered() -> None:
+    table = Table()
+    first = table.commit(1, 2)
+    table.clock.advance(0)
+    is_written = table.under_way.all_of_now()
+    second = table.commit(3)
+    table.clock.advance(5.0)
+    assert first == [[ErrorCode.REQUEST_TIMED_OUT] * 2]
+    assert second == [[ErrorCode.REQUEST_TIMED_OUT]]
+    assert not is_written.called
+    table.multis.pop(0).callback([])
+    assert is_written.called
+    assert not table.under_way.all_of_now().called
+    table.multis.pop(0).callback([])
+    assert table.under_way.all_of_now().called
 
 
 def test_requests_that_were_answered_leave_nothing_behind() -> None:
