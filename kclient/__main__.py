@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+
+from kclient.process_end import run_and_end
 
 _INTERRUPTED = 130
 
@@ -31,5 +34,11 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def process() -> None:
+    """Be a process of the command line. Imports make objects that stay: the collector waits until a command runs."""
+    gc.disable()
+    run_and_end(main)
+
+
 if __name__ == "__main__":
-    main()
+    process()

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from crc32c import crc32c
-
 from kclient.mirror_evidence import HashedBatch
 from kclient.wire import batches
+from kclient.wire.crc import crc32c
 from kclient.wire.errors import CorruptMessage
 from kclient.wire.fetch import AbortedTransaction
 

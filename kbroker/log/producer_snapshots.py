@@ -27,8 +27,6 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from kbroker.log.core.log_transactions import OngoingTransaction
 from kbroker.log.disk import Disk, read_file, replace_file, unlink_if_there
 from kbroker.log.producer_state import (
@@ -38,6 +36,7 @@ from kbroker.log.producer_state import (
     ProducerStateEntry,
     ProducerStates,
 )
+from kclient.wire.crc import crc32c
 from kclient.wire.errors import CorruptMessage
 
 SNAPSHOT_SUFFIX: Final = ".snapshot"

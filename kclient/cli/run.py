@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -52,6 +53,9 @@ def run(main: Main, *, reads_stdin: bool = False) -> NoReturn:
         if waiting is not None:
             waiting.start()
         started = Deferred.fromCoroutine(_coroutine(main, reactor))
+        if not gc.isenabled():  # see `kclient.__main__`; *main* has imported what it needs
+            gc.freeze()
+            gc.enable()
         running.append(started)
         started.addBoth(ended)
 

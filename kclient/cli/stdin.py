@@ -7,10 +7,12 @@ It is a daemon thread, so that Ctrl-C does not wait for a read of the terminal. 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from io import FileIO
+from stat import S_ISREG
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -33,6 +35,15 @@ class LineBatches:
         self._is_ended = False
 
     async def __aiter__(self) -> AsyncIterator[list[bytes]]:
+        if not self._whole_files and all(map(_is_file, self._paths)):
+            for path in self._paths:
+                with _opened(path) as stream:
+                    for lines in _lines(stream):
+                        await self._turn()
+                        if self._is_ended:
+                            return
+                        yield lines
+            return
         self._start()
         while True:
             while not self._pieces and not self._is_ended:
@@ -54,6 +65,12 @@ class LineBatches:
         self._is_ended = True
         self._wake()
 
+    def _turn(self) -> Deferred[None]:
+        """Fire when the reactor has had a turn, in which the records before are sent."""
+        turn: Deferred[None] = Deferred()
+        self._reactor.callLater(0, turn.callback, None)
+        return turn
+
     def _start(self) -> None:
         threading.Thread(target=self._read, name="stdin", daemon=True).start()
 
@@ -62,7 +79,7 @@ class LineBatches:
     def _read(self) -> None:
         try:
             for path in self._paths:
-                with FileIO(0 if path == "-" else path, closefd=path != "-") as stream:
+                with _opened(path) as stream:
                     for piece in [[stream.read()]] if self._whole_files else _lines(stream):
                         self._pass_on(piece)
         except Exception:
@@ -85,13 +102,24 @@ class LineBatches:
             waiter.callback(None)
 
 
+def _is_file(path: str) -> bool:
+    return S_ISREG((os.fstat(0) if path == "-" else os.stat(path)).st_mode)
+
+
+def _opened(path: str) -> FileIO:
+    return FileIO(0 if path == "-" else path, closefd=path != "-")
+
+
 def _lines(stream: FileIO) -> Iterator[list[bytes]]:
     """Yield lines without their ends, as soon as they are available."""
     rest = b""
     while piece := stream.read(_PIECE):
-        piece = rest + piece
-        *whole, rest = piece.split(b"\n")
-        if whole:
-            yield [line.removesuffix(b"\r") for line in whole] if b"\r" in piece else whole
+        has_returns = b"\r" in piece or rest.endswith(b"\r")
+        lines = piece.split(b"\n")
+        if rest:
+            lines[0] = rest + lines[0]
+        rest = lines.pop()
+        if lines:
+            yield [line.removesuffix(b"\r") for line in lines] if has_returns else lines
     if rest:
         yield [rest]

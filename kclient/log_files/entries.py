@@ -14,9 +14,8 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from kclient.log_files.segment import base_offset
+from kclient.wire.crc import crc32c
 from kclient.wire.errors import CorruptMessage
 
 OFFSET_INDEX: Final = ".index"

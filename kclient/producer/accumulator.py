@@ -145,6 +145,11 @@ class Accumulator:
         """Return the next batch of *tp*."""
         return self.queues[tp].waiting[0]
 
+    def is_waiting(self, tp: TopicPartition) -> bool:
+        """Return whether a batch of *tp* waits to be sent."""
+        queue = self.queues.get(tp)
+        return queue is not None and bool(queue.waiting)
+
     def in_flight(self, tp: TopicPartition) -> int:
         """Return the number of batches of *tp* in flight."""
         queue = self.queues.get(tp)

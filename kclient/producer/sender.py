@@ -4,7 +4,8 @@ Theory of operation
 ===================
 `wake` schedules a turn of the loop; several wakes before it count as one. A turn fails expired batches, takes ready
 ones from the accumulator, groups them by leader, and sends one request to each connected leader with fewer unanswered
-requests than max.in.flight.requests.per.connection. A batch that cannot be sent now (no leader, no connection, no
+requests than max.in.flight.requests.per.connection; if it leaves other batches of these partitions, another turn
+follows. A batch that cannot be sent now (no leader, no connection, no
 producer id) stays in its queue; the reason is kept for its error at expiry. A change of that wakes the sender again.
 With transactions each turn adds the partitions of new batches to the transaction; batches wait for that. When the
 transaction is aborted no batch is sent any more, and a batch in flight is not retried.
@@ -173,6 +174,8 @@ class Sender:
                 taken = self._take(tps)
                 if taken:
                     self._send(node, connection, taken)
+                    if any(self._accumulator.is_waiting(tp) for tp in tps):
+                        self.wake()
 
     def _take(self, tps: Sequence[TopicPartition]) -> list[ProducerBatch]:
         """Remove the first batch of each partition, as many as fit in one request."""

@@ -28,8 +28,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
+from kclient.wire.crc import crc32c
 from kclient.wire.errors import (
     CorruptMessage,
     InvalidRecord,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from io import FileIO
 from typing import Any
 
@@ -199,6 +200,35 @@ def test_lines_are_read_in_large_pieces(tmp_path: Any) -> None:
     assert len(lists) <= 4
     lines = [line for piece in lists for line in piece]
     assert lines == [b"%07d" % n for n in range(200_000)] + [b"end"]
+
+
+def test_lines_of_a_file_are_read_in_turns_of_the_reactor(tmp_path: Any) -> None:
+    """Without a thread: its switches took a tenth of the time of a million lines."""
+    path = tmp_path / "lines"
+    path.write_bytes(b"".join(b"%07d\r\n" % n for n in range(200_000)) + b"end")
+    turns: list[Callable[[], object]] = []
+
+    class Reactor:
+        def callLater(self, _delay: float, call: Any, *args: Any) -> None:  # noqa: N802 (Twisted's name)
+            turns.append(partial(call, *args))
+
+    batches = LineBatches(Reactor(), [str(path), str(path)])
+    pieces: list[list[bytes]] = []
+
+    async def read() -> None:
+        async for lines in batches:
+            pieces.append(lines)
+
+    done = Deferred.fromCoroutine(read())
+    for number in range(4):
+        assert len(pieces) == number
+        turns.pop()()
+    batches.end()
+    turns.pop()()
+    assert done.called
+    assert len(pieces) == 4
+    lines = [line for piece in pieces[:3] for line in piece]
+    assert lines[:200_001] == [b"%07d" % n for n in range(200_000)] + [b"end"]
 
 
 # --- exit codes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -184,6 +185,74 @@ def test_a_producer_without_transactions_does_not_import_them() -> None:
         "names = ('transaction_manager', 'transaction_sender')\n"
         "assert not {f'kclient.producer.{name}' for name in names} & sys.modules.keys()\n"
     )
+
+
+def test_the_checksum_is_imported_without_the_command_line_of_its_package() -> None:
+    imported(
+        "import sys, kclient.producer.producer\n"
+        "from kclient.wire.crc import crc32c\n"
+        "assert crc32c(b'123456789') == 0xE3069283\n"
+        "assert not {'importlib.metadata', 'argparse'} & sys.modules.keys()\n"
+        "import crc32c as package\n"
+        "assert package.crc32c(b'123456789') == crc32c(b'123456789')\n"
+    )
+
+
+# --- the end of a process
+
+
+def ended(program: str) -> tuple[int, str, str]:
+    """Run *program* between an atexit function and `run_and_end(main)`; return its exit code and what it printed."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import atexit, sys, threading, time\nfrom kclient.process_end import run_and_end\n"
+            f"atexit.register(print, 'atexit')\ndef main():\n    print('main')\n    {program}\n"
+            "run_and_end(main)\n",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "printed", "error"),
+    [
+        ("pass", 0, "main\natexit\n", ""),
+        ("sys.exit()", 0, "main\natexit\n", ""),
+        ("sys.exit(3)", 3, "main\natexit\n", ""),
+        ("sys.exit('no')", 1, "main\natexit\n", "no\n"),
+        ("sys.stderr.write('oh'); sys.exit(True)", 1, "main\natexit\n", "oh"),
+        (
+            "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()",
+            0,
+            "main\nthread\natexit\n",
+            "",
+        ),
+        ("threading.Thread(target=time.sleep, args=(60,), daemon=True).start()", 0, "main\natexit\n", ""),
+    ],
+)  # fmt: skip
+def test_a_process_ends_as_python_ends_it(
+    program: str, code: int, printed: str, error: str
+) -> None:
+    assert ended(program) == (code, printed, error)
+
+
+def test_an_exception_is_a_traceback_at_the_end_of_a_process() -> None:
+    code, printed, error = ended("raise ValueError('a bug')")
+    assert (code, printed) == (1, "main\natexit\n")
+    assert error.endswith("ValueError: a bug\n")
+
+
+def test_output_that_cannot_be_written_is_an_error_at_the_end_of_a_process() -> None:
+    full = "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1)"
+    code, _, error = ended(full)
+    assert code == 120, "as Python has it"
+    assert "No space left on device" in error
 
 
 # --- no broker

@@ -146,11 +146,26 @@ def test_a_connection_that_breaks_is_no_error_and_the_sequences_go_on() -> None:
     rows = numbered(10)
     outcome = made.send_columns(rows)
     made.paper.pass_time(0.1)
-    made.paper.waiting(ApiKey.PRODUCE)[0].fail()
+    for each in made.paper.waiting(ApiKey.PRODUCE):
+        each.fail()
     made.deliver()
     assert outcome.value.row_count == 10
     assert values_of(made) == rows
     assert made.sequences["t", 0] == 11
+
+
+def test_batches_that_are_ready_are_sent_up_to_the_limit_without_waiting_for_answers() -> None:
+    """One request was sent for each answer, if no record was appended meanwhile: a round trip for each batch."""
+    made = make(**SMALL)
+    outcome = made.send_columns(numbered(6 * IN_A_BATCH))
+    made.paper.pass_time(0.1)
+    assert len(made.paper.waiting(ApiKey.PRODUCE)) == 5, "max.in.flight.requests.per.connection"
+    made.answer()
+    made.paper.pass_time(0.1)
+    assert len(made.paper.waiting(ApiKey.PRODUCE)) == 5
+    made.deliver()
+    assert outcome.value.row_count == 6 * IN_A_BATCH
+    assert values_of(made) == numbered(6 * IN_A_BATCH)
 
 
 def test_rows_outside_a_transaction_are_refused() -> None:
