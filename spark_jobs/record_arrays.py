@@ -22,7 +22,7 @@ In: headers and decompressed records.  Out: RecordArrays.  Owner: a Spark task; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from kclient.wire.batches import CODEC_MASK, HEADER_SIZE, LENGTH_END, BatchInfo, Buffer
 from kclient.wire.errors import InvalidRecord
+from kclient.wire.record_cursor import SMALLEST_RECORD, record_starts
 from kclient.wire.record_reader import decode_columns
 from kclient.wire.record_writer import encode_record
 
@@ -196,7 +197,11 @@ def _decode(pieces: Sequence[Piece], most_headers: int | None = _MOST_HEADERS) -
     end = 0
     for piece in pieces:
         begin, end = end, end + len(piece.records)
-        _walk(raw, begin, end, piece.info.record_count, starts.append)
+        count = piece.info.record_count
+        if not 0 <= count * SMALLEST_RECORD <= end - begin or not record_starts(
+            raw, begin, end, count, starts
+        ):
+            raise _Unusual
     buffer = np.frombuffer(raw, np.uint8)
     infos = [piece.info for piece in pieces]
     counts = _integers([info.record_count for info in infos])
@@ -254,26 +259,6 @@ def _integers(values: list[int]) -> Integers:
         return np.array(values, np.int64)
     except OverflowError:
         raise _Unusual from None
-
-
-def _walk(raw: bytes, pos: int, end: int, count: int, found: Callable[[int], None]) -> None:
-    """Pass the place of each of *count* records between *pos* and *end* to *found*."""
-    if count < 0 or count * 7 > end - pos:
-        raise _Unusual
-    for _ in range(count):
-        found(pos)
-        size = raw[pos]
-        if size < 128:
-            pos += 1 + (size >> 1)
-            continue
-        high = raw[pos + 1]
-        if high < 128:
-            pos += 2 + ((size & 127 | high << 7) >> 1)
-            continue
-        size, pos = _long_size(raw, pos)
-        pos += size
-    if pos != end:
-        raise _Unusual
 
 
 def _long_size(raw: bytes, pos: int) -> tuple[int, int]:

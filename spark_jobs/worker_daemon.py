@@ -10,12 +10,16 @@ environment of `kaudit pack` has no other pyspark than the archive's.
 A worker collects garbage after each task. What the daemon imported is never garbage, so it is frozen: a collection
 does not visit it.
 
+numpy's arrays of a chunk are a few hundred kilobytes each. glibc would return their memory to the system at once, and
+the system clears it for the next array: a tenth of the time of a digest. A worker keeps some of it instead.
+
 What is imported here must work after `os.fork`, which copies no threads. Arrow and OpenBLAS start theirs again in the
 forked process, and kclient starts its reactor's when a consumer needs it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 from collections.abc import Sequence
@@ -37,6 +41,26 @@ IMPORTED = (
 """What tasks import, or what imports it."""
 
 
+KEPT_BYTES = 64 << 20
+"""Freed memory at the end of the heap that a worker keeps."""
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc's mallopt (malloc.h)."""
+_MOST_IN_HEAP = 32 << 20
+"""The largest allocation that glibc takes from the heap, at most."""
+
+
+def keep_freed_memory() -> bool:
+    """Have this process, and those that it forks, keep `KEPT_BYTES`; return whether its C library does that."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):
+        return False  # not glibc
+    return bool(
+        mallopt(_M_MMAP_THRESHOLD, _MOST_IN_HEAP) and mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
+    )
+
+
 def without_archives(path: Sequence[str], installed: str | None) -> list[str]:
     """Return the module search path *path* without the archives of Spark's own pyspark, if they are of *installed*.
 
@@ -55,6 +79,7 @@ def _prefer_installed_pyspark() -> None:
 
 
 def _import_for_tasks() -> None:
+    keep_freed_memory()
     for name in IMPORTED:
         import_module(name)
     gc.collect()

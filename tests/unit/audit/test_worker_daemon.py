@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
-from spark_jobs.worker_daemon import without_archives
+import pytest
+
+from spark_jobs.worker_daemon import keep_freed_memory, without_archives
 
 SITE = "/venv/lib/python3.11/site-packages"
 INSTALLED = f"{SITE}/pyspark/__init__.py"
@@ -39,3 +43,37 @@ def test_the_archives_are_where_pyspark_is_installed() -> None:
     assert len(list(folder.glob("*.zip"))) == 2
     paths = list(map(str, folder.glob("*.zip")))
     assert without_archives(paths, pyspark.__file__) == []
+
+
+FAULTS = """
+import resource
+from spark_jobs.worker_daemon import keep_freed_memory
+{call}
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def arrays():
+    return [bytearray(1 << 20) for _ in range(10)]
+arrays()
+before = faults()
+for _ in range(20):
+    arrays()
+print(faults() - before)
+"""
+
+
+def page_faults(call: str) -> int:
+    """Return how many pages the system cleared for ten arrays of a megabyte, made and freed twenty times."""
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS.format(call=call)],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    return int(done.stdout)
+
+
+def test_memory_that_is_freed_is_used_again() -> None:
+    if not keep_freed_memory():
+        pytest.skip("the C library is not glibc")
+    assert page_faults("") > 10_000
+    assert page_faults("keep_freed_memory()") < 1000
