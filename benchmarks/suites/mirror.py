@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,9 +23,15 @@ from benchmarks.processes import (
     zookeeper,
 )
 from benchmarks.results import Figure
+from kclient import Consumer, KafkaError, Producer, TopicPartition
 
-PARTITIONS = 4
+PARTITIONS = (1, 4, 1000)
+USUAL = 4
+"""The partitions of the topic that memory and the first record are measured with."""
 SIZE = 1000
+LAG_RECORDS_S = 200
+"""Records a second of the measurement of the lag."""
+LAG_S = 20.0
 MM2 = "MirrorMaker 2"
 _PATIENCE_S = 300.0
 
@@ -64,37 +72,33 @@ class Run:
 
 
 class RecordCounter:
-    """Reads the number of records of a topic in the target."""
+    """Reads the number of records of a topic in the target: one request, however many partitions."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        from confluent_kafka import Consumer, TopicPartition
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        from confluent_kafka import TopicPartition as Place
+        from confluent_kafka.admin import AdminClient, OffsetSpec
 
-        self._consumer = Consumer(
-            {"bootstrap.servers": bootstrap, "group.id": "watch", "log_level": 0}
-        )
-        self._partitions = [TopicPartition(topic, p) for p in range(PARTITIONS)]
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        latest = OffsetSpec.latest()
+        self._wanted = {Place(topic, number): latest for number in range(partitions)}
 
     def count(self) -> int:
-        """Return the number of records; 0 while the topic does not exist."""
-        from confluent_kafka import KafkaException
-
-        try:
-            return sum(self._consumer.get_watermark_offsets(p, 5)[1] for p in self._partitions)
-        except KafkaException:
-            return 0
+        """Return the number of records in the partitions that exist."""
+        asked = self._admin.list_offsets(self._wanted, request_timeout=2)
+        return sum(0 if each.exception() else each.result().offset for each in asked.values())
 
 
 def _follow(
-    process: subprocess.Popen[bytes], started: float, bootstrap: str, topic: str, count: int
+    process: subprocess.Popen[bytes], started: float, watch: RecordCounter, count: int
 ) -> Run:
     """Wait until the target has all records; measure time, CPU and memory."""
-    watch = RecordCounter(bootstrap, topic)
     first_at, first, cpu, memory = 0.0, 0, 0.0, 0.0
     deadline = started + _PATIENCE_S
     while True:
+        asked = time.monotonic()
         there = watch.count()
         now = time.monotonic()
-        if there and not first_at:
+        if 0 < there < count and not first_at:
             first_at, first = now, there
         if process.poll() is None:
             with contextlib.suppress(FileNotFoundError, RuntimeError):
@@ -105,10 +109,12 @@ def _follow(
                 f"the mirror ended with {process.returncode} at {there} of {count} records"
             )
         if there >= count:
+            if not first_at:
+                raise RuntimeError("all records were there at the first answer: give it more")
             break
         if now > deadline:
             raise RuntimeError(f"{there} of {count} records after {_PATIENCE_S:.0f} s")
-        time.sleep(0.02)
+        time.sleep(0.02 + 4 * (now - asked))  # the question is work for the target, too
     elapsed = now - first_at
     return Run(
         first_at - started,
@@ -118,23 +124,18 @@ def _follow(
     )
 
 
-Make = Callable[[Path, str, Broker, Broker, int], Run]
+Command = Callable[[Path, str, Broker, Broker], list[str]]
+"""Writes the configuration of a mirror of a topic into a directory, and returns the command that runs it."""
 
 
-def _ours(directory: Path, topic: str, source: Broker, target: Broker, count: int) -> Run:
+def _ours(directory: Path, topic: str, source: Broker, target: Broker) -> list[str]:
     config = directory / f"{topic}.properties"
     config.write_text(_OURS.format(source=source.bootstrap, target=target.bootstrap, topic=topic))
-    command = [sys.executable, "-m", "mirrormaker", "run", str(config), "--once", "--quiet"]
-    started = time.monotonic()
-    with running(command, directory / f"{topic}.log") as process:
-        run = _follow(process, started, target.bootstrap, topic, count)
-        if process.wait(30):
-            raise RuntimeError((directory / f"{topic}.log").read_text()[-2000:])
-    return run
+    return [sys.executable, "-m", "mirrormaker", "run", str(config), "--quiet"]
 
 
-def _mirrormaker(jars: Path) -> Make:
-    def mirror(directory: Path, topic: str, source: Broker, target: Broker, count: int) -> Run:
+def _mirrormaker(jars: Path) -> Command:
+    def command(directory: Path, topic: str, source: Broker, target: Broker) -> list[str]:
         config = directory / f"{topic}.properties"
         config.write_text(
             _MM2.format(source=source.bootstrap, target=target.bootstrap, topic=topic)
@@ -143,19 +144,76 @@ def _mirrormaker(jars: Path) -> Make:
             "log4j.rootLogger=WARN, out\nlog4j.appender.out=org.apache.log4j.ConsoleAppender\n"
             "log4j.appender.out.layout=org.apache.log4j.PatternLayout\n"
         )
-        command = [
+        return [
             *("java", "-Xmx1g", f"-Dlog4j.configuration=file:{directory / 'log4j.properties'}"),
             *("-cp", f"{jars}/*", "org.apache.kafka.connect.mirror.MirrorMaker", str(config)),
         ]
-        started = time.monotonic()
-        with running(command, directory / f"{topic}.log") as process:
-            try:
-                return _follow(process, started, target.bootstrap, topic, count)
-            except RuntimeError as problem:
-                tail = (directory / f"{topic}.log").read_text(errors="replace")[-1500:]
-                raise RuntimeError(f"{problem}\n{tail}") from None
 
-    return mirror
+    return command
+
+
+def _mirror(
+    command: list[str], log: Path, target: Broker, topic: str, partitions: int, count: int
+) -> Run:
+    """Run *command* until the target has *count* records."""
+    started = time.monotonic()
+    with running(command, log) as process:
+        watch = RecordCounter(target.bootstrap, topic, partitions)
+        try:
+            return _follow(process, started, watch, count)
+        except RuntimeError as problem:
+            raise RuntimeError(f"{problem}\n{log.read_text(errors='replace')[-1500:]}") from None
+
+
+def _exists(consumer: Consumer, topic: str) -> bool:
+    try:
+        return bool(consumer.partitions_for_topic(topic))
+    except KafkaError:
+        return False
+
+
+def _lag(command: list[str], log: Path, source: Broker, target: Broker, topic: str) -> float:
+    """Return the 99th percentile of the seconds from a record's send to its arrival at a consumer of the target."""
+    lags: list[float] = []
+    ended = threading.Event()
+
+    def produce() -> None:
+        with Producer(bootstrap_servers=source.bootstrap, linger_ms=0) as producer:
+            while not ended.wait(1 / LAG_RECORDS_S):
+                producer.send(topic, b"%d" % time.monotonic_ns(), partition=0)
+
+    with (
+        running(command, log),
+        Consumer(bootstrap_servers=target.bootstrap, allow_auto_create_topics=False) as consumer,
+    ):
+        sender = threading.Thread(target=produce)
+        sender.start()
+        try:
+            deadline = time.monotonic() + _PATIENCE_S
+            while not _exists(consumer, topic) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            consumer.assign([TopicPartition(topic, 0)], {TopicPartition(topic, 0): 0})
+            settled = False
+            began = time.monotonic()
+            while not settled or time.monotonic() - began < LAG_S:
+                for records in consumer.poll(timeout=0.5).values():
+                    now = time.monotonic_ns()
+                    late = [(now - int(record.value or b"0")) / 1e9 for record in records]
+                    if not settled and late[-1] < 1:
+                        settled, began, late = (
+                            True,
+                            time.monotonic(),
+                            [],
+                        )  # what waited for the start
+                    lags += late if settled else []
+                if time.monotonic() > deadline:
+                    raise RuntimeError(
+                        f"no record arrives:\n{log.read_text(errors='replace')[-1500:]}"
+                    )
+        finally:
+            ended.set()
+            sender.join()
+    return statistics.quantiles(lags, n=100)[98]
 
 
 IDLE_TOPICS = 10
@@ -199,35 +257,78 @@ def _pair(directory: Path, zookeeper_port: int) -> Iterator[tuple[Broker, Broker
         yield source, target
 
 
+class _MirrorFigures:
+    """The figures of the suite."""
+
+    def __init__(self) -> None:
+        self.rate = {
+            number: Figure(f"mirror 1 KB, {_of(number)}", "MB/s", goal=">= 8 x", goal_ratio=8)
+            for number in PARTITIONS
+        }
+        self.cpu = {
+            number: Figure(f"CPU per GB of it, {_of(number)}", "s", False) for number in PARTITIONS
+        }
+        self.memory = Figure("mirror peak memory", "MiB", False)
+        self.first = Figure("first record after start", "s", False, "< 1 s", goal_value=1.0)
+        self.lag = Figure(
+            f"lag p99 at {LAG_RECORDS_S} records/s", "s", False, "<= 0.2 s", goal_value=0.2
+        )
+        self.idle = Figure(
+            "idle mirror, CPU per 1,000 partitions", "% of a core", False, "< 2", goal_value=2.0
+        )
+
+    def all(self) -> list[Figure]:
+        """Return them in the order of the table."""
+        return [
+            *self.rate.values(),
+            *self.cpu.values(),
+            self.memory,
+            self.first,
+            self.lag,
+            self.idle,
+        ]
+
+
+def _of(partitions: int) -> str:
+    return "1 partition" if partitions == 1 else f"{partitions:,} partitions"
+
+
 def mirror_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure], list[str]]:
-    """Fill a topic of four partitions and mirror it; each run has a new pair of brokers."""
-    rate = Figure("mirror 1 KB", "MB/s", goal=">= 8 x", goal_ratio=8)
-    cpu = Figure("mirror CPU per GB", "s", False)
-    memory = Figure("mirror peak memory", "MiB", False)
-    first = Figure("first record after start", "s", False, "< 1 s", goal_value=1.0)
-    idle = Figure(
-        "idle mirror, CPU per 1,000 partitions", "% of a core", False, "< 2", goal_value=2.0
-    )
-    notes = ["1,000-byte records, not compressed, 4 partitions; both clusters are of ours"]
-    makes: dict[str, tuple[Make, int]] = {"ours": (_ours, 1_000_000 // divide)}
+    """Fill topics and mirror them; each run has a new pair of brokers."""
+    figures = _MirrorFigures()
+    notes = [
+        "1,000-byte records, not compressed; both clusters are single brokers of ours. "
+        "Lag: from a producer's send to a consumer of the target"
+    ]
+    commands: dict[str, Command] = {"ours": _ours}
+    count = 1_000_000 // divide
     try:
-        makes[MM2] = (_mirrormaker(apache.jars()), 1_000_000 // divide)
+        commands[MM2] = _mirrormaker(apache.jars())
     except apache.NotAvailable as not_available:
         notes.append(f"MirrorMaker 2 was not measured: {not_available}")
     with zookeeper(directory / "zookeeper", zookeeper_classpath()) as port:
         for turn in range(rounds):
-            for number, (name, (mirror, count)) in enumerate(list(makes.items())):
-                print_progress(f"round {turn + 1}: {name}")
-                place = directory / f"pair-{turn}-{number}"
+            for name, command in commands.items():
+                for partitions in PARTITIONS:
+                    print_progress(f"round {turn + 1}: {name}, {_of(partitions)}")
+                    place = directory / f"{name[:4]}-{turn}-{partitions}"
+                    with _pair(place, port) as (source, target):
+                        create_topic(source.bootstrap, "t", partitions)
+                        load("rdkafka-produce", source.bootstrap, "t", count, SIZE, partitions)
+                        words = command(place, "t", source, target)
+                        run = _mirror(words, place / "log", target, "t", partitions, count)
+                    figures.rate[partitions].add(name, run.rate)
+                    figures.cpu[partitions].add(name, run.cpu_per_gb)
+                    if partitions == USUAL:
+                        figures.memory.add(name, run.memory_mib)
+                        figures.first.add(name, run.first_s)
+                print_progress(f"round {turn + 1}: {name}, lag")
+                place = directory / f"{name[:4]}-{turn}-lag"
                 with _pair(place, port) as (source, target):
-                    create_topic(source.bootstrap, "t", PARTITIONS)
-                    load("rdkafka-produce", source.bootstrap, "t", count, SIZE, PARTITIONS)
-                    run = mirror(place, "t", source, target, count)
-                rate.add(name, run.rate)
-                cpu.add(name, run.cpu_per_gb)
-                memory.add(name, run.memory_mib)
-                first.add(name, run.first_s)
+                    create_topic(source.bootstrap, "t", 1)
+                    words = command(place, "t", source, target)
+                    figures.lag.add(name, _lag(words, place / "log", source, target, "t"))
         place = directory / "pair-idle"
         with _pair(place, port) as (source, target):
-            idle.add("ours", idle_cpu(place, source, target, 60.0 / divide))
-    return [rate, cpu, memory, first, idle], notes
+            figures.idle.add("ours", idle_cpu(place, source, target, 60.0 / divide))
+    return figures.all(), notes
