@@ -1,7 +1,7 @@
 """The findings of an audit and their classes.
 
 A finding is a fact about records of one partition: one record, or a run of neighbours with the same fate. It holds
-offsets, hashes and lengths, never payload, so a report can be shared where the data must not be.
+offsets and hashes, never payload, so a report can be shared where the data must not be.
 """
 
 from __future__ import annotations

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_jobs.selftest import SEEDED, damage, make_case, run_self_test
+from spark_jobs.findings import FindingClass
+from spark_jobs.selftest import (
+    NOT_SEEDED,
+    SEEDED,
+    SEEDED_RANGES,
+    damage,
+    damage_ranges,
+    make_case,
+    run_self_test,
+)
 from spark_jobs.session import spark_session
 from spark_jobs.spark_settings import SparkSettings
 
@@ -27,12 +36,18 @@ def spark() -> Iterator[SparkSession]:
 def test_every_seeded_fault_is_found_and_none_invented(spark: SparkSession) -> None:
     result = run_self_test(spark, seed=7)
     assert result.passed, result
-    assert result.seeded >= 40 - 4
+    assert result.seeded >= 40 - 4 + 6
 
 
 def test_a_clean_copy_has_no_findings(spark: SparkSession) -> None:
     result = run_self_test(spark, seed=3, faults=0, records=500)
     assert (result.seeded, result.invented) == (0, ())
+
+
+def test_the_seeded_classes_are_all_but_two_and_each_case_has_them() -> None:
+    assert set(NOT_SEEDED) == {FindingClass.GAP, FindingClass.VISIBILITY}
+    more = damage_ranges(random.Random(1), records=1000, first=4)
+    assert {fault.finding_class for fault in more.faults} == set(SEEDED_RANGES)
 
 
 def test_a_case_holds_every_class_and_a_copy_without_faults_is_the_same() -> None:
