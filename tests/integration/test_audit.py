@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -461,6 +462,68 @@ def test_the_command_writes_its_reports_and_exits_with_the_verdict(
     assert "<svg" in page
     assert "src=" not in page
     assert re.findall(r'href="(?!#)', page) == [], "nothing is fetched; links stay on the page"
+
+
+def process_of_session(session: int, word: str) -> int | None:
+    """Return a process of *session* with *word* in its command."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError, IndexError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == session and word in (entry / "cmdline").read_text():
+                    return int(entry.name)
+    return None
+
+
+def killed_halfway(words: Sequence[str], victim: str) -> tuple[int, str]:
+    """Run kaudit, and kill *victim* (a word of its command) once Spark's daemon of Python workers runs."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "spark_jobs", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        deadline = time.monotonic() + 120
+        while (
+            process_of_session(process.pid, "spark_jobs.worker_daemon") is None
+            or (found := process_of_session(process.pid, victim)) is None
+        ):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(found, signal.SIGKILL)
+        output, _ = process.communicate(timeout=60)
+    return process.returncode, output
+
+
+def test_a_run_that_is_killed_halfway_is_no_verdict_and_the_next_one_is_not_affected(
+    clusters: tuple[Cluster, Cluster], tmp_path: Path
+) -> None:
+    pair = Pair(clusters, "killed")
+    pair.write(pair.east, messages(60))
+    pair.write(pair.west, messages(59))
+    words = [
+        *("reconcile", "--source", pair.east, "--target", pair.west, "--topics", pair.topic),
+        *("--out", str(tmp_path), "--complete", "--master", "local[2]", "--no-self-test"),
+    ]
+    report = tmp_path / "report.json"
+    assert kaudit(*words).exit_code == ExitCode.DIVERGED
+    before = json.loads(report.read_text())
+
+    code, output = killed_halfway(words, "org.apache.spark.deploy.SparkSubmit")
+    assert code in (ExitCode.INTERNAL, ExitCode.UNREADABLE)
+    assert "VERDICT" not in output
+    document = json.loads(report.read_text())
+    assert (document["verdict"], document["exit_code"]) == ("ERROR", code)
+
+    assert killed_halfway(words, "spark_jobs\0reconcile") == (-signal.SIGKILL, "")
+    assert not report.exists(), "it could be taken for that of this run"
+
+    assert kaudit(*words).exit_code == ExitCode.DIVERGED
+    after = json.loads(report.read_text())
+    del before["meta"], after["meta"]
+    assert after == before
 
 
 def kaudit_pair(pair: Pair, out: Path, *options: str) -> int:
