@@ -30,6 +30,15 @@ COUNTS = {
 
 LOOP_COUNT = LINE_COUNT = 1_000_000
 
+NOTES = (
+    "1 M lines, produce: Python uses one core, kcat two; 0.17 s of ours are the start of Python and Twisted",
+    "send_columns: the broker, on the other core, is the limit; the client's CPU is the figure to compare",
+    "starts: the fastest of ten runs of a command; `kbroker local up` and `kclient produce` for the first record",
+)
+
+COMMAND_RUNS = 10
+"""Runs of each command; the fastest counts."""
+
 
 def clients_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure], list[str]]:
     """Each client produces to its own topic and consumes it."""
@@ -37,10 +46,12 @@ def clients_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figur
     consume = Figure("client consume 100 B", "msg/s", goal="beyond aiokafka", goal_ratio=1.0)
     loops = _LoopFigures()
     lines = _LineFigures(directory)
+    starts = _StartFigures()
     notes = [
         "ours is kclient's blocking API; acks=1, no idempotence, one process, one partition, "
         "on a broker of ours; confluent-kafka is C",
         f"loop: one call for each message; kclient's record codec is {description()}",
+        *NOTES,
     ]
     with (
         zookeeper(directory / "zookeeper", zookeeper_classpath()) as port,
@@ -60,9 +71,11 @@ def clients_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figur
             print_progress(f"round {turn + 1}: loops")
             loops.run(broker.bootstrap, f"loops-{turn}", LOOP_COUNT // divide)
             lines.run(broker.bootstrap, f"lines-{turn}", LINE_COUNT // divide)
+            print_progress(f"round {turn + 1}: starts")
+            starts.run(directory / f"starts-{turn}", broker.bootstrap)
     if lines.missing:
         notes.append(lines.missing)
-    return [produce, consume, *loops.figures, *lines.figures], notes
+    return [produce, consume, *loops.figures, *lines.figures, *starts.figures], notes
 
 
 class _LoopFigures:
@@ -184,3 +197,60 @@ class _LineFigures:
         if way == "consume" and printed.read_bytes() != source.read_bytes():
             raise RuntimeError(f"{command[0]} printed other than the {count} lines")
         return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+_CLUSTER = """
+import time
+began = time.monotonic()
+from kbroker.testing import KafkaCluster
+with KafkaCluster(brokers=3):
+    print(time.monotonic() - began)
+"""
+
+
+class _StartFigures:
+    """What a new user waits for: commands, the first record from nothing, a cluster in a test."""
+
+    def __init__(self) -> None:
+        self._help = Figure("kclient --help", "s", False, "< 0.15 s", goal_value=0.15)
+        self._list = Figure("kclient topic list", "s", False, "< 0.25 s", goal_value=0.25)
+        self._first = Figure(
+            "first record from nothing, with ZooKeeper", "s", False, "< 2 s", goal_value=2.0
+        )
+        self._cluster = Figure(
+            "KafkaCluster of 3 brokers, with ZooKeeper", "s", False, "< 2 s", goal_value=2.0
+        )
+
+    @property
+    def figures(self) -> list[Figure]:
+        """Return all figures."""
+        return [self._help, self._list, self._first, self._cluster]
+
+    def run(self, directory: Path, bootstrap: str) -> None:
+        """Run each once more."""
+        kclient = [sys.executable, "-m", "kclient"]
+        self._help.add("ours", _fastest([*kclient, "--help"]))
+        self._list.add("ours", _fastest([*kclient, "-b", bootstrap, "topic", "list"]))
+        local = [sys.executable, "-m", "kbroker", "local"]
+        place = ["--dir", str(directory)]
+        began = time.monotonic()
+        up = _output([*local, "up", *place, "--brokers", "1", "--port", "0"])
+        brokers = up.rpartition("BROKERS=")[2].strip()
+        _output([*kclient, "-b", brokers, "produce", "first"], given=b"hello\n")
+        self._first.add("ours", time.monotonic() - began)
+        _output([*local, "down", *place])
+        self._cluster.add("ours", float(_output([sys.executable, "-c", _CLUSTER])))
+
+
+def _fastest(command: list[str]) -> float:
+    seconds = []
+    for _ in range(COMMAND_RUNS):
+        began = time.monotonic()
+        _output(command)
+        seconds.append(time.monotonic() - began)
+    return min(seconds)
+
+
+def _output(command: list[str], given: bytes = b"") -> str:
+    done = subprocess.run(command, input=given, capture_output=True, check=True, timeout=60)
+    return done.stdout.decode()
