@@ -215,7 +215,7 @@ async def test_a_static_member_is_not_fenced_by_a_deposed_coordinator(open_broke
 async def test_a_deposed_coordinator_expires_no_offsets(deposed: CoordinatingBroker) -> None:
     znode = await deposed.zk.get("/consumers/g/offsets/t/0")
     versions = {("t", 0): znode.stat.version}
-    assert await deposed.coordinator.drop_offsets("g", versions, set())
+    assert await deposed.coordinator.drop_offsets("g", versions)
     assert (await deposed.zk.get("/consumers/g/offsets/t/0")).data == b"5000"
     assert not deposed.believes
 
