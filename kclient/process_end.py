@@ -25,8 +25,9 @@ def run_and_end(main: Callable[[], object]) -> None:
         sys.exit(code)  # type: ignore[arg-type]
     atexit._run_exitfuncs()
     try:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # None if its descriptor was closed at the start
+                stream.flush()
     except (OSError, ValueError):
         sys.exit(code)
     os._exit(code & 0xFF)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -246,6 +247,13 @@ def test_an_exception_is_a_traceback_at_the_end_of_a_process() -> None:
     code, printed, error = ended("raise ValueError('a bug')")
     assert (code, printed) == (1, "main\natexit\n")
     assert error.endswith("ValueError: a bug\n")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_process_ends_without_an_error_if_its_output_is_closed(closed: str) -> None:
+    command = f"{shlex.quote(sys.executable)} -m kclient --version {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_output_that_cannot_be_written_is_an_error_at_the_end_of_a_process() -> None:
