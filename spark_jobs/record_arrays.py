@@ -137,9 +137,8 @@ def parts(piece: Piece, most: int) -> Iterator[Piece]:
     """
     raw, left, begin = bytes(piece.records), piece.info.record_count, 0
     while left > most:
-        try:
-            end = _after(raw, begin, most)
-        except (_Unusual, IndexError):
+        end = record_starts(raw, begin, len(raw), most, [])
+        if end < 0:
             break
         yield piece._replace(
             info=piece.info._replace(record_count=most), records=memoryview(raw)[begin:end]
@@ -159,20 +158,6 @@ def valid_parts(piece: Piece, most: int) -> Iterator[Piece]:
             raise InvalidRecord(f"offset {offsets[0]} does not follow {last}")
         last = int(offsets[-1]) if offsets.size else last
     return parts(piece, most)
-
-
-def _after(raw: bytes, pos: int, count: int) -> int:
-    """Return the place after *count* records."""
-    for _ in range(count):
-        size = raw[pos]
-        if size < 128:
-            pos += 1 + (size >> 1)
-        else:
-            size, pos = _long_size(raw, pos)
-            pos += size
-    if pos > len(raw):
-        raise _Unusual
-    return pos
 
 
 def _encoded_again(piece: Piece) -> Piece:
@@ -198,9 +183,9 @@ def _decode(pieces: Sequence[Piece], most_headers: int | None = _MOST_HEADERS) -
     for piece in pieces:
         begin, end = end, end + len(piece.records)
         count = piece.info.record_count
-        if not 0 <= count * SMALLEST_RECORD <= end - begin or not record_starts(
-            raw, begin, end, count, starts
-        ):
+        if not 0 <= count * SMALLEST_RECORD <= end - begin:
+            raise _Unusual
+        if record_starts(raw, begin, end, count, starts) != end:
             raise _Unusual
     buffer = np.frombuffer(raw, np.uint8)
     infos = [piece.info for piece in pieces]
@@ -259,18 +244,6 @@ def _integers(values: list[int]) -> Integers:
         return np.array(values, np.int64)
     except OverflowError:
         raise _Unusual from None
-
-
-def _long_size(raw: bytes, pos: int) -> tuple[int, int]:
-    """Return a record's length of three to five bytes, and the place after it."""
-    number = 0
-    for shift in range(0, 35, 7):
-        byte = raw[pos]
-        pos += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            return number >> 1, pos
-    raise _Unusual
 
 
 def _check_batches(infos: Sequence[BatchInfo]) -> None:

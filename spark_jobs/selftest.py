@@ -15,7 +15,6 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from kclient.types import TopicPartition
@@ -81,12 +80,12 @@ class GeneratedLogs:
         self,
         spark: SparkSession,
         logs: Mapping[str, Sequence[Row]],
-        corrupt: Mapping[str, Set[tuple[int, int]]] = MappingProxyType({}),
+        corrupt: Set[tuple[str, int, int]] = frozenset(),
     ) -> None:
         self._spark = spark
         self._logs = logs
         self._corrupt = corrupt
-        """The partition and number of batches with a wrong CRC."""
+        """The cluster, partition and number of batches with a wrong CRC."""
 
     def digests(
         self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], shape: WindowShape
@@ -113,13 +112,12 @@ class GeneratedLogs:
         by_partition: dict[int, list[Row]] = defaultdict(list)
         for row in self._logs[name]:
             by_partition[row.partition].append(row)
-        corrupt = self._corrupt.get(name, frozenset())
         rows = []
         for number, wanted in enumerate(ranges):
             log = by_partition[wanted.partition]
             for low in range(0, len(log), _BATCH):
                 batch = bytearray(_encoded(log[low : low + _BATCH]))
-                if (wanted.partition, low // _BATCH) in corrupt:
+                if (name, wanted.partition, low // _BATCH) in self._corrupt:
                     batch[-1] ^= 1
                 rows.append((number, batch))
         return self._spark.createDataFrame(rows, "number int, batch binary")
@@ -192,7 +190,7 @@ def run_self_test(
     """
     rng = random.Random(seed)
     source, target, seeded = make_case(rng, records=records, partitions=partitions, faults=faults)
-    corrupt: set[tuple[int, int]] = set()
+    corrupt: Set[tuple[str, int, int]] = frozenset()
     if faults:
         more = damage_ranges(rng, records=records, first=partitions)
         source += more.source
@@ -200,7 +198,7 @@ def run_self_test(
         seeded += more.faults
         corrupt = more.corrupt
         partitions += 3
-    read = GeneratedLogs(spark, {"source": source, "target": target}, {"target": corrupt})
+    read = GeneratedLogs(spark, {"source": source, "target": target}, corrupt)
     options, buckets = Options(window=200, complete=True), TimeBuckets.over((0, records * 1000))
     run = reconcile(
         SparkEngine(read, options.window, buckets),
@@ -290,8 +288,8 @@ class DamagedRanges(NamedTuple):
     source: list[Row]
     target: list[Row]
     faults: list[Fault]
-    corrupt: set[tuple[int, int]]
-    """The partition and number of batches of the target with a wrong CRC."""
+    corrupt: Set[tuple[str, int, int]]
+    """The cluster, partition and number of batches with a wrong CRC."""
 
 
 def damage_ranges(rng: random.Random, *, records: int, first: int) -> DamagedRanges:
@@ -300,9 +298,8 @@ def damage_ranges(rng: random.Random, *, records: int, first: int) -> DamagedRan
         [_record(rng, partition, offset) for offset in range(records)]
         for partition in (first, first + 1, first + 2)
     )
-    batches = records // _BATCH
     end = records - rng.randrange(1, 2 * _BATCH)
-    batch = rng.randrange(1, batches // 2)
+    batch = rng.randrange(1, records // _BATCH // 2)
     corrupt = range(batch * _BATCH, (batch + 1) * _BATCH)
     faults = [
         Fault(FindingClass.TRUNCATED, first, end, None),
@@ -310,7 +307,7 @@ def damage_ranges(rng: random.Random, *, records: int, first: int) -> DamagedRan
     ]
     copy = here[:end]
     moved = sorted(rng.sample(range(0, records, 8), _MISROUTED))
-    # Behind the batch with the wrong CRC, from the last place to the first: the places before stay.
+    # Behind the batch with the wrong CRC. Each of them moves the following ones by one.
     places = sorted(rng.sample(range(corrupt[-1] + 9, end - 9, 8), _MISROUTED))
     for number, (offset, place) in enumerate(zip(moved, places, strict=True)):
         copy.insert(place + number, there[offset]._replace(partition=first))
@@ -321,7 +318,7 @@ def damage_ranges(rng: random.Random, *, records: int, first: int) -> DamagedRan
     shifted = [row._replace(offset=row.offset + by * (row.offset >= begin)) for row in behind]
     faults.append(Fault(FindingClass.SHIFTED, first + 2, begin, begin + by))
     return DamagedRanges(
-        [*here, *there, *behind], [*copy, *clean, *shifted], faults, {(first, batch)}
+        [*here, *there, *behind], [*copy, *clean, *shifted], faults, {("target", first, batch)}
     )
 
 

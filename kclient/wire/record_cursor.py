@@ -36,17 +36,17 @@ _INT64_MAX: Final = (1 << 63) - 1
 _NO_TIMESTAMP: Final = -1
 
 
-def record_starts(raw: bytes, first: int, end: int, count: int, found: list[int]) -> bool:
-    """Append where each of *count* records in raw[first:end] begins to *found*; return whether the last ends at *end*.
+def record_starts(raw: bytes, first: int, end: int, count: int, found: list[int]) -> int:
+    """Append where each of *count* records in raw[first:end] begins to *found*; return where the last one ends.
 
-    Only their lengths are read, which are unsigned if a record is valid. False also if a length is cut off.
+    Only their lengths are read, which are unsigned if a record is valid. -1 if a record or its length is cut off.
     """
     pos: i64 = first
     stop: i64 = end
     left: i64 = count
     while left > 0:
         if pos >= stop:
-            return False
+            return -1
         found.append(pos)
         size: i64 = raw[pos]
         pos += 1
@@ -56,14 +56,14 @@ def record_starts(raw: bytes, first: int, end: int, count: int, found: list[int]
             byte: i64 = 128
             while byte > 127:
                 if pos >= stop or shift > 28:
-                    return False
+                    return -1
                 byte = raw[pos]
                 pos += 1
                 size |= (byte & 127) << shift
                 shift += 7
         pos += size >> 1
         left -= 1
-    return pos == stop
+    return pos if pos <= stop else -1
 
 
 class RecordCursor:

@@ -76,28 +76,26 @@ def test_the_places_of_records_follow_from_their_lengths(module: ModuleType) -> 
     bodies = [6, 63, 64, 8191, 8192, 1 << 20]  # lengths of one, two and three bytes
     raw = b"before" + b"".join(record(bytes(size)) for size in bodies) + b"behind"
     found: list[int] = []
-    assert module.record_starts(raw, 6, len(raw) - 6, len(bodies), found)
+    assert module.record_starts(raw, 6, len(raw), len(bodies), found) == len(raw) - len(b"behind")
     assert [raw[at:].startswith(varint(size)) for at, size in zip(found, bodies, strict=True)] == [
         True
     ] * len(bodies)
     assert found[:3] == [6, 6 + 7, 6 + 7 + 64]
+    assert module.record_starts(record(bytes(6)) * 2, 0, 14, 1, []) == 7, "bytes are left"
 
 
 @both
 @pytest.mark.parametrize(
     ("raw", "count"),
     [
-        (record(bytes(6)) * 2, 1),  # bytes are left
         (record(bytes(6)) * 2, 3),
         (record(bytes(6))[:-1], 1),
         (b"\xff\xff", 1),  # a length without its end
         (b"\x80\x80\x80\x80\x80\x01" + bytes(64), 1),  # of six bytes
     ],
 )
-def test_records_that_do_not_end_with_the_bytes_have_no_places(
-    module: ModuleType, raw: bytes, count: int
-) -> None:
-    assert not module.record_starts(raw, 0, len(raw), count, [])
+def test_records_that_are_cut_off_have_no_end(module: ModuleType, raw: bytes, count: int) -> None:
+    assert module.record_starts(raw, 0, len(raw), count, []) == -1
 
 
 @both
