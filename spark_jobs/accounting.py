@@ -161,13 +161,21 @@ class KeySpans:
     """Where the two logs have the keys of a question, below the cut and behind it.
 
     Compaction removes a record only after the log has received a later one with its key. It removes a tombstone only
-    after the earlier records with its key.
+    after the earlier records with its key. The later record may be newer than the cut: `newer`.
     """
 
     source: _Spans = field(default_factory=dict)
     target: _Spans = field(default_factory=dict)
     beyond_source: _Spans = field(default_factory=dict)
     beyond_target: _Spans = field(default_factory=dict)
+
+    def newer(self, source: _Spans, target: _Spans) -> KeySpans:
+        """Return the spans with those of records that the logs received after everything that was read of them."""
+        return replace(
+            self,
+            beyond_source={**self.beyond_source, **source},
+            beyond_target={**self.beyond_target, **target},
+        )
 
     def explain(self, finding: Finding, *, renumbered: bool) -> bool:
         """Return whether compaction may have removed the record of *finding*, below its end, from the other log."""
@@ -179,11 +187,17 @@ class KeySpans:
         by_source = finding.finding_class in _ONLY_TARGET
         cleaned = (self.source if by_source else self.target).get(place)
         others = (self.target if by_source else self.source).get(place)
-        received = (self.beyond_source if by_source else self.beyond_target).get(place)
+        beyond = self.beyond_source.get(place), self.beyond_target.get(place)
+        received, others_newer = beyond if by_source else beyond[::-1]
         if renumbered:
-            # Only offsets of the same log can be compared.
-            superseded = others is not None and others.last > finding.position
-            return superseded or (bool(finding.flags & TOMBSTONE) and cleaned is None)
+            # Only offsets of one log can be compared: in its own log the record's, in the other that of the common
+            # record before it.
+            superseded = any(
+                each and each.last > finding.position for each in (others, others_newer)
+            )
+            follows = -1 if finding.follows is None else finding.follows
+            followed = any(each and each.last > follows for each in (cleaned, received))
+            return superseded or followed or (bool(finding.flags & TOMBSTONE) and cleaned is None)
         if any(each and each.last > finding.position for each in (cleaned, others, received)):
             return True
         earlier = cleaned is not None and cleaned.first < finding.position
@@ -323,9 +337,10 @@ class Ledger:
                     asked.append(each)
         return KeyQuestion(asked)
 
-    def explain_compaction(self, question: KeyQuestion, spans: KeySpans) -> None:
-        """Explain the records of *question* that compaction removes."""
+    def explain_compaction(self, question: KeyQuestion, spans: KeySpans) -> KeyQuestion:
+        """Explain the records of *question* that compaction removes; return what later records may still explain."""
         cuts = {cut.topic_partition: cut for cut in self.evidence.cuts}
+        left = []
         for finding in question.findings:
             cut = cuts[finding.topic_partition]
             behind = _is_behind(finding, cut) or (
@@ -333,8 +348,13 @@ class Ledger:
                 and not self.evidence.renumbered
                 and finding.position >= cut.source_end
             )
-            if not behind and spans.explain(finding, renumbered=self.evidence.renumbered):
+            if behind:
+                continue
+            if spans.explain(finding, renumbered=self.evidence.renumbered):
                 self._explain(finding.topic_partition, [finding], COMPACTION)
+            elif not finding.flags & KEYLESS:
+                left.append(finding)
+        return KeyQuestion(left)
 
     def fold_tails(self) -> None:
         """Make one TRUNCATED finding of the records behind the end of a complete mirror's partition."""

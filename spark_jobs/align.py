@@ -94,7 +94,9 @@ def align(
     *breaks* are offsets, ascending, before which records were left out because they are equal, at equal offsets.
 
     A log that is *compacted* keeps the offsets of its records, so that only records at the same offset can be one
-    damaged record. A *renumbered* target has offsets of its own: a shift is no finding. Its offsets do not show which
+    damaged record. A *renumbered* target has offsets of its own: a shift is no finding. If it is compacted too, only
+    records with equal key and timestamp can be one: others are two records, of which compaction may have removed one
+    here and the other there. Its offsets do not show which
     of its records belong to *unread* offsets of the source, and the other way round: an unmatched record between the
     same pairs as an unread range of the other log is no finding. A range from -1 is what retention has deleted.
     """
@@ -421,6 +423,7 @@ class _Aligner:
         lost = [index for index in range(len(self.source)) if index not in matched_sources]
         found = [index for index in range(len(self.target)) if index not in matched_targets]
         copies = self._copies(found, matched_targets)
+        follows = _Follows(self.source, self.target, kept if self.renumbered else None)
         unknown = []
         for index in found:
             record = self.target[index]
@@ -434,8 +437,17 @@ class _Aligner:
                 record,
                 first_target_offset=first,
                 owns=int(record.offset not in at_offsets),
+                follows=follows.of_target(index),
             )
-        corrupt = _pair_corrupt(self.source, self.target, lost, unknown, kept, self.compacted)
+        corrupt = _pair_corrupt(
+            self.source,
+            self.target,
+            lost,
+            unknown,
+            kept,
+            same_offset=self.compacted and not self.renumbered,
+            same_key_and_timestamp=self.compacted and self.renumbered,
+        )
         for source_index, target_index in corrupt:
             before, after = self.source[source_index], self.target[target_index]
             differing = [
@@ -450,14 +462,17 @@ class _Aligner:
                 field=",".join(differing) or "content",
                 owns=1 + (after.offset not in at_offsets),
             )
-        yield from self._lost(set(lost) - {pair[0] for pair in corrupt}, kept, pairs, corrupt)
+        left = set(lost) - {pair[0] for pair in corrupt}
+        yield from self._lost(left, kept, pairs, corrupt, follows)
         for index in sorted(set(unknown) - {pair[1] for pair in corrupt}):
             record = self.target[index]
             owns = int(record.offset not in at_offsets)
-            yield self._finding(FindingClass.EXTRA, None, record, owns=owns)
+            yield self._finding(
+                FindingClass.EXTRA, None, record, owns=owns, follows=follows.of_target(index)
+            )
 
     def _lost(
-        self, lost: set[int], kept: _Pairs, pairs: _Pairs, corrupt: _Pairs
+        self, lost: set[int], kept: _Pairs, pairs: _Pairs, corrupt: _Pairs, follows: _Follows
     ) -> Iterator[Finding]:
         last = max((source_index for source_index, _ in [*pairs, *corrupt]), default=-1)
         shift = 0
@@ -471,6 +486,7 @@ class _Aligner:
                 record,
                 None,
                 tail_position=record.offset + shift if index > last else None,
+                follows=follows.of_source(index),
             )
 
     def _copies(self, found: Sequence[int], matched: set[int]) -> dict[int, int]:
@@ -486,13 +502,43 @@ class _Aligner:
         return first
 
 
+class _Follows:
+    """Finds the common record before a record that only one log has; nothing without the common records."""
+
+    def __init__(
+        self,
+        source: Sequence[RecordDigest],
+        target: Sequence[RecordDigest],
+        common: _Pairs | None,
+    ) -> None:
+        self._source, self._target, self._common = source, target, common
+        self._sources = [index for index, _ in common or ()]
+        self._targets = [index for _, index in common or ()]
+
+    def of_source(self, index: int) -> int | None:
+        """Return the target's offset of the common record before the source's record *index*; -1 if there is none."""
+        if self._common is None:
+            return None
+        before = bisect_left(self._sources, index)
+        return self._target[self._targets[before - 1]].offset if before else -1
+
+    def of_target(self, index: int) -> int | None:
+        """Return the source's offset of the common record before the target's record *index*; -1 if there is none."""
+        if self._common is None:
+            return None
+        before = bisect_left(self._targets, index)
+        return self._source[self._sources[before - 1]].offset if before else -1
+
+
 def _pair_corrupt(
     source: Sequence[RecordDigest],
     target: Sequence[RecordDigest],
     lost: Sequence[int],
     found: Sequence[int],
     kept: _Pairs,
+    *,
     same_offset: bool,
+    same_key_and_timestamp: bool,
 ) -> _Pairs:
     """Pair unmatched records of the same gap that are one record with changed parts."""
     if not lost or not found:
@@ -514,8 +560,19 @@ def _pair_corrupt(
     corrupt: _Pairs = []
     for lost_here, found_here in gaps.values():
         if lost_here and found_here:
-            corrupt.extend(_pair_gap(source, target, lost_here, found_here))
+            corrupt.extend(
+                each
+                for each in _pair_gap(source, target, lost_here, found_here)
+                if not same_key_and_timestamp or _same_key_and_timestamp(source, target, *each)
+            )
     return corrupt
+
+
+def _same_key_and_timestamp(
+    source: Sequence[RecordDigest], target: Sequence[RecordDigest], at_source: int, at_target: int
+) -> bool:
+    before, after = source[at_source], target[at_target]
+    return (before.key, before.timestamp) == (after.key, after.timestamp)
 
 
 def _pair_gap(

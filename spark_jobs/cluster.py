@@ -230,6 +230,19 @@ def _offsets(
     return offsets
 
 
+def log_ends(
+    cluster: ClusterSnapshot, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return where the logs of *partitions*, named as in the audit, end now; none if no broker answers."""
+    names = {TopicPartition(cluster.topic_of(tp.topic), tp.partition): tp for tp in partitions}
+    try:
+        with AdminClient({"bootstrap.servers": cluster.bootstrap}) as admin:
+            ends = _offsets(admin, list(names), "latest", {}, read_committed=cluster.read_committed)
+    except KafkaError:
+        return {}
+    return {names[tp]: end for tp, end in ends.items()}
+
+
 def _topic_configs(admin: AdminClient, topics: list[str]) -> dict[str, list[ConfigEntry]]:
     """Return the effective settings of each topic, whether set on the topic or inherited; sensitive ones left out.
 

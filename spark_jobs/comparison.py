@@ -15,7 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from kclient.types import TopicPartition
-from spark_jobs.accounting import AcceptedGap, Account, Evidence, KeySpans, Ledger
+from spark_jobs.accounting import (
+    AcceptedGap,
+    Account,
+    Evidence,
+    KeyQuestion,
+    KeySpans,
+    Ledger,
+)
 from spark_jobs.align import Alignment
 from spark_jobs.cut import LogRange, OffsetRange, PartitionCut, freeze
 from spark_jobs.engine import (
@@ -50,6 +57,10 @@ from spark_jobs.windows import (
 )
 
 DEFAULT_WINDOW_OFFSETS = 10_000
+
+NEWER_READS = 5
+"""Reads of what the logs received since the cut, at most: each may find what the one before was too early for."""
+
 Progress = Callable[[str], None]
 
 
@@ -330,8 +341,7 @@ class Comparison:
         question = ledger.key_question()
         if question.findings:
             with self.cost.timed("explain compaction"):
-                spans = self._spans_of_keys(question.keys, question.partitions)
-            ledger.explain_compaction(question, spans)
+                self._explain_compaction(ledger, question)
         ledger.fold_tails()
         ledger.settle_duplicates(self._copies(ledger.extras()))
         return ledger.account()
@@ -427,14 +437,44 @@ class Comparison:
         with self.cost.timed("copies"):
             return self.engine.copies(self.target, ranges, contents)
 
-    def _spans_of_keys(self, keys: frozenset[int], partitions: set[TopicPartition]) -> KeySpans:
-        cuts = [c for c in self.cuts if c.topic_partition in partitions]
+    def _explain_compaction(self, ledger: Ledger, question: KeyQuestion) -> None:
+        """Explain what compaction removes, also with records that are newer than the cut.
 
-        def spans(
-            cluster: ClusterSnapshot, ranges: Iterable[OffsetRange]
-        ) -> Mapping[Place, KeySpan]:
-            known = self._not_failed(list(ranges))
-            return self.engine.spans_of_keys(cluster, known, keys) if known else {}
+        A log may compact what it receives during the run: then only a record behind the cut shows why another one is
+        gone. Of each key the last record stays in the log. So it is found in what the log has received since the
+        reads before, or replaced by one that the next read finds.
+        """
+        spans = self._spans_of_keys(question)
+        left = ledger.explain_compaction(question, spans)
+        read = (
+            {cut.topic_partition: cut.source_end for cut in self.cuts},
+            {cut.topic_partition: cut.target_end for cut in self.cuts},
+        )
+        for _ in range(NEWER_READS):
+            if not left.findings:
+                return
+            newer, grew = [], False
+            for cluster, until in zip((self.source, self.target), read, strict=True):
+                ends = self.engine.log_ends(cluster, left.partitions)
+                ranges = [OffsetRange(*tp, until[tp], ends[tp]) for tp in sorted(ends)]
+                newer.append(self._spans(cluster, ranges, left.keys))
+                grew = grew or any(each.high > each.low for each in ranges)
+                until.update({tp: max(until[tp], end) for tp, end in ends.items()})
+            if not grew:
+                return
+            spans = spans.newer(*newer)
+            left = ledger.explain_compaction(left, spans)
+
+    def _spans(
+        self, cluster: ClusterSnapshot, ranges: Iterable[OffsetRange], keys: frozenset[int]
+    ) -> Mapping[Place, KeySpan]:
+        known = self._not_failed(list(ranges))
+        return self.engine.spans_of_keys(cluster, known, keys) if known else {}
+
+    def _spans_of_keys(self, question: KeyQuestion) -> KeySpans:
+        """Return where the logs have the keys of *question*, up to the ends of the cut."""
+        keys, partitions = question.keys, question.partitions
+        cuts = [c for c in self.cuts if c.topic_partition in partitions]
 
         def below(cut: PartitionCut) -> OffsetRange:
             return OffsetRange(*cut.topic_partition, cut.low, cut.high)
@@ -447,12 +487,12 @@ class Comparison:
             return OffsetRange(*cut.topic_partition, cut.high, end)
 
         return KeySpans(
-            spans(self.source, map(below, cuts)),
-            spans(self.target, map(below_at_target, cuts)),
-            spans(self.source, (beyond(cut, cut.source_end) for cut in cuts)),
+            self._spans(self.source, map(below, cuts), keys),
+            self._spans(self.target, map(below_at_target, cuts), keys),
+            self._spans(self.source, (beyond(cut, cut.source_end) for cut in cuts), keys),
             {}
             if self.options.renumbered
-            else spans(self.target, (beyond(cut, cut.target_end) for cut in cuts)),
+            else self._spans(self.target, (beyond(cut, cut.target_end) for cut in cuts), keys),
         )
 
 

@@ -183,3 +183,9 @@ class Engine(Protocol):
     ) -> dict[Place, KeySpan]:
         """Return the first and the last offset of each of *keys* in *ranges*, by key hash."""
         ...
+
+    def log_ends(
+        self, cluster: ClusterSnapshot, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return where the logs end now; none of a partition that the cluster does not report."""
+        ...

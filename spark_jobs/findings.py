@@ -104,6 +104,9 @@ class Finding:
     """Offsets of the partition that this finding accounts for; 0 if another finding accounts for its offset."""
     tail_position: int | None = None
     """For MISSING behind the last common record: the target offset where it would be. Separates lag from loss."""
+    follows: int | None = None
+    """Of a record that only one log has, if the target is renumbered: the offset in the other log of the common record
+    before it; -1 if there is none."""
     key_hash: int | None = None
     flags: int = 0
     where: str = "unknown"

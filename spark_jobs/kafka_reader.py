@@ -12,7 +12,7 @@ source Spark starts three more kinds of Python processes: to look it up, to crea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from kclient.types import TopicPartition
@@ -23,6 +23,7 @@ from spark_jobs.arrow_batches import (
     hash_batches,
     spark_schema,
 )
+from spark_jobs.cluster import log_ends
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import DIGEST_COLUMNS, WindowShape, merged
 from spark_jobs.hash_key import PUBLIC, HashKey
@@ -99,6 +100,12 @@ class KafkaReader:
                 HEADER_COLUMNS,
             )
         )
+
+    def log_ends(
+        self, cluster: ClusterSnapshot, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return where the logs of *partitions* end now; none if the cluster does not answer."""
+        return log_ends(cluster, partitions)
 
     def _read(
         self,

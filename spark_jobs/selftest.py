@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -107,6 +107,12 @@ class GeneratedLogs:
             return hash_batches(_fetched(rows, wanted), wanted)
 
         return self._batches(cluster.name, ranges).mapInArrow(hashed, spark_schema(HASH_COLUMNS))
+
+    def log_ends(
+        self, cluster: ClusterSnapshot, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return where the logs end: nothing is written to them."""
+        return {tp: cluster.ranges[tp].end for tp in partitions if tp in cluster.ranges}
 
     def _batches(self, name: str, ranges: Sequence[OffsetRange]) -> DataFrame:
         by_partition: dict[int, list[Row]] = defaultdict(list)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -214,6 +214,12 @@ class SparkEngine:
             (row["topic"], row["partition"], row["key"]): KeySpan(row["first"], row["last"])
             for row in rows
         }
+
+    def log_ends(
+        self, cluster: ClusterSnapshot, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return where the logs of *partitions* end now; none of a partition that the cluster does not report."""
+        return self._read.log_ends(cluster, partitions)
 
     def _with_hash(
         self,

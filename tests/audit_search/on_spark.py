@@ -73,6 +73,12 @@ class EncodedReader:
         """Return the hashes of each record in *ranges*."""
         return self._frame(cluster, ranges, hash_batches, HASH_COLUMNS)
 
+    def log_ends(
+        self, cluster: ClusterSnapshot, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return where the logs of *partitions* end now."""
+        return self._engine.log_ends(cluster, partitions)
+
     def _frame(
         self,
         cluster: ClusterSnapshot,

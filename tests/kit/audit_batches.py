@@ -380,6 +380,12 @@ class BatchEngine:
         found = _offsets(self._rows(cluster, ranges), "key", keys)
         return {place: KeySpan(min(at), max(at)) for place, at in found.items()}
 
+    def log_ends(
+        self, cluster: ClusterSnapshot, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        logs = self._logs[cluster.name]
+        return {tp: logs[tp].end for tp in partitions if tp in logs}
+
 
 _BROKEN = FailureKind.UNDECODABLE
 

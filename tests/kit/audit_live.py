@@ -1,14 +1,15 @@
 """Two clusters that change while they are audited, and a record of what each read of the audit saw.
 
 Before every read of the audit, and between its looks, the logs may change as clusters do: producers append, the mirror
-copies and repairs, retention deletes, a log is truncated and written again, a part cannot be read for a while, a new
-leader reports a lower log end. `Live.seen` is the oracle's evidence: the last content of each offset that was read.
+copies and repairs, retention deletes, a cleaner compacts, a log is truncated and written again, a part cannot be read
+for a while, a new leader reports a lower log end. `Live.seen` is the oracle's evidence: the last content of each offset
+that was read.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from kclient.types import TopicPartition
@@ -78,11 +79,15 @@ class Live:
     looks_with_changes: int = 9
     """The logs change until the end of this look; the first is 1."""
     chance: float = 0.4
+    damage: Sequence[float] = (0.0, 0.0, 0.2)
+    """The share of records that the mirror loses or changes during the audit: one of these each time."""
     most_truncated: int = 20
     """Offsets that a truncation removes at most."""
     source: Replicated = field(init=False)
     target: Replicated = field(init=False)
     seen: dict[tuple[str, TopicPartition, int], Content] = field(default_factory=dict)
+    tombstones: dict[TopicPartition, set[int]] = field(default_factory=dict)
+    """The offsets of tombstones that a cleaner may remove during the audit: delete.retention.ms is longer than one."""
     look: int = 1
     looked_at: frozenset[TopicPartition] = frozenset()
     """Partitions of which the audit took a later cut."""
@@ -96,7 +101,13 @@ class Live:
         """Append *count* records to the source."""
         for _ in range(count):
             number = self.rng.getrandbits(40)
-            self.source.append(tp, Rec(b"k%d" % (number % 9), b"v%d" % number, number % 1000))
+            value = None if self.is_compacted and number % 11 == 0 else b"v%d" % number
+            self.source.append(tp, Rec(b"k%d" % (number % 9), value, number % 1000))
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether both clusters compact the topic."""
+        return "compact" in self.kinds
 
     def mirror(self, tp: TopicPartition, *, damage: float = 0.0, behind: int = 0) -> None:
         """Copy to the target what it lacks; *damage* is the share of records that are lost or changed."""
@@ -118,11 +129,33 @@ class Live:
         self.produce(tp, self.rng.randrange(15))
 
     def _mirror(self, tp: TopicPartition) -> None:
-        self.mirror(tp, damage=self.rng.choice([0.0, 0.0, 0.2]))
+        self.mirror(tp, damage=self.rng.choice(self.damage))
 
     def _retention(self, tp: TopicPartition) -> None:
         log = self.rng.choice([self.source, self.target]).logs[tp]
         log.delete_below(min(log.end, log.start + self.rng.randrange(25)))
+
+    def _compact(self, tp: TopicPartition) -> None:
+        """Let one log's cleaner run, in all but the last segment."""
+        log = self.rng.choice([self.source, self.target]).logs[tp]
+        gone = {at for at in self.tombstones.get(tp, ()) if self.rng.random() < 0.3}
+        clean(log, log.end - self.rng.randrange(8), gone)
+
+    def _old_tombstones(self, tp: TopicPartition) -> set[int]:
+        """Return the offsets of tombstones that may go: no log has an earlier record with the key.
+
+        That of a renumbered target is at another offset.
+        """
+        logs = self.source.logs[tp].records, self.target.logs[tp].records
+        first: dict[bytes | None, int] = {}
+        for at in sorted(logs[0].keys() | logs[1].keys()):
+            for record in (log[at] for log in logs if at in log):
+                first.setdefault(record.key, at)
+        return {
+            at
+            for at, record in logs[1].items()
+            if record == logs[0].get(at) and record.value is None and first[record.key] == at
+        }
 
     def _repair(self, tp: TopicPartition) -> None:
         source, target = self.source.logs[tp], self.target.logs[tp]
@@ -179,9 +212,10 @@ class Live:
 
     def clusters(self) -> tuple[ClusterSnapshot, ClusterSnapshot]:
         """Return source and target as an audit reads them: the target first, and time passes in between."""
-        target = replace(snapshot("target", self.target.logs), topic_ids={"t": "target"})
+        compacted = frozenset({"t"} if self.is_compacted else ())
+        target = replace(snapshot("target", self.target.logs, compacted), topic_ids={"t": "target"})
         self.change()
-        source = replace(snapshot("source", self.source.logs), topic_ids={"t": "source"})
+        source = replace(snapshot("source", self.source.logs, compacted), topic_ids={"t": "source"})
         if "offline" in self.kinds and self.look <= self.looks_with_changes:
             target = self._without_a_leader(target)
         if "leader" in self.kinds and self.look <= self.looks_with_changes:
@@ -244,6 +278,7 @@ class Live:
     ) -> Reconciliation:
         """Audit the clusters while they change; with *kept* only what it has not proven."""
         self.look, self.differing, self.looked_at = 1, None, frozenset()
+        self.tombstones = {tp: self._old_tombstones(tp) for tp in TPS}
         self._compare()
         source, target = self.clusters()
         proofs = {} if kept is None else {tp: p.proof.end for tp, p in kept.partitions.items()}
@@ -264,6 +299,14 @@ class Live:
             buckets=TimeBuckets(0, 20_000),
             again=self.moment,
         )
+
+
+def clean(log: Log, below: int, tombstones: Set[int]) -> None:
+    """Compact *log* below an offset: the last record of each key remains, except at the offsets of *tombstones*."""
+    last = {record.key: at for at, record in sorted(log.records.items())}
+    for at, record in sorted(log.records.items()):
+        if at < below and (last[record.key] > at or at in tombstones):
+            del log.records[at]
 
 
 class RenumberedLive(Live):

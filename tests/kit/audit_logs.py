@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import NamedTuple
@@ -273,6 +273,12 @@ class MemoryEngine:
             if record.key in keys:
                 found.setdefault((*tp, record.key), []).append(record.offset)
         return {place: KeySpan(min(at), max(at)) for place, at in found.items()}
+
+    def log_ends(
+        self, cluster: ClusterSnapshot, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        logs = self._logs[cluster.name]
+        return {tp: logs[tp].end for tp in partitions if tp in logs}
 
 
 def _unread(
