@@ -26,10 +26,10 @@ Owner: the reactor's thread.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
@@ -57,6 +57,13 @@ from kclient.wire.errors import (
 _FOR_EVER = 3600.0
 
 
+WARN_FROM: Final = 0.8
+"""The share of max.poll.interval.ms without a poll after which the member warns, once for each poll."""
+
+SHOWN_PLACES: Final = 3
+"""Partitions that the warning names at most."""
+
+
 class MemberState(Enum):
     """The states of a group member."""
 
@@ -80,6 +87,8 @@ class MemberCallbacks:
     lost: Callable[[list[TopicPartition]], None]
     failed: Callable[[KafkaError], None]
     """Report an error to the caller of poll."""
+    unprocessed: Callable[[], Mapping[TopicPartition, int]]
+    """Return the first offset of each partition that the caller received and has not come back for."""
 
 
 class GroupMember:
@@ -126,6 +135,7 @@ class GroupMember:
         )
         self._last_poll = 0.0
         self._in_poll = False
+        self._warned_of_poll = False
 
     # --- for the consumer
 
@@ -155,6 +165,7 @@ class GroupMember:
     def polled(self) -> None:
         """Record that the caller's poll returned now."""
         self._in_poll = False
+        self._warned_of_poll = False
         self._last_poll = self._reactor.seconds()
 
     def rejoin_soon(self, reason: str) -> None:
@@ -377,9 +388,12 @@ class GroupMember:
     def _leave_if_overdue(self) -> None:
         """Leave the group if the caller has not polled for max.poll.interval.ms."""
         silent: float = self._reactor.seconds() - self._last_poll
-        if self._in_poll or silent <= self._config.max_poll_interval_ms / 1000:
-            return
         limit = self._config.max_poll_interval_ms
+        if self._in_poll or silent <= limit / 1000:
+            if not self._in_poll and silent > limit / 1000 * WARN_FROM and not self._warned_of_poll:
+                self._warned_of_poll = True
+                self._warn_of_poll(silent)
+            return
         self.left_because = (
             f"poll was not called for more than max.poll.interval.ms ({limit} ms), so this member left "
             f"group {self._group!r}: reduce max.poll.records or raise the interval"
@@ -391,6 +405,22 @@ class GroupMember:
         leaving = self._send_leave(identity, "max.poll.interval.ms was exceeded")
         Deferred.fromCoroutine(leaving).addErrback(
             lambda failure: self.log.failure("leaving the group", failure=failure)
+        )
+
+    def _warn_of_poll(self, silent: float) -> None:
+        """Log that the caller is about to be late, and what it is busy with."""
+        places = [
+            f"{tp} offset {offset}" for tp, offset in sorted(self._hooks.unprocessed().items())
+        ]
+        shown = ", ".join(places[:SHOWN_PLACES])
+        more = f" and {len(places) - SHOWN_PLACES} more" if len(places) > SHOWN_PLACES else ""
+        self.log.warn(
+            "poll was last called {silent:.0f} s ago: after max.poll.interval.ms ({limit} ms) this member leaves "
+            "group {group!r}{at}",
+            silent=silent,
+            limit=self._config.max_poll_interval_ms,
+            group=self._group,
+            at=f"; its caller is busy with records from {shown}{more}" if places else "",
         )
 
     async def _send_leave(self, identity: Generation, reason: str) -> None:

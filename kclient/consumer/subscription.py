@@ -193,6 +193,7 @@ class GroupSubscription:
             assigned=self._assigned,
             lost=self._lost,
             failed=lambda problem: self._report("group", problem),
+            unprocessed=lambda: self.commits.unprocessed,
         )
         self.member = GroupMember(self._cluster, self._config, hooks)
 

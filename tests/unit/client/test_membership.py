@@ -1,7 +1,10 @@
 """A group member on a paper cluster: join, stay, lose and leave, with any answer of the coordinator."""
 
+from contextlib import contextmanager
+
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 
 from kclient.config import ConsumerConfig
 from kclient.consumer.membership import GroupMember, MemberCallbacks, MemberState
@@ -53,6 +56,7 @@ class Member:
         self.revoking = None
         self.gives_up_at_once = True
         self.failures = []
+        self.unprocessed = {}
         self.member = GroupMember(
             self.cluster,
             self.config,
@@ -63,6 +67,7 @@ class Member:
                 assigned=lambda gained: self.events.append(("assigned", gained)),
                 lost=lambda lost: self.events.append(("lost", lost)),
                 failed=self.failures.append,
+                unprocessed=lambda: self.unprocessed,
             ),
         )
 
@@ -626,6 +631,42 @@ def test_a_member_that_does_not_poll_leaves():
     assert it.paper.count(HEARTBEAT) == beats
     it.start()
     assert it.paper.one(JOIN).message.member_id == ""
+
+
+@contextmanager
+def warnings_of(namespace):
+    lines = []
+
+    def observe(event):
+        if event["log_namespace"].startswith(namespace) and event["log_level"] is LogLevel.warn:
+            lines.append(formatEvent(event))
+
+    globalLogPublisher.addObserver(observe)
+    try:
+        yield lines
+    finally:
+        globalLogPublisher.removeObserver(observe)
+
+
+def test_a_member_warns_once_before_it_leaves_and_names_what_its_caller_is_busy_with():
+    it = Member(max_poll_interval_ms=10_000).stable(*places(0))
+    it.paper.answers[HEARTBEAT] = lambda _: HeartbeatResponse()
+    it.unprocessed = dict(zip(places(*range(5)), range(7, 12), strict=True))
+    with warnings_of("kclient.consumer.membership") as lines:
+        it.paper.pass_time(7.9)
+        assert lines == []
+        it.paper.pass_time(2.0)
+        assert lines == [
+            "poll was last called 8 s ago: after max.poll.interval.ms (10000 ms) this member leaves group 'g'; its "
+            "caller is busy with records from t-0 offset 7, t-1 offset 8, t-2 offset 9 and 2 more"
+        ]
+        it.member.polling()
+        it.member.polled()
+        it.unprocessed = {}
+        it.paper.pass_time(9.9)
+    assert lines[1:] == [
+        "poll was last called 8 s ago: after max.poll.interval.ms (10000 ms) this member leaves group 'g'"
+    ]
 
 
 def test_a_caller_that_waits_in_a_long_poll_is_not_overdue():
