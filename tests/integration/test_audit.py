@@ -22,6 +22,7 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kclient.avro import AvroSerializer
+from spark_jobs.accounting import Ledger
 from spark_jobs.arrow_batches import unread_part
 from spark_jobs.cluster import matching_topics, read_cluster, time_span
 from spark_jobs.comparison import Options
@@ -588,6 +589,28 @@ def test_the_command_ends_with_the_exit_code_of_each_verdict(
     assert kaudit_pair(pair, tmp_path) == ExitCode.NO_VERDICT_YET
     delete_below(pair.west, Place(pair.topic, 0, 10))
     assert kaudit_pair(pair, tmp_path) == ExitCode.AGED_OUT
+    assert kaudit_pair(pair, tmp_path, "--min-coverage", "0.7") == ExitCode.NO_VERDICT_YET
+    accepted = ("--min-coverage", "0.7", "--max-lag", "5")
+    assert kaudit_pair(pair, tmp_path, *accepted) == ExitCode.CONSISTENT
+    assert kaudit_pair(pair, tmp_path, "--min-coverage", "0.9") == ExitCode.AGED_OUT
+
+
+@pytest.mark.timeout(900)
+def test_an_audit_that_overlooks_a_class_of_faults_fails_its_self_test_and_has_no_verdict(
+    clusters: tuple[Cluster, Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair(clusters, "self-test", partitions=1)
+    for bootstrap in (pair.east, pair.west):
+        pair.write(bootstrap, recent(5))
+    monkeypatch.setattr(Ledger, "_misrouted", lambda _: None)
+    done = kaudit(
+        *("reconcile", "--source", pair.east, "--target", pair.west, "--topics", pair.topic),
+        *("--out", str(tmp_path), "--master", "local[2]", "--self-test"),
+    )
+    assert done.exit_code == ExitCode.INTERNAL, done.output
+    document = json.loads((tmp_path / "report.json").read_text())
+    assert document["verdict"] == "ERROR"
+    assert "CONSISTENT" not in done.stdout
 
 
 def test_a_side_that_can_not_be_reached_is_no_verdict(tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 TOPIC = "t"
 
+PACE_S = 0.05
+"""Seconds between transactions: without them three threads and three brokers only compute, and no fault hits more."""
+
 
 class Committer(threading.Thread):
     """Commits transactions of one record in each of two partitions; every fourth one is aborted."""
@@ -39,7 +42,7 @@ class Committer(threading.Thread):
         while not self._done.is_set():
             producer = self._producer()
             try:
-                while not self._done.is_set():
+                while not self._done.wait(PACE_S):
                     number += 1
                     self._transaction(producer, f"{self.name}-{number}", abort=not number % 4)
             except KafkaException:

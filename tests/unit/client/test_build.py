@@ -19,12 +19,26 @@ from kclient.cli.commands import kclient
 ROOT = Path(build.__file__).parents[1]
 TESTS = (
     "tests/unit/client/test_accumulator.py",
+    "tests/unit/client/test_arguments.py",
     "tests/unit/client/test_build.py::test_the_version_shows_which_build_runs",
+    "tests/unit/client/test_consumer_records.py",
     "tests/unit/client/test_partitioner.py",
+    "tests/unit/client/test_producer.py",
+    "tests/unit/client/test_producer_columns.py",
+    "tests/unit/client/test_transactional_producer.py",
+    "tests/unit/log/test_log_validator.py",
+    "tests/unit/log/test_record_filter.py",
+    "tests/unit/wire/test_record_cursor.py",
+    "tests/unit/wire/test_record_search.py",
     "tests/unit/wire/test_records.py",
+    "tests/unit/wire/test_records_and_other_clients.py",
     "tests/property/test_consumer_columns.py",
     "tests/property/test_producer_columns.py",
+    "tests/property/test_record_arrays_properties.py",
     "tests/property/test_record_batches.py",
+    "tests/property/test_record_validation.py",
+    "tests/property/test_sender.py",
+    "tests/property/test_source_rows_properties.py",
 )
 
 
