@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from kclient.mirror_evidence import HashedBatch
 from kclient.wire import batches
 from kclient.wire.crc import crc32c
-from kclient.wire.errors import CorruptMessage
+from kclient.wire.errors import CorruptMessage, UnsupportedForMessageFormat
 from kclient.wire.fetch import AbortedTransaction
 
 
@@ -55,8 +55,8 @@ class Run:
 def read_run(data: memoryview, asked: int, end: int | None = None) -> Run | None:
     """Return the whole batches of *data* from offset *asked* on, without those that begin at or above *end*.
 
-    None if there are none. Raise CorruptMessage if the first batch is damaged. Batches before a damaged one are
-    returned, and the next fetch begins with the damaged one.
+    None if there are none. Raise CorruptMessage if the first batch is damaged, UnsupportedForMessageFormat if it is a
+    message of a format before Kafka 0.11. Batches before such a one are returned, and the next fetch begins with it.
     """
     start = position = 0
     base_offset = -1
@@ -90,7 +90,7 @@ def read_run(data: memoryview, asked: int, end: int | None = None) -> Run | None
             crc = info.crc
             next_offset = following
             position = stop
-    except CorruptMessage:
+    except (CorruptMessage, UnsupportedForMessageFormat):
         if not batch_count:
             raise
     if not batch_count:

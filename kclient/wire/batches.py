@@ -191,6 +191,11 @@ def iterate(buf: Buffer, position: int = 0) -> Iterator[BatchInfo]:
         if position > total:
             return
         yield info
+    if total - position > _MAGIC_AT and buf[position + _MAGIC_AT] < 2:
+        # A message of an old format may be shorter than the header of a batch.
+        length = int.from_bytes(buf[position + 8 : position + LENGTH_END], "big", signed=True)
+        if _SMALLEST_OLD_MESSAGE <= length <= total - position - LENGTH_END:
+            _check_magic(buf, position)
 
 
 def check_crc(buf: Buffer, info: BatchInfo) -> None:
@@ -390,7 +395,7 @@ def _check_magic(buf: Buffer, position: int) -> None:
     if magic < 2 and length >= _SMALLEST_OLD_MESSAGE:
         raise UnsupportedForMessageFormat(
             f"message format {magic} at byte {position} is not supported, only format 2 is",
-            hint="upgrade the client to Kafka 0.11 or above, or remove its setting of an old version",
+            hint="it is of Kafka before 0.11: upgrade the client that writes it; Apache Kafka's tools copy such a log",
         )
     raise CorruptMessage(f"no record batch at byte {position}: magic {magic}, length {length}")
 

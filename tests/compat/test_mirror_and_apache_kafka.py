@@ -282,3 +282,34 @@ def test_the_gap_ledger_is_written_to_apache_kafka_and_read_from_it(
     assert code == 0, output
     (entry,) = [json.loads(line) for line in output.splitlines()]
     assert (entry["from"], entry["until"], entry["cause"]) == (10, 17, "retention")
+
+
+def test_messages_of_an_old_format_stop_their_partition_and_are_named(
+    broker_clusters: MakeCluster, tmp_path: Path, zookeeper_connect: str
+) -> None:
+    old = {"inter.broker.protocol.version": "2.8", "log.message.format.version": "0.10.2"}
+    with running_kafka(tmp_path / "apache", f"{zookeeper_connect}/apache", old) as apache:
+        west = broker_clusters(1)
+        client = AdminClient({"bootstrap.servers": apache.bootstrap, "log_level": 0})
+        topics = [NewTopic("old", 1, 1), NewTopic("new", 1, 1, config={FORMAT: "2.8"})]
+        for future in client.create_topics(topics).values():
+            future.result(10)
+        producer = Producer({"bootstrap.servers": apache.bootstrap, "log_level": 0})
+        for n in range(100):
+            for topic in ("old", "new"):
+                producer.produce(topic, b"value-%d" % n)
+        assert producer.flush(20) == 0
+        copier = Mirror(tmp_path / "mirror", apache, west, None)  # type: ignore[arg-type]
+        assert copier.run_once() == 5
+        assert "STOPPED old-0: the source cannot be read" in copier.output
+        assert "message format 1" in copier.output
+        assert sum(b.next_offset - b.base_offset for b in stored(west, "new")) == 100
+        read = subprocess.run(
+            [sys.executable, "-m", "kclient", "-b", apache.bootstrap, "consume", "old", "-e"],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert read.returncode == 1
+        assert "old-0 at offset 0: message format 1" in read.stderr
+
+
+FORMAT = "message.format.version"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 
-from kclient.wire.errors import CorruptMessage
+from kclient.wire.errors import CorruptMessage, UnsupportedForMessageFormat
 from kclient.wire.records import encode_batch
 from mirrormaker.runs import read_run
 from tests.kit.record_batches import NOW_MS, some_records
@@ -55,6 +57,21 @@ def test_offsets_that_no_batch_holds_are_counted() -> None:
     run = read_run(view(batch(0), batch(10), batch(20)), 0)
     assert run is not None
     assert (run.next_offset, run.missing_offsets) == (22, 16)
+
+
+def old_message(offset: int) -> bytes:
+    """Return a message of format 1 (Kafka 0.10) with a null key and the value b"v"."""
+    body = b"\x01\x00" + bytes(8) + b"\xff" * 4 + (1).to_bytes(4, "big") + b"v"
+    checked = zlib.crc32(body).to_bytes(4, "big") + body
+    return offset.to_bytes(8, "big") + len(checked).to_bytes(4, "big") + checked
+
+
+def test_a_message_of_an_old_format_ends_the_run_before_it() -> None:
+    run = read_run(view(batch(4), old_message(6)), 4)
+    assert run is not None
+    assert run.next_offset == 6
+    with pytest.raises(UnsupportedForMessageFormat, match="message format 1"):
+        read_run(view(old_message(6)), 6)
 
 
 def test_a_damaged_batch_ends_the_run_before_it() -> None:
