@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -611,6 +612,71 @@ def test_an_audit_that_overlooks_a_class_of_faults_fails_its_self_test_and_has_n
     document = json.loads((tmp_path / "report.json").read_text())
     assert document["verdict"] == "ERROR"
     assert "CONSISTENT" not in done.stdout
+
+
+WORKER_MB = 1024
+"""The bound of the memory of one of Spark's Python workers (docs/design/audit-reading.md)."""
+
+
+class WorkerMemory(threading.Thread):
+    """Keeps the most memory that each worker of Spark has had, in MB, until `stop`."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peaks: dict[str, int] = {}
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        while not self._done.wait(0.1):
+            for process in Path("/proc").iterdir():
+                with suppress(OSError):
+                    if (
+                        process.name.isdigit()
+                        and b"worker_daemon" in (process / "cmdline").read_bytes()
+                    ):
+                        peak = re.search(r"VmHWM:\s+(\d+) kB", (process / "status").read_text())
+                        if peak is not None:
+                            self.peaks[process.name] = int(peak[1]) >> 10
+
+    def stop(self) -> None:
+        self._done.set()
+        self.join()
+
+
+@pytest.mark.timeout(900)
+def test_records_of_1_mb_that_are_some_kb_in_a_batch_are_compared_in_bounded_memory(
+    clusters: tuple[Cluster, Cluster], tmp_path: Path
+) -> None:
+    pair = Pair(clusters, "large", partitions=1)
+    now = int(time.time() * 1000)
+    part = os.urandom(1000)
+    for bootstrap in (pair.east, pair.west):
+        producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "compression.type": "zstd",
+                "linger.ms": 500,
+                "batch.num.messages": 40,
+                "batch.size": 100_000_000,
+                "message.max.bytes": 100_000_000,
+            }
+        )
+        for n in range(120):
+            end = b"changed" if n in (7, 90) and bootstrap == pair.west else b"as written"
+            value = b"%d " % n + part * 990 + end
+            producer.produce(pair.topic, value, b"key", partition=0, timestamp=now + n)
+        assert producer.flush(60) == 0
+    workers = WorkerMemory()
+    workers.start()
+    code = kaudit_pair(pair, tmp_path)
+    workers.stop()
+    assert code == ExitCode.DIVERGED
+    document = json.loads((tmp_path / "report.json").read_text())
+    assert document["totals"]["verified"] == 118
+    found = (tmp_path / "findings.jsonl").read_text().splitlines()
+    assert [json.loads(line)["src_offset"] for line in found] == [7, 90]
+    assert workers.peaks
+    assert max(workers.peaks.values()) < WORKER_MB, workers.peaks
 
 
 def test_a_side_that_can_not_be_reached_is_no_verdict(tmp_path: Path) -> None:
