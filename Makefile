@@ -63,8 +63,8 @@ demo: $(VENV)/.demo
 	@$(BIN)/python tools/compile.py
 	@$(BIN)/python -m kbroker demo $(DEMO_ARGS)
 
-# Tests of processes mostly wait: three at a time leave two cores idle for two fifths of the time. That is where the
-# other tests compute: they yield to those of processes, whose deadlines are a user's, and print when they end.
+# Tests of processes mostly wait: each takes 0.37 of a core, and four at a time leave room on two. That is where the other
+# tests compute: they yield to those of processes, whose deadlines are a user's, and print when they end.
 PROCESSES := tests/integration tests/compat
 SPREAD := --dist loadfile --no-loadscope-reorder
 
@@ -78,7 +78,7 @@ else
 endif
 
 test-processes: $(VENV)/.test
-	@$(PYTEST) -n 3 $(SPREAD) $(PROCESSES)
+	@$(PYTEST) -n 4 $(SPREAD) $(PROCESSES)
 
 test-computing: $(VENV)/.test
 	@log=$$(mktemp); trap 'rm -f $$log' EXIT; \

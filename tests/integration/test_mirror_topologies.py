@@ -18,6 +18,7 @@ from tests.kit.mirrored_clusters import (
     produce,
 )
 from tests.kit.mirrors import Mirror, stored
+from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 
@@ -48,11 +49,12 @@ class Three(NamedTuple):
 
 @pytest.fixture
 def three(broker_clusters: MakeCluster, tmp_path: Path) -> Callable[..., Three]:
-    def make(*flows: str, policy: str) -> Three:
+    def make(*flows: str, policy: str, refresh_s: int = 600) -> Three:
         clusters = {name: broker_clusters(1) for name in ("east", "west", "north")}
         settings = {"clusters": "east, west, north", "east->west.enabled": "false"}
         settings["north.bootstrap.servers"] = clusters["north"].bootstrap
         settings["replication.policy.class"] = policy
+        settings["refresh.topics.interval.seconds"] = str(refresh_s)
         settings |= {f"{flow}.enabled": "true" for flow in flows}
         return Three(
             clusters, Mirror(tmp_path / "ring", clusters["east"], clusters["west"], settings)
@@ -78,6 +80,47 @@ def test_a_ring_of_three_clusters_comes_to_rest(three: Callable[..., Three]) -> 
     copy = stored(ring.clusters["north"], "west.east.orders")
     assert copy == stored(ring.clusters["east"], "orders") != []
     assert "topic west.east.orders: is not copied: its records come from east" in ring.mirror.output
+
+
+@pytest.mark.parametrize("flows", [RING, MESH])
+def test_records_that_are_written_to_all_clusters_meanwhile_are_copied_once(
+    three: Callable[..., Three], flows: tuple[str, ...]
+) -> None:
+    """Active-active: producers write to the same topic of each cluster while the mirrors run."""
+    all_three = three(*flows, policy="DefaultReplicationPolicy", refresh_s=1)
+    clusters, mirror = all_three.clusters, all_three.mirror
+    for cluster in clusters.values():
+        make_topic(cluster, "orders")
+    expected = 6 if flows is RING else 12
+
+    def written_to_all() -> bool:
+        """Write to each cluster; return whether there are all copies, each with records."""
+        for cluster in clusters.values():
+            produce(cluster, "orders", 20)
+        topics = [(n, t) for n, of_it in all_three.topics().items() for t in of_it - {"orders"}]
+        return len(topics) == expected and all(stored(clusters[n], t) for n, t in topics)
+
+    mirror.start()
+    eventually("a record of each copy", written_to_all, 60)
+    for _ in range(15):
+        written_to_all()
+    written = {name: stored(cluster, "orders") for name, cluster in clusters.items()}
+
+    def copies() -> dict[tuple[str, str], bool]:
+        """Return for each copy, by cluster and topic, whether it is the log of its origin."""
+        found = {}
+        for name, topics in all_three.topics().items():
+            for topic in topics - {"orders"}:
+                origin = topic.split(".")[-2]
+                found[name, topic] = stored(clusters[name], topic) == written[origin]
+        return found
+
+    eventually("the copies", lambda: list(copies().values()) == [True] * expected, 60)
+    assert mirror.stop() == 0, mirror.output
+    before = all_three.topics()
+    assert all_three.mirror_until_at_rest() == before
+    assert set(copies().values()) == {True}
+    assert {name: stored(cluster, "orders") for name, cluster in clusters.items()} == written
 
 
 def test_a_full_mesh_comes_to_rest(three: Callable[..., Three]) -> None:
