@@ -70,6 +70,8 @@ class ClusterMetadata:
     controller_id: int = -1
     updated_at: float = float("-inf")
     version: int = 0
+    response: MetadataResponse | None = field(default=None, compare=False, repr=False)
+    """What this was made of, if it was one response for all topics and nothing has changed since."""
 
     def partitions(self, topic: str) -> list[int] | None:
         """Return the partition numbers of *topic* in order, None if the topic is unknown."""
@@ -109,10 +111,14 @@ class ClusterMetadata:
     def without(self, topics: Iterable[str]) -> ClusterMetadata:
         """Return a snapshot without *topics*."""
         kept = {name: topic for name, topic in self.topics.items() if name not in set(topics)}
-        return replace(self, topics=kept, version=self.version + 1)
+        return replace(self, topics=kept, version=self.version + 1, response=None)
 
     def updated(self, response: MetadataResponse, *, now: float, complete: bool) -> ClusterMetadata:
         """Return the snapshot after *response*; *complete* if the response covers all topics."""
+        if (
+            complete and response is self.response
+        ):  # a connection returns an equal response as the same one
+            return replace(self, updated_at=now, version=self.version + 1)
         topics = {} if complete else dict(self.topics)
         for answer in response.topics:
             if answer.name is not None:
@@ -126,6 +132,7 @@ class ClusterMetadata:
             controller_id=response.controller_id,
             updated_at=now,
             version=self.version + 1,
+            response=response if complete else None,
         )
 
     def with_leader(self, tp: TopicPartition, leader: int, leader_epoch: int) -> ClusterMetadata:
@@ -137,7 +144,7 @@ class ClusterMetadata:
         changed = replace(known, leader=leader, leader_epoch=leader_epoch)
         partitions = {**topic.partitions, tp.partition: changed}
         topics = {**self.topics, tp.topic: replace(topic, partitions=partitions)}
-        return replace(self, topics=topics, version=self.version + 1)
+        return replace(self, topics=topics, version=self.version + 1, response=None)
 
 
 def _topic(answer: MetadataResponseTopic, known: TopicMetadata | None) -> TopicMetadata:

@@ -79,3 +79,15 @@ def test_the_leader_named_by_an_error_is_taken_if_it_is_newer_and_known() -> Non
     assert known(1, 5).with_leader(A, 2, 6).leader(A) == 2
     assert known(1, 5).with_leader(A, 2, 5).leader(A) == 1
     assert known(1, 5).with_leader(A, 9, 6).leader(A) == 1
+
+
+def test_an_equal_answer_about_all_topics_is_not_taken_apart_again() -> None:
+    same = answer(1, 5)
+    first = ClusterMetadata().updated(same, now=0.0, complete=True)
+    again = first.updated(same, now=9.0, complete=True)
+    assert again.topics is first.topics
+    assert (again.updated_at, again.version) == (9.0, first.version + 1)
+    for changed in (first.with_leader(A, 2, 6), first.without(["t"])):
+        after = changed.updated(same, now=9.0, complete=True)
+        assert after.leader(A) == (2 if changed.topics else 1), "the newer leader, or the topic"
+        assert after.updated(same, now=10.0, complete=True).topics is after.topics

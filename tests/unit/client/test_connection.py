@@ -45,6 +45,28 @@ def test_an_answer_cut_into_single_bytes_arrives_whole() -> None:
     assert outcome.value.error_code == 0
 
 
+def test_an_equal_metadata_response_is_decoded_once() -> None:
+    broker = ScriptedBroker()
+
+    def asked(response: MetadataResponse) -> MetadataResponse:
+        outcome = Outcome(
+            broker.connection.request(ApiKey.METADATA, 9, MetadataRequest(topics=None))
+        )
+        broker.answer(broker.requests()[0][0], response)
+        found: MetadataResponse = outcome.value
+        return found
+
+    first = asked(MetadataResponse(cluster_id="c", controller_id=1))
+    other = asked(MetadataResponse(cluster_id="c", controller_id=2))
+    assert asked(MetadataResponse(cluster_id="c", controller_id=1)) is first
+    assert asked(MetadataResponse(cluster_id="c", controller_id=2)) is other
+    assert (first.controller_id, other.controller_id) == (1, 2)
+    asked(MetadataResponse(cluster_id="c", controller_id=3))
+    again = asked(MetadataResponse(cluster_id="c", controller_id=1))
+    assert again == first
+    assert again is not first, "two are kept"
+
+
 def test_an_answer_out_of_turn_ends_the_connection() -> None:
     broker = ScriptedBroker()
     first, second = ask(broker.connection), ask(broker.connection)
