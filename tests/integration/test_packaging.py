@@ -1,17 +1,21 @@
-"""The wheel in a fresh environment, with only the packages that it declares: its files, its extras, README.
+"""The wheels and the sdist in a fresh environment, with only the packages that they declare: files, extras, README.
 
 The dependencies are links into the environment of the tests, so nothing is downloaded.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from kclient.build import MODULES
 from tests.kit.fresh_environment import FreshEnvironment
 from tests.kit.pages import reading
 from tests.kit.prose import ROOT
@@ -26,14 +30,34 @@ east->west.enabled = true
 """
 
 
+class Made(NamedTuple):
+    """What `make dist` makes."""
+
+    pure: Path
+    sdist: Path
+    compiled: Path | None
+    """None without a C compiler."""
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pure wheel: the compiled one has the same files, and needs ten times the time."""
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, str(ROOT / "tools/dist.py"), "--only-pure-wheel", "--out", str(out)]
+    command = [sys.executable, str(ROOT / "tools/dist.py"), "--out", str(out)]
     subprocess.run(command, check=True, capture_output=True)
-    (made,) = out.iterdir()
-    return made
+    (pure,) = out.glob("*-none-any.whl")
+    (sdist,) = out.glob("*.tar.gz")
+    return Made(pure, sdist, next((each for each in out.glob("*.whl") if each != pure), None))
+
+
+@pytest.fixture(scope="module")
+def wheel(made: Made) -> Path:
+    return made.pure
+
+
+def files_of(wheel: Path) -> set[str]:
+    """Return the names of the files that a wheel installs into the packages."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +70,47 @@ def test_the_wheel_has_the_tracked_files_of_four_packages_and_no_other(wheel: Pa
     listed = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", *packages], check=True, capture_output=True, text=True
     )
+    names = files_of(wheel)
     with zipfile.ZipFile(wheel) as archive:
-        names = {name for name in archive.namelist() if ".dist-info/" not in name}
         (about,) = (name for name in archive.namelist() if name.endswith("dist-info/METADATA"))
         metadata = archive.read(about).decode()
     assert names == {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
     assert {f"{package}/py.typed" for package in packages} < names
     assert "\nName: kbroker\n" in metadata
     assert "\nLicense-File: LICENSE\n" in metadata
+
+
+def test_the_compiled_wheel_has_the_same_files_and_runs_compiled(
+    made: Made, tmp_path: Path
+) -> None:
+    if made.compiled is None:
+        pytest.skip("there is no C compiler here, so there is no compiled wheel")
+    added = files_of(made.compiled) - files_of(made.pure)
+    assert files_of(made.pure) <= files_of(made.compiled)
+    assert {name.rpartition(".")[2] for name in added} == {"so"}
+    modules = {name.partition(".")[0].replace("/", ".") for name in added}
+    assert modules >= set(MODULES)
+    fresh = FreshEnvironment(tmp_path / "fresh", made.compiled)
+    version = fresh.run("kclient", "--version", directory=tmp_path)
+    assert "(record codec: compiled)" in version.stdout, version
+
+
+def test_a_wheel_that_is_built_of_the_sdist_is_the_pure_wheel(made: Made, tmp_path: Path) -> None:
+    with tarfile.open(made.sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    out = tmp_path / "out"
+    out.mkdir()
+    subprocess.run(
+        [sys.executable, "-c", "from setuptools import build_meta as b; b.build_wheel('../out')"],
+        cwd=source,
+        env={**os.environ, "KBROKER_PURE_PYTHON": "1"},
+        check=True,
+        capture_output=True,
+    )
+    (built,) = out.iterdir()
+    assert built.name == made.pure.name
+    assert files_of(built) == files_of(made.pure)
 
 
 @pytest.mark.parametrize(
