@@ -56,7 +56,7 @@ def read_run(data: memoryview, asked: int, end: int | None = None) -> Run | None
     """Return the whole batches of *data* from offset *asked* on, without those that begin at or above *end*.
 
     None if there are none. Raise CorruptMessage if the first batch is damaged, UnsupportedForMessageFormat if it is a
-    message of a format before Kafka 0.11. Batches before such a one are returned, and the next fetch begins with it.
+    message of a format before Kafka 0.11. The batches before it are returned, and the next fetch begins with it.
     """
     start = position = 0
     base_offset = -1

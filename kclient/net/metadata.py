@@ -115,9 +115,8 @@ class ClusterMetadata:
 
     def updated(self, response: MetadataResponse, *, now: float, complete: bool) -> ClusterMetadata:
         """Return the snapshot after *response*; *complete* if the response covers all topics."""
-        if (
-            complete and response is self.response
-        ):  # a connection returns an equal response as the same one
+        # A connection returns a response that is equal to the one before as the same object.
+        if complete and response is self.response:
             return replace(self, updated_at=now, version=self.version + 1)
         topics = {} if complete else dict(self.topics)
         for answer in response.topics:
