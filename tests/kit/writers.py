@@ -36,10 +36,10 @@ PAUSE_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """The client got *offset* as the place of *number*."""
+    """The client got *offset* as the place of *number*; None: it took a later acknowledgement for this one, too."""
 
     number: int
-    offset: int
+    offset: int | None
 
 
 class Writer(threading.Thread):
