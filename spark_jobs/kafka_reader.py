@@ -23,7 +23,6 @@ from spark_jobs.arrow_batches import (
     hash_batches,
     spark_schema,
 )
-from spark_jobs.cluster import log_ends
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import DIGEST_COLUMNS, WindowShape, merged
 from spark_jobs.hash_key import PUBLIC, HashKey
@@ -105,6 +104,9 @@ class KafkaReader:
         self, cluster: ClusterSnapshot, partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
         """Return where the logs of *partitions* end now; none if the cluster does not answer."""
+        # Imported here: Spark's workers import this module, and have no use for an admin client.
+        from spark_jobs.cluster import log_ends
+
         return log_ends(cluster, partitions)
 
     def _read(
