@@ -191,11 +191,9 @@ def iterate(buf: Buffer, position: int = 0) -> Iterator[BatchInfo]:
         if position > total:
             return
         yield info
-    if total - position > _MAGIC_AT and buf[position + _MAGIC_AT] < 2:
-        # A message of an old format may be shorter than the header of a batch.
-        length = int.from_bytes(buf[position + 8 : position + LENGTH_END], "big", signed=True)
-        if _SMALLEST_OLD_MESSAGE <= length <= total - position - LENGTH_END:
-            _check_magic(buf, position)
+    # A message of an old format may be shorter than the header of a batch.
+    if 0 < _old_message_size(buf, position) <= total - position:
+        _check_magic(buf, position)
 
 
 def check_crc(buf: Buffer, info: BatchInfo) -> None:
@@ -391,13 +389,25 @@ def _check_magic(buf: Buffer, position: int) -> None:
     if len(buf) - position <= _MAGIC_AT or buf[position + _MAGIC_AT] == 2:
         return
     magic = buf[position + _MAGIC_AT]
-    length = int.from_bytes(buf[position + 8 : position + LENGTH_END], "big", signed=True)
-    if magic < 2 and length >= _SMALLEST_OLD_MESSAGE:
+    if _old_message_size(buf, position):
         raise UnsupportedForMessageFormat(
             f"message format {magic} at byte {position} is not supported, only format 2 is",
             hint="it is of Kafka before 0.11: upgrade the client that writes it; Apache Kafka's tools copy such a log",
         )
+    length = _length_at(buf, position)
     raise CorruptMessage(f"no record batch at byte {position}: magic {magic}, length {length}")
+
+
+def _old_message_size(buf: Buffer, position: int) -> int:
+    """Return the size of the message of format 0 or 1 at *position*; 0 if there is none."""
+    if len(buf) - position <= _MAGIC_AT or buf[position + _MAGIC_AT] >= 2:
+        return 0
+    length = _length_at(buf, position)
+    return length + LENGTH_END if length >= _SMALLEST_OLD_MESSAGE else 0
+
+
+def _length_at(buf: Buffer, position: int) -> int:
+    return int.from_bytes(buf[position + 8 : position + LENGTH_END], "big", signed=True)
 
 
 def _refuse_attributes(info: BatchInfo) -> None:
