@@ -389,10 +389,11 @@ class GroupMember:
         """Leave the group if the caller has not polled for max.poll.interval.ms."""
         silent: float = self._reactor.seconds() - self._last_poll
         limit = self._config.max_poll_interval_ms
-        if self._in_poll or silent <= limit / 1000:
-            if not self._in_poll and silent > limit / 1000 * WARN_FROM and not self._warned_of_poll:
-                self._warned_of_poll = True
-                self._warn_of_poll(silent)
+        share = 1000 * silent / limit
+        if self._in_poll or share <= WARN_FROM:
+            return
+        if share <= 1:
+            self._warn_of_poll(silent)
             return
         self.left_because = (
             f"poll was not called for more than max.poll.interval.ms ({limit} ms), so this member left "
@@ -408,7 +409,10 @@ class GroupMember:
         )
 
     def _warn_of_poll(self, silent: float) -> None:
-        """Log that the caller is about to be late, and what it is busy with."""
+        """Log once that the caller is about to be late, and what it is busy with."""
+        if self._warned_of_poll:
+            return
+        self._warned_of_poll = True
         places = [
             f"{tp} offset {offset}" for tp, offset in sorted(self._hooks.unprocessed().items())
         ]
