@@ -249,19 +249,9 @@ def compacted_target(case: SearchCase, tp: TopicPartition) -> None:
 
 
 def _clean(case: Case, log: Log) -> None:
-    for offset in superseded(log, STRETCH):
+    for offset in log.superseded(STRETCH):
         if case.rng.random() < 0.8:
             del log.records[offset]
-
-
-def superseded(log: Log, below: int) -> list[int]:
-    """Return the offsets that a log cleaner may remove, all below *below*."""
-    last = {record.key: at for at, record in sorted(log.records.items())}
-    return [
-        at
-        for at, record in sorted(log.records.items())
-        if at < below and record.key is not None and last[record.key] > at and not record.control
-    ]
 
 
 MORE_START: dict[str, AtPartition] = _registry(
@@ -545,7 +535,7 @@ def change(case: SearchCase, logs: tuple[Logs, Logs], each: Change) -> None:
         log.faults = [f for f in log.faults if f.low >= low]
         log.delete_below(low)
     elif each.kind == "compaction":
-        for offset in superseded(log, log.end - STRETCH):
+        for offset in log.superseded(log.end - STRETCH):
             del log.records[offset]
     elif each.kind == "deletion":
         del side[each.tp]

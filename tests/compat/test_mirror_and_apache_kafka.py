@@ -291,7 +291,10 @@ def test_messages_of_an_old_format_stop_their_partition_and_are_named(
     with running_kafka(tmp_path / "apache", f"{zookeeper_connect}/apache", old) as apache:
         west = broker_clusters(1)
         client = AdminClient({"bootstrap.servers": apache.bootstrap, "log_level": 0})
-        topics = [NewTopic("old", 1, 1), NewTopic("new", 1, 1, config={FORMAT: "2.8"})]
+        topics = [
+            NewTopic("old", 1, 1),
+            NewTopic("new", 1, 1, config={"message.format.version": "2.8"}),
+        ]
         for future in client.create_topics(topics).values():
             future.result(10)
         producer = Producer({"bootstrap.servers": apache.bootstrap, "log_level": 0})
@@ -310,6 +313,3 @@ def test_messages_of_an_old_format_stop_their_partition_and_are_named(
         )  # fmt: skip
         assert read.returncode == 1
         assert "old-0 at offset 0: message format 1" in read.stderr
-
-
-FORMAT = "message.format.version"

@@ -22,6 +22,7 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from benchmarks.processes import peak_memory_mib
 from kclient.avro import AvroSerializer
 from spark_jobs.accounting import Ledger
 from spark_jobs.arrow_batches import unread_part
@@ -614,29 +615,27 @@ def test_an_audit_that_overlooks_a_class_of_faults_fails_its_self_test_and_has_n
     assert "CONSISTENT" not in done.stdout
 
 
-WORKER_MB = 1024
+WORKER_MIB = 1024
 """The bound of the memory of one of Spark's Python workers (docs/design/audit-reading.md)."""
 
 
 class WorkerMemory(threading.Thread):
-    """Keeps the most memory that each worker of Spark has had, in MB, until `stop`."""
+    """Keeps the most memory that each worker of Spark has had, in MiB, until `stop`."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.peaks: dict[str, int] = {}
+        self.peaks: dict[str, float] = {}
         self._done = threading.Event()
 
     def run(self) -> None:
         while not self._done.wait(0.1):
             for process in Path("/proc").iterdir():
-                with suppress(OSError):
+                with suppress(OSError, RuntimeError):  # it has ended
                     if (
                         process.name.isdigit()
                         and b"worker_daemon" in (process / "cmdline").read_bytes()
                     ):
-                        peak = re.search(r"VmHWM:\s+(\d+) kB", (process / "status").read_text())
-                        if peak is not None:
-                            self.peaks[process.name] = int(peak[1]) >> 10
+                        self.peaks[process.name] = peak_memory_mib(int(process.name))
 
     def stop(self) -> None:
         self._done.set()
@@ -676,7 +675,7 @@ def test_records_of_1_mb_that_are_some_kb_in_a_batch_are_compared_in_bounded_mem
     found = (tmp_path / "findings.jsonl").read_text().splitlines()
     assert [json.loads(line)["src_offset"] for line in found] == [7, 90]
     assert workers.peaks
-    assert max(workers.peaks.values()) < WORKER_MB, workers.peaks
+    assert max(workers.peaks.values()) < WORKER_MIB, workers.peaks
 
 
 def test_a_side_that_can_not_be_reached_is_no_verdict(tmp_path: Path) -> None:

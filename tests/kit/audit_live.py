@@ -303,10 +303,8 @@ class Live:
 
 def clean(log: Log, below: int, tombstones: Set[int]) -> None:
     """Compact *log* below an offset: the last record of each key remains, except at the offsets of *tombstones*."""
-    last = {record.key: at for at, record in sorted(log.records.items())}
-    for at, record in sorted(log.records.items()):
-        if at < below and (last[record.key] > at or at in tombstones):
-            del log.records[at]
+    for at in {*log.superseded(below), *(at for at in tombstones if at < below)}:
+        log.records.pop(at, None)
 
 
 class RenumberedLive(Live):

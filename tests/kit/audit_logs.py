@@ -79,6 +79,18 @@ class Log:
         self.start = offset
         self.records = {at: record for at, record in self.records.items() if at >= offset}
 
+    def superseded(self, below: int) -> list[int]:
+        """Return the offsets below *below* that a log cleaner may remove: a later record has the key."""
+        last = {record.key: at for at, record in sorted(self.records.items())}
+        return [
+            at
+            for at, record in sorted(self.records.items())
+            if at < below
+            and record.key is not None
+            and last[record.key] > at
+            and not record.control
+        ]
+
 
 Logs = dict[TopicPartition, Log]
 
