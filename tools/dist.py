@@ -60,7 +60,6 @@ def main():
     """Build what was asked for, and print the paths."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="default: dist")
-    parser.add_argument("--only-pure-wheel", action="store_true", help="neither sdist nor compiler")
     options = parser.parse_args()
     try:
         options.out.mkdir(parents=True, exist_ok=True)
@@ -73,14 +72,12 @@ def main():
         for name in names:
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, source / name)
-        results = [build(source, "wheel", options.out)]
-        if not options.only_pure_wheel:
-            results.append(build(source, "sdist", options.out))
-            compiled = build(source, "wheel", options.out, pure=False)
-            if compiled in results:
-                print("dist: no compiled wheel: no C compiler, or no mypyc", file=sys.stderr)  # noqa: T201
-            else:
-                results.append(compiled)
+        results = [build(source, "wheel", options.out), build(source, "sdist", options.out)]
+        compiled = build(source, "wheel", options.out, pure=False)
+        if compiled in results:
+            print("dist: no compiled wheel: no C compiler, or no mypyc", file=sys.stderr)  # noqa: T201
+        else:
+            results.append(compiled)
     for each in results:
         if each.suffix == ".whl":
             check(each, packaged)
