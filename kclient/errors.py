@@ -328,6 +328,7 @@ class Cause(enum.Enum):
     UNREACHABLE = "unreachable"
     NOT_KAFKA = "not a Kafka port"
     CLOSED = "closed the connection"
+    ERROR = "answered with an error"
     TLS = "TLS failed"
     SASL = "authentication failed"
 

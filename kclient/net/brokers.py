@@ -228,6 +228,7 @@ def unreachable(node_id: int, problem: ConnectError) -> ConnectError:
         Cause.UNREACHABLE: "is unreachable",
         Cause.NOT_KAFKA: "is not a Kafka port",
         Cause.CLOSED: "closes connections",
+        Cause.ERROR: "answers with an error",
     }.get(problem.cause, problem.cause.value)
     explained = ConnectError(problem.address, problem.cause, problem.detail)
     explained.message = f"broker {node_id} advertises {problem.address}, which {what}"

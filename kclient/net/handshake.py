@@ -43,7 +43,9 @@ async def fetch_api_versions(connection: RequestSender, timeout: float) -> None:
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             response = await connection.request(ApiKey.API_VERSIONS, 0, request, timeout=timeout)
         if response.error_code:
-            raise for_code(response.error_code)(f"ApiVersions of {address}")
+            connection.close()
+            detail = f"to ApiVersions: {for_code(response.error_code).code.name}"
+            raise ConnectError(address, Cause.ERROR, detail)
     except ConnectError:
         raise
     except ConnectionClosed as problem:
