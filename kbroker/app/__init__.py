@@ -4,6 +4,6 @@
 knows every concrete class.
 """
 
-from kbroker.app.process import run
+from kbroker.app.process import exit_with, run
 
-__all__ = ["run"]
+__all__ = ["exit_with", "run"]

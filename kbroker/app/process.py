@@ -6,13 +6,14 @@ line on stderr.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kbroker.app import allocator, collector
 from kbroker.config import BrokerConfig, ConfigError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from kbroker.apis.pipeline import RequestPipeline
     from kbroker.app.running import RunningBroker
     from kbroker.app.world import World
+    from kbroker.common.logger_levels import LoggerLevels
 
 SHUTDOWN_SECONDS = 25.0
 """Longest shutdown; then the process exits, which is safe because every start recovers."""
@@ -29,8 +31,13 @@ SETTLING_SECONDS = 1.0
 """Time from ready to the import of the handlers without a request; then the package may be replaced on disk."""
 
 
-def run(file: Path, overrides: Sequence[str]) -> int:
-    """Run one broker until it has to stop; return the exit code."""
+def run(
+    file: Path,
+    overrides: Sequence[str],
+    *,
+    make_world: Callable[[LoggerLevels], World] | None = None,
+) -> int:
+    """Run one broker until it has to stop; return the exit code. *make_world* is called with the reactor installed."""
     try:
         config = BrokerConfig.load(file, overrides)
     except ConfigError as error:
@@ -47,7 +54,18 @@ def run(file: Path, overrides: Sequence[str]) -> int:
 
     levels = LoggerLevels(level_from_environment())
     BrokerLog(levels).begin()
-    return Process(reactor, config, World(logger_levels=levels)).run()
+    world = World(logger_levels=levels) if make_world is None else make_world(levels)
+    return Process(reactor, config, world).run()
+
+
+def exit_with(code: int) -> NoReturn:
+    """End the process, flushed. Threads that are still busy must not hold it.
+
+    A recovery that SIGTERM cut short is one; the lock of its directory is given up with the process, not before.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _has_tls_listener(config: BrokerConfig) -> bool:

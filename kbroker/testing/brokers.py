@@ -23,12 +23,13 @@ from kbroker.local.cluster import broker_environment
 from kbroker.local.fork_server import ForkServer
 from kbroker.local.zookeeper import free_ports
 from kbroker.testing.hosts import LOOPBACK, Host
+from kbroker.testing.request_faults import PROGRAM as BROKER_WITH_FAULTS
 from kbroker.testing.switchboard.remote import PROGRAM as SWITCHBOARD
 
 READY_TIMEOUT = 45.0
 
 FORK_SERVER = ForkServer(
-    ("kbroker", "kclient", "mirrormaker", SWITCHBOARD),
+    ("kbroker", "kclient", "mirrormaker", BROKER_WITH_FAULTS, SWITCHBOARD),
     broker_environment(),
     without=("kbroker.demo", "kbroker.testing", "kclient.testing"),
 )

@@ -6,7 +6,11 @@ Faults and what they are to clients and other brokers:
     pause       SIGSTOP: connections stay open without an answer; after 3 s the ZooKeeper session expires
     terminate   SIGTERM: a controlled shutdown, leaders move before it
     partition   no byte passes between brokers, or between brokers and ZooKeeper; connections stay open
+    delay       what passes there arrives so much later
+    reset       the connections there end, and what was on its way is lost
     restart     SIGKILL, and a start on the same ports with the same data
+    fail_requests, delay_requests, lose_requests, lose_responses
+                errors, delays and lost connections for the requests of an API (`request_faults`)
 
 Every connection from a broker to another broker or to ZooKeeper passes through a proxy (`switchboard/board.py`), a
 process beside the brokers: no root, no firewall. Brokers have a second listener for that, PEERS, with the proxy's port
@@ -29,6 +33,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 import kbroker.testing
 from kbroker.local.zookeeper import Server, free_ports
 from kbroker.testing.brokers import FORK_SERVER, Brokers
+from kbroker.testing.request_faults.client_requests import ClientRequests, RequestFaults
 from kbroker.testing.switchboard.remote import RemoteSwitchboard
 from kbroker.testing.zookeeper import SessionZooKeeper
 from kbroker.zk.errors import NoNode, ZooKeeperError
@@ -90,16 +95,16 @@ def session_zookeeper() -> SessionZooKeeper:
     return _session
 
 
-class Partition:
-    """A network partition that has begun; it ends with `heal`, or with the block of a `with`."""
+class _NetworkFault:
+    """A fault of the network that has begun; it ends with `heal`, or with the block of a `with`."""
 
     def __init__(self, cluster: KafkaCluster, directions: frozenset[tuple[str, str]]) -> None:
         self._cluster = cluster
         self.directions = directions
-        """The pairs (from, to) of members without a connection."""
+        """The pairs (from, to) of members that it is between."""
 
     def heal(self) -> None:
-        """Let everything flow that no other partition holds."""
+        """Let everything flow that no other fault holds."""
         self._cluster._heal(self)
 
     def __enter__(self) -> Self:
@@ -109,7 +114,21 @@ class Partition:
         self.heal()
 
 
-class KafkaCluster(Brokers, Observer):
+class Partition(_NetworkFault):
+    """A network partition: nothing arrives."""
+
+
+class Delay(_NetworkFault):
+    """What is sent arrives *seconds* later."""
+
+    def __init__(
+        self, cluster: KafkaCluster, directions: frozenset[tuple[str, str]], seconds: float
+    ) -> None:
+        super().__init__(cluster, directions)
+        self.seconds = seconds
+
+
+class KafkaCluster(Brokers, ClientRequests, Observer):
     """A real cluster on this machine, for the time of a `with`: ``with KafkaCluster(brokers=3) as cluster``.
 
     *settings* are those of all brokers, with Kafka's names (``server.properties``); *racks* names the rack of each
@@ -138,12 +157,14 @@ class KafkaCluster(Brokers, Observer):
         Brokers.__init__(
             self, self.directory, "", brokers, settings={**DEFAULTS, **replicas, **given}
         )
+        ClientRequests.__init__(self, self.directory / "request-faults")
         Observer.__init__(self, self.bootstrap)
         for broker_id, rack in (racks or {}).items():
             self[broker_id].settings["broker.rack"] = rack
         self._board: RemoteSwitchboard | None = None
         self._begun = False
         self._partitions: list[Partition] = []
+        self._delays: list[Delay] = []
         self._state: ClusterState | None = None
         self._owner = os.getpid()
 
@@ -188,6 +209,7 @@ class KafkaCluster(Brokers, Observer):
         board = self._board = RemoteSwitchboard(FORK_SERVER.popen)
         chroot = f"/{self.directory.name}"
         self.zookeeper_connect = f"{zookeeper.address}{chroot}"
+        program = self.open_plan()
         for (number, broker), port in zip(
             self.brokers.items(), free_ports(len(self.brokers)), strict=True
         ):
@@ -196,6 +218,7 @@ class KafkaCluster(Brokers, Observer):
                 board.route(None, name, port),
                 board.route(name, ZOOKEEPER, zookeeper.client_port),
             )
+            broker.program = program
             broker.settings |= {
                 "listeners": f"PLAINTEXT://{broker.address},PEERS://127.0.0.1:{port}",
                 "advertised.listeners": f"PLAINTEXT://{broker.address},PEERS://127.0.0.1:{peers}",
@@ -218,35 +241,66 @@ class KafkaCluster(Brokers, Observer):
         board, self._board = self._board, None
         if board is not None:
             board.close()
+        self.close_plan()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     # --- the network ---
 
-    def partition(self, *sides: Iterable[Member]) -> Partition:
+    def partition(self, *sides: Iterable[Member] | Member) -> Partition:
         """Cut the members of each side from those of the other sides: ``partition([1], [2, 3, ZOOKEEPER])``.
 
         Members are broker ids and `ZOOKEEPER`. What is between members of one side, and members that no side names,
         stays connected. More partitions add up. See the module about what is cut and what is not.
         """
-        groups = [[self._member(member) for member in side] for side in map(_iterable, sides)]
-        if len(groups) < 2 or not all(groups):
-            raise ValueError("a partition has two sides or more, each with a member: ([1], [2, 3])")
-        members = [member for group in groups for member in group]
-        if repeated := {member for member in members if members.count(member) > 1}:
-            raise ValueError(f"{min(repeated)} is on two sides of the partition")
-        begun = Partition(
-            self,
-            frozenset(
-                (one, other)
-                for group in groups
-                for one in group
-                for other in members
-                if other not in group
-            ),
-        )
+        begun = Partition(self, self._between(sides))
         self._partitions.append(begun)
         self._hold()
         return begun
+
+    def delay(self, *sides: Iterable[Member] | Member, seconds: float) -> Delay:
+        """Have what passes between the sides arrive so many seconds later, in both directions.
+
+        The sides are as in `partition`: ``delay([1], [2, 3], seconds=0.2)``. Of more delays between two members the
+        longest counts. A session of ZooKeeper, 3 s here, ends by a delay that is long enough.
+        """
+        if not 0 < seconds < float("inf"):
+            raise ValueError(
+                f"seconds={seconds!r}: a delay is longer than 0; see partition for ever"
+            )
+        begun = Delay(self, self._between(sides), seconds)
+        self._delays.append(begun)
+        self._hold()
+        return begun
+
+    def reset(self, *sides: Iterable[Member] | Member) -> None:
+        """End the connections between the sides, which are as in `partition`. Members connect again by themselves.
+
+        What was on its way is lost: a request may have been handled without its response.
+        """
+        directions = self._between(sides)
+        if self._board is not None:
+            for one, other in sorted(directions):
+                if one < other:
+                    self._board.reset(one, other)
+            self._board.settle()
+
+    def _between(self, sides: Iterable[Iterable[Member] | Member]) -> frozenset[tuple[str, str]]:
+        """Return the pairs (from, to) of members of different sides."""
+        groups = [[self._member(member) for member in side] for side in map(_iterable, sides)]
+        if len(groups) < 2 or not all(groups):
+            raise ValueError(
+                "a fault is between two sides or more, each with a member: [1], [2, 3]"
+            )
+        members = [member for group in groups for member in group]
+        if repeated := {member for member in members if members.count(member) > 1}:
+            raise ValueError(f"{min(repeated)} is on two sides")
+        return frozenset(
+            (one, other)
+            for group in groups
+            for one in group
+            for other in members
+            if other not in group
+        )
 
     def isolate(self, broker_id: int) -> Partition:
         """Cut a broker from all other brokers and from ZooKeeper. Its clients still reach it."""
@@ -254,17 +308,25 @@ class KafkaCluster(Brokers, Observer):
         return self.partition([broker_id], [*others, ZOOKEEPER])
 
     def heal(self) -> None:
-        """End all partitions."""
+        """End all partitions, delays and faults of requests."""
         self._partitions.clear()
+        self._delays.clear()
         self._hold()
+        self.heal_requests()
 
-    def _heal(self, partition: Partition) -> None:
-        if partition in self._partitions:
-            self._partitions.remove(partition)
-            self._hold()
+    def _heal(self, fault: _NetworkFault) -> None:
+        for begun in (self._partitions, self._delays):
+            if fault in begun:
+                begun.remove(fault)  # type: ignore[arg-type]
+                self._hold()
 
     def _hold(self) -> None:
         if self._board is not None:
+            slow: dict[tuple[str, str], float] = {}
+            for delay in self._delays:
+                for pair in delay.directions:
+                    slow[pair] = max(delay.seconds, slow.get(pair, 0.0))
+            self._board.delay_only(*((*pair, seconds) for pair, seconds in slow.items()))
             self._board.hold_only(*frozenset().union(*(p.directions for p in self._partitions)))
             self._board.settle()
 
@@ -368,4 +430,4 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-__all__ = ["DEFAULTS", "ZOOKEEPER", "KafkaCluster", "Partition"]
+__all__ = ["DEFAULTS", "ZOOKEEPER", "Delay", "KafkaCluster", "Partition", "RequestFaults"]

@@ -34,7 +34,11 @@ WAIT = 30.0
 
 _PAUSE = 0.02
 _METADATA_VERSION = 9
+OBSERVER = "kclient-observer"
+"""The client id of observers: faults that a test asks of its cluster are not for them."""
+
 _SETTINGS: Mapping[str, Any] = {
+    "client.id": OBSERVER,
     "request.timeout.ms": 3000,
     "default.api.timeout.ms": 5000,
     "reconnect.backoff.max.ms": 200,
@@ -294,7 +298,7 @@ def wait_for_leaders(host: str, port: int, topic: str, *, timeout: float = WAIT)
     """Wait until the broker at *host* and *port* answers that each partition of *topic* has a leader."""
     request = MetadataRequest([MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
     deadline = time.monotonic() + timeout
-    with RawConnection(host, port, timeout=timeout) as connection:
+    with RawConnection(host, port, timeout=timeout, client_id=OBSERVER) as connection:
         while True:
             (found,) = connection.ask(ApiKey.METADATA, _METADATA_VERSION, request).topics
             if found.error_code == 0 and not any(p.error_code for p in found.partitions):

@@ -17,7 +17,16 @@ _LENGTH = struct.Struct(">i")
 class RawConnection:
     """A connection that sends what it is given, and retries nothing."""
 
-    def __init__(self, host: str, port: int, *, timeout: float = 10.0, source: str = "") -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        timeout: float = 10.0,
+        source: str = "",
+        client_id: str = "raw",
+    ) -> None:
+        self._client_id = client_id
         self._socket = socket.create_connection(
             (host, port), timeout, (source, 0) if source else None
         )
@@ -47,7 +56,8 @@ class RawConnection:
 
     def send(self, api: ApiKey, version: int, request: object) -> None:
         """Send *request*; its response, if there is one, is the next on the connection."""
-        frame = b"".join(encode_request(api, version, next(self._correlation), "raw", request))
+        number = next(self._correlation)
+        frame = b"".join(encode_request(api, version, number, self._client_id, request))
         self._socket.sendall(_LENGTH.pack(len(frame)) + frame)
 
     def _read(self, size: int) -> bytes:

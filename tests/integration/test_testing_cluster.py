@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,36 @@ def test_a_follower_that_is_cut_from_the_leader_leaves_the_isr_and_serves_its_cl
             assert len(cluster._partitions) == 2
         assert cluster.isr(topic) == set(others), "one of two partitions was healed"
     cluster.wait_isr(topic, ALL)
+
+
+def test_acknowledgements_wait_for_followers_behind_a_slow_network(
+    cluster: KafkaCluster, topic: str
+) -> None:
+    with Producer({"bootstrap.servers": cluster.bootstrap}) as producer:
+        producer.send(topic, b"0").result(timeout=20)
+        with cluster.delay([1], [2, 3], seconds=0.3), cluster.delay(1, 2, seconds=0.1):
+            producer.send(topic, b"1").result(timeout=20)  # a fetch may have been on its way
+            began = time.monotonic()
+            producer.send(topic, b"2").result(timeout=20)
+            assert time.monotonic() - began >= 0.3
+        began = time.monotonic()
+        for n in range(20):
+            producer.send(topic, b"%d" % n).result(timeout=20)
+        assert time.monotonic() - began < 0.3 * 20
+    assert cluster.isr(topic) == {1, 2, 3}
+
+
+def test_followers_connect_again_after_a_reset(cluster: KafkaCluster, topic: str) -> None:
+    acked = Acknowledged()
+    with Producer({"bootstrap.servers": cluster.bootstrap}) as producer:
+        for n in range(300):
+            if n % 100 == 50:
+                cluster.reset([1], [2], [3, ZOOKEEPER])
+            acked.track(producer.send(topic, b"%d" % n), b"%d" % n)
+        assert producer.flush(timeout=30) == 0
+    assert len(acked) == 300
+    cluster.wait_isr(topic)
+    cluster.assert_acked_equals_consumed(acked)
 
 
 def test_an_isolated_controller_and_leader_is_replaced_and_acknowledges_nothing(

@@ -116,7 +116,9 @@ def test_every_test_of_the_page_passes(page: Project, name: str) -> None:
 
 
 def test_the_page_has_the_five_commonest_tests() -> None:
-    assert len(TESTS) == 8, "with three for clients of other libraries, and one without pytest"
+    assert len(TESTS) == 10, (
+        "with three for clients of other libraries, two for faults of requests, one without pytest"
+    )
 
 
 def test_all_workers_and_clusters_of_a_run_use_one_zookeeper_server(page: Project) -> None:
@@ -129,7 +131,7 @@ def test_all_workers_and_clusters_of_a_run_use_one_zookeeper_server(page: Projec
     assert (len(sessions), len(set(sessions))) == (len(BLOCKS), 1), (
         "of a KafkaCluster without fixtures"
     )
-    assert 4 <= len(clusters) <= 5, "one of each worker, and two or three of tests of their own"
+    assert 6 <= len(clusters) <= 7, "one of each worker, and four or five of tests of their own"
 
 
 FAILING = """

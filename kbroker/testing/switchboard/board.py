@@ -116,6 +116,19 @@ class Switchboard:
         """Let what is sent from now on arrive so many seconds later."""
         self._soon(lambda: self._delays.update({(source, target): seconds}))
 
+    def delay_only(self, *delays: tuple[str, str, float]) -> None:
+        """Have exactly these delays (from, to, seconds); what others held back arrives now."""
+
+        def change() -> None:
+            self._delays = {(source, target): seconds for source, target, seconds in delays}
+            for connection in list(self._connections):
+                for side, other in zip(connection.sides, reversed(connection.sides), strict=True):
+                    if self._direction(side) not in self._delays:
+                        _let_arrive(other)
+                self._watch(connection)
+
+        self._soon(change)
+
     def reset(self, one: str, other: str) -> None:
         """End every connection between the two, with what is on its way."""
 
@@ -136,8 +149,7 @@ class Switchboard:
             for connection in self._connections:
                 for side in connection.sides:
                     side.may_read_at = 0.0
-                    side.outgoing += b"".join(data for _, data in side.late)
-                    side.late.clear()
+                    _let_arrive(side)
 
         self._soon(free)
 
@@ -309,3 +321,9 @@ class Switchboard:
             if not side.ended:
                 side.ended = True
                 side.socket.close()
+
+
+def _let_arrive(side: _Side) -> None:
+    """Have all that is on its way to *side* arrive now, before what comes later."""
+    side.outgoing += b"".join(data for _, data in side.late)
+    side.late.clear()

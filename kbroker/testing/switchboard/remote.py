@@ -69,6 +69,10 @@ class RemoteSwitchboard:
         """See `Switchboard.delay`."""
         self._call("delay", source, target, seconds)
 
+    def delay_only(self, *delays: tuple[str, str, float]) -> None:
+        """See `Switchboard.delay_only`."""
+        self._call("delay_only", *delays)
+
     def reset(self, one: str, other: str) -> None:
         """See `Switchboard.reset`."""
         self._call("reset", one, other)

@@ -65,6 +65,14 @@ def test_a_partition_has_the_directions_between_its_sides(cluster: KafkaCluster)
     }
 
 
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
+def test_a_delay_that_cannot_be_is_refused(cluster: KafkaCluster, seconds: float) -> None:
+    with pytest.raises(ValueError, match="a delay is longer than 0"):
+        cluster.delay([1], [2], seconds=seconds)
+    with pytest.raises(ValueError, match="two sides or more"):
+        cluster.reset([1])
+
+
 def test_a_broker_that_does_not_run_cannot_be_paused(cluster: KafkaCluster) -> None:
     with pytest.raises(RuntimeError, match="broker 2 does not run"):
         cluster.pause(2)

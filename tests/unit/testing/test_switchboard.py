@@ -164,6 +164,29 @@ def test_what_is_delayed_arrives_in_order_and_later(echo: Echo, board: Switchboa
         assert connection.recv(1) == b"6"
 
 
+def test_a_delay_that_ends_lets_arrive_what_it_held_before_what_comes_later(
+    echo: Echo, board: Switchboard
+) -> None:
+    port = board.route("a", "b", echo.port)
+    with call(port, b"1") as connection:
+        assert connection.recv(1) == b"1"
+        board.delay_only(("a", "b", 60.0), ("b", "a", 0.1))
+        board.settle()
+        connection.sendall(b"23")
+        time.sleep(0.05)
+        began = time.monotonic()
+        board.delay_only(("b", "a", 0.3))
+        board.settle()
+        connection.sendall(b"4")
+        with connection.makefile("rb") as stream:
+            assert stream.read(3) == b"234"
+        assert 0.25 <= time.monotonic() - began < SOON
+        board.delay_only()
+        board.settle()
+        connection.sendall(b"5")
+        assert connection.recv(1) == b"5"
+
+
 def test_an_answer_arrives_whole_if_its_sender_closes_at_once(board: Switchboard) -> None:
     """ZooKeeper does so with a session that has expired: without the answer its client never opens another one."""
     with socket.create_server(("127.0.0.1", 0)) as server:
