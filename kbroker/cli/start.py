@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 from pathlib import Path
 
@@ -29,14 +28,9 @@ def start(file: Path, overrides: tuple[str, ...]) -> None:
     controlled shutdowns.
     """
     gc.disable()  # what imports and the start make stays: `kbroker.app` enables it when ready
-    from kbroker.app import run
+    from kbroker.app import exit_with, run
 
-    code = run(file, overrides)
-    # Everything that matters was closed. Threads that are still busy (a recovery that SIGTERM cut
-    # short) must not hold the process, nor give up the lock of a directory before they end.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    exit_with(run(file, overrides))
 
 
 @click.command("check-config")
@@ -45,8 +39,8 @@ def start(file: Path, overrides: tuple[str, ...]) -> None:
 def check_config(file: Path, overrides: tuple[str, ...]) -> None:
     """Check the settings in FILE without starting anything.
 
-    Lists every problem and every setting that is unknown or has no effect; exit code 1 if a broker
-    would refuse to start.
+    Lists every problem, every setting that is unknown or has no effect, and those that are honoured,
+    with their values; exit code 1 if a broker would refuse to start.
     """
     from kbroker.config import BrokerConfig, ConfigError
 
@@ -56,6 +50,9 @@ def check_config(file: Path, overrides: tuple[str, ...]) -> None:
         for problem in error.problems:
             click.echo(f"problem: {problem}")
         sys.exit(1)
+    for name in config.honoured:
+        value = config.shown(name)
+        click.echo(f"honoured: {name}={'(hidden)' if value is None else value}")
     for warning in config.warnings:
         click.echo(f"warning: {warning}")
     click.echo(f"{file}: {len(config.given)} settings, no problem")

@@ -26,7 +26,7 @@ from kbroker.config.setting import (
     settings_of,
     show_value,
 )
-from kbroker.config.unsupported import classify
+from kbroker.config.unsupported import classify, honoured
 
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
@@ -134,6 +134,11 @@ class BrokerConfig(BrokerSettings):
         if problems:
             raise ConfigError(problems)
         return config
+
+    @property
+    def honoured(self) -> list[str]:
+        """The names of the given settings that have an effect, in their order."""
+        return honoured(self.given, BROKER_SETTINGS)
 
     def shown(self, name: str) -> str | None:
         """Return the value of setting *name* as text; None when it is unset or secret."""

@@ -119,6 +119,29 @@ NOT_YET: Final = (
 )
 """Names and prefixes of what may be supported later: TLS, SASL, delegation tokens."""
 
+OVERRIDDEN_BY: Final[Mapping[str, tuple[str, ...]]] = {
+    "log.dir": ("log.dirs",),
+    "log.flush.scheduler.interval.ms": ("log.flush.interval.ms",),
+    "log.retention.hours": ("log.retention.ms", "log.retention.minutes"),
+    "log.retention.minutes": ("log.retention.ms",),
+    "log.roll.hours": ("log.roll.ms",),
+    "log.roll.jitter.hours": ("log.roll.jitter.ms",),
+}
+"""Settings for one thing, as in Kafka: where one on the right is given, that on the left has no effect."""
+
+
+def honoured(given: Mapping[str, str], settings: Mapping[str, Setting]) -> list[str]:
+    """Return the names of *given* that have an effect, in their order."""
+    return [
+        name
+        for name in given
+        if name in settings and not settings[name].is_idle and _overriding(name, given) is None
+    ]
+
+
+def _overriding(name: str, given: Mapping[str, str]) -> str | None:
+    return next((other for other in OVERRIDDEN_BY.get(name, ()) if other in given), None)
+
 
 def classify(
     given: Mapping[str, str], settings: Mapping[str, Setting]
@@ -134,6 +157,8 @@ def classify(
         elif name in settings:
             if settings[name].is_idle:
                 idle.setdefault("", []).append(name)
+            elif (other := _overriding(name, given)) is not None:
+                idle.setdefault(f" ({other} overrides it)", []).append(name)
         elif (why := reason_without_effect(name)) is not None:
             idle.setdefault(f" ({why})", []).append(name)
         elif _matches(name, NOT_YET):

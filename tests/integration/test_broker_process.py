@@ -450,11 +450,22 @@ def test_check_config_starts_nothing(tmp_path: Path) -> None:
     path.write_text(
         "broker.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\nzookeeper.connect=127.0.0.1:1\n"
         f"log.dirs={tmp_path / 'data'}\nnum.partition=3\n"
+        "log.retention.hours=1\nlog.retention.ms=5000\nnum.network.threads=8\n"
     )
     command = [*broker_command(path)[:3], "check-config", str(path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     assert result.returncode == 0
-    assert "num.partitions" in result.stdout
+    assert result.stdout.splitlines() == [
+        "honoured: broker.id=1",
+        "honoured: listeners=PLAINTEXT://127.0.0.1:0",
+        "honoured: zookeeper.connect=127.0.0.1:1",
+        f"honoured: log.dirs={tmp_path / 'data'}",
+        "honoured: log.retention.ms=5000",
+        "warning: 'num.partition': unknown setting, ignored; did you mean num.partitions?",
+        "warning: accepted, no effect (log.retention.ms overrides it): log.retention.hours",
+        "warning: accepted, no effect: num.network.threads",
+        f"{path}: 8 settings, no problem",
+    ]
     assert not (tmp_path / "data").exists()
     result = subprocess.run(
         [*command, "--override", "broker.id=x"],
