@@ -66,6 +66,10 @@ class Found(NamedTuple):
     info: BatchInfo
 
 
+_SPREAD = 0x9E3779B1
+"""2^32 divided by the golden ratio, as in Fibonacci hashing."""
+
+
 class LogSegment:
     """The batches from *base_offset* up to the next segment's base offset."""
 
@@ -222,7 +226,8 @@ class LogSegment:
 
     def _jitter(self, bound: int) -> int:
         """Return a number below *bound* that depends on the segment's path: the same after a restart."""
-        return zlib.crc32(self.stem.encode()) % bound
+        # Checksums of paths that differ in one digit differ in a few bits: their remainders would often be equal.
+        return (zlib.crc32(self.stem.encode()) * _SPREAD & 0xFFFFFFFF) * bound >> 32
 
     def holds(self, info: BatchInfo) -> bool:
         """Return whether a batch with these offsets can be in this segment."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kbroker.log.disk import OS_DISK
+from kbroker.log.log_segment import LogSegment
 from kbroker.log.log_segments import EMPTY
 from kclient.wire.batches import HEADER_SIZE, iterate, parse
 from kclient.wire.errors import CorruptMessage, OffsetOutOfRange, RecordListTooLarge
@@ -185,6 +186,20 @@ def test_segment_jitter_shortens_segment_ms_by_another_amount_for_each_segment(
         append(log, 599 + timestamp)
         assert len(log.segments) == 2, "a restart does not change it"
     assert len(spans) > 3
+
+
+def test_the_jitter_of_partitions_of_one_topic_is_spread_whatever_the_path() -> None:
+    few = 0
+    for number in range(2000):
+        stems = [f"/data/{number}/t-{p}/00000000000000000000" for p in range(6)]
+        few += len({_segment(stem)._jitter(400) for stem in stems}) < 5
+    assert few < 10, "a random choice has 5 or 6 different ones in 999 of 1,000 cases"
+
+
+def _segment(stem: str) -> LogSegment:
+    segment = LogSegment.__new__(LogSegment)
+    segment.stem = stem
+    return segment
 
 
 def test_a_jitter_above_segment_ms_counts_as_segment_ms(tmp_path: Path) -> None:
