@@ -16,7 +16,7 @@ IN_MEMORY := KBROKER_EXAMPLES=$(or $(EXAMPLES),10) $(if $(MEMORY),TMPDIR=$(MEMOR
 # Parts of a target that run at the same time print one after the other, where make can do that (GNU make 4).
 TOGETHER := --no-print-directory -k -j 5 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: help venv built rewritten lint dist demo test test-processes test-computing soak bench chaos clean
+.PHONY: help venv built rewritten lint dist demo test test-processes test-simulated test-searched test-units soak bench chaos clean
 .PHONY: check check-types check-unit-a check-unit-c check-unit-others check-property
 
 help:
@@ -52,7 +52,7 @@ $(VENV)/spark-classes.jsa: $(VENV)/.test | built
 	@$(BIN)/kaudit class-archive $@ >/dev/null 2>&1 \
 		|| echo "make: Spark's Java classes are not archived: the tests take some minutes longer" >&2
 
-# pytest rewrites the asserts of each file once: here, or each of its five processes does it in a fresh clone.
+# pytest rewrites the asserts of each file once: here, or each of its processes does it in a fresh clone.
 rewritten: $(VENV)/.test
 	@test -d tests/unit/__pycache__ || $(PYTEST) -q --collect-only -p no:cacheprovider >/dev/null 2>&1 || true
 
@@ -64,14 +64,21 @@ demo: $(VENV)/.demo
 	@$(BIN)/python -m kbroker demo $(DEMO_ARGS)
 
 # Tests of processes mostly wait: each takes 0.37 of a core, and four at a time leave room on two. That is where the other
-# tests compute: they yield to those of processes, whose deadlines are a user's, and print when they end.
+# tests compute: they yield to those of processes, whose deadlines are a user's, and print when they end. They do without
+# workers of xdist: in CI each of 11,000 tests may be repeated (tests/conftest.py), and a worker asks its controller about
+# that over a socket, which took as much of the processor as the tests.
 PROCESSES := tests/integration tests/compat
 SPREAD := --dist loadfile --no-loadscope-reorder
+SIMULATED := tests/simulation
+SEARCHED := tests/property tests/audit_search
+COMPUTING := test-simulated test-searched test-units
+YIELDING = @log=$$(mktemp); trap 'rm -f $$log' EXIT; \
+	KBROKER_EXAMPLES=$(or $(EXAMPLES),25) nice -n 7 $(PYTEST) -q $(1) >$$log 2>&1; code=$$?; cat $$log; exit $$code
 
 test: $(VENV)/.test
 	@$(MAKE) --no-print-directory -j 3 lint built $(if $(PYTEST_ARGS),,rewritten) $(VENV)/spark-classes.jsa
 ifeq ($(PYTEST_ARGS),)
-	@$(MAKE) --no-print-directory -k -j 3 test-processes test-computing check-types
+	@$(MAKE) --no-print-directory -k -j 5 test-processes $(COMPUTING) check-types
 else
 	@$(MAKE) --no-print-directory check-types
 	@$(PYTEST) -n 3 $(SPREAD) $(PYTEST_ARGS)
@@ -80,9 +87,14 @@ endif
 test-processes: $(VENV)/.test
 	@$(PYTEST) -n 4 $(SPREAD) $(PROCESSES)
 
-test-computing: $(VENV)/.test
-	@log=$$(mktemp); trap 'rm -f $$log' EXIT; \
-		KBROKER_EXAMPLES=$(or $(EXAMPLES),25) nice -n 7 $(PYTEST) -q -n 2 $(SPREAD) $(PROCESSES:%=--ignore=%) >$$log 2>&1; code=$$?; cat $$log; exit $$code
+test-simulated: $(VENV)/.test
+	$(call YIELDING,$(SIMULATED))
+
+test-searched: $(VENV)/.test
+	$(call YIELDING,$(SEARCHED))
+
+test-units: $(VENV)/.test
+	$(call YIELDING,tests $(patsubst %,--ignore=%,$(PROCESSES) $(SIMULATED) $(SEARCHED)))
 
 check: built lint
 	@$(MAKE) $(TOGETHER) check-types check-unit-a check-unit-c check-unit-others check-property
