@@ -16,7 +16,7 @@ In: links, the times of the source's last responses   Out: lines for the operato
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from kclient.types import TopicPartition
@@ -29,11 +29,12 @@ MOST_NAMED = 5
 
 @dataclass(slots=True)
 class _Watched:
-    """One link: the target's log end at the last look, and since when nothing has changed."""
+    """One link at the last look: the target's log end, and since when nothing has changed."""
 
-    link: PartitionLink
     appended_end: int
     since: float
+    caught_up_at: float | None = None
+    """The time of that look if there was no lag."""
 
 
 class Alarms:
@@ -42,7 +43,7 @@ class Alarms:
     def __init__(self, *, no_progress: float, lag: int) -> None:
         self._no_progress = no_progress
         self._lag = lag
-        self._watched: dict[TopicPartition, _Watched] = {}
+        self._watched: dict[PartitionLink, _Watched] = {}
         self.stalled: set[TopicPartition] = set()
         """Partitions without progress."""
         self.lagging: set[TopicPartition] = set()
@@ -55,30 +56,30 @@ class Alarms:
         now: float,
     ) -> list[str]:
         """Return a line per alarm that begins or ends. *answered_at* returns the time of the last response."""
-        present = {link.tp: link for link in links}
+        every = list(links)
         lines = []
         if self._no_progress:
-            idle = self._idle_times(present, answered_at, now)
-            stalled = {tp for tp, idle_time in idle.items() if idle_time >= self._no_progress}
-            begun = {tp: _stall(present[tp], idle[tp]) for tp in stalled - self.stalled}
+            idle = self._idle_times(every, answered_at, now)
+            begun = {tp: _stall(*idle[tp]) for tp in idle.keys() - self.stalled}
             lines += _line(f"ALARM no progress for {self._no_progress:g} s", begun)
-            ended = {tp: _end(present.get(tp)) for tp in self.stalled - stalled}
-            lines += _line("alarm of no progress ended", ended)
-            self.stalled = stalled
+            ended = _present(every, self.stalled - idle.keys())
+            lines += _line(
+                "alarm of no progress ended", {tp: _end(link) for tp, link in ended.items()}
+            )
+            self.stalled = set(idle)
         if self._lag:
-            lags = {tp: link.lag or 0 for tp, link in present.items()}
-            over = {
-                tp
-                for tp, lag in lags.items()
-                if lag > self._lag or (tp in self.lagging and lag > self._lag // 2)
-            }
-            begun = {tp: f"lag {lags[tp]}" for tp in over - self.lagging}
+            over = self._lags_over(every)
+            begun = {tp: f"lag {over[tp]}" for tp in over.keys() - self.lagging}
             lines += _line(f"ALARM lag over {self._lag} records", begun)
-            ended = {
-                tp: f"lag {lags[tp]}" if tp in lags else _end(None) for tp in self.lagging - over
-            }
-            lines += _line("alarm of lag ended", ended)
-            self.lagging = over
+            ended = _present(every, self.lagging - over.keys())
+            lines += _line(
+                "alarm of lag ended",
+                {
+                    tp: _end(None) if link is None else f"lag {link.lag or 0}"
+                    for tp, link in ended.items()
+                },
+            )
+            self.lagging = set(over)
         return lines
 
     def __str__(self) -> str:
@@ -87,30 +88,65 @@ class Alarms:
         parts = [f"{number} {text}" for number, text in counts if number]
         return f"ALARM {', '.join(parts)}" if parts else ""
 
+    # Each look passes over thousands of links that wait: a link without an alarm costs a microsecond.
+
     def _idle_times(
         self,
-        present: Mapping[TopicPartition, PartitionLink],
+        links: Collection[PartitionLink],
         answered_at: Callable[[TopicPartition], float | None],
         now: float,
-    ) -> dict[TopicPartition, float]:
-        """Return the seconds without progress of every link that has something to do."""
-        for tp in self._watched.keys() - present.keys():
-            del self._watched[tp]
-        idle = {}
-        for tp, link in present.items():
-            watched = self._watched.get(tp)
-            if watched is None or watched.link is not link:
-                watched = self._watched[tp] = _Watched(link, link.appended_end, now)
-            ended = (
-                link.state in (LinkState.STOPPED, LinkState.FINISHED) or link.problem is not None
-            )
-            if ended or link.appended_end != watched.appended_end:
-                watched.appended_end, watched.since = link.appended_end, now
-            elif link.lag == 0:
-                watched.since = max(watched.since, answered_at(tp) or watched.since)
-            if not ended:
-                idle[tp] = now - watched.since
-        return idle
+    ) -> dict[TopicPartition, tuple[PartitionLink, float]]:
+        """Return the links without progress for too long, each with its seconds without progress."""
+        found = {}
+        watched, limit = self._watched, self._no_progress
+        if len(watched) > len(links):
+            present = set(links)
+            self._watched = watched = {
+                link: seen for link, seen in watched.items() if link in present
+            }
+        for link in links:
+            seen = watched.get(link)
+            if seen is None:
+                seen = watched[link] = _Watched(link.appended_end, now)
+            caught_up = link.lag == 0
+            if (
+                link.appended_end != seen.appended_end
+                or link.state in (LinkState.STOPPED, LinkState.FINISHED)
+                or link.problem is not None
+            ):
+                seen.appended_end, seen.since = link.appended_end, now
+            else:
+                # Without a lag the last response counts. It is looked up when it may matter: that costs more.
+                before, is_late = seen.caught_up_at, now - seen.since >= limit
+                if (caught_up and is_late) or (before is not None and not caught_up):
+                    answered = answered_at(link.tp)
+                    if answered is not None:
+                        since = answered if caught_up or before is None else min(answered, before)
+                        seen.since = max(seen.since, since)
+                        is_late = now - seen.since >= limit
+                if is_late:
+                    found[link.tp] = link, now - seen.since
+            seen.caught_up_at = now if caught_up else None
+        return found
+
+    def _lags_over(self, links: Iterable[PartitionLink]) -> dict[TopicPartition, int]:
+        """Return the lags for which there is an alarm."""
+        found = {}
+        for link in links:
+            lag = link.lag
+            if lag and (lag > self._lag or (lag > self._lag // 2 and link.tp in self.lagging)):
+                found[link.tp] = lag
+        return found
+
+
+def _present(
+    links: Iterable[PartitionLink], partitions: Set[TopicPartition]
+) -> dict[TopicPartition, PartitionLink | None]:
+    """Return the link of each partition, None for one that is not mirrored any more."""
+    if not partitions:
+        return {}
+    found = {link.tp: link for link in links if link.tp in partitions}
+    return {tp: found.get(tp) for tp in partitions}
 
 
 def _stall(link: PartitionLink, idle: float) -> str:

@@ -82,15 +82,29 @@ class Progress:
             self._samples.popleft()
         since, size, records = self._samples[0]
         period = max(1e-9, now - since)
-        lags = [link.lag for link in every]
-        lag_records = sum(lag for lag in lags if lag is not None)
         mean = self.bytes / self.records if self.records else 0.0
-        behind = [
-            wall_clock_ms - self._newest[link]
-            for link in every
-            if link.lag and self._newest.get(link, -1) >= 0
-        ]
-        unknown = not lags or None in lags
+        # One pass: most of thousands of links wait, and are looked at each second.
+        lag_records = open_records = locating = finished = stopped = 0
+        unknown = not every
+        oldest: int | None = None
+        """The least of the newest copied timestamps, over the partitions behind."""
+        for link in every:
+            lag = link.lag
+            if lag is None:
+                unknown = True
+            elif lag:
+                lag_records += lag
+                newest = self._newest.get(link, -1)
+                if newest >= 0 and (oldest is None or newest < oldest):
+                    oldest = newest
+            if lag != 0:
+                open_records += link.open_records
+            state = link.state
+            if state is not LinkState.COPYING:
+                locating += state is LinkState.LOCATING
+                finished += state is LinkState.FINISHED
+            stopped += link.problem is not None
+        behind = None if oldest is None else wall_clock_ms - oldest
         return Snapshot(
             self.records,
             self.bytes,
@@ -98,12 +112,12 @@ class Progress:
             (self.records - records) / period,
             None if unknown else lag_records,
             None if unknown or (lag_records and not mean) else round(lag_records * mean),
-            None if unknown else max(0, *behind, 0) / 1000 if behind or not lag_records else None,
-            sum(link.open_records for link in every),
+            None if unknown or (behind is None and lag_records) else max(0, behind or 0) / 1000,
+            open_records,
             len(every),
-            sum(link.state is LinkState.LOCATING for link in every),
-            sum(link.state is LinkState.FINISHED for link in every),
-            sum(link.problem is not None for link in every),
+            locating,
+            finished,
+            stopped,
         )
 
 
