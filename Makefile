@@ -8,7 +8,8 @@ PYTEST := $(BIN)/python -m pytest
 
 # Unit and property tests sync files some 40,000 times. `make check` has them in memory where a gigabyte is free, and
 # removes what passed; `make test` has them on the disk. `make check` tries a tenth of the examples of each property
-# (tests/kit/property_tests.py), others every time; `make test` a quarter. EXAMPLES=100 tries all.
+# (tests/kit/property_tests.py), others every time; `make test` a quarter, in CI a tenth, because there they are always the
+# same. EXAMPLES=100 tries all.
 MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'END { print $$4 }')" -gt 1000000 ] 2>/dev/null && echo /dev/shm)
 QUICK := -m "not slow and not long"
 IN_MEMORY := KBROKER_EXAMPLES=$(or $(EXAMPLES),10) $(if $(MEMORY),TMPDIR=$(MEMORY)) $(PYTEST) -o tmp_path_retention_policy=failed
@@ -73,7 +74,7 @@ SIMULATED := tests/simulation
 SEARCHED := tests/property tests/audit_search
 COMPUTING := test-simulated test-searched test-units
 YIELDING = @log=$$(mktemp); trap 'rm -f $$log' EXIT; \
-	KBROKER_EXAMPLES=$(or $(EXAMPLES),25) nice -n 7 $(PYTEST) -q $(1) >$$log 2>&1; code=$$?; cat $$log; exit $$code
+	KBROKER_EXAMPLES=$(or $(EXAMPLES),$(if $(CI),10,25)) nice -n 7 $(PYTEST) -q $(1) >$$log 2>&1; code=$$?; cat $$log; exit $$code
 
 test: $(VENV)/.test
 	@$(MAKE) --no-print-directory -j 3 lint built $(if $(PYTEST_ARGS),,rewritten) $(VENV)/spark-classes.jsa

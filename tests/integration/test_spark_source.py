@@ -119,8 +119,9 @@ class Log:
         self, topic: str, first: int, end: int, *, partitions: int = 1, codec: str = "none"
     ) -> None:
         """Write records with all that Kafka can hold: nulls, empties, headers in order with repeated keys."""
+        # A flush does not wait for linger.ms. With a short one a busy machine splits the batch.
         producer = Producer(
-            {"bootstrap.servers": self.bootstrap, "compression.type": codec, "linger.ms": 20}
+            {"bootstrap.servers": self.bootstrap, "compression.type": codec, "linger.ms": 10_000}
         )
         for n in range(first, end):
             producer.produce(
