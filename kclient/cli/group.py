@@ -8,7 +8,7 @@ import click
 
 from kclient.cli.answers import code_for, print_answers
 from kclient.cli.commands import with_settings
-from kclient.cli.group_lag import lag_row, offset_rows
+from kclient.cli.group_lag import lag_row, offset_rows, topic_rows
 from kclient.cli.group_offsets import delete_offsets, export, import_, reset_offsets, seek
 from kclient.cli.group_watch import watch
 from kclient.cli.help import Group
@@ -77,14 +77,20 @@ def _type(name: str) -> str:
     examples=(
         "kclient group describe billing",
         "kclient group describe billing --members",
+        "kclient group describe billing --topics",
     ),
 )
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...", type=GROUP)
 @click.option("--members", is_flag=True, help="Show members instead of offsets.")
 @click.option("--state", "state", is_flag=True, help="Show the state instead of offsets.")
+@click.option("-t", "--topics", is_flag=True, help="Show the lag of each topic.")
 @with_settings
-def describe(settings: Settings, names: tuple[str, ...], members: bool, state: bool) -> None:
-    """Show offsets and lag, or --members, or --state."""
+def describe(
+    settings: Settings, names: tuple[str, ...], members: bool, state: bool, topics: bool
+) -> None:
+    """Show the offsets and the lag of each partition, or --topics, or --members, or --state."""
+    if members + state + topics > 1:
+        raise click.UsageError("give one of --members, --state and --topics")
 
     async def main(reactor: Any) -> int:
         async with admin_client(settings, reactor) as admin:
@@ -104,8 +110,11 @@ def describe(settings: Settings, names: tuple[str, ...], members: bool, state: b
                 elif members:
                     tables.append(_members(described))
                 else:
-                    tables.append(await offset_rows(admin, described))
-        columns = _STATE_COLUMNS if state else _MEMBER_COLUMNS if members else _OFFSET_COLUMNS
+                    rows = await offset_rows(admin, described)
+                    tables.append(topic_rows(rows) if topics else rows)
+        columns: tuple[str, ...] = _OFFSET_COLUMNS
+        if state or members or topics:
+            columns = _STATE_COLUMNS if state else _MEMBER_COLUMNS if members else _TOPIC_COLUMNS
         if settings.is_text:
             for rows in tables:
                 show(rows, columns, settings.format)
@@ -118,6 +127,7 @@ def describe(settings: Settings, names: tuple[str, ...], members: bool, state: b
 
 _STATE_COLUMNS = ("group", "coordinator", "assignment_strategy", "state", "members")
 _MEMBER_COLUMNS = ("group", "consumer_id", "host", "client_id", "partitions", "assignment")
+_TOPIC_COLUMNS = ("group", "topic", "partitions", "members", "lag", "max_lag", "unknown")
 _OFFSET_COLUMNS = (
     *("group", "topic", "partition", "current_offset", "log_end_offset", "lag"),
     *("consumer_id", "host", "client_id"),

@@ -49,3 +49,29 @@ def lag_row(described: Any, offsets: Sequence[Mapping[str, Any]]) -> dict[str, A
         "lag": sum(lags) if lags else None,
         "max_lag": max(lags, default=None),
     }
+
+
+def topic_rows(offsets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the lag of each topic as rows; *offsets* are `offset_rows` of one group.
+
+    Partitions without a lag (no committed offset, or the partition is gone) are counted as *unknown*; the lag of the
+    topic is that of the others.
+    """
+    topics: dict[str, list[Mapping[str, Any]]] = {}
+    for row in offsets:
+        topics.setdefault(row["topic"], []).append(row)
+    found = []
+    for topic, rows in topics.items():
+        lags = [row["lag"] for row in rows if row["lag"] is not None]
+        found.append(
+            {
+                "group": rows[0]["group"],
+                "topic": topic,
+                "partitions": len(rows),
+                "members": len({row["consumer_id"] for row in rows} - {None}),
+                "lag": sum(lags) if lags else None,
+                "max_lag": max(lags, default=None),
+                "unknown": len(rows) - len(lags),
+            }
+        )
+    return found

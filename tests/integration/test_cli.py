@@ -575,6 +575,13 @@ def test_a_group_from_creation_to_deletion(cli):
         assert (row["state"], row["members"]) == ("Stable", 1)
         (row,) = cli.json("group", "describe", group, "--members")
         assert row["assignment"] == [f"{name}-0", f"{name}-1"]
+        (row,) = cli.json("group", "describe", group, "-t")
+        assert row == {
+            "group": group, "topic": name, "partitions": 2, "members": 1,
+            "lag": None, "max_lag": None, "unknown": 2,
+        }, "nothing is committed yet"  # fmt: skip
+        both_asked = cli.run("group", "describe", group, "--topics", "--state", code=2)
+        assert b"give one of --members, --state and --topics" in both_asked.stderr
         refused = cli.run("group", "seek", group, "--to", "start", code=1)
         assert b"is in state Stable, it has members (client ids: kclient-cli)" in refused.stderr
         consumer.send_signal(signal.SIGINT)
@@ -589,6 +596,8 @@ def test_a_group_from_creation_to_deletion(cli):
     cli.run("group", "seek", group, "--to", "+1", "--execute")
     (row,) = cli.json("group", "lag", group)
     assert (row["state"], row["lag"], row["max_lag"]) == ("Empty", 4, 2)
+    (row,) = cli.json("group", "describe", group, "--topics")
+    assert (row["members"], row["lag"], row["max_lag"], row["unknown"]) == (0, 4, 2, 0)
     assert sorted(cli.out("consume", name, "-g", group, "-e", "-f", "%v")) == list("cdef")
     assert cli.out("group", "delete", group, "-y") == f"Deleted group {group}.\n"
     assert b"does not exist" in cli.run("group", "describe", group, code=1).stderr
