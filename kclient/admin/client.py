@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         transactions,
     )
     from kclient.admin.configs import ConfigDescription, ConfigResource
-    from kclient.admin.groups import GroupDescription, GroupListing
+    from kclient.admin.groups import GroupDescription, GroupListing, GroupMember
     from kclient.admin.health import Health
     from kclient.admin.log_dirs import LogDirMoves, LogDirs
     from kclient.admin.reassignment_plan import Reassignment
@@ -455,6 +455,33 @@ class AdminClient:
         """Delete groups without members."""
         wanted = names_in(names, 'delete_groups(["g"])')
         answers = await groups.delete_groups(self.cluster, wanted, timeout=self._time(timeout))
+        return raise_or_return(answers, raise_errors)
+
+    @deferring
+    async def remove_group_members(
+        self,
+        group: str,
+        members: str | Iterable[str | GroupMember] | None = None,
+        *,
+        reason: str = "",
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[str, KafkaError | None]:
+        """Remove members from *group*, which rebalances; None: all of them.
+
+        *members* are group instance ids, or members as `describe_groups` returns them. Those that are still alive join
+        again. The answers are by group instance id, or by member id where there is none; UNKNOWN_MEMBER_ID for one that
+        is no member. The coordinator logs *reason* (KIP-800).
+
+        admin.remove_group_members("billing", ["billing-7"], reason="its host is gone")
+        """
+        answers = await groups.remove_group_members(
+            self.cluster,
+            group,
+            [members] if isinstance(members, str) else members,
+            reason=reason,
+            timeout=self._time(timeout),
+        )
         return raise_or_return(answers, raise_errors)
 
     @deferring

@@ -18,11 +18,12 @@ from kclient.net.group_offsets import (
 )
 from kclient.net.waiting import all_of, settled_by
 from kclient.types import TopicPartition
-from kclient.wire.errors import MalformedMessage
+from kclient.wire.errors import ErrorCode, MalformedMessage
 from kclient.wire.messages import decode_consumer_protocol
 from kclient.wire.schema.consumer_protocol_assignment import ConsumerProtocolAssignment
 from kclient.wire.schema.delete_groups import DeleteGroupsRequest
 from kclient.wire.schema.describe_groups import DescribeGroupsRequest
+from kclient.wire.schema.leave_group import LeaveGroupRequest, MemberIdentity
 from kclient.wire.schema.list_groups import ListGroupsRequest
 from kclient.wire.schema.offset_delete import (
     OffsetDeleteRequest,
@@ -148,6 +149,59 @@ async def delete_groups(
         )
 
     return await settled_by(groups, one)
+
+
+async def remove_group_members(
+    cluster: Cluster,
+    group: str,
+    members: Iterable[str | GroupMember] | None,
+    *,
+    reason: str,
+    timeout: float,
+) -> dict[str, KafkaError | None]:
+    """Remove members, or all that there are; a group instance id stands for a static member (KIP-345, KIP-571).
+
+    The keys of the answers are group instance ids, and member ids of members without one.
+    """
+    everyone = members is None
+    if members is None:
+        described = (await describe_groups(cluster, [group], timeout=timeout))[group]
+        if isinstance(described, KafkaError):
+            raise described
+        members = described.members
+    leaving = {
+        each.group_instance_id or each.member_id: each
+        for each in (_identity(member, reason) for member in members)
+    }
+    if not leaving:
+        return {}
+    request = LeaveGroupRequest(group_id=group, members=list(leaving.values()))
+
+    async def ask(connection: Connection) -> dict[str, KafkaError | None]:
+        response = await connection.request(ApiKey.LEAVE_GROUP, None, request)
+        raise_if_coordinator_moved(response.error_code, group)
+        if response.error_code:
+            raise error_of(response.error_code, f"group {group!r}")
+        answers: dict[str, KafkaError | None] = dict.fromkeys(leaving)
+        for member in response.members:
+            name, code = member.group_instance_id or member.member_id, member.error_code
+            left_meanwhile = everyone and code == ErrorCode.UNKNOWN_MEMBER_ID
+            if code and not left_meanwhile:
+                answers[name] = error_of(code, f"member {name!r} of group {group!r}")
+        return answers
+
+    return await retry_coordinator(
+        cluster, group, ask, timeout=timeout, what=f"removing members of group {group!r}"
+    )
+
+
+def _identity(member: str | GroupMember, reason: str) -> MemberIdentity:
+    why = f"member was removed by an admin{': ' * bool(reason)}{reason}"
+    if isinstance(member, str):
+        return MemberIdentity(group_instance_id=member, reason=why)
+    if member.group_instance_id:
+        return MemberIdentity(group_instance_id=member.group_instance_id, reason=why)
+    return MemberIdentity(member_id=member.member_id, reason=why)
 
 
 async def delete_group_offsets(

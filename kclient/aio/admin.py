@@ -94,6 +94,7 @@ class AdminClient:
     list_groups = _awaited(Core.list_groups)
     describe_groups = _awaited(Core.describe_groups)
     delete_groups = _awaited(Core.delete_groups)
+    remove_group_members = _awaited(Core.remove_group_members)
     list_group_offsets = _awaited(Core.list_group_offsets)
     alter_group_offsets = _awaited(Core.alter_group_offsets)
     delete_group_offsets = _awaited(Core.delete_group_offsets)

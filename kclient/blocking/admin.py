@@ -87,6 +87,7 @@ class AdminClient:
     list_groups = _waiting(Core.list_groups)
     describe_groups = _waiting(Core.describe_groups)
     delete_groups = _waiting(Core.delete_groups)
+    remove_group_members = _waiting(Core.remove_group_members)
     list_group_offsets = _waiting(Core.list_group_offsets)
     alter_group_offsets = _waiting(Core.alter_group_offsets)
     delete_group_offsets = _waiting(Core.delete_group_offsets)

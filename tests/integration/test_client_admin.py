@@ -18,6 +18,7 @@ from kclient import (
     ResourceType,
     TopicPartition,
 )
+from kclient.admin.groups import GroupMember
 from kclient.wire.errors import (
     ElectionNotNeeded,
     GroupIdNotFound,
@@ -27,9 +28,11 @@ from kclient.wire.errors import (
     NonEmptyGroup,
     NoReassignmentInProgress,
     TopicAlreadyExists,
+    UnknownMemberId,
     UnknownTopicOrPartition,
 )
 from tests.kit.brokers import MakeCluster
+from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -164,3 +167,56 @@ def test_operators_ask_for_health_log_directories_elections_and_moves(
         while admin.list_partition_reassignments([first]):
             assert time.monotonic() < deadline
         assert admin.list_partition_reassignments() == {}
+
+
+def test_members_of_a_group_are_removed(broker_clusters: MakeCluster) -> None:
+    cluster = broker_clusters(1)
+    settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "g"}
+    with AdminClient(bootstrap_servers=cluster.bootstrap, default_api_timeout_ms=15_000) as admin:
+        admin.create_topics({"t": {"num_partitions": 4}})
+        admin.wait_for_topics(["t"])
+
+        def members() -> dict[str | None, GroupMember]:
+            described = admin.describe_groups(["g"])["g"]
+            assert not isinstance(described, KafkaError)
+            return {member.group_instance_id: member for member in described.members}
+
+        assert admin.remove_group_members("g") == {}
+        static = [Consumer({**settings, "group.instance.id": name}, ["t"]) for name in ("a", "b")]
+        with Consumer(settings, ["t"]) as dynamic:
+            three = [*static, dynamic]
+            eventually(
+                "three members",
+                lambda: (
+                    [each.poll(timeout=0.1) for each in three]
+                    and sum(bool(each.assignment()) for each in three) == 3
+                    and len(members()) == 3
+                ),
+            )
+            static[1].close()
+            assert "b" in members(), "static members do not leave when they close (KIP-345)"
+            answers = admin.remove_group_members("g", ["b", "x"], reason="gone", raise_errors=False)
+            assert answers["b"] is None
+            assert isinstance(answers["x"], UnknownMemberId)
+            with pytest.raises(UnknownMemberId):
+                admin.remove_group_members("g", "b")
+            eventually(
+                "the others to have all partitions",
+                lambda: (
+                    [each.poll(timeout=0.1) for each in (static[0], dynamic)]
+                    and set(members()) == {"a", None}
+                    and len(static[0].assignment()) + len(dynamic.assignment()) == 4
+                ),
+            )
+            named = members()
+            answers = admin.remove_group_members("g")
+            assert answers == {"a": None, named[None].member_id: None}
+            eventually(
+                "both to be back, because they are alive",
+                lambda: (
+                    [each.poll(timeout=0.1) for each in (static[0], dynamic)]
+                    and members().keys() == named.keys()
+                    and all(m.member_id != named[name].member_id for name, m in members().items())
+                ),
+            )
+        static[0].close()
