@@ -273,6 +273,7 @@ class Observer:
         topic_id = partition.role.topic_id
         assert topic_id is not None
         topic, number = partition.key
+        self._take_markers(topic, number, copy, had)
         where = (topic_id, number)
         ledger = self.ledgers.setdefault(where, [])
         name = f"{partition} on {node.number}"
@@ -312,6 +313,12 @@ class Observer:
             self._check_isr(topic, number, only=node.number)
         else:
             self.losses.whole(node.number, partition.key)
+
+    def _take_markers(self, topic: str, partition: int, copy: Copy, had: int) -> None:
+        """Give the rules of transactions what *copy* did not have before, or all after it was truncated."""
+        if topic == TRANSACTIONAL_TOPIC and (len(copy.records) > had or not copy.agreed):
+            for offset, content in copy.transactional.items():
+                self.transactions.appended(partition, offset, copy.records[offset], content)
 
     def _check_files(self, node: Node, copy: Copy, log: UnifiedLog, recovery_point: int) -> None:
         is_new, disk = copy.log is not log, node.disk
@@ -443,7 +450,7 @@ class Observer:
                 )  # fmt: skip
             content = copy.transactional.get(offset)
             if content is not None:
-                self.transactions.exposed(where[1], offset, content)
+                self.transactions.exposed(where[1], offset, copy.records[offset], content)
         ledger += copy.records[len(ledger) : mark]
         self.deposits += 1
         self._check_isr(topic, where[1])

@@ -43,7 +43,7 @@ from kbroker.zk.znodes.names import PENDING_OFFSETS, TRANSACTIONAL_IDS, unescape
 from kbroker.zk.znodes.transactions import decode_pending_offsets_name
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.records import COMMIT
-from tests.simulation.copies import Broken, Content
+from tests.simulation.copies import Broken, Content, Record
 from tests.simulation.hosted import hosted_by
 
 if TYPE_CHECKING:
@@ -126,6 +126,10 @@ class TransactionRules:
         self._applied: dict[int, int] = {}
         """By partition: the offset that ZooKeeper holds for the group."""
         self._by_offset: dict[int, Transaction] = {}
+        self._decisions: list[Transaction] = []
+        """The transactions that are decided, in that order."""
+        self._decided_before: dict[tuple[int, int, Record], int] = {}
+        """By partition, offset and batch of a marker: how many were decided when a replica first had it."""
         self._next_offset = 0
 
     def coordinator(self, name: str) -> int | None:
@@ -209,6 +213,7 @@ class TransactionRules:
             raise Broken(f"Decision: {name} aborts {found} by itself, without another epoch")
         if found is not None and found.decided is None:
             found.decided = "commit" if is_commit else "abort"
+            self._decisions.append(found)
 
     def offset_written(self, kind: str, path: str, partition: int, data: bytes) -> None:
         """Take a write of the group's offset."""
@@ -262,7 +267,12 @@ class TransactionRules:
 
     # -- committed batches
 
-    def exposed(self, partition: int, offset: int, content: Content) -> None:
+    def appended(self, partition: int, offset: int, batch: Record, content: Content) -> None:
+        """Take a batch of transactions that a replica has, and no other had before it."""
+        if content[1] is not None:
+            self._decided_before.setdefault((partition, offset, batch), len(self._decisions))
+
+    def exposed(self, partition: int, offset: int, batch: Record, content: Content) -> None:
         """Take a batch of transactions that is committed at *offset*."""
         producer_id, outcome, values = content
         open_here = self._open.setdefault(partition, {})
@@ -272,8 +282,10 @@ class TransactionRules:
         found = open_here.get(producer_id)
         if outcome is not None:
             if found is None:
-                for each in reversed(self.transactions):
-                    if each.producer[0] == producer_id and each.decided is not None:
+                # It was sent twice, or its transaction has no records here. The next one may be decided by now.
+                known = self._decided_before[partition, offset, batch]
+                for each in reversed(self._decisions[:known]):
+                    if each.producer[0] == producer_id:
                         each.ended.add(partition)
                         break
                 return
