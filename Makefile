@@ -74,7 +74,7 @@ SIMULATED := tests/simulation
 SEARCHED := tests/property tests/audit_search
 COMPUTING := test-simulated test-searched test-units
 YIELDING = @log=$$(mktemp); trap 'rm -f $$log' EXIT; \
-	KBROKER_EXAMPLES=$(or $(EXAMPLES),$(if $(CI),10,25)) nice -n 7 $(PYTEST) -q $(1) >$$log 2>&1; code=$$?; cat $$log; exit $$code
+	KBROKER_EXAMPLES=$(or $(EXAMPLES),$(if $(CI),10,25)) nice -n 7 $(PYTEST) -q --timeout 240 $(1) >$$log 2>&1; code=$$?; cat $$log; exit $$code
 
 test: $(VENV)/.test
 	@$(MAKE) --no-print-directory -j 3 lint built $(if $(PYTEST_ARGS),,rewritten) $(VENV)/spark-classes.jsa

@@ -41,14 +41,14 @@ def test_a_known_bug_of_the_mirror_is_found(name: str) -> None:
     assert run(found.script).failure is None
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_one_seed_of_the_mirror_is_one_story() -> None:
     one, other = (run(draw_mirror(3), story=True) for _ in range(2))
     assert one.story == other.story
     assert one.digest == other.digest != 0
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_the_order_of_hashes_changes_nothing_in_the_mirror() -> None:
     program = (
         "from tests.simulation.batch import outcomes\n"
@@ -75,7 +75,7 @@ def test_a_script_of_the_mirror_is_read_as_it_was_written() -> None:
         assert parse(str(draw_mirror(seed))) == draw_mirror(seed)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_nothing_is_appended_behind_a_record_of_another_client() -> None:
     scripts = Path(__file__).parent / "scripts" / "mutants"
     script = parse((scripts / "previous_crc_unchecked.txt").read_text())

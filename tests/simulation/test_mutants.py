@@ -41,7 +41,7 @@ def first_found(name: str) -> Result:
 
 
 @pytest.mark.parametrize("name", FREQUENT)
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_known_bug_is_found(name: str) -> None:
     assert run(first_found(name).script).failure is None
 

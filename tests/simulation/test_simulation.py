@@ -24,7 +24,7 @@ def test_what_was_broken_once_holds(script: Path) -> None:
     assert result.failure is None, result.failure
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_failing_schedule_is_made_shorter() -> None:
     with planted("truncation_to_the_watermark"):
         failed = first_found("truncation_to_the_watermark")
@@ -43,7 +43,7 @@ def test_a_script_is_read_as_it_was_written() -> None:
         parse("soon kill 1")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_one_seed_is_one_story() -> None:
     for seed in range(3, 9):
         one = run(draw(seed), story=True, log=True)
