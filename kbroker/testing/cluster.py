@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 import kbroker.testing
 from kbroker.local.zookeeper import Server, free_ports
 from kbroker.testing.brokers import FORK_SERVER, Brokers
+from kbroker.testing.fault import Fault
 from kbroker.testing.request_faults.client_requests import ClientRequests, RequestFaults
 from kbroker.testing.switchboard.remote import RemoteSwitchboard
 from kbroker.testing.zookeeper import SessionZooKeeper
@@ -95,8 +96,8 @@ def session_zookeeper() -> SessionZooKeeper:
     return _session
 
 
-class _NetworkFault:
-    """A fault of the network that has begun; it ends with `heal`, or with the block of a `with`."""
+class _NetworkFault(Fault):
+    """A fault of the network that has begun."""
 
     def __init__(self, cluster: KafkaCluster, directions: frozenset[tuple[str, str]]) -> None:
         self._cluster = cluster
@@ -106,12 +107,6 @@ class _NetworkFault:
     def heal(self) -> None:
         """Let everything flow that no other fault holds."""
         self._cluster._heal(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.heal()
 
 
 class Partition(_NetworkFault):

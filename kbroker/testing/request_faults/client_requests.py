@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import Self
 
+from kbroker.testing.fault import Fault
 from kbroker.testing.request_faults import PROGRAM
 from kbroker.testing.request_faults.fault import Lost, RequestFault, api_of, code_for
 from kbroker.testing.request_faults.plan import FaultPlan
@@ -13,8 +13,8 @@ from kclient.errors import KafkaError
 from kclient.wire.versions import ApiKey
 
 
-class RequestFaults:
-    """A fault of requests that has begun; it ends with `heal`, or with the block of a `with`."""
+class RequestFaults(Fault):
+    """A fault of requests that has begun."""
 
     def __init__(self, requests: ClientRequests, fault: RequestFault) -> None:
         self._requests = requests
@@ -29,12 +29,6 @@ class RequestFaults:
     def heal(self) -> None:
         """Let requests have it no more."""
         self._requests._heal_one(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.heal()
 
 
 class ClientRequests:
