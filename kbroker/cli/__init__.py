@@ -17,6 +17,7 @@ class LazyGroup(click.Group):
 
     lazy: ClassVar[dict[str, str]] = {
         "start": "kbroker.cli.start:start",
+        "stop": "kbroker.cli.stop:stop",
         "check-config": "kbroker.cli.start:check_config",
         "local": "kbroker.cli.local:local",
         "demo": "kbroker.demo.cli:demo",

@@ -34,7 +34,7 @@ from kbroker.log.partition_metadata_file import (
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.errors import CorruptMessage, KafkaError, KafkaStorageError
 
-_LOCK: Final = ".lock"
+LOCK_FILE: Final = ".lock"
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -102,7 +102,7 @@ class LogDir:
         """
         try:
             _make_directories(disk, path)
-            lock = disk.lock(f"{path}/{_LOCK}")
+            lock = disk.lock(f"{path}/{LOCK_FILE}")
         except OSError as error:
             if error.errno in DISK_FAILURES:
                 failed = cls(disk, path, -1)

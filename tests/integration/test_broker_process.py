@@ -445,6 +445,35 @@ def test_wiped_zookeeper_is_left_with_an_explanation(
 # --- the command line ---
 
 
+def test_stop_ends_the_broker_of_a_file_with_a_controlled_shutdown(
+    broker_clusters: MakeCluster,
+) -> None:
+    cluster = broker_clusters(2)
+
+    def stop(number: int, *options: str) -> subprocess.CompletedProcess[str]:
+        path = cluster[number].home / "server.properties"
+        command = [*broker_command(path)[:3], "stop", str(path), *options]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    first, second = cluster[1].process, cluster[2].process
+    assert first is not None
+    assert second is not None
+    result = stop(1)
+    assert (result.returncode, first.wait(10)) == (0, 0), result.stderr
+    assert f"stopped: process {first.pid}" in result.stderr
+    assert "shutting down" in cluster[1].log
+    assert second.poll() is None
+    result = stop(1)
+    assert result.returncode == 1
+    assert "no broker runs with" in result.stderr
+    second.send_signal(signal.SIGSTOP)
+    result = stop(2, "--timeout", "0.2")
+    assert result.returncode == 1
+    assert f"kill -9 {second.pid}" in result.stderr
+    second.send_signal(signal.SIGCONT)
+    assert second.wait(30) == 0
+
+
 def test_check_config_starts_nothing(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text(

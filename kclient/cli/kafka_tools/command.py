@@ -40,7 +40,7 @@ NOT_HERE = {
     "kafka-metadata-shell": "only clusters with KRaft have a metadata log",
     "kafka-storage": "only clusters with KRaft format their directories",
     "kafka-client-metrics": "kbroker has no client metrics (KIP-714)",
-    "kafka-server-start, kafka-server-stop": "`kbroker start`",
+    "kafka-server-start, kafka-server-stop": "`kbroker start`, `kbroker stop`",
     "kafka-mirror-maker, connect-mirror-maker": "`kmirror`",
     "kafka-e2e-latency": "`kclient perf latency`",
     "kafka-replica-verification": "`kclient cluster health`",

@@ -1,0 +1,75 @@
+"""`kbroker stop`: a controlled shutdown of the broker that `kbroker start FILE` runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from kbroker.cli.start import FILE, OVERRIDE
+
+_POLL_S = 0.05
+
+
+@click.command()
+@FILE
+@OVERRIDE
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time for the controlled shutdown.",
+)
+def stop(file: Path, overrides: tuple[str, ...], timeout: float) -> None:
+    """Stop the broker that runs with FILE, and wait until it has ended (kafka-server-stop.sh).
+
+    The broker is the process that holds the locks of the log.dirs in FILE. It gets SIGTERM: its leaders move to other
+    brokers, then it ends. Exit code 1: no such broker runs, or it runs on after the timeout.
+    """
+    from kbroker.config import BrokerConfig, ConfigError
+    from kbroker.log.lock_holder import lock_holder
+
+    try:
+        directories = BrokerConfig.load(file, overrides).directories
+    except ConfigError as error:
+        for problem in error.problems:
+            _fail(problem)
+        sys.exit(1)
+    listed = ", ".join(directories)
+    try:
+        holders = {each: lock_holder(each) for each in directories}
+        running = {process for process in holders.values() if process is not None}
+        if len(running) != 1:
+            _fail(
+                f"several processes use log.dirs: {sorted(running)}; which one is the broker of {file} is not known"
+                if running
+                else f"no broker runs with {file}: its log.dirs are not locked ({listed})"
+            )
+            sys.exit(1)
+        [process] = running
+        os.kill(process, signal.SIGTERM)
+        deadline = time.monotonic() + timeout
+        while process in map(lock_holder, directories):
+            if time.monotonic() >= deadline:
+                _fail(
+                    f"process {process} has not ended within {timeout:g} s; wait longer with --timeout, or end it"
+                    f" without a controlled shutdown: kill -9 {process}"
+                )
+                sys.exit(1)
+            time.sleep(_POLL_S)
+    except ProcessLookupError:
+        pass  # It ended by itself in between.
+    except OSError as error:
+        _fail(str(error))
+        sys.exit(1)
+    click.echo(f"stopped: process {process}, {listed}", err=True)
+
+
+def _fail(text: str) -> None:
+    click.echo(f"kbroker stop: {text}", err=True)
