@@ -1,11 +1,12 @@
 r"""Records as text: %-escapes (as in kcat and rpk), a lossless JSON envelope, and CSV.
 
     %t topic   %p partition   %o offset   %k key   %K key size   %v or %s value   %V or %S value size
-    %d timestamp (ms)   %h headers as k=v   %H header count   %e leader epoch   %%   and \n \t \xHH
+    %d or %T timestamp (ms)   %h headers as k=v   %H header count   %e leader epoch   %%   and \n \t \xHH
+    %R value size as four bytes, big-endian (-1 for null), as in kcat
 
 Modifiers: {hex}, {base64}, {json} (a JSON value) and {unpack[>I]} (numbers, as of Python's struct, ? and hexadecimal if
-the bytes do not fit) of each field; %d{strftime[%Y-%m-%d]} or %d{%Y-%m-%d}, in UTC; %h{%k=%v{hex} } with %k and %v of
-each header.
+the bytes do not fit) of each field; %d{strftime[%Y-%m-%d]} or %d{%Y-%m-%d}, in UTC, and so for %T; %h{%k=%v{hex} } with
+%k and %v of each header.
 
 Headers are a list in the envelope, not a map, because Kafka keeps their order and repeated names. CSV has the fields of
 the envelope without the sizes, and headers as of %h; the encoding of an absent key or value is null.
@@ -74,8 +75,8 @@ def joined(records: Sequence[Any], write: Formatter, end: bytes | None) -> bytes
 
 
 def place_formatter(template: str) -> Formatter:
-    """Return a function that formats the place of a delivered record: %t, %p, %o and %d."""
-    return _template(template, {letter: _FIELDS[letter] for letter in "tpod"})
+    """Return a function that formats the place of a delivered record: %t, %p, %o, %d and %T."""
+    return _template(template, {letter: _FIELDS[letter] for letter in "tpodT"})
 
 
 def _template(template: str, fields: Mapping[str, _Get]) -> Formatter:
@@ -168,7 +169,9 @@ _FIELDS: dict[str, Callable[[AnyRecord], Any]] = {
     "s": lambda r: r.value,
     "V": lambda r: r.serialized_value_size,
     "S": lambda r: r.serialized_value_size,
+    "R": lambda r: struct.pack(">i", r.serialized_value_size),
     "d": lambda r: r.timestamp,
+    "T": lambda r: r.timestamp,
     "h": lambda r: ",".join(f"{name}={_text(value)}" for name, value in r.headers),
     "H": lambda r: len(r.headers),
     "e": lambda r: "" if r.leader_epoch is None else r.leader_epoch,
@@ -198,7 +201,7 @@ def _field(letter: str, modifier: str, fields: Mapping[str, _Get]) -> Formatter:
         )
     option = _OPTION.fullmatch(modifier)
     if not modifier:
-        if letter in "kvs":
+        if letter in "kvsR":
             return lambda record: _raw(get(record))
         return lambda record: str(get(record)).encode()
     if modifier == "hex":
@@ -211,7 +214,7 @@ def _field(letter: str, modifier: str, fields: Mapping[str, _Get]) -> Formatter:
         return lambda record: _json(get(record))
     if option is not None and option[1] == "unpack":
         return _unpacked(get, option[2])
-    if letter == "d":
+    if letter in "dT":
         form = option[2] if option is not None else modifier
         return lambda record: (
             datetime.fromtimestamp(record.timestamp / 1000, tz=UTC).strftime(form).encode()

@@ -40,6 +40,8 @@ TOMBSTONE = RECORD._replace(key=None, value=None, leader_epoch=None, headers=())
         ("%s", "größe".encode()),
         ("%K %V %S", b"2 7 7"),
         ("%d", b"1700000000123"),
+        ("%T %T{%Y}", b"1700000000123 2023"),
+        ("%R%s", b"\0\0\0\7" + "größe".encode()),
         ("%d{%Y-%m-%d}", b"2023-11-14"),
         ("%k{hex} %v{base64}", b"6bff Z3LDtsOfZQ=="),
         ("%h %H", b"a=1,a=NULL,b=\\xff 3"),
@@ -64,6 +66,7 @@ def test_every_escape_is_written(template, written):
 def test_nulls_are_written_as_nothing_with_size_minus_one():
     record = TOMBSTONE._replace(serialized_key_size=-1, serialized_value_size=-1)
     assert formatter("[%k|%v|%K|%V|%e]")(record) == b"[||-1|-1|]"
+    assert formatter("%R%s")(record) == b"\xff\xff\xff\xff"
 
 
 def test_raw_is_the_value_alone():
