@@ -18,6 +18,7 @@ from kclient.errors import BufferExhausted, KafkaTimeoutError, RowsNotAcknowledg
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
+    from kclient.cli.pace import Pace
     from kclient.producer.producer import Producer
     from kclient.types import ColumnsMetadata, RecordMetadata
 
@@ -39,7 +40,10 @@ class Given(NamedTuple):
 
 
 class Deliveries:
-    """Sends records to one topic and counts what became of them; *partition* is for records without their own."""
+    """Sends records to one topic and counts what became of them; *partition* is for records without their own.
+
+    With a *pace* each record is sent when it is due.
+    """
 
     def __init__(
         self,
@@ -48,8 +52,10 @@ class Deliveries:
         partition: int | None = None,
         *,
         most: int = MOST_UNDELIVERED,
+        pace: Pace | None = None,
     ) -> None:
         self._producer = producer
+        self._pace = pace
         self._topic = topic
         self._partition = partition
         self._most = most
@@ -72,6 +78,8 @@ class Deliveries:
         send_to, has_room = self._producer.send_to, self._producer.accumulator.has_room
         topic, partition = self._topic, self._partition
         for each in records:
+            if self._pace is not None:
+                await self._pace.wait()
             if self.undelivered >= self._most:
                 await self._half_delivered()
             size = len(each.value or b"") + len(each.key or b"")
@@ -100,7 +108,7 @@ class Deliveries:
     ) -> None:
         """Send a record for each row, as `send` does; *headers* are those of all."""
         count = len(values)
-        if count >= FEWEST_ROWS and self.acknowledged is None:
+        if count >= FEWEST_ROWS and self.acknowledged is None and self._pace is None:
             if self.undelivered >= self._most:
                 await self._half_delivered()
             if self.timed_out:

@@ -84,6 +84,12 @@ Column: TypeAlias = "list[bytes | None]"
     help=r"Print a line for each delivered record: 'to %t-%p at %o\n', also %d (ms).",
 )
 @click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    metavar="N",
+    help="Send at most N records per second.",
+)
+@click.option(
     "--acks",
     type=click.Choice(["0", "1", "all"]),
     help="Replicas that acknowledge a record: none, the leader, the ISR (default all).",
@@ -110,6 +116,7 @@ def produce(
     kind: str,
     tee: bool,
     delivered: str | None,
+    rate: float | None,
     acks: str | None,
     delivery_timeout: float | None,
 ) -> None:
@@ -126,35 +133,35 @@ def produce(
         raise click.UsageError(f"-o {delivered}: {problem}") from None
     fixed = _headers(headers)
     give = _giver(kind, key, key_delimiter, template, null, fixed)
-    extra = {"compression.type": compression, "acks": acks}
 
     async def main(reactor: Any) -> int:
+        from kclient.cli.pace import Pace
         from kclient.cli.stdin import LineBatches
         from kclient.config import ProducerConfig
         from kclient.producer.producer import Producer
 
-        values = settings.client(ProducerConfig)
-        values.update({name: value for name, value in extra.items() if value is not None})
-        if delivery_timeout is not None:
-            values["delivery.timeout.ms"] = int(delivery_timeout * 1000)
-        values.setdefault("delivery.timeout.ms", int(_DELIVERY_TIMEOUT_S * 1000))
-        # Lines are there in large pieces: with kclient's default a piece of 1 MiB would be eight requests.
-        values.setdefault("batch.size", _BATCH_SIZE)
-        # A record may wait for memory as long as for its acknowledgement: both wait for the same brokers.
-        values.setdefault("max.block.ms", values["delivery.timeout.ms"])
+        values = _producer_settings(
+            settings.client(ProducerConfig), compression, acks, delivery_timeout
+        )
         producer: Producer[Any, Any] = Producer(values, reactor=reactor)
-        deliveries = Deliveries(producer, topic, partition)
+        pace = None if rate is None else Pace(reactor, rate)
+        deliveries = Deliveries(producer, topic, partition, pace=pace)
         if place_line is not None:
             deliveries.acknowledged = lambda place: sys.stdout.buffer.write(place_line(place))
         progress = Progress(time.monotonic, quiet=settings.quiet or sys.stdin.isatty())
 
         async def send(lines: list[bytes]) -> None:
-            await give(deliveries, lines)
-            if tee:
-                end = b"" if kind == "raw" else b"\n"
-                sys.stdout.buffer.write(b"".join([line + end for line in lines]))
-            sys.stdout.buffer.flush()
-            progress.show(f"{deliveries.delivered} records delivered")
+            # What a second takes: then output and progress do not wait for the end of a large piece.
+            most = len(lines) if rate is None else max(1, round(rate))
+            for some in (lines[at : at + most] for at in range(0, len(lines), most)):
+                if deliveries.timed_out:
+                    return
+                await give(deliveries, some)
+                if tee:
+                    end = b"" if kind == "raw" else b"\n"
+                    sys.stdout.buffer.write(b"".join([line + end for line in some]))
+                sys.stdout.buffer.flush()
+                progress.show(f"{deliveries.delivered} records delivered")
 
         async with producer:
             await producer.cluster.partitions(topic, timeout=settings.timeout)
@@ -174,6 +181,25 @@ def produce(
         return FAILED if aborted else code
 
     run(main, reads_stdin=not paths)
+
+
+def _producer_settings(
+    values: dict[str, Any],
+    compression: str | None,
+    acks: str | None,
+    delivery_timeout: float | None,
+) -> dict[str, Any]:
+    """Return *values* with those of options, and the defaults of this command."""
+    given: dict[str, Any] = {"compression.type": compression, "acks": acks}
+    if delivery_timeout is not None:
+        given["delivery.timeout.ms"] = int(delivery_timeout * 1000)
+    timeout = int(_DELIVERY_TIMEOUT_S * 1000)
+    # Lines are there in large pieces: with kclient's default a piece of 1 MiB would be eight requests.
+    defaults = {"delivery.timeout.ms": timeout, "batch.size": _BATCH_SIZE}
+    merged = {**defaults, **values, **{n: v for n, v in given.items() if v is not None}}
+    # A record may wait for memory as long as for its acknowledgement: both wait for the same brokers.
+    merged.setdefault("max.block.ms", merged["delivery.timeout.ms"])
+    return merged
 
 
 async def _send_all(

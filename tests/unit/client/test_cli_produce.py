@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 
 from kclient.cli.delivery import FEWEST_ROWS, Deliveries, Given
 from kclient.cli.exit_codes import TIMED_OUT
+from kclient.cli.pace import BURST_S, Pace
 from kclient.cli.run import exit_code
 from kclient.cli.stdin import LineBatches, _lines
 from kclient.errors import KafkaTimeoutError
@@ -36,14 +37,15 @@ from tests.kit.scripted_broker import Outcome
 class PaperProduce:
     """The deliveries of one `kclient produce` to topic "t" on paper; `answer` acknowledges them."""
 
-    def __init__(self, most: int, **settings: Any) -> None:
+    def __init__(self, most: int, rate: float | None = None, **settings: Any) -> None:
         self.paper = PaperCluster({"t": 1})
         self.paper.answers[ApiKey.INIT_PRODUCER_ID] = lambda _: InitProducerIdResponse(
             producer_id=5, producer_epoch=0
         )
         self.producer: Producer[Any, Any] = Producer(reactor=self.paper.clock, **settings)
         self.paper.attach(self.producer.cluster)
-        self.deliveries = Deliveries(self.producer, "t", most=most)
+        pace = None if rate is None else Pace(self.paper.clock, rate)
+        self.deliveries = Deliveries(self.producer, "t", most=most, pace=pace)
 
     def send(self, values: Iterable[bytes]) -> Outcome:
         records = (Given(None, value, []) for value in values)
@@ -77,6 +79,29 @@ def test_only_so_many_records_wait_for_their_acknowledgements() -> None:
     assert sending.fired
     it.answer()
     assert (it.deliveries.delivered, it.deliveries.failed) == (250, 0)
+
+
+@pytest.mark.parametrize("as_rows", [False, True])
+def test_at_a_rate_records_are_sent_when_they_are_due(as_rows: bool) -> None:
+    it = PaperProduce(most=10_000, rate=100)
+    values = [b"%d" % n for n in range(2 * FEWEST_ROWS)]
+    sending = it.send_rows(values) if as_rows else it.send(values)
+    assert it.deliveries.sent == 1
+    it.paper.pass_time(0.5, step=0.01)
+    assert 50 <= it.deliveries.sent <= 52
+    it.paper.pass_time(0.5, step=0.01)
+    assert sending.fired
+    assert it.deliveries.sent == len(values)
+
+
+def test_after_a_pause_of_the_input_its_records_are_not_sent_faster() -> None:
+    it = PaperProduce(most=10_000, rate=100)
+    assert it.send([b"first"]).fired
+    it.paper.pass_time(60)
+    it.send([b"%d" % n for n in range(1000)])
+    assert it.deliveries.sent <= 1 + 100 * BURST_S + 1
+    it.paper.pass_time(0.5, step=0.01)
+    assert 50 <= it.deliveries.sent <= 1 + 100 * (BURST_S + 0.5) + 1
 
 
 def test_no_more_records_are_sent_after_one_was_not_acknowledged_in_time() -> None:
