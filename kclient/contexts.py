@@ -13,6 +13,9 @@ another option nor KCLIENT_BOOTSTRAP_SERVERS names brokers: that of KCLIENT_CONT
 removes it. It changes no other contexts, and a current one of the user stays current. A change keeps the comments of
 the other contexts, and it is whole: writers wait for each other, readers see the file before it or after it. Only its
 owner can read the file (mode 0600), because settings can be secrets.
+
+A project has contexts of its own in a file of the same form, kclient.toml, which is in its repository. They come before
+those of contexts.toml, as does its current one. No command changes that file.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from typing import Any
 from kclient.errors import ConfigError
 
 VARIABLE = "KCLIENT_CONTEXT"
+PROJECT_FILE = "kclient.toml"
 _DIRECTORY = "local_directory"
 _HEAD = "# Clusters that kclient knows by name. `kclient context` and `kbroker local` change them; comments stay.\n"
 _SECRET_WORDS = ("password", "secret", "jaas", "token")
@@ -39,6 +43,8 @@ class Context:
     name: str
     settings: Mapping[str, Any]
     directory: str | None = None
+    file: Path | None = field(default=None, compare=False)
+    """The file that it was read from."""
 
     @property
     def entries(self) -> Mapping[str, Any]:
@@ -59,6 +65,8 @@ class Contexts:
 
     by_name: Mapping[str, Context] = field(default_factory=dict)
     current: str | None = None
+    file: Path | None = field(default=None, compare=False)
+    """The file that they were read from, if it exists."""
 
     def named(self, name: str) -> Context:
         """Return the context *name*; raise ConfigError if there is none."""
@@ -134,6 +142,43 @@ def default_file() -> Path:
     )
 
 
+def project_file(start: Path) -> Path | None:
+    """Return the nearest kclient.toml, from *start* up to the root of its repository (.git); None without one.
+
+    Without a repository only *start* counts: a file in a shared folder above it is not the project's.
+    """
+    folders = [start, *start.parents]
+    root = next((n for n, folder in enumerate(folders) if (folder / ".git").exists()), 0)
+    files = [folder / PROJECT_FILE for folder in folders[: root + 1]]
+    return next((file for file in files if file.is_file()), None)
+
+
+def load_project() -> Contexts:
+    """Read the project's file of the current directory; there are no contexts without it.
+
+    Raise ConfigError if it cannot be read, or belongs to another user: it decides where records go.
+    """
+    try:
+        path = project_file(Path.cwd())
+        owner = None if path is None else path.stat().st_uid
+    except OSError:  # the current directory was removed, or cannot be searched
+        return Contexts()
+    if path is None:
+        return Contexts()
+    if os.geteuid() not in (0, owner):
+        raise ConfigError(
+            f"{path} belongs to another user (uid {owner}), so its contexts are not used: "
+            "name the brokers with -b, or change the owner of the file"
+        )
+    return load(path)
+
+
+def load_all() -> Contexts:
+    """Read the project's file and the user's: of two contexts with one name, the project's counts."""
+    project, own = load_project(), load(default_file())
+    return Contexts({**own.by_name, **project.by_name}, project.current or own.current)
+
+
 def load(path: Path) -> Contexts:
     """Read the file; there are no contexts without it. Raise ConfigError if it cannot be read."""
     text = _read(path)
@@ -167,8 +212,8 @@ def _parse(path: Path, text: str) -> Contexts:
             raise ConfigError(f"{path}: contexts.{name} is no table")
         settings = dict(_flat(table))
         directory = settings.pop(_DIRECTORY, None)
-        by_name[name] = Context(name, settings, None if directory is None else str(directory))
-    return Contexts(by_name, current)
+        by_name[name] = Context(name, settings, None if directory is None else str(directory), path)
+    return Contexts(by_name, current, path)
 
 
 @contextlib.contextmanager

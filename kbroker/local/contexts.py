@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kbroker.local.state import ClusterState, Directory
-from kclient.contexts import VARIABLE, Context, Contexts, changing, default_file
+from kclient.contexts import VARIABLE, Context, Contexts, changing, default_file, load_project
 from kclient.errors import ConfigError
 
 Progress = Callable[[str], None]
@@ -21,12 +21,17 @@ def add(directory: Directory, cluster: ClusterState, progress: Progress) -> None
     after = _change(lambda contexts: contexts.with_local(context), progress)
     if after is None:
         return
-    if after.current == cluster.name:
+    try:
+        current = load_project().current or after.current
+    except ConfigError as problem:
+        progress(str(problem))
+        return
+    if current == cluster.name:
         progress(f"{cluster.name}: kclient finds it without -b")
     else:
         progress(
             f"{cluster.name}: kclient finds it with {VARIABLE}={cluster.name}; "
-            f"its current context is {after.current}"
+            f"its current context is {current}"
         )
 
 

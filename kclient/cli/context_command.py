@@ -1,4 +1,4 @@
-"""`kclient context`: clusters by name, in contexts.toml (kclient/contexts.py). These commands contact no cluster."""
+"""`kclient context`: clusters by name (kclient/contexts.py). These commands contact no cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from kclient.cli.names import CONTEXT
 from kclient.cli.output import print_error, show
 from kclient.cli.settings import Settings, chosen_context
 from kclient.config import CONFIGS
-from kclient.contexts import VARIABLE, Context, changing, default_file, is_secret, load
+from kclient.contexts import (
+    VARIABLE,
+    Context,
+    changing,
+    default_file,
+    is_secret,
+    load_all,
+    load_project,
+)
 from kclient.errors import ConfigError
 
 _BOOTSTRAP = "bootstrap.servers"
@@ -39,7 +47,8 @@ def context() -> None:
     """Name clusters in contexts.toml; choose one for commands without -b.
 
     The file is kclient/contexts.toml below XDG_CONFIG_HOME, or ~/.config. --context or KCLIENT_CONTEXT choose a context
-    for one command or one shell.
+    for one command or one shell. A kclient.toml of the same form in the current directory, or above it in the same
+    repository, comes before contexts.toml; these commands read that file, and do not change it.
     """
 
 
@@ -48,17 +57,21 @@ def context() -> None:
 @_reports_errors
 def list_(settings: Settings) -> None:
     """List the contexts; the current one is marked *."""
-    contexts = load(default_file())
+    contexts = load_all()
     rows = [
         {
             "current": name == contexts.current,
             "name": name,
             "bootstrap_servers": str(each.settings.get(_BOOTSTRAP, "")),
             "local_directory": each.directory,
+            "file": str(each.file),
         }
         for name, each in contexts.by_name.items()
     ]
-    columns: tuple[str, ...] = ("current", "name", "bootstrap_servers", "local_directory")
+    columns: tuple[str, ...] = (
+        *("current", "name", "bootstrap_servers"),
+        *("local_directory", "file"),
+    )
     if settings.is_text:
         rows = [
             {
@@ -68,18 +81,23 @@ def list_(settings: Settings) -> None:
             }
             for row in rows
         ]
-        columns = columns[1:]
+        columns = columns[1:-1] if settings.format == "text" else columns[1:]
     show(rows, columns, settings.format)
     _note_variables(settings)
 
 
 def _note_variables(settings: Settings) -> None:
-    """Print the variables of this shell that come before the current context."""
+    """Print what comes before the current context of contexts.toml: a variable of this shell, or the project's file."""
     for name in ("KCLIENT_BOOTSTRAP_SERVERS", VARIABLE):
         value = os.environ.get(name)
         if value:
             settings.note(f"{name}={value} is set: it comes before the current context")
             return
+    project = load_project()
+    if project.current is not None:
+        settings.note(
+            f"{project.file} has the current context {project.current}: it comes before that of {default_file()}"
+        )
 
 
 @context.command(
@@ -91,7 +109,7 @@ def _note_variables(settings: Settings) -> None:
 def show_(settings: Settings, name: str | None) -> None:
     """Show the settings of a context: NAME, else that of --context or KCLIENT_CONTEXT, else the current one."""
     if name is not None:
-        chosen: Context | None = load(default_file()).named(name)
+        chosen: Context | None = load_all().named(name)
     else:
         chosen = chosen_context(settings.context_name)
     if chosen is None:
@@ -150,6 +168,8 @@ def add(settings: Settings, name: str, use_it: bool, replacing: bool) -> None:
         f"{'Replaced' if already else 'Added'} context {name}"
         + ("; it is the current one." if is_current else f"; --context {name} chooses it.")
     )
+    if is_current:
+        _note_variables(settings)
 
 
 @context.command("rm", examples=("kclient context rm staging",))

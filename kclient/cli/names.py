@@ -35,7 +35,7 @@ class _Name(click.ParamType[str]):
 
 
 class _ContextName(click.ParamType[str]):
-    """The name of a context in contexts.toml."""
+    """The name of a context (kclient/contexts.py)."""
 
     name = "text"
 
@@ -43,11 +43,11 @@ class _ContextName(click.ParamType[str]):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem[str]]:
         """Return the names that begin with *incomplete*."""
-        from kclient.contexts import default_file, load
+        from kclient.contexts import load_all
         from kclient.errors import ConfigError
 
         try:
-            return _items(load(default_file()).by_name, incomplete)
+            return _items(load_all().by_name, incomplete)
         except ConfigError:
             return []
 

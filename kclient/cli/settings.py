@@ -23,7 +23,7 @@ from kclient.config import (
     read_properties,
     snake,
 )
-from kclient.contexts import VARIABLE, Context, default_file, load
+from kclient.contexts import VARIABLE, Context, default_file, load_all, load_project
 from kclient.errors import ConfigError
 
 DEFAULT_TIMEOUT_S = 10.0
@@ -63,8 +63,8 @@ class Settings:
     def client(self, kind: type[CommonConfig]) -> dict[str, Any]:
         """Return the settings of a client of *kind*: default file, context, -F, -X, -b; the later wins.
 
-        --context counts always. Another context counts only if no option names the brokers, nor the default file,
-        unless KCLIENT_CONTEXT is set.
+        --context counts always. Another context counts only if no option names the brokers; the current one of
+        contexts.toml only if the default file does not name them either.
         """
         return _merged(self._in_order())
 
@@ -145,24 +145,28 @@ class Settings:
 
 
 def chosen_context(option: str | None, *, needed: bool = True) -> Context | None:
-    """Return the context that --context names, else KCLIENT_CONTEXT, else if *needed* the current one."""
+    """Return the context that --context names, else KCLIENT_CONTEXT, else the current one of the project.
+
+    Else, if *needed*, return the current one of contexts.toml. Return None if there is none. Raise ConfigError.
+    """
     name = option or os.environ.get(VARIABLE)
-    if not (name or needed):
+    project = load_project()
+    if not (name or needed or project.current):
         return None
-    path = default_file()
-    contexts = load(path)
+    contexts = load_all()
     if not (name or contexts.current):
         return None
     try:
         return contexts.named(name or contexts.current or "")
     except ConfigError as problem:
         source = "--context" if option else VARIABLE if name else "current"
-        raise ConfigError(f"{source} in {path}: {problem}") from None
+        files = [project.file, default_file()] if project.file else [default_file()]
+        raise ConfigError(f"{source} in {', '.join(map(str, files))}: {problem}") from None
 
 
 def explained(context: Context) -> str:
     """Return where the addresses of *context* come from, and how its cluster is started if it is a local one."""
-    text = f"  context {context.name} in {default_file()} names the brokers"
+    text = f"  context {context.name} in {context.file} names the brokers"
     if context.directory is None:
         return text
     command = ["kbroker", "local", "up", "--dir", context.directory]

@@ -17,7 +17,15 @@ from kclient.cli.commands import kclient
 from kclient.cli.run import exit_code
 from kclient.cli.settings import Settings
 from kclient.config import AdminConfig
-from kclient.contexts import Context, Contexts, changing, default_file, load, text_of
+from kclient.contexts import (
+    Context,
+    Contexts,
+    changing,
+    default_file,
+    load,
+    project_file,
+    text_of,
+)
 from kclient.errors import (
     Address,
     AttemptFailed,
@@ -379,6 +387,96 @@ def test_a_variable_before_the_current_context_is_named(monkeypatch: pytest.Monk
     monkeypatch.setenv("KCLIENT_CONTEXT", "east")
     assert "KCLIENT_CONTEXT=east is set" in command("use", "prod").stderr
     assert "KCLIENT_CONTEXT=east is set" in command("list").stderr
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The kclient.toml of a repository; the current directory is two below its root."""
+    root = tmp_path / "project"
+    (root / "src" / "app").mkdir(parents=True)
+    (root / ".git").mkdir()
+    monkeypatch.chdir(root / "src" / "app")
+    return root / "kclient.toml"
+
+
+def test_contexts_of_the_project_come_first(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(EAST, PROD, current="east")
+    project.write_text(text_of(Contexts({"prod": Context("prod", {"bootstrap.servers": "p:9"})})))
+    assert brokers_of(Settings()) == "east:1", "the project has no current one"
+    assert brokers_of(Settings(context_name="prod")) == "p:9"
+    assert brokers_of(Settings(context_name="east")) == "east:1"
+    project.write_text('current = "prod"\n' + project.read_text())
+    usual = tmp_path / ".config" / "kclient.conf"
+    usual.parent.mkdir()
+    usual.write_text("bootstrap.servers=usual:1\n")
+    assert brokers_of(Settings()) == "p:9"
+    assert brokers_of(Settings(bootstrap="b:1")) == "b:1"
+    monkeypatch.setenv("KCLIENT_CONTEXT", "east")
+    assert brokers_of(Settings()) == "east:1"
+    monkeypatch.delenv("KCLIENT_CONTEXT")
+    monkeypatch.chdir(tmp_path)
+    assert brokers_of(Settings()) == "usual:1", "the project is elsewhere"
+
+
+def test_the_current_context_of_a_project_may_be_one_of_the_user(project: Path) -> None:
+    project.write_text('current = "staging"\n')
+    with pytest.raises(ConfigError, match=f"current in {project}, .*contexts.toml: there is no"):
+        brokers_of(Settings())
+    written(Context("staging", {"bootstrap.servers": "s:1"}))
+    assert brokers_of(Settings()) == "s:1"
+
+
+def test_commands_show_the_projects_contexts_and_do_not_change_them(project: Path) -> None:
+    text = '# ours\ncurrent = "here"\n[contexts.here]\n"bootstrap.servers" = "h:1"\n'
+    project.write_text(text)
+    assert f"{project} has the current context here" in command("add", "mine", "-b", "m:1").stderr
+    rows = {row["name"]: row for row in json.loads(command("list", "-J").stdout)}
+    assert (rows["here"]["current"], rows["here"]["file"]) == (True, str(project))
+    assert (rows["mine"]["current"], rows["mine"]["file"]) == (False, str(default_file()))
+    assert "h:1" in command("show").stdout
+    assert "there is no context 'here'" in command("rm", "here", code=2).stderr
+    assert project.read_text() == text
+
+
+def test_the_projects_file_is_looked_for_within_its_repository(project: Path) -> None:
+    below, root = Path.cwd(), project.parent
+    above = root.parent / "kclient.toml"
+    above.write_text("")
+    assert project_file(below) is None, "that one is of another project, or of a shared folder"
+    project.write_text("")
+    assert project_file(below) == project
+    (root / "src" / "kclient.toml").write_text("")
+    assert project_file(below) == root / "src" / "kclient.toml"
+    elsewhere = root.parent / "elsewhere"
+    elsewhere.mkdir()
+    assert project_file(elsewhere) is None
+    assert project_file(root.parent) == above
+
+
+def test_a_projects_file_of_another_user_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write_text('current = "theirs"\n[contexts.theirs]\n"bootstrap.servers" = "t:1"\n')
+    owner = project.stat().st_uid
+    monkeypatch.setattr("os.geteuid", lambda: owner + 1)
+    with pytest.raises(ConfigError, match=f"belongs to another user .uid {owner}.*-b"):
+        brokers_of(Settings())
+    assert brokers_of(Settings(bootstrap="b:1")) == "b:1"
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert brokers_of(Settings()) == "t:1", "root may be a container's, with files of its user"
+
+
+def test_a_directory_that_was_removed_has_no_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    written(EAST, current="east")
+    assert brokers_of(Settings()) == "east:1"
 
 
 def test_a_file_of_a_newer_version_is_named(file: Path) -> None:

@@ -65,6 +65,18 @@ def test_the_current_context_of_the_user_stays(tmp_path: Path) -> None:
     assert "was not made by kbroker local" in lines[1]
 
 
+def test_a_current_context_of_the_project_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kclient.toml").write_text('current = "prod"\n')
+    monkeypatch.chdir(tmp_path)
+    lines: list[str] = []
+    contexts.add(*cluster_in(tmp_path / "a", "east"), lines.append)
+    assert lines == [
+        "east: kclient finds it with KCLIENT_CONTEXT=east; its current context is prod"
+    ]
+
+
 def test_a_file_that_cannot_be_changed_is_one_line(tmp_path: Path) -> None:
     lines: list[str] = []
     (tmp_path / "config").write_text("no directory")
