@@ -113,10 +113,14 @@ class Deliveries:
                 await self._half_delivered()
             if self.timed_out:
                 return
+            # Imported here, so that `kclient --help` does not import it.
+            from kclient.producer.columns import ListColumn
+
             rows = _Rows(self, count)
             self.sent += count
+            key_column = None if keys is None else ListColumn(keys)
             self._producer.send_columns_to(
-                rows, self._topic, values, keys, headers, self._partition, None
+                rows, self._topic, ListColumn(values), key_column, headers, self._partition, None
             )
             if not rows.refused:
                 return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import click
@@ -151,9 +151,7 @@ def produce(
         progress = Progress(time.monotonic, quiet=settings.quiet or sys.stdin.isatty())
 
         async def send(lines: list[bytes]) -> None:
-            # What a second takes: then output and progress do not wait for the end of a large piece.
-            most = len(lines) if rate is None else max(1, round(rate))
-            for some in (lines[at : at + most] for at in range(0, len(lines), most)):
+            for some in [lines] if rate is None else _per_second(lines, rate):
                 if deliveries.timed_out:
                     return
                 await give(deliveries, some)
@@ -181,6 +179,13 @@ def produce(
         return FAILED if aborted else code
 
     run(main, reads_stdin=not paths)
+
+
+def _per_second(lines: list[bytes], rate: float) -> Iterator[list[bytes]]:
+    """Yield what a second takes: then output and progress do not wait for the end of a large piece."""
+    most = max(1, round(rate))
+    for at in range(0, len(lines), most):
+        yield lines[at : at + most]
 
 
 def _producer_settings(

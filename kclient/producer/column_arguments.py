@@ -20,9 +20,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     Rows: TypeAlias = (
-        Iterable[bytes | str | None] | pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table
+        Column
+        | Iterable[bytes | str | None]
+        | pa.Array
+        | pa.ChunkedArray
+        | pa.RecordBatch
+        | pa.Table
     )
-    """A column; as values also a table with the columns of a record."""
+    """A column; as values also a table with the columns of a record. A Column is not checked row by row."""
     Times: TypeAlias = int | Iterable[int] | pa.Array | pa.ChunkedArray | None
     """Milliseconds since the epoch: of all rows, or of each."""
 
@@ -130,6 +135,8 @@ _AS_THEY_ARE = frozenset([bytes, type(None)])
 
 
 def _column(given: Any, topic: Any, what: str) -> Column:
+    if isinstance(given, Column):
+        return given
     pyarrow = sys.modules.get("pyarrow")
     if pyarrow is not None and isinstance(given, pyarrow.ChunkedArray):
         pieces = [_array_column(pyarrow, each, topic, what) for each in given.chunks]

@@ -1,14 +1,16 @@
 """Encodes records: the content of a batch of message format 2 (KIP-98). See records.py.
 
 A record is length, attributes, timestamp delta, offset delta, key, value and headers; every number is a zigzag varint.
-Varints of small numbers come from a table, and a record without headers is one join: 0.3 us interpreted, 0.1 us
-compiled (`COMPILED` of the package's build).
+Varints of small numbers come from a table, and go to a buffer that grows: 0.3 us for a record without headers
+interpreted, 0.03 us compiled (`COMPILED` of the package's build), because mypyc writes to a BytesWriter inline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
+
+from librt.strings import BytesWriter
 
 from kclient.wire import batches
 from kclient.wire.batches import Buffer
@@ -114,15 +116,15 @@ class RecordEncoder:
         "_base_timestamp",
         "_lengths",
         "_max_timestamp",
-        "_parts",
+        "_output",
         "last_offset_delta",
         "record_count",
     )
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self._output = BytesWriter()
         self._lengths = _VARINTS
-        """The next record's length, behind the end of the record before: few parts are joined fastest."""
+        """The next record's length, behind the end of the record before: fewer writes are faster."""
         self._base_timestamp = batches.NO_TIMESTAMP
         self._max_timestamp = batches.NO_TIMESTAMP
         self.record_count = 0
@@ -139,14 +141,20 @@ class RecordEncoder:
         """Append a record; without *offset_delta*, with the next one. An error changes nothing."""
         delta = self.last_offset_delta + 1 if offset_delta < 0 else offset_delta
         since = timestamp - self._base_timestamp if self.record_count else 0
-        parts = self._parts
+        output = self._output
         lengths = self._lengths
         is_simple = not headers and value is not None and 0 <= since < _TABLE
         if is_simple and value is not None:
             try:
                 start = _AFTER_ATTRIBUTES[since]
-                number = _VARINTS[delta] if delta < _TABLE else varint(delta)
-                size = len(start) + len(number) + len(value) + 1
+                third = b""
+                if delta < _TABLE:
+                    number = _VARINTS[delta]
+                elif delta < _THREE_BYTES:
+                    number, third = _FIRST_TWO[delta & _TABLE - 1], _THIRD[delta >> 13]
+                else:
+                    number = _zigzag(delta)
+                size = len(start) + len(number) + len(third) + len(value) + 1
                 if key is None:
                     value_length = _AFTER_NULL_KEY[len(value)]
                     length = lengths[size + len(value_length)]
@@ -157,21 +165,22 @@ class RecordEncoder:
             except IndexError:
                 is_simple = False  # a number outside the table
             else:
-                parts.append(length)
-                parts.append(start)
-                parts.append(number)
+                output.write(length)
+                output.write(start)
+                output.write(number)
+                output.write(third)
                 if key is not None:
-                    parts.append(key_length)
-                    parts.append(key)
-                parts.append(value_length)
-                parts.append(value)
+                    output.write(key_length)
+                    output.write(key)
+                output.write(value_length)
+                output.write(value)
                 self._lengths = _AFTER_NO_HEADERS
         if not is_simple:
             encoded = encode_record(delta, since, key, value, headers)
             if lengths is not _VARINTS:
-                parts.append(_NOTHING)
+                output.write(_NOTHING)
                 self._lengths = _VARINTS
-            parts.append(encoded)
+            output.write(encoded)
         if not self.record_count:
             self._base_timestamp = self._max_timestamp = timestamp
         elif timestamp > self._max_timestamp:
@@ -183,11 +192,9 @@ class RecordEncoder:
         """Return the records; more may be appended."""
         if not self.record_count:
             raise InvalidRecord("a record batch needs at least one record")
-        parts = self._parts
-        if self._lengths is not _VARINTS:
-            parts = [*parts, _NOTHING]
+        payload = self._output.getvalue()
         return EncodedRecords(
-            b"".join(parts),
+            payload if self._lengths is _VARINTS else payload + _NOTHING,
             self.record_count,
             self.last_offset_delta,
             self._base_timestamp,
