@@ -76,7 +76,9 @@ def local() -> None:
     "--zk", "--zookeepers", "zookeepers", type=int, help="ZooKeeper servers.  [default: 1]"
 )
 @click.option(
-    "--port", type=int, help="Port of the first broker; the others follow.  [default: 19092]"
+    "--port",
+    type=int,
+    help="Port of the first broker, 0: any; the others follow.  [default: 19092]",
 )
 @click.option(
     "--override", "overrides", multiple=True, metavar="KEY=VALUE", help="A broker setting."

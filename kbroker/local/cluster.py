@@ -70,13 +70,19 @@ def up(
 ) -> ClusterState:
     """Start what is missing of the cluster *name* and its ensemble; return when all is ready.
 
-    None stands for what the cluster has already, or 3 brokers, 1 ZooKeeper server, port 19092.
+    None stands for what the cluster has already, or 3 brokers, 1 ZooKeeper server, port 19092. Port 0 stands for any
+    that are free.
     """
     checked_name(name)
     _check_overrides(overrides := list(overrides))
     with directory.locked():
         known = directory.cluster(name)
-        cluster = known or _plan(directory, name, brokers or 3, port or DEFAULT_PORT)
+        cluster = known or planned(
+            directory,
+            name,
+            3 if brokers is None else brokers,
+            DEFAULT_PORT if port is None else port,
+        )
         if known is not None:
             _check_same(directory, known, brokers, port, overrides)
         if overrides:
@@ -90,9 +96,12 @@ def up(
     return cluster
 
 
-def _plan(directory: Directory, name: str, brokers: int, port: int) -> ClusterState:
+def planned(directory: Directory, name: str, brokers: int, port: int) -> ClusterState:
+    """Return a new cluster with ports from *port* on, or with any that are free if it is 0; raise LocalError."""
     if not 1 <= brokers <= 100:
         raise LocalError(f"--brokers {brokers}: between 1 and 100")
+    if port == 0:
+        port = zookeeper.free_ports(brokers, consecutive=True)[0]
     if not (port >= 1 and port + brokers - 1 <= 65535):
         raise LocalError(f"--port {port}: ports {port} to {port + brokers - 1} do not all exist")
     wanted = range(port, port + brokers)
@@ -113,7 +122,7 @@ def _check_same(
     overrides: list[str],
 ) -> None:
     have, first = len(cluster.brokers), cluster.brokers[0].port
-    if brokers not in (None, have) or port not in (None, first):
+    if brokers not in (None, have) or port not in (None, 0, first):
         kept = [word for override in overrides for word in ("--override", override)]
         raise LocalError(
             f"the cluster {cluster.name} is there already, with {counted(have, 'broker')} from port {first}. "
@@ -154,7 +163,7 @@ def _check_ports(directory: Directory, cluster: ClusterState, *, is_new: bool) -
                 probe.bind(("127.0.0.1", broker.port))
             except OSError as error:
                 advice = (
-                    "choose another --port"
+                    "choose another --port (0: any that are free)"
                     if is_new
                     else f"stop that program,\n{_or_remove(directory, cluster)}"
                 )
@@ -175,7 +184,7 @@ def _start_ensemble(
             f"ZooKeeper: the ensemble of {directory.path} has {counted(len(servers), 'server')}; kept"
         )
     if not servers:
-        number = count or 1
+        number = 1 if count is None else count
         if not 1 <= number <= 9:
             raise LocalError(f"--zookeepers {number}: between 1 and 9")
         ports = iter(zookeeper.free_ports(3 * number))

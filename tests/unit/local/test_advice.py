@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from kbroker.cli.local import local
+from kbroker.local.cluster import planned
 from kbroker.local.state import BrokerState, ClusterState, Directory
 
 
@@ -92,6 +93,23 @@ def test_the_port_of_a_cluster_that_exists_cannot_be_chosen() -> None:
         assert "choose another --port" in error_of(
             "up", "--name", "b", "-n", "1", "--port", f"{port}"
         )
+
+
+def test_port_0_stands_for_free_ports_in_a_row(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ports = [broker.port for broker in planned(Directory(tmp_path), "a", 3, 0).brokers]
+        assert ports == [*range(ports[0], ports[0] + 3)]
+        assert ports[0] > 0
+        assert taken.getsockname()[1] not in ports
+
+
+def test_no_brokers_or_servers_at_all_are_refused(tmp_path: Path) -> None:
+    """They were three, and one: 0 was taken for an option that is not there."""
+    assert "--brokers 0: between 1 and 100" in error_of("up", "--dir", str(tmp_path), "-n", "0")
+    any_port = ["--dir", str(tmp_path), "--port", "0"]
+    assert "--zookeepers 0: between 1 and 9" in error_of("up", *any_port, "--zk", "0")
 
 
 def test_a_command_line_is_quoted_for_a_shell() -> None:
