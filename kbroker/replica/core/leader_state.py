@@ -172,6 +172,9 @@ class LeaderState:
                     known.follows = False
         self._joining: set[int] = set()
         self.high_watermark = min(high_watermark, log_end_offset)
+        if is_recovering:
+            # A replica outside the ISR may know of a high watermark above what it has synced.
+            self.high_watermark = min(self.high_watermark, self.durable_end)
         self._update_maximal_isr()
         self.advance()
 

@@ -279,6 +279,23 @@ def test_s08_the_only_replica_ends_its_recovery_too() -> None:
     assert leader_state.maybe_shrink_isr(1.0) == []
 
 
+def test_a_leader_of_an_unclean_election_commits_what_it_has_synced() -> None:
+    """It was not in the ISR, and knew of a high watermark above what it had synced."""
+    leader_state = LeaderState(
+        1, frozenset({1}), log_end_offset=3, high_watermark=3, durable_end=1, is_recovering=True
+    )
+    assert leader_state.high_watermark == 1
+    (write,) = leader_state.propose_again()
+    assert leader_state.isr_written(write.zk_version + 1) == []
+    assert leader_state.flushed(3) == [HighWatermarkAdvanced(3)]
+
+
+def test_a_member_of_the_isr_keeps_its_high_watermark_when_it_leads_again_after_a_restart() -> None:
+    """What it reads above the recovery point waits for a sync, and was synced before it was committed."""
+    leader_state = LeaderState(1, frozenset({1}), log_end_offset=3, high_watermark=3, durable_end=1)
+    assert leader_state.high_watermark == 3
+
+
 def test_the_write_of_a_whole_isr_removes_eligible_replicas() -> None:
     leader_state = known_leader(1, min_isr=2, elr={2: 20})
     assert leader_state.propose_again() == []
