@@ -121,6 +121,12 @@ class ProducerConfig(CommonConfig):
         choices=("0", "1", "all"),
     )
     batch_size: int = _setting(131_072, "Bytes at which a partition's batch is full.", minimum=0)
+    columns_batch_size: int = _setting(
+        1_000_000,
+        "Bytes at which a batch of send_columns is full, if its rows are sent in order; "
+        "at least batch.size, at most an eighth of buffer.memory.",
+        minimum=0,
+    )
     linger_ms: float = _setting(5, "How long a batch waits for more records, in ms.", minimum=0)
     buffer_memory: int = _setting(
         33_554_432, "Bytes of unacknowledged records; send blocks when it is full.", minimum=1

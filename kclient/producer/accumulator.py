@@ -52,6 +52,7 @@ class Accumulator:
         self,
         *,
         batch_size: int,
+        columns_batch_size: int = 0,
         linger: float,
         buffer_memory: int,
         delivery_timeout: float,
@@ -60,6 +61,9 @@ class Accumulator:
     ) -> None:
         self._clock = clock
         self.batch_size = max(batch_size, HEADER_SIZE + 1)
+        # Some batches are in flight while the next is encoded.
+        self.columns_batch_size = max(self.batch_size, min(columns_batch_size, buffer_memory // 8))
+        """Of rows in order: no other record waits for their batch. It shrinks when a broker refuses a batch."""
         self.linger = linger
         self.buffer_memory = buffer_memory
         self.delivery_timeout = delivery_timeout
@@ -172,7 +176,10 @@ class Accumulator:
         self._insert(queue, batch)
 
     def replace_by_halves(self, batch: ProducerBatch) -> None:
-        """Queue the two halves of a batch in flight in its position."""
+        """Queue the two halves of a batch in flight, which is too large for its broker, in its position."""
+        self.columns_batch_size = max(
+            self.batch_size, min(self.columns_batch_size, batch.size // 2)
+        )
         queue = self.queues[batch.tp]
         queue.in_flight.remove(batch)
         later = list(queue.waiting)

@@ -60,6 +60,11 @@ class RecordAppender:
         """The metadata that `_topics` was computed from."""
         self.closed = False
 
+    @property
+    def columns_batch_size(self) -> int:
+        """The bytes of a batch of rows in order."""
+        return self._accumulator.columns_batch_size
+
     def put(
         self, topic: Any, partition: Any, row: Row, has_waited: bool = False
     ) -> ProducerBatch | None:

@@ -242,7 +242,7 @@ class ColumnBatches:
         if partition is None:
             partition = appender.sticky_partition(self.topic, known)
         encoder = RecordEncoder()
-        limit: i64 = appender.batch_size
+        limit: i64 = appender.columns_batch_size
         total: i64 = HEADER_SIZE
         overhead: i64 = self._overhead
         headers = self._headers

@@ -113,6 +113,7 @@ class Producer(Generic[K, V]):
         idempotent = self.config.enable_idempotence and self.config.acks == "all"
         self.accumulator = Accumulator(
             batch_size=min(self.config.batch_size, self.config.max_request_size),
+            columns_batch_size=min(self.config.columns_batch_size, self.config.max_request_size),
             linger=self.config.linger_ms / 1000,
             buffer_memory=self.config.buffer_memory,
             delivery_timeout=self.config.delivery_timeout_ms / 1000,

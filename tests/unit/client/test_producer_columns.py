@@ -34,7 +34,11 @@ from tests.kit.scripted_broker import Outcome
 ROW = b"x" * 100
 IN_A_BATCH = 4
 MANY = [None if n % 7 == 3 else b"%d" % n for n in range(2 * CHUNK + 100)]
-SMALL = {"batch_size": 61 + IN_A_BATCH * (len(ROW) + RECORD_OVERHEAD), "linger_ms": 0}
+SMALL = {
+    "batch_size": 61 + IN_A_BATCH * (len(ROW) + RECORD_OVERHEAD),
+    "columns_batch_size": 0,
+    "linger_ms": 0,
+}
 
 
 def make(**settings: Any) -> PaperProducer:
@@ -109,6 +113,37 @@ def test_a_refused_batch_names_its_rows() -> None:
     assert not problem.retriable
     assert list(problem.rows) == list(range(IN_A_BATCH))
     assert values_of(made) == numbered(3 * IN_A_BATCH)[IN_A_BATCH:]
+
+
+def test_rows_in_order_have_a_batch_size_of_their_own() -> None:
+    made = make(**{**SMALL, "columns_batch_size": 61 + 10 * (len(ROW) + RECORD_OVERHEAD)})
+    made.send_columns(numbered(20))
+    for row in numbered(20):
+        made.producer.send("t", row)
+    made.deliver()
+    counts = [parse(raw).record_count for raw in made.logs["t", 0]]
+    assert counts == [10, 10, *[IN_A_BATCH] * 5]
+
+
+def test_batches_of_rows_are_smaller_after_one_was_too_large() -> None:
+    made = make(enable_idempotence=False, **{**SMALL, "columns_batch_size": 1 << 20})
+    made.send_columns(numbered(100))
+    made.paper.pass_time(0.1)
+    made.answer(int(ErrorCode.MESSAGE_TOO_LARGE))
+    made.deliver()
+    made.send_columns(numbered(100))
+    made.deliver()
+    counts = [parse(raw).record_count for raw in made.logs["t", 0]]
+    assert counts[:2] == [50, 50]
+    assert len(counts) > 3
+    assert max(counts[2:]) <= 50
+
+
+def test_batches_of_rows_leave_room_for_others_in_memory() -> None:
+    made = make(buffer_memory=80_000, columns_batch_size=1 << 20, batch_size=1000)
+    made.send_columns(numbered(1000))
+    made.deliver()
+    assert max(len(raw) for raw in made.logs["t", 0]) <= 10_000
 
 
 def test_a_batch_that_the_broker_finds_too_large_is_split() -> None:
