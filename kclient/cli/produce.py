@@ -202,7 +202,8 @@ def _producer_settings(
     # Lines are there in large pieces: with kclient's default a piece of 1 MiB would be eight requests.
     defaults = {"delivery.timeout.ms": timeout, "batch.size": _BATCH_SIZE}
     merged = {**defaults, **values, **{n: v for n, v in given.items() if v is not None}}
-    merged.setdefault("columns.batch.size", merged["batch.size"])
+    if "batch.size" in values:
+        merged.setdefault("columns.batch.size", values["batch.size"])
     # A record may wait for memory as long as for its acknowledgement: both wait for the same brokers.
     merged.setdefault("max.block.ms", merged["delivery.timeout.ms"])
     return merged

@@ -1,6 +1,6 @@
 """Lines of standard input or files, read concurrently with the reactor: records are sent before the input ends.
 
-A thread reads available data, up to 1 MiB at a time, and passes them on in batches of lines; only a few batches wait.
+A thread reads available data, up to 900 KB at a time, and passes them on in batches of lines; only a few batches wait.
 It is a daemon thread, so that Ctrl-C does not wait for a read of the terminal. It reads the file descriptor, not
 `sys.stdin`: the interpreter cannot end while another thread holds the lock of that buffer, and aborts.
 """
@@ -18,7 +18,8 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-_PIECE = 1 << 20
+_PIECE = 900_000
+"""Lines of 100 bytes and more are one batch of a producer then."""
 _AHEAD = 4
 
 

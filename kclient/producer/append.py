@@ -22,7 +22,7 @@ from kclient.producer.record_serializer import HeadersGiven, RecordSerializer
 from kclient.producer.topics import TopicPartitions, topic_partitions
 from kclient.wire.batches import HEADER_SIZE
 from kclient.wire.errors import MessageTooLarge, UnknownTopicOrPartition
-from kclient.wire.records import EncodedRecords
+from kclient.wire.records import EncodedRecords, RecordEncoder
 
 if TYPE_CHECKING:
     from kclient.net.cluster import Cluster
@@ -54,6 +54,8 @@ class RecordAppender:
         self._ignores_keys = ignores_keys
         self._sticky = sticky
         self.batch_size = accumulator.batch_size
+        self.rows_encoder = RecordEncoder()
+        """For rows in order: new memory for each large batch would take longer than to write it."""
         self._check_send = check_send
         self._topics: dict[str, TopicPartitions] = {}
         self._metadata: ClusterMetadata | None = None

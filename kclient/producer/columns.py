@@ -241,7 +241,8 @@ class ColumnBatches:
         partition = self._partition
         if partition is None:
             partition = appender.sticky_partition(self.topic, known)
-        encoder = RecordEncoder()
+        encoder = appender.rows_encoder
+        encoder.clear()
         limit: i64 = appender.columns_batch_size
         total: i64 = HEADER_SIZE
         overhead: i64 = self._overhead

@@ -130,6 +130,14 @@ class RecordEncoder:
         self.record_count = 0
         self.last_offset_delta = -1
 
+    def clear(self) -> None:
+        """Remove all records: the encoder begins another batch, in the memory that it has."""
+        self._output.truncate(0)
+        self._lengths = _VARINTS
+        self._base_timestamp = self._max_timestamp = batches.NO_TIMESTAMP
+        self.record_count = 0
+        self.last_offset_delta = -1
+
     def append(
         self,
         timestamp: int,

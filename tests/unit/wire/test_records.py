@@ -3,7 +3,13 @@ import pytest
 from kclient.wire import batches, records
 from kclient.wire.errors import CorruptMessage, InvalidRecord, MessageTooLarge
 from kclient.wire.record_writer import varint
-from kclient.wire.records import Record, decode_batch, decode_columns, encode_batch
+from kclient.wire.records import (
+    Record,
+    RecordEncoder,
+    decode_batch,
+    decode_columns,
+    encode_batch,
+)
 from tests.kit.record_batches import NOW_MS, info_of, plain, rebuilt, some_records
 
 INT64_MAX = (1 << 63) - 1
@@ -256,3 +262,14 @@ def test_a_control_batch_without_records_is_no_marker():
         attributes=batches.CONTROL,
     )  # fmt: skip
     assert records.transaction_marker(batch, info_of(batch)) is None
+
+
+def test_a_cleared_encoder_begins_another_batch():
+    """Its first record has no headers, so the encoder still has its end to write."""
+    used, fresh = RecordEncoder(), RecordEncoder()
+    used.append(5, b"k", b"v")
+    used.clear()
+    for encoder in (used, fresh):
+        encoder.append(7, None, b"value")
+        encoder.append(9, b"k", None, [("h", b"1")])
+    assert used.encoded() == fresh.encoded()
