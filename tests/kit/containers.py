@@ -151,7 +151,8 @@ class Project:
 
     def remove(self) -> None:
         """Remove containers, networks and volumes; fail if any is left."""
-        self.compose("down", "-v", "--remove-orphans", "-t", "5")
+        # Compose v2 leaves what only services of another profile use.
+        self.compose("--profile", "audit", "down", "-v", "--remove-orphans", "-t", "5")
         left = [
             *self.containers(),
             *self.client.networks.list(filters=self._label),
