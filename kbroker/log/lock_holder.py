@@ -1,6 +1,7 @@
 """Which process holds the lock of a log directory: that is the broker which runs on it (`kbroker stop`).
 
-The lock is a record lock of POSIX on the file .lock, as Kafka's; the kernel names its holder (F_GETLK).
+The lock is a record lock of POSIX on the file .lock, as Kafka's; the kernel names its holder (F_GETLK). Only another
+process may ask: one that closes the file loses its own locks on it.
 """
 
 from __future__ import annotations
