@@ -77,6 +77,10 @@ class Contexts:
             )
         return found
 
+    def over(self, others: Contexts) -> Contexts:
+        """Return *others* with these: of two contexts with one name, that of these counts."""
+        return Contexts({**others.by_name, **self.by_name}, self.current or others.current)
+
     def with_user(self, context: Context, *, replacing: bool, use: bool) -> Contexts:
         """Return these with *context* of the user, current if *use* or if there is no current one.
 
@@ -175,8 +179,7 @@ def load_project() -> Contexts:
 
 def load_all() -> Contexts:
     """Read the project's file and the user's: of two contexts with one name, the project's counts."""
-    project, own = load_project(), load(default_file())
-    return Contexts({**own.by_name, **project.by_name}, project.current or own.current)
+    return load_project().over(load(default_file()))
 
 
 def load(path: Path) -> Contexts:

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -38,20 +39,16 @@ def stop(file: Path, overrides: tuple[str, ...], timeout: float) -> None:
     try:
         directories = BrokerConfig.load(file, overrides).directories
     except ConfigError as error:
-        for problem in error.problems:
-            _fail(problem)
-        sys.exit(1)
+        _fail(*error.problems)
     listed = ", ".join(directories)
     try:
-        holders = {each: lock_holder(each) for each in directories}
-        running = {process for process in holders.values() if process is not None}
+        running = {process for each in directories if (process := lock_holder(each)) is not None}
         if len(running) != 1:
             _fail(
                 f"several processes use log.dirs: {sorted(running)}; which one is the broker of {file} is not known"
                 if running
                 else f"no broker runs with {file}: its log.dirs are not locked ({listed})"
             )
-            sys.exit(1)
         [process] = running
         os.kill(process, signal.SIGTERM)
         deadline = time.monotonic() + timeout
@@ -61,15 +58,15 @@ def stop(file: Path, overrides: tuple[str, ...], timeout: float) -> None:
                     f"process {process} has not ended within {timeout:g} s; wait longer with --timeout, or end it"
                     f" without a controlled shutdown: kill -9 {process}"
                 )
-                sys.exit(1)
             time.sleep(_POLL_S)
     except ProcessLookupError:
         pass  # It ended by itself in between.
     except OSError as error:
         _fail(str(error))
-        sys.exit(1)
     click.echo(f"stopped: process {process}, {listed}", err=True)
 
 
-def _fail(text: str) -> None:
-    click.echo(f"kbroker stop: {text}", err=True)
+def _fail(*problems: str) -> NoReturn:
+    for problem in problems:
+        click.echo(f"kbroker stop: {problem}", err=True)
+    sys.exit(1)

@@ -23,7 +23,7 @@ from kclient.config import (
     read_properties,
     snake,
 )
-from kclient.contexts import VARIABLE, Context, default_file, load_all, load_project
+from kclient.contexts import VARIABLE, Context, default_file, load, load_project
 from kclient.errors import ConfigError
 
 DEFAULT_TIMEOUT_S = 10.0
@@ -153,7 +153,7 @@ def chosen_context(option: str | None, *, needed: bool = True) -> Context | None
     project = load_project()
     if not (name or needed or project.current):
         return None
-    contexts = load_all()
+    contexts = project.over(load(default_file()))
     if not (name or contexts.current):
         return None
     try:

@@ -2,7 +2,7 @@
 
 A record is length, attributes, timestamp delta, offset delta, key, value and headers; every number is a zigzag varint.
 Varints of small numbers come from a table, and go to a buffer that grows: 0.3 us for a record without headers
-interpreted, 0.03 us compiled (`COMPILED` of the package's build), because mypyc writes to a BytesWriter inline.
+interpreted, 0.05 us compiled (`COMPILED` of the package's build), because mypyc writes to a BytesWriter inline.
 """
 
 from __future__ import annotations
@@ -159,6 +159,7 @@ class RecordEncoder:
                 if delta < _TABLE:
                     number = _VARINTS[delta]
                 elif delta < _THREE_BYTES:
+                    # As `varint`, which would join them.
                     number, third = _FIRST_TWO[delta & _TABLE - 1], _THIRD[delta >> 13]
                 else:
                     number = _zigzag(delta)
