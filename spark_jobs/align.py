@@ -25,17 +25,22 @@ Invariants (property tests cite the numbers):
  4. each offset of either sequence is counted once: verified, shifted, or owned by one finding;
  5. sequences with equal offsets and contents give a VISIBILITY finding for each run of which `ABORTED` differs.
 
+Long runs of records that both logs have need not be passed: a `CommonRun` stands for what was left out
+(`spark_jobs.common_runs`). Its first and its last pair are passed, and keep their position.
+
 In: two sequences of RecordDigest, ascending by offset.  Out: an `Alignment`.
-Owner: the caller; pure.  Cost: O(n log n).
+Owner: the caller; pure.  Cost: O(n log n), about 1 KB of memory per record.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from spark_jobs.findings import ABORTED, Finding, FindingClass, RecordDigest
 from spark_jobs.ranges import Ranges
@@ -52,10 +57,55 @@ PARTS = {
 _LIKENESS = {"offset": 2, "value": 2, "key": 1, "timestamp": 1, "headers": 0}
 """The weight of each equal part in the decision whether two records are one damaged record. Headers weigh nothing,
 because most records have none; an equal key alone is not enough either, because many records share a key."""
+_LIKENESS_OF_RENUMBERED = {part: weight for part, weight in _LIKENESS.items() if part != "offset"}
 _ALIKE_ENOUGH = 2
 
 _Pairs = list[tuple[int, int]]
 """Indexes of paired records in the source and in the target."""
+
+
+class CommonRun(NamedTuple):
+    """A pair of equal records, and how many pairs behind it were left out.
+
+    The pairs that were left out are next to each other in both logs, and the next `CommonRun` has the last of them.
+    Without a renumbered target all of them have the shift of this pair, and its flags.
+    """
+
+    source_index: int
+    target_index: int
+    left_out: int = 0
+    beyond: int = 0
+    """How many of the target's offsets that were left out are none of the source's."""
+
+
+class PairBefore(NamedTuple):
+    """The last pair before both sequences: its indexes, counted back from the first records, and its shifts."""
+
+    source_index: int
+    target_index: int
+    shift: int
+    """In offsets."""
+    ranks: int
+    """In offsets that either log uses."""
+
+
+NO_PAIR = PairBefore(-1, -1, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What was left out of two sequences of records, and what must be known of it."""
+
+    runs: Sequence[CommonRun] = ()
+    """Ascending in both sequences."""
+    at_source: AbstractSet[int] = frozenset()
+    """Offsets of the target's records that are offsets of the source's, at least those that were left out there."""
+    ranks: Mapping[int, int] | None = None
+    """For each offset that was not left out, its number among all offsets of both logs. None: nothing was left out."""
+    before: PairBefore = NO_PAIR
+
+
+NOTHING_LEFT_OUT = Common()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +138,12 @@ def align(
     renumbered: bool = False,
     breaks: Sequence[int] = (),
     unread: tuple[Ranges, Ranges] = ([], []),
+    common: Common = NOTHING_LEFT_OUT,
 ) -> Alignment:
     """Return every difference between *source* and *target*.
 
     *breaks* are offsets, ascending, before which records were left out because they are equal, at equal offsets.
+    *common* is what was left out besides.
 
     A log that is *compacted* keeps the offsets of its records, so that only records at the same offset can be one
     damaged record. A *renumbered* target has offsets of its own: a shift is no finding. If it is compacted too, only
@@ -100,23 +152,34 @@ def align(
     of its records belong to *unread* offsets of the source, and the other way round: an unmatched record between the
     same pairs as an unread range of the other log is no finding. A range from -1 is what retention has deleted.
     """
-    aligner = _Aligner(topic, partition, source, target, compacted, renumbered, breaks, unread)
-    first = aligner.align(_by_offset(source, target))
+    aligner = _Aligner(
+        topic, partition, source, target, compacted, renumbered, breaks, unread, common
+    )
+    fixed = {each.source_index: each.target_index for each in common.runs}
+    first = aligner.align(_by_offset(source, target, fixed))
     if not any(f.finding_class in _MOVES for f in first.findings) and not first.shifted:
         return first
-    second = aligner.align(_by_content(source, target))
+    second = aligner.align(_by_content(source, target, fixed))
     return min(first, second, key=lambda each: len(each.findings))
 
 
 _MOVES = frozenset({FindingClass.REORDERED, FindingClass.SHIFTED})
 
 
-def _by_offset(source: Sequence[RecordDigest], target: Sequence[RecordDigest]) -> _Pairs:
-    """Pair records with equal offset and content, then the others by content; ascending by source."""
-    places = {record.offset: index for index, record in enumerate(target)}
-    pairs: _Pairs = []
+def _by_offset(
+    source: Sequence[RecordDigest], target: Sequence[RecordDigest], fixed: Mapping[int, int]
+) -> _Pairs:
+    """Pair records with equal offset and content, then the others by content; ascending by source.
+
+    The pairs *fixed* are pairs in any case.
+    """
+    taken = set(fixed.values())
+    places = {record.offset: index for index, record in enumerate(target) if index not in taken}
+    pairs: _Pairs = list(fixed.items())
     lost = []
     for index, record in enumerate(source):
+        if index in fixed:
+            continue
         place = places.get(record.offset)
         if place is not None and target[place].content == record.content:
             pairs.append((index, place))
@@ -125,12 +188,22 @@ def _by_offset(source: Sequence[RecordDigest], target: Sequence[RecordDigest]) -
     if lost:
         used = {place for _, place in pairs}
         found = [place for place in range(len(target)) if place not in used]
-        pairs = sorted([*pairs, *_match(source, target, lost, found)])
-    return pairs
+        pairs += _match(source, target, lost, found)
+    return sorted(pairs) if lost or fixed else pairs
 
 
-def _by_content(source: Sequence[RecordDigest], target: Sequence[RecordDigest]) -> _Pairs:
-    """Drop the equal prefix and suffix, then pair by occurrence; ascending by source."""
+def _by_content(
+    source: Sequence[RecordDigest], target: Sequence[RecordDigest], fixed: Mapping[int, int]
+) -> _Pairs:
+    """Drop the equal prefix and suffix, then pair by occurrence; ascending by source.
+
+    With *fixed* pairs the others are paired by occurrence.
+    """
+    if fixed:
+        taken = set(fixed.values())
+        lost = [index for index in range(len(source)) if index not in fixed]
+        found = [index for index in range(len(target)) if index not in taken]
+        return sorted([*fixed.items(), *_match(source, target, lost, found)])
     shorter = min(len(source), len(target))
     low = 0
     while low < shorter and source[low].content == target[low].content:
@@ -172,7 +245,7 @@ def _match(
     return pairs
 
 
-def _longest_increasing(pairs: _Pairs) -> _Pairs:
+def longest_increasing(pairs: _Pairs) -> _Pairs:
     """Return the longest run of *pairs* with increasing target indexes (patience sorting)."""
     tops: list[int] = []  # the smallest target index that ends a run of each length
     top_pairs: list[int] = []
@@ -205,12 +278,43 @@ class _Aligner:
     renumbered: bool
     breaks: Sequence[int]
     unread: tuple[Ranges, Ranges]
+    common: Common
+    left_out: dict[int, CommonRun] = field(init=False)
+    """By the index of the pair before it in the source."""
+
+    def __post_init__(self) -> None:
+        runs = {each.source_index: each for each in self.common.runs if each.left_out}
+        object.__setattr__(self, "left_out", runs)
+
+    def _count(self, pair: tuple[int, int]) -> int:
+        """Return how many pairs *pair* stands for."""
+        run = self.left_out.get(pair[0])
+        return 1 if run is None else 1 + run.left_out
+
+    def _in_order(self, pairs: _Pairs) -> _Pairs:
+        """Return the pairs that keep their position: those of `common`, and the longest runs between them."""
+        if not self.common.runs:
+            return longest_increasing(pairs)
+        fixed = [each[:2] for each in self.common.runs]
+        sources, targets = zip(*fixed, strict=True)
+        segments: dict[int, _Pairs] = defaultdict(list)
+        for pair in pairs:
+            segment = bisect_right(sources, pair[0])
+            at_anchor = segment > 0 and sources[segment - 1] == pair[0]
+            if not at_anchor and bisect_right(targets, pair[1]) == segment:
+                segments[segment].append(pair)
+        found = list(longest_increasing(segments[0]))
+        for number, anchor in enumerate(fixed, start=1):
+            found.append(anchor)
+            if number in segments:
+                found += longest_increasing(segments[number])
+        return found
 
     def align(self, pairs: _Pairs) -> Alignment:
         """Classify everything that *pairs* leave, and the pairs that moved."""
         increasing = all(a[1] < b[1] for a, b in pairwise(pairs))
-        kept = pairs if increasing else _longest_increasing(pairs)
-        at_offsets = {record.offset for record in self.source}
+        kept = pairs if increasing else self._in_order(pairs)
+        at_offsets = {record.offset for record in self.source} | self.common.at_source
         findings = [
             *self._reordered(pairs, kept, at_offsets),
             *self._unmatched(pairs, kept, at_offsets),
@@ -218,10 +322,13 @@ class _Aligner:
         delta = [self.target[t].offset - self.source[s].offset for s, t in kept]
         hidden = list(self._hidden(kept))
         findings += hidden
-        shifted = sum(each != 0 for each in delta)
+        counts = [self._count(pair) for pair in kept]
+        shifted = sum(count for count, each in zip(counts, delta, strict=True) if each)
+        in_place = sum(counts) - shifted
         beyond = sum(
-            self.target[t].offset not in at_offsets
-            for (_, t), each in zip(kept, delta, strict=True)
+            (self.target[t].offset not in at_offsets)
+            + (self.left_out[s].beyond if s in self.left_out else 0)
+            for (s, t), each in zip(kept, delta, strict=True)
             if each
         )
         if shifted and not self.renumbered:
@@ -231,7 +338,6 @@ class _Aligner:
         findings.sort(key=lambda finding: (finding.position, finding.finding_class.value))
         if self.renumbered:  # The target's offsets are not part of the comparison.
             return self._without_offsets(kept, findings)
-        in_place = len(kept) - sum(each != 0 for each in delta)
         return Alignment(
             findings,
             in_place - sum(run.owns for run in hidden),
@@ -253,13 +359,14 @@ class _Aligner:
         )
         for run in found:
             source_index, target_index = kept[run.first]
+            records = sum(map(self._count, kept[run.first : run.last + 1]))
             yield self._finding(
                 FindingClass.VISIBILITY,
                 self.source[source_index],
                 self.target[target_index],
                 field=run.reason,
-                records=run.records,
-                owns=run.records,
+                records=records,
+                owns=records,
                 last_offset=self.target[kept[run.last][1]].offset,
             )
 
@@ -268,7 +375,7 @@ class _Aligner:
             return None
         (source_index, first), (_, last) = pairs[0], pairs[-1]
         ends = self.source[source_index].offset, self.target[first].offset
-        return len(pairs), *ends, self.target[last].offset
+        return sum(map(self._count, pairs)), *ends, self.target[last].offset
 
     def _without_offsets(self, kept: _Pairs, findings: Sequence[Finding]) -> Alignment:
         """Return the alignment of a renumbered target: what is opposite unread offsets is no finding."""
@@ -299,7 +406,7 @@ class _Aligner:
                 left.append(replace(finding, owns=1))
         return Alignment(
             left,
-            len(kept),
+            sum(map(self._count, kept)),
             aged_out=(
                 self._aged_out(opposite[0], self.unread[1], places[1]),
                 self._aged_out(opposite[1], self.unread[0], places[0]),
@@ -354,8 +461,16 @@ class _Aligner:
         if len(kept) == len(pairs):
             return
         stayed = {source_index for source_index, _ in kept}
-        rank = {t: number for number, t in enumerate(sorted(t for _, t in pairs))}
-        for number, (source_index, target_index) in enumerate(pairs):
+        by_target = sorted(pairs, key=lambda pair: pair[1])
+        rank = {
+            t: number
+            for (_, t), number in zip(
+                by_target, accumulate(map(self._count, by_target)), strict=True
+            )
+        }
+        for (source_index, target_index), number in zip(
+            pairs, accumulate(map(self._count, pairs)), strict=True
+        ):
             if source_index in stayed:
                 continue
             before, after = self.source[source_index], self.target[target_index]
@@ -371,10 +486,12 @@ class _Aligner:
     def _shifts(self, kept: _Pairs, delta: Sequence[int]) -> Iterator[Finding]:
         """Yield one finding for each run of pairs with a change of offsets that no other finding explains."""
         # Records that change places among themselves move over holes that both logs have: by ranks, not by offsets.
-        offsets = sorted({record.offset for side in (self.source, self.target) for record in side})
-        rank = {offset: number for number, offset in enumerate(offsets)}
+        rank = self.common.ranks
+        if rank is None:
+            offsets = {record.offset for side in (self.source, self.target) for record in side}
+            rank = {offset: number for number, offset in enumerate(sorted(offsets))}
         run: Finding | None = None
-        last = (-1, -1, 0, 0)  # indexes of the pair before, and its two deltas
+        last: tuple[int, int, int, int] = self.common.before
         ahead = deque(
             (
                 bisect_left(self.source, each, key=lambda record: record.offset),
@@ -408,10 +525,11 @@ class _Aligner:
                         owns=0,
                     )
             if run is not None and shift:
+                count = self._count((source_index, target_index))
                 run = replace(
                     run,
-                    records=run.records + 1,
-                    owns=run.owns + 1,
+                    records=run.records + count,
+                    owns=run.owns + count,
                     last_offset=self.target[target_index].offset,
                 )
         if run is not None:
@@ -445,8 +563,8 @@ class _Aligner:
             lost,
             unknown,
             kept,
-            same_offset=self.compacted and not self.renumbered,
-            same_key_and_timestamp=self.compacted and self.renumbered,
+            compacted=self.compacted,
+            renumbered=self.renumbered,
         )
         for source_index, target_index in corrupt:
             before, after = self.source[source_index], self.target[target_index]
@@ -475,7 +593,7 @@ class _Aligner:
         self, lost: set[int], kept: _Pairs, pairs: _Pairs, corrupt: _Pairs, follows: _Follows
     ) -> Iterator[Finding]:
         last = max((source_index for source_index, _ in [*pairs, *corrupt]), default=-1)
-        shift = 0
+        shift = max(0, self.common.before.shift)
         if kept:
             # Records that only the target has move the end up. A shift down may have ended before the tail.
             shift = max(0, self.target[kept[-1][1]].offset - self.source[kept[-1][0]].offset)
@@ -537,13 +655,13 @@ def _pair_corrupt(
     found: Sequence[int],
     kept: _Pairs,
     *,
-    same_offset: bool,
-    same_key_and_timestamp: bool,
+    compacted: bool,
+    renumbered: bool,
 ) -> _Pairs:
     """Pair unmatched records of the same gap that are one record with changed parts."""
     if not lost or not found:
         return []
-    if same_offset:
+    if compacted and not renumbered:
         places = {target[index].offset: index for index in found}
         return [
             (index, places[source[index].offset])
@@ -558,12 +676,13 @@ def _pair_corrupt(
     for index in found:
         gaps[bisect_left(kept_targets, index)][1].append(index)
     corrupt: _Pairs = []
+    likeness = _LIKENESS_OF_RENUMBERED if renumbered else _LIKENESS
     for lost_here, found_here in gaps.values():
         if lost_here and found_here:
             corrupt.extend(
                 each
-                for each in _pair_gap(source, target, lost_here, found_here)
-                if not same_key_and_timestamp or _same_key_and_timestamp(source, target, *each)
+                for each in _pair_gap(source, target, lost_here, found_here, likeness)
+                if not compacted or _same_key_and_timestamp(source, target, *each)
             )
     return corrupt
 
@@ -580,10 +699,11 @@ def _pair_gap(
     target: Sequence[RecordDigest],
     lost: Sequence[int],
     found: Sequence[int],
+    weights: Mapping[str, int],
 ) -> _Pairs:
     """Pair by most shared parts, then by nearness in the gap; each record once."""
     candidates: set[tuple[int, int]] = set()
-    for part in _LIKENESS:
+    for part in weights:
         by_part: dict[int, list[int]] = defaultdict(list)
         for rank, index in enumerate(found):
             by_part[getattr(target[index], part)].append(rank)
@@ -599,7 +719,7 @@ def _pair_gap(
         before, after = source[lost[rank]], target[found[other]]
         likeness = sum(
             weight
-            for part, weight in _LIKENESS.items()
+            for part, weight in weights.items()
             if getattr(before, part) == getattr(after, part)
         )
         if likeness >= _ALIKE_ENOUGH:

@@ -120,31 +120,37 @@ def chunks(
 ) -> Iterator[RecordArrays | Unread]:
     """Yield the records of *fetched* that are inside their range; groups are numbers of *ranges*.
 
-    Batches that cannot be decoded, and what was not read, are yielded as such.
+    Batches that cannot be decoded, and what was not read, are yielded as such, in the order of *fetched*.
     """
     whole: list[tuple[Fetched, Buffer]] = []
     size = count = 0
     for each in fetched:
-        if isinstance(each, Unread):
-            yield each
-            continue
-        info = each.info
-        try:
-            records = decompress(info.codec, each.data[info.position + HEADER_SIZE : info.end])
-        except KafkaError as problem:
-            yield _undecodable(each, ranges, problem)
-            continue
-        if whole and (size + len(records) > CHUNK_BYTES or count >= CHUNK_RECORDS):
+        found = each if isinstance(each, Unread) else _decompressed(each, ranges)
+        if isinstance(found, Unread):
             yield from _decoded(whole, ranges)
             whole, size, count = [], 0, 0
-        if info.record_count > BATCH_RECORDS:
+            yield found
+            continue
+        each, records = found
+        is_large = each.info.record_count > BATCH_RECORDS
+        if is_large or size + len(records) > CHUNK_BYTES or count >= CHUNK_RECORDS:
+            yield from _decoded(whole, ranges)
+            whole, size, count = [], 0, 0
+        if is_large:
             yield from _in_parts(each, records, ranges)
             continue
         whole.append((each, records))
         size += len(records)
-        count += info.record_count
-    if whole:
-        yield from _decoded(whole, ranges)
+        count += each.info.record_count
+    yield from _decoded(whole, ranges)
+
+
+def _decompressed(each: Fetched, ranges: Sequence[OffsetRange]) -> tuple[Fetched, Buffer] | Unread:
+    info = each.info
+    try:
+        return each, decompress(info.codec, each.data[info.position + HEADER_SIZE : info.end])
+    except KafkaError as problem:
+        return _undecodable(each, ranges, problem)
 
 
 def _in_parts(
@@ -165,6 +171,8 @@ def _decoded(
 ) -> Iterator[RecordArrays | Unread]:
     import numpy as np
 
+    if not whole:
+        return
     pieces = [
         Piece(n, each.info, records, each.is_aborted) for n, (each, records) in enumerate(whole)
     ]

@@ -1,11 +1,12 @@
 """Aligns the records of a partition that is damaged nearly everywhere: arrays instead of objects, and runs of findings.
 
-`spark_jobs.align` needs about 1 KB per record of a window that differs, and gives one finding per record. A partition
-with a million damaged records would need gigabytes in the task, and in the driver. Two things bound that:
+`spark_jobs.align` needs about 1 KB per record, and gives one finding per record. A partition with a million damaged
+records would take long, and as many findings would pass through the driver. Two things bound that:
 
 * *In place.* If both logs have the same offsets, no record of one log is elsewhere in the other, and no record of the
-  target occurs twice, then each pair that differs is CORRUPT. `align_in_place` finds them with numpy. It applies above
-  `MANY` records. Below, a damaged record may pair with a neighbour that is more alike; here it never does.
+  target occurs twice, then each pair that differs is CORRUPT. `align_in_place` finds them with numpy. It applies to
+  whole parts of `spark_jobs.in_step`. Else a damaged record may pair with a neighbour that is more alike; here it never
+  does.
 * *Folded.* Of the CORRUPT findings at equal offsets, the first `keep` of a partition stay single. The others become
   one finding for each set of differing parts and time bucket, with the exact number of records. So do the VISIBILITY
   runs, by the log that calls them aborted.
@@ -30,10 +31,7 @@ from spark_jobs.digest import WindowShape
 from spark_jobs.findings import ABORTED, Finding, FindingClass
 from spark_jobs.visibility import runs
 
-MANY = 100_000
-"""Records of one partition and side above which `align_in_place` is tried."""
-
-_FOLDED = (FindingClass.CORRUPT, FindingClass.VISIBILITY)
+FOLDED = (FindingClass.CORRUPT, FindingClass.VISIBILITY)
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
@@ -187,7 +185,7 @@ def folded(findings: Sequence[Finding], keep: int, shape: WindowShape) -> list[F
     single: Counter[FindingClass] = Counter()
     for each in findings:
         in_place = each.source_offset == each.target_offset
-        if not (each.finding_class in _FOLDED and in_place):
+        if not (each.finding_class in FOLDED and in_place):
             result.append(each)
             continue
         single[each.finding_class] += 1

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs.snapshot import ClusterSnapshot
+    from spark_jobs.snapshot import ClusterSnapshot, HashBatches
 
 DEFAULT_SLICE_OFFSETS = 2_000_000
 
@@ -86,6 +86,17 @@ class KafkaReader:
             marks_aborted=True,
         )
 
+    def in_order(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> HashBatches:
+        """Return what a Spark task calls to read the hashes of *ranges* of one partition, in the order of its log."""
+        key, parts = self._key.text, _parts(cluster, ranges, marks_aborted=True)
+
+        def read() -> Iterator[pa.RecordBatch]:
+            for connection, part in parts:
+                if part:
+                    yield from hash_batches(fetch_ranges(connection, part), part, key)
+
+        return read
+
     def headers(
         self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], window: int
     ) -> DataFrame:
@@ -122,21 +133,10 @@ class KafkaReader:
 
         With *marks_aborted* the records below `ClusterSnapshot.decided` have whether they were aborted.
         """
-        stable, others = committed_part(cluster, ranges, marks_aborted=marks_aborted)
         most = 2 * self._spark.sparkContext.defaultParallelism
         tasks = [
             (connection, of_task)
-            for connection, part in (
-                (
-                    Connection(
-                        cluster.bootstrap,
-                        (READ_COMMITTED,),
-                        keeps_aborted=not cluster.read_committed,
-                    ),
-                    stable,
-                ),
-                (Connection(cluster.bootstrap), others),
-            )
+            for connection, part in _parts(cluster, ranges, marks_aborted=marks_aborted)
             for of_task in pack(part, self._slice_offsets, most)
         ]
 
@@ -149,6 +149,17 @@ class KafkaReader:
         # One task number in each partition. Spark rejects a range with no partition.
         numbers = self._spark.range(0, len(tasks), 1, max(1, len(tasks)))
         return numbers.mapInArrow(read, spark_schema(columns))
+
+
+def _parts(
+    cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], *, marks_aborted: bool
+) -> list[tuple[Connection, list[OffsetRange]]]:
+    """Return the parts of *ranges* and how to read them, in the order of a log."""
+    stable, others = committed_part(cluster, ranges, marks_aborted=marks_aborted)
+    committed = Connection(
+        cluster.bootstrap, (READ_COMMITTED,), keeps_aborted=not cluster.read_committed
+    )
+    return [(committed, stable), (Connection(cluster.bootstrap), others)]
 
 
 def committed_part(

@@ -28,7 +28,7 @@ from spark_jobs.digest import DIGEST_COLUMNS, WindowShape, merged
 from spark_jobs.findings import Finding, FindingClass
 from spark_jobs.reader import Fetched, RangesLeft, Unread
 from spark_jobs.reconcile import TimeBuckets, reconcile
-from spark_jobs.snapshot import ClusterSnapshot
+from spark_jobs.snapshot import ClusterSnapshot, HashBatches
 from spark_jobs.spark_engine import SparkEngine
 
 if TYPE_CHECKING:
@@ -108,6 +108,15 @@ class GeneratedLogs:
 
         return self._batches(cluster.name, ranges).mapInArrow(hashed, spark_schema(HASH_COLUMNS))
 
+    def in_order(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> HashBatches:
+        """Return what a Spark task calls to read the hashes of *ranges* of one partition, in the order of its log."""
+        wanted, rows = list(ranges), self._rows(cluster.name, ranges)
+
+        def read() -> Iterator[pa.RecordBatch]:
+            return hash_batches(_accepted(rows, wanted), wanted)
+
+        return read
+
     def log_ends(
         self, cluster: ClusterSnapshot, partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
@@ -115,6 +124,10 @@ class GeneratedLogs:
         return {tp: cluster.ranges[tp].end for tp in partitions if tp in cluster.ranges}
 
     def _batches(self, name: str, ranges: Sequence[OffsetRange]) -> DataFrame:
+        return self._spark.createDataFrame(self._rows(name, ranges), "number int, batch binary")
+
+    def _rows(self, name: str, ranges: Sequence[OffsetRange]) -> list[tuple[int, bytearray]]:
+        """Return the batches of *ranges*, with the numbers of the ranges."""
         by_partition: dict[int, list[Row]] = defaultdict(list)
         for row in self._logs[name]:
             by_partition[row.partition].append(row)
@@ -126,7 +139,7 @@ class GeneratedLogs:
                 if (name, wanted.partition, low // _BATCH) in self._corrupt:
                     batch[-1] ^= 1
                 rows.append((number, batch))
-        return self._spark.createDataFrame(rows, "number int, batch binary")
+        return rows
 
 
 def _encoded(rows: Sequence[Row]) -> bytes:
@@ -143,14 +156,24 @@ def _encoded(rows: Sequence[Row]) -> bytes:
 def _fetched(
     rows: Iterator[pa.RecordBatch], ranges: Sequence[OffsetRange]
 ) -> Iterator[Fetched | Unread]:
+    batches = (
+        row
+        for each in rows
+        for row in zip(*(column.to_pylist() for column in each.columns), strict=True)
+    )
+    return _accepted(batches, ranges)
+
+
+def _accepted(
+    batches: Iterable[tuple[int, bytes | bytearray]], ranges: Sequence[OffsetRange]
+) -> Iterator[Fetched | Unread]:
     left: dict[int, RangesLeft] = {}
-    for each in rows:
-        for number, batch in zip(*(column.to_pylist() for column in each.columns), strict=True):
-            topic, partition, *_ = wanted = ranges[number]
-            of_range = left.setdefault(number, RangesLeft([wanted]))
-            data = memoryview(batch)
-            for found in of_range.accept(TopicPartition(topic, partition), parse(data), data):
-                yield found._replace(number=number)
+    for number, batch in batches:
+        topic, partition, *_ = wanted = ranges[number]
+        of_range = left.setdefault(number, RangesLeft([wanted]))
+        data = memoryview(batch)
+        for found in of_range.accept(TopicPartition(topic, partition), parse(data), data):
+            yield found._replace(number=number)
 
 
 class Fault(NamedTuple):

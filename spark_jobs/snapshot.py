@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from kclient.types import TopicPartition
 from spark_jobs.cut import LogRange, OffsetRange
 from spark_jobs.target_names import name_at_target, name_in_audit
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from spark_jobs.digest import WindowShape
@@ -62,6 +63,10 @@ class ClusterSnapshot:
         return None if plain in self.renamed else plain
 
 
+HashBatches: TypeAlias = Callable[[], Iterator["pa.RecordBatch"]]
+"""Reads rows of `spark_jobs.arrow_batches.HASH_COLUMNS`; each call begins from the start."""
+
+
 class RecordReader(Protocol):
     """Reads offset ranges of a cluster: from brokers (`spark_jobs.kafka_reader`) or generated logs (the self-test)."""
 
@@ -73,6 +78,10 @@ class RecordReader(Protocol):
 
     def hashes(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return rows of `spark_jobs.arrow_batches.HASH_COLUMNS`, one per record."""
+        ...
+
+    def in_order(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> HashBatches:
+        """Return what a Spark task calls to read the hashes of *ranges* of one partition, in the order of its log."""
         ...
 
     def log_ends(

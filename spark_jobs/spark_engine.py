@@ -1,22 +1,22 @@
 """Implements `spark_jobs.engine.Engine` with Spark.
 
 Of windows that differ, one Spark task gets the hashes of both clusters' records of one partition, and no payload.
-`spark_jobs.align` then names every difference, or `spark_jobs.bulk` those of a partition that is damaged nearly
-everywhere: docs/design/audit-reading.md has the memory of a task.
+`spark_jobs.align` then names every difference. If there are many offsets to compare, the task reads both logs itself,
+in bounded memory (`spark_jobs.in_step`): docs/design/audit-reading.md.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from kclient.types import TopicPartition
 from spark_jobs.align import Alignment, align
-from spark_jobs.arrow_batches import unread_part
-from spark_jobs.bulk import MANY, align_in_place, folded
+from spark_jobs.arrow_batches import as_arrow, spark_schema, unread_part
+from spark_jobs.bulk import folded
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import (
@@ -32,7 +32,8 @@ from spark_jobs.engine import (
     by_partition,
     offsets_of,
 )
-from spark_jobs.findings import CONTROL, DEFAULT_MAX_FINDINGS, Finding, FindingClass, RecordDigest
+from spark_jobs.findings import DEFAULT_MAX_FINDINGS, Finding, FindingClass, RecordDigest
+from spark_jobs.in_step import DIGEST_FIELDS, MANY, aligned_in_step
 from spark_jobs.ranges import Ranges, merged, subtract
 from spark_jobs.reconcile import BUCKETS, TimeBuckets
 from spark_jobs.snapshot import ClusterSnapshot, RecordReader
@@ -40,18 +41,19 @@ from spark_jobs.target_names import sql_name_in_audit
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from numpy.typing import NDArray
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
 
     from spark_jobs.kafka_reader import KafkaReader
 
-_DIGEST_FIELDS = tuple(each.name for each in fields(RecordDigest))
+_FOUND_COLUMNS = (("topic", "string"), ("partition", "int"), ("found", "string"))
+"""What an alignment found in a partition, as JSON: its counts, a finding, or what was not read."""
 
 
 class SparkEngine:
     """Reads with *read*, hashes and aligns in Spark; *window* is in offsets.
 
-    Of records that are CORRUPT in place, *max_findings* per partition are single findings: `spark_jobs.bulk`.
+    Of records that are CORRUPT in place, *max_findings* per partition are single findings: `spark_jobs.bulk`. A
+    partition with more than *many* offsets to align is read by one task, in step: `spark_jobs.in_step`.
     """
 
     def __init__(
@@ -61,10 +63,12 @@ class SparkEngine:
         buckets: TimeBuckets,
         *,
         max_findings: int = DEFAULT_MAX_FINDINGS,
+        many: int = MANY,
     ) -> None:
         self._read = read
         self._shape = WindowShape(window, buckets.first_ms, buckets.width_ms, BUCKETS)
         self._max_findings = max_findings
+        self._many = many
 
     def _hashes(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return the hashes of the records in *ranges*."""
@@ -82,6 +86,24 @@ class SparkEngine:
         modes: Modes,
     ) -> Differences:
         """Align the records of both sides, one task per partition."""
+        most = most_offsets(source[1], target[1])
+        many = {tp: size for tp, size in most.items() if modes.renumbered or size > self._many}
+        few = [
+            (cluster, [each for each in ranges if each.topic_partition not in many])
+            for cluster, ranges in (source, target)
+        ]
+        frames = [self._few(few[0], few[1], modes)] if few[0][1] or few[1][1] else []
+        if many:
+            frames.append(self._in_step(many, source, target, modes))
+        return _differences([row for frame in frames for row in frame.collect()])
+
+    def _few(
+        self,
+        source: tuple[ClusterSnapshot, Sequence[OffsetRange]],
+        target: tuple[ClusterSnapshot, Sequence[OffsetRange]],
+        modes: Modes,
+    ) -> DataFrame:
+        """Return the rows of partitions of which Spark gives a task all hashes at once."""
         names = source[0].name, target[0].name
         keep, shape = self._max_findings, self._shape
         broken = breaks(source[1], target[1])
@@ -89,57 +111,55 @@ class SparkEngine:
         def compare(key: tuple[pa.Scalar, ...], left: pa.Table, right: pa.Table) -> pa.Table:
             import pyarrow as pa
 
-            topic, partition = tp = TopicPartition(key[0].as_py(), key[1].as_py())
+            tp = TopicPartition(key[0].as_py(), key[1].as_py())
             sides = dict(zip(names, (left, right), strict=True))
-            alignment, unread = aligned(
-                tp, sides, modes, keep=keep, shape=shape, breaks=broken.get(tp, ())
-            )
-            rows = list(_rows(topic, partition, alignment))
-            rows += [(topic, partition, json.dumps({"unread": each})) for each in unread]
-            return pa.table(
-                {
-                    "topic": pa.array([row[0] for row in rows], pa.string()),
-                    "partition": pa.array([row[1] for row in rows], pa.int32()),
-                    "found": pa.array([row[2] for row in rows], pa.string()),
-                }
-            )
+            found = aligned(tp, sides, modes, keep=keep, shape=shape, breaks=broken.get(tp, ()))
+            return pa.Table.from_batches([_as_rows(tp, *found)])
 
         left = self._hashes(*source).groupBy("topic", "partition")
         right = self._hashes(*target).groupBy("topic", "partition")
-        rows = (
-            left.cogroup(right)
-            .applyInArrow(compare, "topic string, partition int, found string")
-            .collect()
-        )
-        counts: dict[TopicPartition, Alignment] = {}
-        findings: dict[TopicPartition, list[Finding]] = {}
-        failures = []
-        for row in rows:
-            tp, found = TopicPartition(row["topic"], row["partition"]), json.loads(row["found"])
-            if "verified" in found:
-                pairs = {
-                    name: found[name] and tuple(found[name])
-                    for name in ("moved", "aged_out", "proven")
-                }
-                counts[tp] = Alignment(**{**found, **pairs})
-            elif "unread" in found:
-                name, text = found["unread"]
-                failures.append(failure_of(name, *tp, text))
-            else:
-                found["finding_class"] = FindingClass(found["finding_class"])
-                findings.setdefault(tp, []).append(Finding(**found))
-        return Differences(
+        return left.cogroup(right).applyInArrow(compare, spark_schema(_FOUND_COLUMNS))
+
+    def _in_step(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        source: tuple[ClusterSnapshot, Sequence[OffsetRange]],
+        target: tuple[ClusterSnapshot, Sequence[OffsetRange]],
+        modes: Modes,
+    ) -> DataFrame:
+        """Return the rows of the partitions with *offsets*, of which a task reads both logs itself."""
+        from pyspark.sql import SparkSession
+
+        keep, shape = self._max_findings, self._shape
+        broken = breaks(source[1], target[1])
+        partitions = sorted(offsets)
+        ranges = [(cluster, _by_partition(of_all)) for cluster, of_all in (source, target)]
+        sides = [
             {
-                tp: replace(
-                    alignment,
-                    findings=sorted(
-                        findings.get(tp, []), key=lambda f: (f.position, f.finding_class.value)
-                    ),
-                )
-                for tp, alignment in counts.items()
-            },
-            failures,
-        )
+                cluster.name: self._read.in_order(cluster, at_cluster(cluster, of_all.get(tp, [])))
+                for cluster, of_all in ranges
+            }
+            for tp in partitions
+        ]
+
+        def compare(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in numbers:
+                for number in batch.column(0).to_pylist():
+                    tp = partitions[number]
+                    found = aligned_in_step(
+                        tp,
+                        sides[number],
+                        modes,
+                        offsets=offsets[tp],
+                        keep=keep,
+                        shape=shape,
+                        breaks=broken.get(tp, ()),
+                    )
+                    yield _as_rows(tp, *found)
+
+        count = len(partitions)
+        numbers = SparkSession.active().range(0, count, 1, count)
+        return numbers.mapInArrow(compare, spark_schema(_FOUND_COLUMNS))
 
     def holes(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> Holes:
         """Return the offsets of *ranges* without a record."""
@@ -233,6 +253,55 @@ class SparkEngine:
         return hashed.join(wanted, column, "left_semi")
 
 
+def most_offsets(*sides: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
+    """Return for each partition how many offsets its ranges have on the side that has more."""
+    most: Counter[TopicPartition] = Counter()
+    for ranges in sides:
+        for tp, of_partition in _by_partition(ranges).items():
+            most[tp] = max(most[tp], sum(each.high - each.low for each in of_partition))
+    return most
+
+
+def _by_partition(
+    ranges: Iterable[OffsetRange],
+) -> Mapping[TopicPartition, Sequence[OffsetRange]]:
+    found: dict[TopicPartition, list[OffsetRange]] = {}
+    for each in ranges:
+        found.setdefault(each.topic_partition, []).append(each)
+    return found
+
+
+def _differences(rows: Sequence[Row]) -> Differences:
+    counts: dict[TopicPartition, Alignment] = {}
+    findings: dict[TopicPartition, list[Finding]] = {}
+    failures = []
+    for row in rows:
+        tp, found = TopicPartition(row["topic"], row["partition"]), json.loads(row["found"])
+        if "verified" in found:
+            pairs = {
+                name: found[name] and tuple(found[name]) for name in ("moved", "aged_out", "proven")
+            }
+            counts[tp] = Alignment(**{**found, **pairs})
+        elif "unread" in found:
+            name, text = found["unread"]
+            failures.append(failure_of(name, *tp, text))
+        else:
+            found["finding_class"] = FindingClass(found["finding_class"])
+            findings.setdefault(tp, []).append(Finding(**found))
+    return Differences(
+        {
+            tp: replace(
+                alignment,
+                findings=sorted(
+                    findings.get(tp, []), key=lambda f: (f.position, f.finding_class.value)
+                ),
+            )
+            for tp, alignment in counts.items()
+        },
+        failures,
+    )
+
+
 def aligned(
     tp: TopicPartition,
     sides: Mapping[str, pa.Table],
@@ -241,35 +310,20 @@ def aligned(
     keep: int,
     shape: WindowShape,
     breaks: Sequence[int] = (),
-    many: int = MANY,
 ) -> tuple[Alignment, list[tuple[str, str]]]:
-    """Return the differences of one partition, and (cluster, text) of what was not read.
+    """Return the differences of one partition, and (cluster, text) of what was not read; not of a renumbered target.
 
-    *sides*: rows of `HASH_COLUMNS` by cluster, the source first. `spark_jobs.bulk` has *keep* and *many*.
+    *sides*: rows of `HASH_COLUMNS` by cluster, the source first. `spark_jobs.bulk` has *keep*.
     """
     unread = [(name, text) for name, side in sides.items() for text in _unread(side)]
-    of_side = [[unread_part(text)[:2] for text in _unread(side)] for side in sides.values()]
-    # The same offsets of a renumbered target hold other records.
-    failed = of_side if modes.renumbered else [merged(itertools.chain(*of_side))] * 2
-    read = [
-        _readable(side, ranges, modes) for side, ranges in zip(sides.values(), failed, strict=True)
-    ]
-    known = modes.unread.get(tp, ([], []))
-    alignment = None
-    if min(side.num_rows for side in read) > many and not modes.renumbered:
-        arrays = map(_arrays, read)
-        alignment = align_in_place(*tp, *arrays, keep=keep, shape=shape)
-    if alignment is None:
-        alignment = align(
-            *tp,
-            *map(_digests, read),
-            compacted=tp.topic in modes.compacted,
-            renumbered=modes.renumbered,
-            breaks=breaks,
-            unread=([*known[0], *of_side[0]], [*known[1], *of_side[1]]),
-        )
-        alignment = replace(alignment, findings=folded(alignment.findings, keep, shape))
-    return alignment, unread
+    failed = merged(unread_part(text)[:2] for _, text in unread)
+    alignment = align(
+        *tp,
+        *(_digests(_readable(side, failed)) for side in sides.values()),
+        compacted=tp.topic in modes.compacted,
+        breaks=breaks,
+    )
+    return replace(alignment, findings=folded(alignment.findings, keep, shape)), unread
 
 
 class SparkHeaders(SparkEngine):
@@ -340,40 +394,33 @@ def _unread(table: pa.Table) -> list[str]:
     return [text for text in table.column("unread").to_pylist() if text is not None]
 
 
-def _readable(table: pa.Table, failed: Ranges, modes: Modes) -> pa.Table:
-    """Return the columns of `RecordDigest` outside the *failed* offsets.
-
-    A mirror that renumbers records does not copy transaction markers.
-    """
+def _readable(table: pa.Table, failed: Ranges) -> pa.Table:
+    """Return the columns of `RecordDigest` outside the *failed* offsets."""
     import pyarrow.compute as pc
 
     unread = table.column("unread")
     if unread.null_count < len(unread):
         table = table.filter(pc.is_null(unread))
-    table = table.select(list(_DIGEST_FIELDS))
+    table = table.select(list(DIGEST_FIELDS))
     for low, high in failed:
         offsets = table.column("offset")
         table = table.filter(pc.or_(pc.less(offsets, low), pc.greater_equal(offsets, high)))
-    if modes.renumbered:
-        marks = pc.bit_wise_and(table.column("flags"), CONTROL)
-        table = table.filter(pc.equal(marks, 0))
     return table
 
 
 def _digests(table: pa.Table) -> list[RecordDigest]:
-    columns = (table.column(name).to_pylist() for name in _DIGEST_FIELDS)
+    columns = (table.column(name).to_pylist() for name in DIGEST_FIELDS)
     return sorted(map(RecordDigest, *columns), key=lambda record: record.offset)
 
 
-def _arrays(table: pa.Table) -> dict[str, NDArray[Any]]:
-    """Return the columns as arrays, ascending by offset; without a copy of the whole table on the way."""
-    order = table.column("offset").to_numpy().argsort(kind="stable")
-    return {name: table.column(name).to_numpy()[order] for name in _DIGEST_FIELDS}
-
-
-def _rows(topic: str, partition: int, alignment: Alignment) -> Iterator[tuple[str, int, str]]:
-    yield topic, partition, json.dumps(asdict(replace(alignment, findings=[])))
+def _as_rows(
+    tp: TopicPartition, alignment: Alignment, unread: Sequence[tuple[str, str]]
+) -> pa.RecordBatch:
+    """Return the alignment of one partition, and (cluster, text) of what was not read, as rows of `_FOUND_COLUMNS`."""
+    texts = [json.dumps(asdict(replace(alignment, findings=[])))]
     for finding in alignment.findings:
         found: dict[str, Any] = asdict(finding)
         found["finding_class"] = finding.finding_class.value
-        yield topic, partition, json.dumps(found)
+        texts.append(json.dumps(found))
+    texts += [json.dumps({"unread": each}) for each in unread]
+    return as_arrow([(*tp, text) for text in texts], _FOUND_COLUMNS)

@@ -17,6 +17,7 @@ from spark_jobs.accounting import Account
 from spark_jobs.arrow_batches import (
     HASH_COLUMNS,
     Columns,
+    arrow_schema,
     digest_batches,
     hash_batches,
     spark_schema,
@@ -26,14 +27,15 @@ from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import DIGEST_COLUMNS, WindowShape, merged
 from spark_jobs.engine import FailureKind
 from spark_jobs.gap_ledger import LedgerRead
+from spark_jobs.in_step import MANY
 from spark_jobs.reader import Fetched, Unread
 from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
-from spark_jobs.snapshot import ClusterSnapshot
+from spark_jobs.snapshot import ClusterSnapshot, HashBatches
 from spark_jobs.spark_engine import SparkEngine
 from spark_jobs.verdict import decide
 from tests.audit_search.kinds import SearchCase, drawn
 from tests.audit_search.search import Storage, compared, snapshots, storage
-from tests.kit.audit_batches import BatchEngine
+from tests.kit.audit_batches import BatchEngine, in_order
 from tests.kit.audit_logs import Logs
 
 if TYPE_CHECKING:
@@ -72,6 +74,17 @@ class EncodedReader:
     def hashes(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return the hashes of each record in *ranges*."""
         return self._frame(cluster, ranges, hash_batches, HASH_COLUMNS)
+
+    def in_order(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> HashBatches:
+        """Return what reads the hashes of *ranges* of one partition, in the order of its log."""
+        import pyarrow as pa
+
+        found = [
+            batch
+            for task, fetched in self._engine.tasks(cluster, ranges)
+            for batch in hash_batches(fetched, task)
+        ]
+        return in_order(pa.Table.from_batches(found, arrow_schema(HASH_COLUMNS)))
 
     def log_ends(
         self, cluster: ClusterSnapshot, partitions: Iterable[TopicPartition]
@@ -173,7 +186,12 @@ def disagreements_on_spark(
     shape, buckets = WindowShape(stored.window, 0, 20_000, 60), TimeBuckets(0, 20_000)
     engine = BatchEngine(*logs, shape, stored.layouts, slice_offsets=stored.slice_offsets)
     run = reconcile(
-        SparkEngine(EncodedReader(spark, engine), stored.window, buckets),
+        SparkEngine(
+            EncodedReader(spark, engine),
+            stored.window,
+            buckets,
+            many=MANY if stored.sizes is None else 0,
+        ),
         source,
         target,
         options,

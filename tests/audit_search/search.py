@@ -15,6 +15,7 @@ from spark_jobs.comparison import Options
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import Engine
 from spark_jobs.gap_ledger import LedgerRead
+from spark_jobs.in_step import Sizes
 from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import ExitCode
@@ -33,11 +34,11 @@ class Storage(NamedTuple):
     window: int
     layouts: tuple[Layout, Layout]
     slice_offsets: int
-    many: int | None
+    sizes: Sizes | None
 
 
 def storage(rng: random.Random) -> Storage:
-    """Draw windows, batches, codecs, tasks, and whether the arrays of `spark_jobs.bulk` are used."""
+    """Draw windows, batches, codecs, tasks, and whether and in which pieces logs are read in step."""
     layouts = [
         Layout(
             rng.randrange(5),
@@ -52,7 +53,18 @@ def storage(rng: random.Random) -> Storage:
         rng.choice([7, 10, 20, 33, 50, 1000]),
         (layouts[0], layouts[1]),
         rng.choice([11, 40, 1 << 30]),
-        rng.choice([None, 0]),
+        rng.choice(
+            [
+                None,
+                Sizes(
+                    part=1 << 30,
+                    sample=rng.randrange(1, 5),
+                    step=rng.randrange(1, 30),
+                    shortest=rng.randrange(3, 9),
+                    reach=1 << 30,
+                ),
+            ]
+        ),
     )
 
 
@@ -87,7 +99,7 @@ def audited(case: SearchCase, stored: Storage) -> Reconciliation:
         WindowShape(stored.window, 0, 20_000, 60),
         stored.layouts,
         slice_offsets=stored.slice_offsets,
-        many=stored.many,
+        sizes=stored.sizes,
         meanwhile=_changes(case, (source, target)) if case.changes else None,
     )
     return reconcile(

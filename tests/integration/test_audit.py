@@ -31,6 +31,7 @@ from spark_jobs.comparison import Options
 from spark_jobs.cut import OffsetRange
 from spark_jobs.engine import FailureKind
 from spark_jobs.findings import FindingClass
+from spark_jobs.in_step import MANY as ALIGNED_IN_STEP
 from spark_jobs.kafka_reader import KafkaReader
 from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.report.document import config_drift
@@ -142,11 +143,20 @@ class Pair:
             )
         assert producer.flush(20) == 0
 
-    def audit(self, spark: SparkSession, *, complete: bool = True) -> Reconciliation:
-        target = read_cluster("west", self.west, [self.topic])
-        source = read_cluster("east", self.east, [self.topic])
-        options, buckets = Options(50, complete), TimeBuckets.over(time_span(source))
-        engine = SparkEngine(KafkaReader(spark, slice_offsets=100), options.window, buckets)
+    def audit(
+        self,
+        spark: SparkSession,
+        *,
+        complete: bool = True,
+        renumbered: bool = False,
+        many: int = ALIGNED_IN_STEP,
+    ) -> Reconciliation:
+        target = read_cluster("west", self.west, [self.topic], read_committed=renumbered)
+        source = read_cluster("east", self.east, [self.topic], read_committed=renumbered)
+        options = Options(50, complete, renumbered=renumbered)
+        buckets = TimeBuckets.over(time_span(source))
+        reader = KafkaReader(spark, slice_offsets=100)
+        engine = SparkEngine(reader, options.window, buckets, many=many)
         return reconcile(engine, source, target, options, buckets=buckets)
 
 
@@ -329,6 +339,17 @@ def end_of_batch(log: IO[bytes], start: int) -> int:
     return start + 12 + int.from_bytes(log.read(4))
 
 
+def damage_second_batch(segment: Path) -> None:
+    """Change the last byte of the second batch of *segment*: its CRC is wrong then."""
+    with segment.open("r+b") as log:
+        second = end_of_batch(log, 0)
+        last_byte = end_of_batch(log, second) - 1
+        log.seek(last_byte)
+        (byte,) = log.read(1)
+        log.seek(last_byte)
+        log.write(bytes([byte ^ 1]))
+
+
 def test_what_can_not_be_read_is_named_and_the_rest_is_read(
     spark: SparkSession, clusters: tuple[Cluster, Cluster]
 ) -> None:
@@ -340,13 +361,7 @@ def test_what_can_not_be_read_is_named_and_the_rest_is_read(
     for future in admin.delete_records([Place(pair.topic, 1, 150)]).values():
         future.result(20)
     (segment,) = (clusters[0][1].data / f"{pair.topic}-0").glob("*.log")
-    with segment.open("r+b") as log:
-        second = end_of_batch(log, 0)
-        last_byte = end_of_batch(log, second) - 1
-        log.seek(last_byte)
-        (byte,) = log.read(1)
-        log.seek(last_byte)
-        log.write(bytes([byte ^ 1]))
+    damage_second_batch(segment)
     ranges = [OffsetRange(pair.topic, number, 0, 400) for number in range(2)]
     east = read_cluster("east", pair.east, [pair.topic])
     rows = KafkaReader(spark).hashes(east, ranges).collect()
@@ -367,6 +382,52 @@ def test_what_can_not_be_read_is_named_and_the_rest_is_read(
     assert (finding.finding_class, finding.partition) == (FindingClass.UNDECODABLE, 0)
     assert run.outcome.exit_code is ExitCode.DIVERGED
     assert run.counts.verified == 800 - 150 - (high - low)
+
+
+def test_partitions_that_are_read_in_step_have_the_same_findings(
+    spark: SparkSession, clusters: tuple[Cluster, Cluster]
+) -> None:
+    pair = Pair(clusters, "in-step")
+    source = messages(1_200)
+    target = list(source)
+    target[100] = target[100]._replace(value=b"tampered with")
+    target[502], target[700] = target[700], target[502]
+    target[900] = target[901] = Message(b"of", b"another log", 1_700_000_000_000)
+    del target[1_150:]
+    for bootstrap, records in ((pair.east, source), (pair.west, target)):
+        for low in range(0, len(records), 200):
+            pair.write(bootstrap, records[low : low + 200], "zstd")
+    (segment,) = (clusters[1][1].data / f"{pair.topic}-1").glob("*.log")
+    damage_second_batch(segment)
+    one, other = pair.audit(spark), pair.audit(spark, many=0)
+    assert (other.findings, other.counts, other.account.partitions) == (
+        one.findings,
+        one.counts,
+        one.account.partitions,
+    )
+    assert {f.finding_class for f in one.findings} >= {
+        FindingClass.CORRUPT,
+        FindingClass.REORDERED,
+        FindingClass.TRUNCATED,
+        FindingClass.UNDECODABLE,
+    }
+
+
+def test_a_renumbered_copy_of_a_source_that_begins_later_is_compared_in_step(
+    spark: SparkSession, clusters: tuple[Cluster, Cluster]
+) -> None:
+    pair = Pair(clusters, "renumbered", partitions=1)
+    pair.write(pair.west, messages(7))
+    for number in range(3):
+        records = [each._replace(key=b"%d" % number) for each in messages(400)]
+        pair.write(pair.east, records)
+        pair.write(pair.west, [*records[:50], *records[51:]] if number == 2 else records)
+    delete_below(pair.east, Place(pair.topic, 0, 307))
+    delete_below(pair.west, Place(pair.topic, 0, 7))
+    run = pair.audit(spark, renumbered=True)
+    (missing,) = run.findings
+    assert (missing.finding_class, missing.source_offset) == (FindingClass.MISSING, 850)
+    assert (run.counts.verified, run.counts.aged_out) == (892, 307)
 
 
 def make_topic(bootstrap: str, topic: str) -> None:

@@ -16,7 +16,7 @@ from kclient.types import TopicPartition
 from kclient.wire import batches
 from kclient.wire.compression import Codec, compress
 from kclient.wire.record_writer import encode_record
-from spark_jobs.arrow_batches import digest_batches, hash_batches
+from spark_jobs.arrow_batches import digest_batches, hash_batches, unread_part
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import (
@@ -32,10 +32,11 @@ from spark_jobs.engine import (
     breaks,
 )
 from spark_jobs.header_batches import HEADER_COLUMNS, header_rows
+from spark_jobs.in_step import DEFAULT_SIZES, Sizes, aligned_in_step
 from spark_jobs.kafka_reader import committed_part
 from spark_jobs.ranges import Ranges, subtract
 from spark_jobs.reader import Fetched, RangesLeft, Unread
-from spark_jobs.snapshot import ClusterSnapshot
+from spark_jobs.snapshot import ClusterSnapshot, HashBatches
 from spark_jobs.spark_engine import aligned, failure_of
 from spark_jobs.tasks import split
 from tests.kit.audit_logs import Fault, Log, Logs, Rec
@@ -201,7 +202,7 @@ class BatchEngine:
         *,
         slice_offsets: int = 1 << 30,
         keep: int = 1 << 30,
-        many: int | None = None,
+        sizes: Sizes | None = None,
         meanwhile: Meanwhile | None = None,
     ) -> None:
         self._logs = {"source": source, "target": target}
@@ -209,7 +210,7 @@ class BatchEngine:
         self._shape = shape
         self._slice = slice_offsets
         self._keep = keep
-        self._many = many
+        self._sizes = sizes
         self._meanwhile = meanwhile
         self._reads = 0
         self._batches: dict[tuple[str, TopicPartition], list[Encoded]] = {}
@@ -326,18 +327,26 @@ class BatchEngine:
         alignments = {}
         failures = []
         for tp in sorted(sides[0].keys() | sides[1].keys()):
-            alignments[tp], unread = aligned(
-                tp,
-                {
-                    cluster.name: side.get(tp, empty)
-                    for (cluster, _), side in zip((source, target), sides, strict=True)
-                },
-                modes,
-                keep=self._keep,
-                shape=self._shape,
-                breaks=broken.get(tp, ()),
-                **({} if self._many is None else {"many": self._many}),
-            )
+            of_partition = {
+                cluster.name: side.get(tp, empty)
+                for (cluster, _), side in zip((source, target), sides, strict=True)
+            }
+            settings: dict[str, Any] = {
+                "keep": self._keep,
+                "shape": self._shape,
+                "breaks": broken.get(tp, ()),
+            }
+            if self._sizes is None and not modes.renumbered:
+                alignments[tp], unread = aligned(tp, of_partition, modes, **settings)
+            else:
+                alignments[tp], unread = aligned_in_step(
+                    tp,
+                    {name: in_order(table) for name, table in of_partition.items()},
+                    modes,
+                    **settings,
+                    offsets=1 << 40,
+                    sizes=self._sizes or DEFAULT_SIZES,
+                )
             failures += [failure_of(name, *tp, text) for name, text in unread]
         return Differences(alignments, failures)
 
@@ -385,6 +394,25 @@ class BatchEngine:
     ) -> Mapping[TopicPartition, int]:
         logs = self._logs[cluster.name]
         return {tp: logs[tp].end for tp in partitions if tp in logs}
+
+
+def in_order(table: pa.Table) -> HashBatches:
+    """Return what reads *table*, rows of `HASH_COLUMNS`, in pieces of some rows, in the order of the log."""
+    rows = [
+        (unread_part(row["unread"])[0] if row["unread"] else row["offset"])
+        for row in table.to_pylist()
+    ]
+    order = sorted(range(len(rows)), key=rows.__getitem__)
+    ordered = table.take(order).combine_chunks() if rows else table
+
+    def read() -> Iterator[pa.RecordBatch]:
+        rng, low = random.Random(len(rows)), 0
+        while low < len(rows):
+            size = rng.choice([1, 3, 10, 40])
+            yield from ordered.slice(low, size).to_batches()
+            low += size
+
+    return read
 
 
 _BROKEN = FailureKind.UNDECODABLE

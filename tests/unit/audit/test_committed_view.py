@@ -9,6 +9,7 @@ from spark_jobs.comparison import Options
 from spark_jobs.cut import LogRange, OffsetRange, freeze
 from spark_jobs.digest import WindowShape
 from spark_jobs.findings import FindingClass
+from spark_jobs.in_step import Sizes
 from spark_jobs.kafka_reader import committed_part
 from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.report.digests import UNDECIDED, digest_rows
@@ -55,12 +56,16 @@ def test_records_that_one_broker_calls_aborted_are_one_finding_a_run() -> None:
     assert lines[0].endswith("target offset 3 to 4 (2 records): aborted at the source")
 
 
-@pytest.mark.parametrize("many", [1, 1000], ids=["arrays", "records"])
-def test_both_alignments_find_the_same_runs(many: int) -> None:
+@pytest.mark.parametrize(
+    "sizes",
+    [None, Sizes(), Sizes(part=20), Sizes(shortest=3)],
+    ids=["records", "in step", "arrays", "left out"],
+)
+def test_all_alignments_find_the_same_runs(sizes: Sizes | None) -> None:
     source, target = log(*range(10, 60), 70, 72, end=100), log(70, 71, end=100)
     target.records[80] = target.records[80]._replace(value=b"corrupt", aborted=True)
     logs = {TP: source}, {TP: target}
-    engine = BatchEngine(*logs, WindowShape(50), (Layout(), Layout()), many=many, keep=2)
+    engine = BatchEngine(*logs, WindowShape(50), (Layout(), Layout()), sizes=sizes, keep=2)
     found = reconcile(
         engine,
         snapshot("source", logs[0]),

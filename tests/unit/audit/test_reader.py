@@ -171,10 +171,11 @@ def test_unread_parts_are_rows_of_digests_and_hashes_and_an_error_of_whole_recor
     assert [row["records"] for row in sums.to_pylist()] == [10]
     parts = [unread_part(row["unread"]) for row in unread.to_pylist()]
     assert [part[:3] for part in parts] == [
-        (20, 30, FailureKind.DELETED),
         (10, 20, FailureKind.UNDECODABLE),
+        (20, 30, FailureKind.DELETED),
     ]
-    assert parts[1][3].startswith("t-1, batch at offset 10: ")
+    assert parts[0][3].startswith("t-1, batch at offset 10: ")
     rows = [row for each in hash_batches(fetched, ranges) for row in each.to_pylist()]
-    assert sorted(row["offset"] for row in rows if row["unread"] is None) == list(range(10))
+    places = [unread_part(each["unread"])[0] if each["unread"] else each["offset"] for each in rows]
+    assert places == [*range(10), 10, 20]
     assert sum(row["unread"] is not None for row in rows) == 2

@@ -1,0 +1,486 @@
+"""Leaves out the long runs of records that two logs have in common, so that only differences are aligned.
+
+Theory of operation
+===================
+`spark_jobs.align` needs about 1 KB per record. A partition of millions of records with some differences, or a
+renumbered one, is therefore passed through here first, in pieces, as arrays. What comes out has the records that
+differ, and of each common run its first and its last pair:
+
+    source   a b c d e f g h i j k l m        a . . . . . . h I j . . m
+    target   a b c d e f g h X j k l m   ->   a . . . . . . h X j . . m
+
+A run is common if the contents are equal, one after the other in both logs. Of these, the runs that are longer than
+`SHORTEST` are found in two ways:
+
+* *in place*: the offsets are equal, too. A renumbered target has none.
+* *in order*: between those, and in a renumbered target. Two neighbours that both logs have once show by how many
+  records the logs are shifted. At each such shift the runs of equal contents are candidates. The longest are taken, and
+  of the others those that are in order with them.
+
+A part of a run has one shift of offsets, and one set of flags, unless the target is renumbered. Records after the last
+run wait for the next piece (*pending*): the run that follows them decides what they are opposite of. At most `reach`
+records of a log wait. Then the first half of them counts as different, and is left in.
+
+Invariants (property tests cite the numbers):
+ 1. the records that are left in, with the counts of those left out, are all records of both logs, in order;
+ 2. what is left out of one log has the contents of what is left out of the other, at the same place between the pairs;
+ 3. with unique contents, an alignment of what is left in has the findings of an alignment of everything.
+
+In: columns of `RecordDigest` as arrays, ascending by offset.  Out: `Reduced`.  Owner: a Spark task; pure.
+Memory: `reach` records a side, and what is left in.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_jobs.align import Common, CommonRun
+from spark_jobs.findings import ABORTED
+
+SHORTEST = 16
+"""Pairs of the shortest run of which something is left out."""
+
+REACH = 500_000
+"""Records of a log that wait for a common run."""
+
+_MOST_SHIFTS = 64
+"""Shifts that are tried at a time: those of the most records."""
+
+Integers = npt.NDArray[np.int64]
+Columns = Mapping[str, npt.NDArray[Any]]
+
+_NOWHERE: Integers = np.zeros(0, np.int64)
+
+FOLLOWS_UNREAD = "follows_unread"
+"""A column of a renumbered target and its source: whether the log did not return offsets directly before the record.
+
+No run contains both sides of such offsets: the other log may have a record of the same content there.
+"""
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+_RANK = "rank"
+_AT_SOURCE = "at_source"
+
+
+class Reduced(NamedTuple):
+    """Two sequences of records without what was left out."""
+
+    source: Columns
+    target: Columns
+    common: Common
+    left_out: int
+    """Pairs."""
+
+
+class _Run(NamedTuple):
+    """Equal contents of *size* records, from the numbers of the first ones on."""
+
+    source: int
+    target: int
+    size: int
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        return self.source + self.size, self.target + self.size
+
+    def without_first(self, count: int) -> _Run:
+        return _Run(self.source + count, self.target + count, self.size - count)
+
+
+@dataclass(slots=True)
+class _Side:
+    """One log: what waits, and what is left in."""
+
+    waiting: list[Columns] = field(default_factory=list)
+    pending: int = 0
+    """Records in *waiting*."""
+    kept: list[Columns] = field(default_factory=list)
+    count: int = 0
+    """Records in *kept*, and those of the spans."""
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    """Of what waits, what is to be left in."""
+
+    def add(self, columns: Columns) -> None:
+        if size := _size(columns):
+            self.waiting.append(columns)
+            self.pending += size
+
+    def first(self) -> int | None:
+        """Return the offset of the first record that waits."""
+        return int(self.waiting[0]["offset"][0]) if self.waiting else None
+
+    def joined(self) -> Columns:
+        """Return all that waits, as one piece."""
+        if len(self.waiting) > 1:
+            self.waiting = [joined(self.waiting)]
+        return self.waiting[0] if self.waiting else {}
+
+    def keep(self, low: int, high: int) -> None:
+        """Leave in the records [low, high) of what waits; they follow those that are left in already."""
+        if high > low:
+            self.spans.append((low, high))
+            self.count += high - low
+
+    def drop(self, end: int) -> None:
+        """Forget the first *end* records of what waits, but for those to be left in."""
+        if not end:
+            return
+        columns = self.joined()
+        left_in = np.zeros(self.pending, bool)
+        for low, high in self.spans:
+            left_in[low:high] = True
+        if self.spans:
+            self.kept.append({name: each[left_in] for name, each in columns.items()})
+            self.spans = []
+        self.pending -= end
+        self.waiting = []
+        if self.pending:
+            self.waiting = [{name: each[end:].copy() for name, each in columns.items()}]
+
+    def taken(self) -> Columns:
+        kept, self.kept, self.count = self.kept, [], 0
+        return joined(kept) if kept else {}
+
+
+class CommonRuns:
+    """Leaves common runs out of two logs that arrive piece by piece."""
+
+    def __init__(self, *, renumbered: bool, shortest: int = SHORTEST, reach: int = REACH) -> None:
+        self._renumbered = renumbered
+        self._shortest = max(3, shortest)
+        self._reach = reach
+        self._source, self._target = _Side(), _Side()
+        self._runs: list[CommonRun] = []
+        self._at_source: set[int] = set()
+        self._ranks = 0
+        self._left_out = 0
+        self._tried = 0
+        self._shift: int | None = None
+        """Of the offsets of the pair directly before what waits; None if there is no such pair."""
+
+    @property
+    def left_in(self) -> int:
+        """The records that are left in and not taken yet, of the log that has more."""
+        return max(self._source.count, self._target.count)
+
+    @property
+    def pending(self) -> tuple[int, int]:
+        """The records of source and target that wait for a common run."""
+        return self._source.pending, self._target.pending
+
+    @property
+    def first_pending(self) -> tuple[int | None, int | None]:
+        """The offsets of the first records that wait."""
+        return self._source.first(), self._target.first()
+
+    def add(self, source: Columns, target: Columns, *, are_opposite: bool = True) -> None:
+        """Add the next records of both logs: the same range of offsets of both, unless the target is renumbered.
+
+        *are_opposite* is whether all that was added of one log is opposite what was added of the other. If not, it
+        waits: the end of a burst of equal records, for example, shows which of them are opposite each other.
+        """
+        if not self._renumbered:
+            source, target = self._ranked(source, target)
+        self._source.add(source)
+        self._target.add(target)
+        if not are_opposite and max(self.pending) <= self._reach:
+            return
+        waiting = sum(self.pending)
+        # With nothing in common every attempt is in vain, so they become rarer.
+        if 4 * waiting >= 5 * self._tried:
+            self._settle()
+            self._tried = sum(self.pending) if sum(self.pending) > waiting // 2 else 0
+
+    def end(self) -> Reduced:
+        """Return what is left in, with all that still waits."""
+        self._settle()
+        for side in (self._source, self._target):
+            side.keep(0, side.pending)
+            side.drop(side.pending)
+        return self.take()
+
+    def take(self) -> Reduced:
+        """Return what is left in so far; the next `take` returns what follows."""
+        source, target = self._source.taken(), self._target.taken()
+        ranks = None
+        if not self._renumbered:
+            ranks = {
+                offset: rank
+                for side in (source, target)
+                if side
+                for offset, rank in zip(side["offset"].tolist(), side[_RANK].tolist(), strict=True)
+            }
+            if target:
+                self._at_source = set(target["offset"][target[_AT_SOURCE]].tolist())
+        found = Reduced(
+            source, target, Common(self._runs, frozenset(self._at_source), ranks), self._left_out
+        )
+        self._runs, self._at_source, self._left_out = [], set(), 0
+        return found
+
+    def _ranked(self, source: Columns, target: Columns) -> tuple[Columns, Columns]:
+        """Add to each record the number of its offset among all, and whether the source has the target's offset."""
+        sides = source, target
+        offsets = [each["offset"] if each else np.zeros(0, np.int64) for each in sides]
+        every = np.union1d(*offsets)
+        ranked = [
+            {
+                **each,
+                _RANK: self._ranks + np.searchsorted(every, of_side),
+                _AT_SOURCE: np.isin(of_side, offsets[0]),
+            }
+            if each
+            else each
+            for each, of_side in zip(sides, offsets, strict=True)
+        ]
+        self._ranks += every.size
+        return ranked[0], ranked[1]
+
+    def _settle(self) -> None:
+        """Take the common runs out of what waits, up to the last one; and the oldest, if too much waits."""
+        source, target = self._source.joined(), self._target.joined()
+        done = (0, 0)
+        for run in self._chosen(source, target):
+            self._shift = _shift(
+                source, target, run.source + run.size - 1, run.target + run.size - 1
+            )
+            self._source.keep(done[0], run.source)
+            self._target.keep(done[1], run.target)
+            self._keep_ends(source, target, run)
+            done = run.ends
+        oldest = self._oldest(source, target, done)
+        if any(oldest):
+            self._shift = None
+        for side, end, more in zip((self._source, self._target), done, oldest, strict=True):
+            side.keep(end, end + more)
+            side.drop(end + more)
+
+    def _oldest(self, source: Columns, target: Columns, done: tuple[int, int]) -> tuple[int, int]:
+        """Return how many records behind *done* no longer wait: half, where more than `reach` do."""
+        left = self._source.pending - done[0], self._target.pending - done[1]
+        if max(left) <= self._reach:
+            return 0, 0
+        if self._renumbered:
+            if min(left) > self._reach // 2:
+                return min(left) // 2, min(left) // 2
+            here, there = (each // 2 if each > self._reach else 0 for each in left)
+            return here, there
+        # Records of one offset stay together.
+        columns, end = (source, done[0]) if left[0] >= left[1] else (target, done[1])
+        middle = columns["offset"][end + max(left) // 2]
+        here, there = (
+            max(0, int(np.searchsorted(each["offset"], middle)) - end) if each else 0
+            for each, end in zip((source, target), done, strict=True)
+        )
+        return here, there
+
+    def _keep_ends(self, source: Columns, target: Columns, run: _Run) -> None:
+        """Leave in the first and the last pair of each part of *run*."""
+        for low, high in self._parts(source, target, run):
+            here, there = run.source + low, run.target + low
+            size = high - low
+            middle = max(0, size - 2)
+            beyond = 0
+            if middle and not self._renumbered:
+                beyond = int((~target[_AT_SOURCE][there + 1 : there + 1 + middle]).sum())
+            for number, left_out in ((0, middle), (size - 1, 0)) if size > 1 else ((0, 0),):
+                self._runs.append(
+                    CommonRun(
+                        self._source.count,
+                        self._target.count,
+                        left_out,
+                        beyond if left_out else 0,
+                    )
+                )
+                self._source.keep(here + number, here + number + 1)
+                self._target.keep(there + number, there + number + 1)
+            self._left_out += middle
+
+    def _parts(self, source: Columns, target: Columns, run: _Run) -> Iterator[tuple[int, int]]:
+        """Divide *run* where the shift of the offsets or the flags change."""
+        if self._renumbered:
+            yield 0, run.size
+            return
+        here, there = (slice(at, at + run.size) for at in run[:2])
+        shift = target["offset"][there] - source["offset"][here]
+        flags = (source["flags"][here] & ABORTED) * 2 + (target["flags"][there] & ABORTED)
+        changes = np.flatnonzero((np.diff(shift) != 0) | (np.diff(flags) != 0)) + 1
+        edges = [0, *changes.tolist(), run.size]
+        yield from itertools.pairwise(edges)
+
+    def _chosen(self, source: Columns, target: Columns) -> list[_Run]:
+        """Return the common runs, ascending in both logs."""
+        if not source or not target:
+            return []
+        contents = source["content"], target["content"]
+        breaks = _breaks(source), _breaks(target)
+        chosen: list[_Run] = []
+        if not self._renumbered:
+            chosen = self._in_place(source, target)
+        found, done = [], (0, 0)
+        if size := self._continued(source, target, breaks):
+            found = [_Run(0, 0, size)]
+            done = size, size
+            chosen = [
+                run.without_first(max(0, size - run.source, size - run.target)) for run in chosen
+            ]
+            chosen = [run for run in chosen if run.size > 0]
+        for run in [*chosen, _Run(contents[0].size, contents[1].size, 0)]:
+            found += [
+                _Run(done[0] + each.source, done[1] + each.target, each.size)
+                for each in in_order(
+                    contents[0][done[0] : run.source],
+                    contents[1][done[1] : run.target],
+                    self._shortest,
+                    (breaks[0] - done[0], breaks[1] - done[1]),
+                )
+            ]
+            if run.size:
+                found.append(run)
+            done = run.ends
+        return found
+
+    def _continued(
+        self, source: Columns, target: Columns, breaks: tuple[Integers, Integers]
+    ) -> int:
+        """Return how many pairs continue the run that ended with what arrived before."""
+        if self._shift is None:
+            return 0
+        size = min(_size(source), _size(target))
+        equal = source["content"][:size] == target["content"][:size]
+        if not self._renumbered:
+            equal &= target["offset"][:size] - source["offset"][:size] == self._shift
+        size = size if equal.all() else int(equal.argmin())
+        return min([size, *(int(each[0]) for each in breaks if each.size)])
+
+    def _in_place(self, source: Columns, target: Columns) -> list[_Run]:
+        """Return the runs of equal contents at equal offsets."""
+        _, here, there = np.intersect1d(
+            source["offset"], target["offset"], assume_unique=True, return_indices=True
+        )
+        equal = source["content"][here] == target["content"][there]
+        here, there = here[equal], there[equal]
+        follows = (np.diff(here) == 1) & (np.diff(there) == 1)
+        return [
+            _Run(int(here[low]), int(there[low]), high - low)
+            for low, high in _stretches(follows)
+            if high - low >= self._shortest
+        ]
+
+
+def in_order(
+    source: Integers,
+    target: Integers,
+    shortest: int,
+    breaks: tuple[Integers, Integers] = (_NOWHERE, _NOWHERE),
+) -> list[_Run]:
+    """Return runs of equal numbers, at least *shortest* long, ascending in both arrays and disjoint.
+
+    No run contains a number of *breaks* in its array, but for its first one.
+    """
+    if min(source.size, target.size) < shortest:
+        return []
+    candidates = [
+        _Run(low + max(0, -shift), low + max(0, shift), high - low)
+        for shift in _shifts(source, target, shortest)
+        for low, high in _equal_at(source, target, shift, breaks)
+        if high - low >= shortest
+    ]
+    candidates.sort(key=lambda run: (-run.size, run.source, run.target))
+    chain: list[_Run] = []
+    for run in candidates:
+        at = bisect_left(chain, run)
+        before = chain[at - 1] if at else None
+        after = chain[at] if at < len(chain) else None
+        if (before is None or _in_order(before, run)) and (after is None or _in_order(run, after)):
+            chain.insert(at, run)
+    disjoint, done = [], (0, 0)
+    for run in chain:
+        left = run.without_first(max(0, done[0] - run.source, done[1] - run.target))
+        if left.size >= shortest:
+            disjoint.append(left)
+            done = left.ends
+    return disjoint
+
+
+def _shift(source: Columns, target: Columns, here: int, there: int) -> int:
+    return int(target["offset"][there] - source["offset"][here])
+
+
+def _in_order(one: _Run, other: _Run) -> bool:
+    """Return whether *other* begins and ends behind *one* in both logs; they may overlap."""
+    return (
+        one.source < other.source
+        and one.target < other.target
+        and one.ends[0] < other.ends[0]
+        and one.ends[1] < other.ends[1]
+    )
+
+
+def _shifts(source: Integers, target: Integers, shortest: int) -> Sequence[int]:
+    """Return by how many places the arrays may be shifted, the likeliest first."""
+    once = [_unique(with_previous(each)) for each in (source, target)]
+    _, here, there = np.intersect1d(once[0][0], once[1][0], assume_unique=True, return_indices=True)
+    shifts, counts = np.unique(once[1][1][there] - once[0][1][here], return_counts=True)
+    likely = np.argsort(-counts, kind="stable")[:_MOST_SHIFTS]
+    found = shifts[likely][counts[likely] > 1].tolist()
+    return list(dict.fromkeys([*found, 0, target.size - source.size]))
+
+
+def with_previous(contents: Integers, previous: int = 0) -> Integers:
+    """Return a hash of each content and the one before it; *previous* is that before the first.
+
+    Where a producer writes equal records one after the other no content is unique. The change to the next one is.
+    """
+    before = np.concatenate((np.array([previous], np.int64), contents[:-1])).view(np.uint64)
+    mixed = contents.view(np.uint64) + (before << np.uint64(1)) * _ODD
+    found: Integers = ((mixed ^ (mixed >> np.uint64(32))) * _ODD).view(np.int64)
+    return found
+
+
+def _unique(values: Integers) -> tuple[Integers, Integers]:
+    """Return the numbers that occur once, ascending, and where."""
+    found, first, counts = np.unique(values, return_index=True, return_counts=True)
+    return found[counts == 1], first[counts == 1]
+
+
+def _breaks(columns: Columns) -> Integers:
+    return np.flatnonzero(columns[FOLLOWS_UNREAD]) if FOLLOWS_UNREAD in columns else _NOWHERE
+
+
+def _equal_at(
+    source: Integers, target: Integers, shift: int, breaks: tuple[Integers, Integers]
+) -> list[tuple[int, int]]:
+    """Return the stretches of equal numbers if target[n + shift] is opposite source[n], counted from the first pair."""
+    here, there = source[max(0, -shift) :], target[max(0, shift) :]
+    size = min(here.size, there.size)
+    equal = np.concatenate(([False], here[:size] == there[:size], [False]))
+    edges = np.flatnonzero(np.diff(equal.astype(np.int8)))
+    cuts = np.concatenate((breaks[0] - max(0, -shift), breaks[1] - max(0, shift)))
+    cuts = cuts[(cuts > 0) & (cuts < size)]
+    cuts = np.unique(cuts[equal[cuts] & equal[cuts + 1]])
+    edges = np.sort(np.concatenate((edges, cuts, cuts)))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def _stretches(follows: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return [low, high) of each stretch; *follows* is whether each number but the first continues the one before."""
+    edges = [0, *(np.flatnonzero(~follows) + 1).tolist(), follows.size + 1]
+    return list(itertools.pairwise(edges))
+
+
+def _size(columns: Columns) -> int:
+    return int(columns["offset"].size) if columns else 0
+
+
+def joined(pieces: Sequence[Columns]) -> Columns:
+    """Return *pieces*, at least one, as one."""
+    return {name: np.concatenate([each[name] for each in pieces]) for name in pieces[0]}
