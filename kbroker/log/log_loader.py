@@ -24,7 +24,7 @@ Slow: runs in a pool, before the log is in use.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -104,7 +104,7 @@ def load(
     found_clean = end is not None
     if end is None:
         # Our own compaction states its holes in .gap files, Kafka's does not.
-        may_have_holes = config.compacted and metadata.directory_id is None
+        may_have_holes = config.compacted and not _is_ours(metadata, names)
         end = _recover(
             disk, segments, recovery_point, epochs, config, log_start_offset, may_have_holes, notes
         )
@@ -245,6 +245,16 @@ def _load_metadata(disk: Disk, directory: str, names: set[str]) -> PartitionMeta
         return decode_partition_metadata(read_file(disk, path))
     except CorruptMessage as error:
         raise CorruptMessage(f"{path}: {error.message}") from error
+
+
+def _is_ours(metadata: PartitionMetadata, names: Collection[str]) -> bool:
+    """Return whether kbroker made the log, not Apache Kafka.
+
+    Kafka syncs partition.metadata before the file has its name. So one without content is of ours, and a power loss
+    took it.
+    """
+    is_empty = PARTITION_METADATA in names and metadata.topic_id is None
+    return is_empty or metadata.directory_id is not None
 
 
 def _cut_again(segments: LogSegments, recovery_point: int, notes: list[str]) -> None:

@@ -94,18 +94,26 @@ def test_a_segment_that_begins_below_the_end_of_the_one_before_is_no_hole_of_com
     assert any("below the end of the segment before it" in note for note in again.notes)
 
 
-@pytest.mark.parametrize(("directory_id", "found"), [("made-here", 1), (None, 2)])
+MADE_HERE = encode_partition_metadata(PartitionMetadata(UUID(int=1), 0, "made-here"))
+BY_KAFKA = encode_partition_metadata(PartitionMetadata(UUID(int=1)))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "found"),
+    [(MADE_HERE, 1), (BY_KAFKA, 2), (None, 2), (b"", 1), (bytes(len(MADE_HERE)), 1)],
+    ids=["ours", "Kafka 2.8", "older Kafka", "empty", "zeros"],
+)
 def test_a_hole_in_a_compacted_log_is_believed_where_apache_kafka_wrote_the_log(
-    tmp_path: Path, directory_id: str | None, found: int
+    tmp_path: Path, metadata: bytes | None, found: int
 ) -> None:
-    """Our own compaction states its holes in .gap files."""
+    """Our own compaction states its holes in .gap files; a power loss empties a file that was not synced."""
     log = open_log(tmp_path / "t-0", **COMPACTED)
     append(log)
     log.close(clean=False)
     segment(tmp_path / "t-0", 5).write_bytes(batch_of(0, base_offset=5, leader_epoch=0))
-    if directory_id is not None:
-        metadata = PartitionMetadata(UUID(int=1), 0, directory_id)
-        (tmp_path / "t-0" / "partition.metadata").write_bytes(encode_partition_metadata(metadata))
+    (tmp_path / "t-0" / "partition.metadata").unlink(missing_ok=True)
+    if metadata is not None:
+        (tmp_path / "t-0" / "partition.metadata").write_bytes(metadata)
     assert len(records(open_log(tmp_path / "t-0", **COMPACTED))) == found
 
 
