@@ -7,11 +7,12 @@ in bounded memory (`spark_jobs.in_step`): docs/design/audit-reading.md.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kclient.types import TopicPartition
 from spark_jobs.align import Alignment, align
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
     from spark_jobs.kafka_reader import KafkaReader
+
+_ROWS_OF_BATCH = 10_000
 
 _FOUND_COLUMNS = (("topic", "string"), ("partition", "int"), ("found", "string"))
 """What an alignment found in a partition, as JSON: its counts, a finding, or what was not read."""
@@ -114,7 +117,7 @@ class SparkEngine:
             tp = TopicPartition(key[0].as_py(), key[1].as_py())
             sides = dict(zip(names, (left, right), strict=True))
             found = aligned(tp, sides, modes, keep=keep, shape=shape, breaks=broken.get(tp, ()))
-            return pa.Table.from_batches([_as_rows(tp, *found)])
+            return pa.Table.from_batches(_as_rows(tp, *found))
 
         left = self._hashes(*source).groupBy("topic", "partition")
         right = self._hashes(*target).groupBy("topic", "partition")
@@ -155,7 +158,7 @@ class SparkEngine:
                         shape=shape,
                         breaks=broken.get(tp, ()),
                     )
-                    yield _as_rows(tp, *found)
+                    yield from _as_rows(tp, *found)
 
         count = len(partitions)
         numbers = SparkSession.active().range(0, count, 1, count)
@@ -415,12 +418,21 @@ def _digests(table: pa.Table) -> list[RecordDigest]:
 
 def _as_rows(
     tp: TopicPartition, alignment: Alignment, unread: Sequence[tuple[str, str]]
-) -> pa.RecordBatch:
-    """Return the alignment of one partition, and (cluster, text) of what was not read, as rows of `_FOUND_COLUMNS`."""
-    texts = [json.dumps(asdict(replace(alignment, findings=[])))]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the alignment of one partition, and (cluster, text) of what was not read, as rows of `_FOUND_COLUMNS`.
+
+    There may be a million findings: the text of few of them exists at a time.
+    """
+    rows = _documents(alignment, unread)
+    while documents := list(itertools.islice(rows, _ROWS_OF_BATCH)):
+        yield as_arrow([(*tp, json.dumps(each)) for each in documents], _FOUND_COLUMNS)
+
+
+def _documents(
+    alignment: Alignment, unread: Sequence[tuple[str, str]]
+) -> Iterator[dict[str, object]]:
+    yield asdict(replace(alignment, findings=[]))
     for finding in alignment.findings:
-        found: dict[str, Any] = asdict(finding)
-        found["finding_class"] = finding.finding_class.value
-        texts.append(json.dumps(found))
-    texts += [json.dumps({"unread": each}) for each in unread]
-    return as_arrow([(*tp, text) for text in texts], _FOUND_COLUMNS)
+        yield {**asdict(finding), "finding_class": finding.finding_class.value}
+    for each in unread:
+        yield {"unread": each}
