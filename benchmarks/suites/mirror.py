@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -24,6 +25,11 @@ from benchmarks.processes import (
 )
 from benchmarks.results import Figure
 from kclient import Consumer, KafkaError, Producer, TopicPartition
+
+RECORDS = 3_000_000
+RECORDS_OF_MM2 = 1_000_000
+LONGEST_WAIT_S = 0.1
+"""Between two questions for the records at the target."""
 
 PARTITIONS = (1, 4, 1000)
 USUAL = 4
@@ -114,7 +120,8 @@ def _follow(
             break
         if now > deadline:
             raise RuntimeError(f"{there} of {count} records after {_PATIENCE_S:.0f} s")
-        time.sleep(0.02 + 4 * (now - asked))  # the question is work for the target, too
+        # The question is work for the target, too; but the end must not be noticed late.
+        time.sleep(min(0.02 + 4 * (now - asked), LONGEST_WAIT_S))
     elapsed = now - first_at
     return Run(
         first_at - started,
@@ -298,10 +305,11 @@ def mirror_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure
     figures = _MirrorFigures()
     notes = [
         "1,000-byte records, not compressed; both clusters are single brokers of ours. "
-        "Lag: from a producer's send to a consumer of the target"
+        "Lag: from a producer's send to a consumer of the target. "
+        f"{RECORDS / 1e6:g} M records, {MM2}: {RECORDS_OF_MM2 / 1e6:g} M, so that either takes some seconds"
     ]
     commands: dict[str, Command] = {"ours": _ours}
-    count = 1_000_000 // divide
+    counts = {"ours": RECORDS // divide, MM2: RECORDS_OF_MM2 // divide}
     try:
         commands[MM2] = _mirrormaker(apache.jars())
     except apache.NotAvailable as not_available:
@@ -314,9 +322,12 @@ def mirror_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure
                     place = directory / f"{name[:4]}-{turn}-{partitions}"
                     with _pair(place, port) as (source, target):
                         create_topic(source.bootstrap, "t", partitions)
-                        load("rdkafka-produce", source.bootstrap, "t", count, SIZE, partitions)
+                        load(
+                            "rdkafka-produce", source.bootstrap, "t", counts[name], SIZE, partitions
+                        )
                         words = command(place, "t", source, target)
-                        run = _mirror(words, place / "log", target, "t", partitions, count)
+                        run = _mirror(words, place / "log", target, "t", partitions, counts[name])
+                    shutil.rmtree(place, ignore_errors=True)  # gigabytes
                     figures.rate[partitions].add(name, run.rate)
                     figures.cpu[partitions].add(name, run.cpu_per_gb)
                     if partitions == USUAL:
