@@ -126,6 +126,8 @@ class Alignment:
     """Of a renumbered target: records of source and target that are opposite the deleted start of the other log."""
     proven: tuple[int, int] | None = None
     """Of a renumbered target: the first offsets of the source, [low, high), without any difference."""
+    tail_begins: int = 0
+    """Of a partition that was aligned in parts: no MISSING record below this offset is of the source's end."""
 
 
 def align(

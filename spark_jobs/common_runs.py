@@ -19,7 +19,7 @@ A run is common if the contents are equal, one after the other in both logs. Of 
 
 A part of a run has one shift of offsets, and one set of flags, unless the target is renumbered. Records after the last
 run wait for the next piece (*pending*): the run that follows them decides what they are opposite of. At most `reach`
-records of a log wait. Then the first half of them counts as different, and is left in.
+records of a log wait. Then the first of them count as different, and are left in.
 
 Invariants (property tests cite the numbers):
  1. the records that are left in, with the counts of those left out, are all records of both logs, in order;
@@ -195,7 +195,7 @@ class CommonRuns:
             return
         waiting = sum(self.pending)
         # With nothing in common every attempt is in vain, so they become rarer.
-        if 4 * waiting >= 5 * self._tried:
+        if 4 * waiting >= 5 * self._tried or max(self.pending) > self._reach:
             self._settle()
             self._tried = sum(self.pending) if sum(self.pending) > waiting // 2 else 0
 
@@ -264,23 +264,27 @@ class CommonRuns:
             side.drop(end + more)
 
     def _oldest(self, source: Columns, target: Columns, done: tuple[int, int]) -> tuple[int, int]:
-        """Return how many records behind *done* no longer wait: half, where more than `reach` do."""
+        """Return how many records behind *done* no longer wait, where more than `reach` do."""
         left = self._source.pending - done[0], self._target.pending - done[1]
         if max(left) <= self._reach:
             return 0, 0
         if self._renumbered:
             if min(left) > self._reach // 2:
-                return min(left) // 2, min(left) // 2
-            here, there = (each // 2 if each > self._reach else 0 for each in left)
+                return self._share(min(left)), self._share(min(left))
+            here, there = (self._share(each) if each > self._reach else 0 for each in left)
             return here, there
         # Records of one offset stay together.
         columns, end = (source, done[0]) if left[0] >= left[1] else (target, done[1])
-        middle = columns["offset"][end + max(left) // 2]
+        middle = columns["offset"][end + self._share(max(left))]
         here, there = (
             max(0, int(np.searchsorted(each["offset"], middle)) - end) if each else 0
             for each, end in zip((source, target), done, strict=True)
         )
         return here, there
+
+    def _share(self, waiting: int) -> int:
+        """Return how many of the *waiting* records no longer do, at a time: half, at most a fifth of `reach`."""
+        return min(waiting // 2, max(1, self._reach // 5))
 
     def _keep_ends(self, source: Columns, target: Columns, run: _Run) -> None:
         """Leave in the first and the last pair of each part of *run*."""

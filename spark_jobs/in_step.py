@@ -86,7 +86,11 @@ class Sizes:
 DEFAULT_SIZES = Sizes()
 
 
-def aligned_in_step(
+Found = Finding | Alignment | tuple[str, str]
+"""What is found in a partition: findings, the alignment without them, and (cluster, text) of what was not read."""
+
+
+def found_in_step(
     tp: TopicPartition,
     sides: Mapping[str, HashBatches],
     modes: Modes,
@@ -96,8 +100,10 @@ def aligned_in_step(
     shape: WindowShape,
     breaks: Sequence[int] = (),
     sizes: Sizes = DEFAULT_SIZES,
-) -> tuple[Alignment, list[tuple[str, str]]]:
-    """Return the differences of one partition, and (cluster, text) of what was not read.
+) -> Iterator[Found]:
+    """Yield the findings of one partition, part by part, then the alignment, then what was not read.
+
+    A finding with a `tail_position` that is below `Alignment.tail_begins` has none: see `without_tail`.
 
     *sides*: what reads the logs, by cluster, the source first. Neither has more than *offsets* offsets. Of each class
     that `spark_jobs.bulk` folds, the first *keep* findings stay single.
@@ -123,9 +129,18 @@ def aligned_in_step(
             waiting = runs.first_pending
             nexts = source.reached(waiting[0]), target.reached(waiting[1])
             parts.add(runs.take(), (source.failed, target.failed), nexts)
+            yield from parts.taken()
     parts.add(runs.end(), (source.failed, target.failed), (_END, _END))
-    unread = [(name, text) for name, log in zip(sides, logs, strict=True) for text in log.unread]
-    return parts.alignment(), unread
+    yield from parts.end()
+    for name, log in zip(sides, logs, strict=True):
+        yield from ((name, text) for text in log.unread)
+
+
+def without_tail(finding: Finding, alignment: Alignment) -> Finding:
+    """Return *finding* without its `tail_position`, if later records of the source are in both logs."""
+    if finding.tail_position is None or (finding.source_offset or 0) >= alignment.tail_begins:
+        return finding
+    return replace(finding, tail_position=None)
 
 
 @dataclass(slots=True)
@@ -337,12 +352,15 @@ class _Parts:
     breaks: Sequence[int]
     part: int
     found: list[Finding] = field(default_factory=list)
+    """Findings that were not taken."""
+    runs: list[Finding] = field(default_factory=list)
+    """Runs of findings beyond *keep*."""
+    singles: int = 0
+    """Findings that could have been in a run."""
     whole: Alignment = field(default_factory=lambda: Alignment([]))
     lasts: tuple[int, int] = (-1, -1)
     """The last offset of each log in the parts so far."""
     before: PairBefore = NO_PAIR
-    tail: int = 0
-    """The number of findings that are surely not the end of the source."""
     has_common: bool = False
     """Whether a part had a record of both logs."""
     proven: tuple[int, int] | None = None
@@ -369,14 +387,19 @@ class _Parts:
         self._join(alignment, reduced)
         self._pass(reduced)
 
-    def alignment(self) -> Alignment:
-        """Return the alignment of the partition."""
+    def taken(self) -> list[Finding]:
+        """Return the findings of the parts since the last time."""
+        taken, self.found = self.found, []
+        return taken
+
+    def end(self) -> Iterator[Finding | Alignment]:
+        """Yield the findings that are left, and the alignment of the partition without findings."""
+        yield from self.taken()
+        yield from folded(self.runs, 0, self.shape)
         proven = self.proven
         if self.modes.renumbered and proven is None:
             proven = (0, 0)
-        return replace(
-            self.whole, findings=folded(self.found, self.keep, self.shape), proven=proven
-        )
+        yield replace(self.whole, proven=proven)
 
     def _in_place(self, reduced: Reduced) -> Alignment | None:
         """Return the alignment of a part in which nearly all records are damaged in place."""
@@ -396,7 +419,7 @@ class _Parts:
 
     def _singles_left(self) -> int:
         """Return how many findings of a part may stay single."""
-        return max(0, self.keep - sum(each.finding_class in FOLDED for each in self.found))
+        return max(0, self.keep - self.singles)
 
     def _unread(
         self, failed: tuple[Ranges, Ranges], nexts: tuple[int, int]
@@ -426,13 +449,16 @@ class _Parts:
         )
         if self.modes.renumbered:
             self._prove(alignment, reduced, pairs=pairs)
+        tail_begins = whole.tail_begins
         if pairs or classes & _OF_BOTH:
-            # The records that only the source had until here are not its end.
-            for number in range(self.tail, len(self.found)):
-                self.found[number] = replace(self.found[number], tail_position=None)
-            self.tail = len(self.found)
+            tail = [f.source_offset for f in alignment.findings if f.tail_position is not None]
+            behind = int(reduced.source["offset"][-1]) + 1 if reduced.source else whole.tail_begins
+            tail_begins = min((each for each in tail if each is not None), default=behind)
         self.has_common = self.has_common or pairs
-        self.found += alignment.findings
+        for each in alignment.findings:
+            is_run = each.finding_class in FOLDED and each.source_hash is None
+            (self.runs if is_run else self.found).append(each)
+            self.singles += each.finding_class in FOLDED and not is_run
         moved = whole.moved or alignment.moved
         if whole.moved and alignment.moved:
             records, *ends, _ = whole.moved
@@ -447,6 +473,7 @@ class _Parts:
                 whole.aged_out[0] + alignment.aged_out[0],
                 whole.aged_out[1] + alignment.aged_out[1],
             ),
+            tail_begins=tail_begins,
         )
 
     def _prove(self, alignment: Alignment, reduced: Reduced, *, pairs: bool) -> None:

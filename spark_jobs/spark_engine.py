@@ -34,7 +34,7 @@ from spark_jobs.engine import (
     offsets_of,
 )
 from spark_jobs.findings import DEFAULT_MAX_FINDINGS, Finding, FindingClass, RecordDigest
-from spark_jobs.in_step import DIGEST_FIELDS, MANY, aligned_in_step
+from spark_jobs.in_step import DIGEST_FIELDS, MANY, Found, found_in_step, without_tail
 from spark_jobs.ranges import Ranges, merged, subtract
 from spark_jobs.reconcile import BUCKETS, TimeBuckets
 from spark_jobs.snapshot import ClusterSnapshot, RecordReader
@@ -116,8 +116,11 @@ class SparkEngine:
 
             tp = TopicPartition(key[0].as_py(), key[1].as_py())
             sides = dict(zip(names, (left, right), strict=True))
-            found = aligned(tp, sides, modes, keep=keep, shape=shape, breaks=broken.get(tp, ()))
-            return pa.Table.from_batches(_as_rows(tp, *found))
+            alignment, unread = aligned(
+                tp, sides, modes, keep=keep, shape=shape, breaks=broken.get(tp, ())
+            )
+            found: list[Found] = [replace(alignment, findings=[]), *alignment.findings, *unread]
+            return pa.Table.from_batches(_as_rows(tp, found))
 
         left = self._hashes(*source).groupBy("topic", "partition")
         right = self._hashes(*target).groupBy("topic", "partition")
@@ -149,7 +152,7 @@ class SparkEngine:
             for batch in numbers:
                 for number in batch.column(0).to_pylist():
                     tp = partitions[number]
-                    found = aligned_in_step(
+                    found = found_in_step(
                         tp,
                         sides[number],
                         modes,
@@ -158,7 +161,7 @@ class SparkEngine:
                         shape=shape,
                         breaks=broken.get(tp, ()),
                     )
-                    yield from _as_rows(tp, *found)
+                    yield from _as_rows(tp, found)
 
         count = len(partitions)
         numbers = SparkSession.active().range(0, count, 1, count)
@@ -296,7 +299,8 @@ def _differences(rows: Sequence[Row]) -> Differences:
             tp: replace(
                 alignment,
                 findings=sorted(
-                    findings.get(tp, []), key=lambda f: (f.position, f.finding_class.value)
+                    (without_tail(each, alignment) for each in findings.get(tp, ())),
+                    key=lambda f: (f.position, f.finding_class.value),
                 ),
             )
             for tp, alignment in counts.items()
@@ -416,23 +420,17 @@ def _digests(table: pa.Table) -> list[RecordDigest]:
     return sorted(map(RecordDigest, *columns), key=lambda record: record.offset)
 
 
-def _as_rows(
-    tp: TopicPartition, alignment: Alignment, unread: Sequence[tuple[str, str]]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the alignment of one partition, and (cluster, text) of what was not read, as rows of `_FOUND_COLUMNS`.
+def _as_rows(tp: TopicPartition, found: Iterable[Found]) -> Iterator[pa.RecordBatch]:
+    """Yield what was *found* in one partition as rows of `_FOUND_COLUMNS`.
 
-    There may be a million findings: the text of few of them exists at a time.
+    There may be a million findings: few of them exist at a time.
     """
-    rows = _documents(alignment, unread)
-    while documents := list(itertools.islice(rows, _ROWS_OF_BATCH)):
-        yield as_arrow([(*tp, json.dumps(each)) for each in documents], _FOUND_COLUMNS)
+    left = iter(found)
+    while some := list(itertools.islice(left, _ROWS_OF_BATCH)):
+        yield as_arrow([(*tp, json.dumps(_document(each))) for each in some], _FOUND_COLUMNS)
 
 
-def _documents(
-    alignment: Alignment, unread: Sequence[tuple[str, str]]
-) -> Iterator[dict[str, object]]:
-    yield asdict(replace(alignment, findings=[]))
-    for finding in alignment.findings:
-        yield {**asdict(finding), "finding_class": finding.finding_class.value}
-    for each in unread:
-        yield {"unread": each}
+def _document(found: Found) -> dict[str, object]:
+    if isinstance(found, Finding):
+        return {**asdict(found), "finding_class": found.finding_class.value}
+    return asdict(found) if isinstance(found, Alignment) else {"unread": found}

@@ -32,7 +32,7 @@ from spark_jobs.engine import (
     breaks,
 )
 from spark_jobs.header_batches import HEADER_COLUMNS, header_rows
-from spark_jobs.in_step import DEFAULT_SIZES, Sizes, aligned_in_step
+from spark_jobs.in_step import DEFAULT_SIZES, Sizes
 from spark_jobs.kafka_reader import committed_part
 from spark_jobs.ranges import Ranges, subtract
 from spark_jobs.reader import Fetched, RangesLeft, Unread
@@ -40,6 +40,7 @@ from spark_jobs.snapshot import ClusterSnapshot, HashBatches
 from spark_jobs.spark_engine import aligned, failure_of
 from spark_jobs.tasks import split
 from tests.kit.audit_logs import Fault, Log, Logs, Rec
+from tests.kit.audit_sequences import aligned_in_step
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from kclient.types import TopicPartition
+from spark_jobs.align import Alignment
 from spark_jobs.arrow_batches import HASH_COLUMNS, arrow_schema, as_arrow
-from spark_jobs.findings import RecordDigest
+from spark_jobs.engine import Modes
+from spark_jobs.findings import Finding, RecordDigest
+from spark_jobs.in_step import found_in_step, without_tail
 from spark_jobs.ranges import Ranges, merged
 from spark_jobs.snapshot import HashBatches
 
@@ -47,6 +51,26 @@ class Sequences:
             _reads(rng, _without(self.source, self.unread[0]), self.unread[0]),
             _reads(rng, _without(self.target, self.unread[1]), self.unread[1]),
         )
+
+
+def aligned_in_step(
+    tp: TopicPartition, sides: Mapping[str, HashBatches], modes: Modes, **options: Any
+) -> tuple[Alignment, list[tuple[str, str]]]:
+    """Return all that `found_in_step` yields as one alignment, its findings sorted, and what was not read."""
+    findings: list[Finding] = []
+    unread: list[tuple[str, str]] = []
+    whole = []
+    for each in found_in_step(tp, sides, modes, **options):
+        if isinstance(each, Finding):
+            findings.append(each)
+        elif isinstance(each, Alignment):
+            whole.append(each)
+        else:
+            unread.append(each)
+    findings.sort(key=lambda finding: (finding.position, finding.finding_class.value))
+    (alignment,) = whole
+    findings = [without_tail(each, alignment) for each in findings]
+    return replace(alignment, findings=findings, tail_begins=0), unread
 
 
 def drawn(

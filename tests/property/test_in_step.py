@@ -13,8 +13,8 @@ from spark_jobs.align import Alignment, align
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import Modes
 from spark_jobs.findings import FindingClass, RecordDigest
-from spark_jobs.in_step import Sizes, aligned_in_step
-from tests.kit.audit_sequences import PARTITION, TOPIC, Sequences, drawn
+from spark_jobs.in_step import Sizes
+from tests.kit.audit_sequences import PARTITION, TOPIC, Sequences, aligned_in_step, drawn
 from tests.kit.property_tests import examples
 
 pytestmark = pytest.mark.slow

@@ -16,8 +16,8 @@ from spark_jobs.common_runs import Columns, CommonRuns
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import Modes
 from spark_jobs.findings import Finding, FindingClass, RecordDigest
-from spark_jobs.in_step import DIGEST_FIELDS, Sizes, aligned_in_step
-from tests.kit.audit_sequences import Sequences
+from spark_jobs.in_step import DIGEST_FIELDS, Sizes
+from tests.kit.audit_sequences import Sequences, aligned_in_step
 
 TP = TopicPartition("t", 0)
 MANY = 400_000
