@@ -1,10 +1,10 @@
 """Aligns a partition of many records in bounded memory: both logs are read in step, and only differences are kept.
 
-    both logs -> columns in order -> CommonRuns -> what differs -> parts -> align -> one Alignment
+    both logs -> columns in order -> CommonRuns -> what differs -> parts -> align -> findings, and one Alignment
 
 `spark_jobs.common_runs` leaves out what the logs have in common. What is left in is aligned in *parts* of about
-`PART` records, one after the other. So the memory of a task depends neither on the records of the partition nor on how
-many of them differ, apart from the findings.
+`PART` records, one after the other, and their findings are handed over. So the memory of a task depends neither on the
+records of the partition nor on how many of them differ.
 
 *In step* means that the pieces of both logs are opposite each other. With equal offsets that is the same range of
 offsets. The offsets of a renumbered target show nothing: there both logs are read twice, unless all their records fit
@@ -16,7 +16,7 @@ What a record is opposite of is decided within a part, and within the reach of `
 farther, past more than a part of other differences, is MISSING in one place and EXTRA in another. No difference is
 without a finding by that.
 
-In: batches of `HASH_COLUMNS` of one partition, in the order of its log.  Out: an Alignment.  Owner: a Spark task; pure.
+In: batches of `HASH_COLUMNS` of one partition, in the order of its log.  Out: `Found`.  Owner: a Spark task; pure.
 """
 
 from __future__ import annotations
