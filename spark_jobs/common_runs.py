@@ -34,15 +34,17 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from spark_jobs.align import Common, CommonRun
+from spark_jobs.bulk import Columns
 from spark_jobs.findings import ABORTED
+from spark_jobs.record_arrays import Integers
 
 SHORTEST = 16
 """Pairs of the shortest run of which something is left out."""
@@ -52,9 +54,6 @@ REACH = 500_000
 
 _MOST_SHIFTS = 64
 """Shifts that are tried at a time: those of the most records."""
-
-Integers = npt.NDArray[np.int64]
-Columns = Mapping[str, npt.NDArray[Any]]
 
 _NOWHERE: Integers = np.zeros(0, np.int64)
 
@@ -138,11 +137,12 @@ class _Side:
         for low, high in self.spans:
             left_in[low:high] = True
         if self.spans:
-            self.kept.append({name: each[left_in] for name, each in columns.items()})
+            self.kept.append(rows_of(columns, left_in))
             self.spans = []
         self.pending -= end
         self.waiting = []
         if self.pending:
+            # A copy: a view would keep what is dropped.
             self.waiting = [{name: each[end:].copy() for name, each in columns.items()}]
 
     def taken(self) -> Columns:
@@ -159,7 +159,6 @@ class CommonRuns:
         self._reach = reach
         self._source, self._target = _Side(), _Side()
         self._runs: list[CommonRun] = []
-        self._at_source: set[int] = set()
         self._ranks = 0
         self._left_out = 0
         self._tried = 0
@@ -210,7 +209,7 @@ class CommonRuns:
     def take(self) -> Reduced:
         """Return what is left in so far; the next `take` returns what follows."""
         source, target = self._source.taken(), self._target.taken()
-        ranks = None
+        ranks, at_source = None, frozenset[int]()
         if not self._renumbered:
             ranks = {
                 offset: rank
@@ -219,11 +218,9 @@ class CommonRuns:
                 for offset, rank in zip(side["offset"].tolist(), side[_RANK].tolist(), strict=True)
             }
             if target:
-                self._at_source = set(target["offset"][target[_AT_SOURCE]].tolist())
-        found = Reduced(
-            source, target, Common(self._runs, frozenset(self._at_source), ranks), self._left_out
-        )
-        self._runs, self._at_source, self._left_out = [], set(), 0
+                at_source = frozenset(target["offset"][target[_AT_SOURCE]].tolist())
+        found = Reduced(source, target, Common(self._runs, at_source, ranks), self._left_out)
+        self._runs, self._left_out = [], 0
         return found
 
     def _ranked(self, source: Columns, target: Columns) -> tuple[Columns, Columns]:
@@ -394,7 +391,7 @@ def in_order(
         return []
     candidates = [
         _Run(low + max(0, -shift), low + max(0, shift), high - low)
-        for shift in _shifts(source, target, shortest)
+        for shift in _shifts(source, target)
         for low, high in _equal_at(source, target, shift, breaks)
         if high - low >= shortest
     ]
@@ -429,7 +426,7 @@ def _in_order(one: _Run, other: _Run) -> bool:
     )
 
 
-def _shifts(source: Integers, target: Integers, shortest: int) -> Sequence[int]:
+def _shifts(source: Integers, target: Integers) -> Sequence[int]:
     """Return by how many places the arrays may be shifted, the likeliest first."""
     once = [_unique(with_previous(each)) for each in (source, target)]
     _, here, there = np.intersect1d(once[0][0], once[1][0], assume_unique=True, return_indices=True)
@@ -483,6 +480,11 @@ def _stretches(follows: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
 
 def _size(columns: Columns) -> int:
     return int(columns["offset"].size) if columns else 0
+
+
+def rows_of(columns: Columns, chosen: slice | npt.NDArray[np.bool_]) -> Columns:
+    """Return the *chosen* records."""
+    return {name: each[chosen] for name, each in columns.items()}
 
 
 def joined(pieces: Sequence[Columns]) -> Columns:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from kclient.types import TopicPartition
 from spark_jobs.align import Alignment
@@ -119,10 +119,18 @@ def breaks(*sides: Sequence[OffsetRange]) -> dict[TopicPartition, list[int]]:
     return {tp: [low for low, _ in merged(ranges)[1:]] for tp, ranges in of_partition.items()}
 
 
-def by_partition(failures: Iterable[Failure]) -> Mapping[TopicPartition, Sequence[Failure]]:
-    """Return the failures of each partition; none for any other."""
-    found: dict[TopicPartition, list[Failure]] = defaultdict(list)
-    for each in failures:
+class _OfPartition(Protocol):
+    @property
+    def topic_partition(self) -> TopicPartition: ...
+
+
+T = TypeVar("T", bound=_OfPartition)
+
+
+def by_partition(parts: Iterable[T]) -> Mapping[TopicPartition, Sequence[T]]:
+    """Return the failures, or the offset ranges, of each partition; none for any other."""
+    found: dict[TopicPartition, list[T]] = defaultdict(list)
+    for each in parts:
         found[each.topic_partition].append(each)
     return found
 

@@ -30,22 +30,22 @@ import numpy as np
 from kclient.types import TopicPartition
 from spark_jobs.align import NO_PAIR, Alignment, PairBefore, align, longest_increasing
 from spark_jobs.arrow_batches import unread_part
-from spark_jobs.bulk import FOLDED, align_in_place, folded
+from spark_jobs.bulk import FOLDED, Columns, align_in_place, folded
 from spark_jobs.common_runs import (
     FOLLOWS_UNREAD,
     REACH,
     SHORTEST,
-    Columns,
     CommonRuns,
-    Integers,
     Reduced,
     joined,
+    rows_of,
     with_previous,
 )
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import Modes
 from spark_jobs.findings import ABORTED, CONTROL, Finding, FindingClass, RecordDigest
 from spark_jobs.ranges import Ranges
+from spark_jobs.record_arrays import Integers
 from spark_jobs.snapshot import HashBatches
 
 if TYPE_CHECKING:
@@ -195,18 +195,14 @@ class _Log:
         left: list[Columns] = []
         for columns in self.arrived:
             at = int(np.searchsorted(columns["offset"], offset))
-            taken += [{name: each[:at] for name, each in columns.items()}] if at else []
-            left += (
-                [{name: each[at:] for name, each in columns.items()}] if at < _size(columns) else []
-            )
+            taken += [rows_of(columns, slice(at))] if at else []
+            left += [rows_of(columns, slice(at, None))] if at < _size(columns) else []
         self.arrived = left
         found = joined(taken) if taken else {}
         for low, high in without:
             if found:
                 inside = (found["offset"] >= low) & (found["offset"] < high)
-                found = (
-                    {name: each[~inside] for name, each in found.items()} if inside.any() else found
-                )
+                found = rows_of(found, ~inside) if inside.any() else found
         return found if found and _size(found) else {}
 
     def up_to(self, number: int, most: int) -> Columns:
@@ -220,9 +216,9 @@ class _Log:
         if size == _size(columns):
             self.arrived.pop(0)
         else:
-            self.arrived[0] = {name: each[size:] for name, each in columns.items()}
+            self.arrived[0] = rows_of(columns, slice(size, None))
         self.passed += size
-        return {name: each[:size] for name, each in columns.items()} if size else {}
+        return rows_of(columns, slice(size)) if size else {}
 
     def is_done(self, number: int) -> bool:
         """Return whether all records before record *number* were taken."""
@@ -327,10 +323,6 @@ def columns_of(batch: pa.RecordBatch, *, without_markers: bool) -> tuple[Columns
     }, texts
 
 
-def _equal(source: Columns, target: Columns) -> bool:
-    return np.array_equal(source["offset"], target["offset"])
-
-
 def _size(columns: Columns) -> int:
     return int(columns["offset"].size)
 
@@ -406,8 +398,10 @@ class _Parts:
         source, target, common, left_out = reduced
         if self.modes.renumbered or not source or not target or _size(source) < self.part:
             return None
-        aborted = (source["flags"] ^ target["flags"]) & ABORTED if _equal(source, target) else None
-        if aborted is None or any(
+        if not np.array_equal(source["offset"], target["offset"]):
+            return None
+        aborted = (source["flags"] ^ target["flags"]) & ABORTED
+        if any(
             run.source_index != run.target_index or (run.left_out and aborted[run.source_index])
             for run in common.runs
         ):

@@ -139,10 +139,10 @@ class SparkEngine:
         keep, shape = self._max_findings, self._shape
         broken = breaks(source[1], target[1])
         partitions = sorted(offsets)
-        ranges = [(cluster, _by_partition(of_all)) for cluster, of_all in (source, target)]
+        ranges = [(cluster, by_partition(of_all)) for cluster, of_all in (source, target)]
         sides = [
             {
-                cluster.name: self._read.in_order(cluster, at_cluster(cluster, of_all.get(tp, [])))
+                cluster.name: self._read.in_order(cluster, at_cluster(cluster, of_all[tp]))
                 for cluster, of_all in ranges
             }
             for tp in partitions
@@ -263,18 +263,9 @@ def most_offsets(*sides: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:
     """Return for each partition how many offsets its ranges have on the side that has more."""
     most: Counter[TopicPartition] = Counter()
     for ranges in sides:
-        for tp, of_partition in _by_partition(ranges).items():
+        for tp, of_partition in by_partition(ranges).items():
             most[tp] = max(most[tp], sum(each.high - each.low for each in of_partition))
     return most
-
-
-def _by_partition(
-    ranges: Iterable[OffsetRange],
-) -> Mapping[TopicPartition, Sequence[OffsetRange]]:
-    found: dict[TopicPartition, list[OffsetRange]] = {}
-    for each in ranges:
-        found.setdefault(each.topic_partition, []).append(each)
-    return found
 
 
 def _differences(rows: Sequence[Row]) -> Differences:
