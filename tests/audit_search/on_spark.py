@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 PREFIX = "east."
-_ROWS = "number int, low long, high long, batch binary, kind string, cause string"
+_ROWS = "number int, low long, high long, batch binary, aborted boolean, kind string, cause string"
 
 _ToColumns: TypeAlias = Callable[
     [Iterable[Fetched | Unread], Sequence[OffsetRange]], "Iterator[pa.RecordBatch]"
@@ -115,8 +115,8 @@ class EncodedReader:
 def _row(each: Fetched | Unread, first: int) -> tuple[object, ...]:
     at = each.number + first, each.low, each.high
     if isinstance(each, Unread):
-        return (*at, None, each.kind.value, each.cause)
-    return (*at, bytearray(each.data), None, None)
+        return (*at, None, False, each.kind.value, each.cause)
+    return (*at, bytearray(each.data), each.is_aborted, None, None)
 
 
 def _fetched(batches: Iterator[pa.RecordBatch]) -> Iterator[Fetched | Unread]:
@@ -127,7 +127,7 @@ def _fetched(batches: Iterator[pa.RecordBatch]) -> Iterator[Fetched | Unread]:
                 yield Unread(*at, FailureKind(row["kind"]), row["cause"])
             else:
                 data = memoryview(row["batch"])
-                yield Fetched(*at, parse(data), data)
+                yield Fetched(*at, parse(data), data, row["aborted"])
 
 
 def seed_on_spark(spark: SparkSession, seed: int, chosen: Sequence[tuple[str, ...]]) -> list[str]:
