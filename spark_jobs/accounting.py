@@ -4,7 +4,8 @@ Theory of operation
 ===================
 `spark_jobs.align` sees one partition at a time and only the windows that differ. This module sees the whole run:
 
-1. *Misrouted.* A record that one partition lacks and another partition of the topic has in addition.
+1. *Misrouted.* A record that one partition lacks and another partition of the topic has in addition, unless compaction
+   explains both: then they are two records.
 2. *Lag.* MISSING records behind everything that the target received, unless the mirror is complete.
 3. *Explained.* Compaction of one log explains a record below its end that only the other has (`KeySpans`). Gaps that
    the operator accepted explain missing offsets. Gaps of the mirror's ledger explain offsets that neither log has
@@ -43,7 +44,7 @@ from spark_jobs.engine import (
     by_partition,
     offsets_of,
 )
-from spark_jobs.findings import CONTROL, KEYLESS, TOMBSTONE, Finding, FindingClass
+from spark_jobs.findings import CONTROL, KEYLESS, TAKEN, TOMBSTONE, Finding, FindingClass
 from spark_jobs.ranges import Ranges, intersect, merged, subtract, total
 from spark_jobs.verdict import Counts
 from spark_jobs.visibility import OPEN_AT_SOURCE, OPEN_AT_TARGET
@@ -205,6 +206,17 @@ class KeySpans:
 
 
 @dataclass(slots=True)
+class _Misrouted:
+    """A MISROUTED finding, and the two that it was made of."""
+
+    finding: Finding
+    lost: Finding
+    extra: Finding
+    explained: int = 0
+    """Of how many of the two compaction may have removed the record from the other log."""
+
+
+@dataclass(slots=True)
 class Ledger:
     """The findings of a run while they are classified, per partition."""
 
@@ -218,6 +230,8 @@ class Ledger:
     """See `Account`."""
     misplaced: Counter[TopicPartition] = field(default_factory=Counter)
     """Offsets of records that belong to another partition: the other half of a MISROUTED finding."""
+    misrouted: dict[int, _Misrouted] = field(default_factory=dict)
+    """By the id of the finding, and of each of the two that it was made of."""
     _failures: Mapping[TopicPartition, Sequence[Failure]] = field(init=False)
     _holes: dict[TopicPartition, Ranges] = field(default_factory=lambda: defaultdict(list))
     _equal: dict[TopicPartition, list[WindowResult]] = field(
@@ -307,35 +321,40 @@ class Ledger:
             self._drop(extra.topic_partition, [extra])
             tp = lost.topic_partition
             self._drop(tp, [lost])
-            self.findings[tp].append(
-                replace(
-                    lost,
-                    finding_class=FindingClass.MISROUTED,
-                    target_offset=extra.target_offset,
-                    target_hash=extra.target_hash,
-                    target_partition=extra.partition,
-                    tail_position=None,
-                )
+            misrouted = replace(
+                lost,
+                finding_class=FindingClass.MISROUTED,
+                target_offset=extra.target_offset,
+                target_hash=extra.target_hash,
+                target_partition=extra.partition,
+                tail_position=None,
             )
+            self.findings[tp].append(misrouted)
+            pair = _Misrouted(misrouted, lost, extra)
+            self.misrouted |= {id(each): pair for each in (misrouted, lost, extra)}
             if extra.owns:
                 self.misplaced[extra.topic_partition] += extra.owns
 
     def key_question(self) -> KeyQuestion:
         """Return the findings that compaction of the other log may explain: that log has no record at the offset."""
-        evidence = self.evidence
-        asked = []
-        for findings in self.findings.values():
-            taken = {f.target_offset for f in findings}
-            for each in findings:
-                if each.finding_class is FindingClass.MISSING:
-                    compacted, free = evidence.target_compacted, each.source_offset not in taken
-                elif each.finding_class in _ONLY_TARGET:
-                    compacted, free = evidence.source_compacted, each.owns > 0
-                else:
-                    continue
-                if each.topic in compacted and (free or evidence.renumbered):
-                    asked.append(each)
+        asked: list[Finding] = []
+        for each in (f for findings in self.findings.values() for f in findings):
+            pair = self.misrouted.get(id(each))
+            halves = (each,) if pair is None else (pair.lost, pair.extra)
+            if all(map(self._may_be_compaction, halves)):
+                asked += halves
         return KeyQuestion(asked)
+
+    def _may_be_compaction(self, finding: Finding) -> bool:
+        """Return whether the other log is compacted and has no record at the offset."""
+        evidence = self.evidence
+        if finding.finding_class is FindingClass.MISSING:
+            compacted, free = evidence.target_compacted, not finding.flags & TAKEN
+        elif finding.finding_class in _ONLY_TARGET:
+            compacted, free = evidence.source_compacted, finding.owns > 0
+        else:
+            return False
+        return finding.topic in compacted and (free or evidence.renumbered)
 
     def explain_compaction(self, question: KeyQuestion, spans: KeySpans) -> KeyQuestion:
         """Explain the records of *question* that compaction removes; return what later records may still explain."""
@@ -351,10 +370,23 @@ class Ledger:
             if behind:
                 continue
             if spans.explain(finding, renumbered=self.evidence.renumbered):
-                self._explain(finding.topic_partition, [finding], COMPACTION)
+                self._explain_half(finding)
             elif not finding.flags & KEYLESS:
                 left.append(finding)
         return KeyQuestion(left)
+
+    def _explain_half(self, finding: Finding) -> None:
+        """Explain *finding* by compaction; if a MISROUTED one was made of it, only together with its other half."""
+        pair = self.misrouted.get(id(finding))
+        if pair is None:
+            self._explain(finding.topic_partition, [finding], COMPACTION)
+            return
+        pair.explained += 1
+        if pair.explained == 2:
+            self._drop(pair.lost.topic_partition, [pair.finding])
+            for half in (pair.lost, pair.extra):
+                self.explained[half.topic_partition][COMPACTION] += half.owns
+            self.misplaced[pair.extra.topic_partition] -= pair.extra.owns
 
     def fold_tails(self) -> None:
         """Make one TRUNCATED finding of the records behind the end of a complete mirror's partition."""

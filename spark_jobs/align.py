@@ -42,7 +42,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from spark_jobs.findings import ABORTED, Finding, FindingClass, RecordDigest
+from spark_jobs.findings import ABORTED, TAKEN, Finding, FindingClass, RecordDigest
 from spark_jobs.ranges import Ranges
 from spark_jobs.visibility import runs
 
@@ -100,6 +100,8 @@ class Common:
     """Ascending in both sequences."""
     at_source: AbstractSet[int] = frozenset()
     """Offsets of the target's records that are offsets of the source's, at least those that were left out there."""
+    at_target: AbstractSet[int] = frozenset()
+    """The same of the source's records."""
     ranks: Mapping[int, int] | None = None
     """For each offset that was not left out, its number among all offsets of both logs. None: nothing was left out."""
     before: PairBefore = NO_PAIR
@@ -599,12 +601,16 @@ class _Aligner:
         if kept:
             # Records that only the target has move the end up. A shift down may have ended before the tail.
             shift = max(0, self.target[kept[-1][1]].offset - self.source[kept[-1][0]].offset)
+        at_offsets = set(self.common.at_target)
+        if lost and not self.renumbered:
+            at_offsets.update(record.offset for record in self.target)
         for index in sorted(lost):
             record = self.source[index]
             yield self._finding(
                 FindingClass.MISSING,
                 record,
                 None,
+                flags=record.flags | (TAKEN if record.offset in at_offsets else 0),
                 tail_position=record.offset + shift if index > last else None,
                 follows=follows.of_source(index),
             )

@@ -57,16 +57,17 @@ _MOST_SHIFTS = 64
 
 _NOWHERE: Integers = np.zeros(0, np.int64)
 
-FOLLOWS_UNREAD = "follows_unread"
-"""A column of a renumbered target and its source: whether the log did not return offsets directly before the record.
+FOLLOWS_BREAK = "follows_break"
+"""A column: whether records directly before this one are not compared, though the log may have some.
 
-No run contains both sides of such offsets: the other log may have a record of the same content there.
+No run contains both sides of a break, but for one at equal offsets. Offsets that a renumbered log did not return may
+have a record of which the other log has the content. Windows that are equal were left out of both logs, at their place.
 """
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 _RANK = "rank"
-_AT_SOURCE = "at_source"
+_IN_BOTH = "in_both"
 
 
 class Reduced(NamedTuple):
@@ -209,7 +210,7 @@ class CommonRuns:
     def take(self) -> Reduced:
         """Return what is left in so far; the next `take` returns what follows."""
         source, target = self._source.taken(), self._target.taken()
-        ranks, at_source = None, frozenset[int]()
+        ranks, in_both = None, (frozenset[int](), frozenset[int]())
         if not self._renumbered:
             ranks = {
                 offset: rank
@@ -217,14 +218,14 @@ class CommonRuns:
                 if side
                 for offset, rank in zip(side["offset"].tolist(), side[_RANK].tolist(), strict=True)
             }
-            if target:
-                at_source = frozenset(target["offset"][target[_AT_SOURCE]].tolist())
-        found = Reduced(source, target, Common(self._runs, at_source, ranks), self._left_out)
+            in_both = _in_both(source), _in_both(target)
+        common = Common(self._runs, at_source=in_both[1], at_target=in_both[0], ranks=ranks)
+        found = Reduced(source, target, common, self._left_out)
         self._runs, self._left_out = [], 0
         return found
 
     def _ranked(self, source: Columns, target: Columns) -> tuple[Columns, Columns]:
-        """Add to each record the number of its offset among all, and whether the source has the target's offset."""
+        """Add to each record the number of its offset among all, and whether the other log has the offset."""
         sides = source, target
         offsets = [each["offset"] if each else np.zeros(0, np.int64) for each in sides]
         every = np.union1d(*offsets)
@@ -232,11 +233,11 @@ class CommonRuns:
             {
                 **each,
                 _RANK: self._ranks + np.searchsorted(every, of_side),
-                _AT_SOURCE: np.isin(of_side, offsets[0]),
+                _IN_BOTH: np.isin(of_side, of_other),
             }
             if each
             else each
-            for each, of_side in zip(sides, offsets, strict=True)
+            for each, of_side, of_other in zip(sides, offsets, offsets[::-1], strict=True)
         ]
         self._ranks += every.size
         return ranked[0], ranked[1]
@@ -291,7 +292,7 @@ class CommonRuns:
             middle = max(0, size - 2)
             beyond = 0
             if middle and not self._renumbered:
-                beyond = int((~target[_AT_SOURCE][there + 1 : there + 1 + middle]).sum())
+                beyond = int((~target[_IN_BOTH][there + 1 : there + 1 + middle]).sum())
             for number, left_out in ((0, middle), (size - 1, 0)) if size > 1 else ((0, 0),):
                 self._runs.append(
                     CommonRun(
@@ -454,7 +455,7 @@ def _unique(values: Integers) -> tuple[Integers, Integers]:
 
 
 def _breaks(columns: Columns) -> Integers:
-    return np.flatnonzero(columns[FOLLOWS_UNREAD]) if FOLLOWS_UNREAD in columns else _NOWHERE
+    return np.flatnonzero(columns[FOLLOWS_BREAK]) if FOLLOWS_BREAK in columns else _NOWHERE
 
 
 def _equal_at(
@@ -480,6 +481,11 @@ def _stretches(follows: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
 
 def _size(columns: Columns) -> int:
     return int(columns["offset"].size) if columns else 0
+
+
+def _in_both(columns: Columns) -> frozenset[int]:
+    """Return the offsets of *columns* that the other log has, too."""
+    return frozenset(columns["offset"][columns[_IN_BOTH]].tolist()) if columns else frozenset()
 
 
 def rows_of(columns: Columns, chosen: slice | npt.NDArray[np.bool_]) -> Columns:

@@ -53,6 +53,8 @@ TOMBSTONE = 2
 CONTROL = 4
 ABORTED = 8
 """Bits of `RecordDigest.flags`: null key, null value, transaction marker, record of an aborted transaction."""
+TAKEN = 16
+"""A bit of `Finding.flags` of a MISSING record: the target has another record at its offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ class Finding:
     before it; -1 if there is none."""
     key_hash: int | None = None
     flags: int = 0
+    """Those of the record, and `TAKEN`."""
     where: str = "unknown"
     """Which log is not what the mirror copied: `spark_jobs.attribution.Where`."""
 

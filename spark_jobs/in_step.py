@@ -32,7 +32,7 @@ from spark_jobs.align import NO_PAIR, Alignment, PairBefore, align, longest_incr
 from spark_jobs.arrow_batches import unread_part
 from spark_jobs.bulk import FOLDED, Columns, align_in_place, folded
 from spark_jobs.common_runs import (
-    FOLLOWS_UNREAD,
+    FOLLOWS_BREAK,
     REACH,
     SHORTEST,
     CommonRuns,
@@ -110,12 +110,8 @@ def found_in_step(
     """
     runs = CommonRuns(renumbered=modes.renumbered, shortest=sizes.shortest, reach=sizes.reach)
     source, target = logs = [
-        _Log(read(), modes.renumbered, [high for _, high in unread])
-        for read, unread in zip(
-            sides.values(),
-            modes.unread.get(tp, ([], [])) if modes.renumbered else ([], []),
-            strict=True,
-        )
+        _Log(read(), modes.renumbered, ends)
+        for read, ends in zip(sides.values(), _ends_of_breaks(tp, modes, breaks), strict=True)
     ]
     parts = _Parts(tp, modes, keep, shape, breaks, sizes.part)
     if modes.renumbered:
@@ -136,6 +132,16 @@ def found_in_step(
         yield from ((name, text) for text in log.unread)
 
 
+def _ends_of_breaks(
+    tp: TopicPartition, modes: Modes, breaks: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """Return of each log before which offsets records are not compared, as known before the read."""
+    if not modes.renumbered:
+        return list(breaks), list(breaks)
+    here, there = modes.unread.get(tp, ([], []))
+    return [high for _, high in here], [high for _, high in there]
+
+
 def without_tail(finding: Finding, alignment: Alignment) -> Finding:
     """Return *finding* without its `tail_position`, if later records of the source are in both logs."""
     if finding.tail_position is None or (finding.source_offset or 0) >= alignment.tail_begins:
@@ -149,8 +155,8 @@ class _Log:
 
     batches: Iterator[pa.RecordBatch]
     renumbered: bool
-    ends_of_unread: list[int]
-    """Where offsets end that this log did not return in another read."""
+    ends_of_breaks: list[int]
+    """Before which offsets records are not compared: see `FOLLOWS_BREAK`."""
     covered: int = -1
     """All records below this offset have arrived."""
     failed: Ranges = field(default_factory=list)
@@ -158,8 +164,8 @@ class _Log:
     arrived: list[Columns] = field(default_factory=list)
     passed: int = 0
     """Records that were taken."""
-    passed_unread: int = 0
-    """How many of `ends_of_unread` are not behind what has arrived."""
+    passed_breaks: int = 0
+    """How many of `ends_of_breaks` are not behind what has arrived."""
 
     @property
     def ended(self) -> bool:
@@ -178,15 +184,14 @@ class _Log:
             low, high = unread_part(text)[:2]
             self.failed.append((low, high))
             self.unread.append(text)
-            self.ends_of_unread.append(high)
+            if self.renumbered:
+                self.ends_of_breaks.append(high)
             self.covered = max(self.covered, high)
         if columns:
-            if self.renumbered:
-                passed = np.searchsorted(sorted(self.ends_of_unread), columns["offset"], "right")
-                follows = np.diff(passed, prepend=self.passed_unread) > 0
-                columns = {**columns, FOLLOWS_UNREAD: follows}
-                self.passed_unread = int(passed[-1])
-            self.arrived.append(columns)
+            passed = np.searchsorted(sorted(self.ends_of_breaks), columns["offset"], "right")
+            follows = np.diff(passed, prepend=self.passed_breaks) > 0
+            self.passed_breaks = int(passed[-1])
+            self.arrived.append({**columns, FOLLOWS_BREAK: follows})
             self.covered = max(self.covered, int(columns["offset"][-1]) + 1)
 
     def below(self, offset: int, without: Ranges) -> Columns:

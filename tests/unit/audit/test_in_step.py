@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -57,7 +57,7 @@ def test_few_records_are_held_where_few_differ(shift: int, renumbered: bool) -> 
     assert {offset + shift for offset in damaged} <= set(reduced.target["offset"].tolist())
 
 
-def in_step(sequences: Sequences, **sizes: int) -> Alignment:
+def in_step(sequences: Sequences, *, breaks: Sequence[int] = (), **sizes: int) -> Alignment:
     source, target = sequences.reads(random.Random(1))
     alignment, _ = aligned_in_step(
         TP,
@@ -66,6 +66,7 @@ def in_step(sequences: Sequences, **sizes: int) -> Alignment:
         offsets=1 << 40,
         keep=1 << 30,
         shape=WindowShape(100, 0, 1000, 4),
+        breaks=breaks,
         sizes=Sizes(**sizes),
     )
     return alignment
@@ -107,6 +108,16 @@ def test_a_run_at_other_offsets_is_one_finding_with_all_its_records() -> None:
     found = in_step(Sequences(source, target))
     assert placed(found.findings) == [("shifted", 0, 7, 3_000)]
     assert found == align(*TP, source, target)
+
+
+def test_no_run_passes_equal_windows_that_were_left_out() -> None:
+    """With a copy of the record before those windows, the 15 records behind them would be a run of 16."""
+    every = log(216)
+    before, behind = every[92:100], every[201:]
+    again = replace(every[99], offset=200)
+    found = in_step(Sequences([*before, *behind], [*before, again, *behind]), breaks=[200])
+    assert placed(found.findings) == [("duplicate", None, 200, 1)]
+    assert found.verified == 23
 
 
 def test_parts_with_a_shift_do_not_begin_it_again() -> None:

@@ -29,6 +29,7 @@ TP = TopicPartition("t", 0)
 OTHER = TopicPartition("t", 1)
 SIDES = ["source", "target"]
 COMPLETE = Options(window=10, complete=True)
+BOTH = frozenset({"t"})
 
 
 def rec(number: int, *, key: bytes | None = None, value: bytes | None = b"") -> Rec:
@@ -195,6 +196,52 @@ def test_a_record_in_another_partition_is_misrouted() -> None:
     assert (finding.target_partition, finding.target_offset) == (1, 20)
 
 
+def in_two_partitions(*, superseded: tuple[bool, bool]) -> Reconciliation:
+    """Audit a record that partition 0 of the target and partition 1 of the source lack; both topics are compacted.
+
+    *superseded*: whether partition 0 and partition 1 have a later record with its key.
+    """
+    logs = []
+    for later in superseded:
+        source = log_of(*(rec(100 * later + n, key=b"k%d" % n) for n in range(20)))
+        source.records[12] = rec(12)
+        if later:
+            source.append(rec(300, key=b"k12"))
+        logs.append((source, source.copy()))
+    del logs[0][1].records[12], logs[1][0].records[12]
+    here, there = ({TP: logs[0][side], OTHER: logs[1][side]} for side in range(2))
+    return audit(here, there, COMPLETE, source_compacted=BOTH, target_compacted=BOTH)
+
+
+@pytest.mark.parametrize("superseded", [(False, False), (True, False), (False, True)])
+def test_a_record_is_misrouted_though_compaction_explains_one_half(
+    superseded: tuple[bool, bool],
+) -> None:
+    run = in_two_partitions(superseded=superseded)
+    assert named(run) == [("misrouted", 0, 12, 12, 1)]
+    assert run.account.total.in_scope == 40 + sum(superseded)
+
+
+def test_equal_records_that_compaction_removed_from_two_partitions_are_not_misrouted() -> None:
+    run = in_two_partitions(superseded=(True, True))
+    assert (named(run), run.outcome.verdict) == ([], Verdict.CONSISTENT)
+    assert classes(run) == {"verified": 40, "explained": 2}
+
+
+def test_a_misrouted_record_does_not_hide_that_compaction_explains_another() -> None:
+    """The offset 5 at which the other partition has the misrouted record is free in its own."""
+    source, other = compacted_log(), full(20)
+    source.append(rec(99))
+    target, wrong = source.copy(), other.copy()
+    del target.records[40], target.records[5], other.records[5]
+    wrong.records[5] = source.records[40]
+    run = audit(
+        {TP: source, OTHER: other}, {TP: target, OTHER: wrong}, COMPLETE, target_compacted=BOTH
+    )
+    assert named(run) == [("misrouted", 0, 40, 5, 1)]
+    assert run.account.explained[TP] == {"compaction": 1}
+
+
 def test_only_the_timestamp_type_differs() -> None:
     target = full()
     target.records[7] = target.records[7]._replace(timestamp_type=1)
@@ -349,9 +396,6 @@ def test_a_tombstone_that_one_log_has_removed_is_explained() -> None:
     )
 
 
-BOTH = frozenset({"t"})
-
-
 def audit_compacted(source: Log, target: Log, options: Options = COMPLETE) -> Reconciliation:
     return audit({TP: source}, {TP: target}, options, source_compacted=BOTH, target_compacted=BOTH)
 
@@ -398,18 +442,46 @@ def test_a_record_that_a_log_has_not_received_does_not_compact_it(at_source: boo
     assert run.outcome.verdict is Verdict.DIVERGED
 
 
-@pytest.mark.parametrize("accepted", [True, False])
-def test_records_that_close_up_behind_an_explained_loss_are_shifted(accepted: bool) -> None:
+def test_records_that_close_up_behind_a_loss_in_an_accepted_gap_are_shifted() -> None:
     source = compacted_log()
     target = log_of(*(source.records[at] for at in range(40) if at != 15))
-    if accepted:
-        gap = AcceptedGap("t", 0, 10, 20, "ticket")
-        run = audit({TP: source}, {TP: target}, Options(window=10, complete=True, accepted=(gap,)))
-    else:
-        run = audit_compacted(source, target)
+    gap = AcceptedGap("t", 0, 10, 20, "ticket")
+    run = audit({TP: source}, {TP: target}, Options(window=10, complete=True, accepted=(gap,)))
     assert named(run) == [("shifted", 0, 16, 15, 24)]
     assert run.outcome.verdict is Verdict.DIVERGED
     assert classes(run) == {"verified": 15, "explained": 1, "shifted": 24}
+
+
+@pytest.mark.parametrize("window", [10, 100])
+def test_where_the_log_closed_up_compaction_explains_no_loss(window: int) -> None:
+    source = compacted_log()
+    target = log_of(*(source.records[at] for at in range(40) if at != 15))
+    run = audit_compacted(source, target, Options(window=window, complete=True))
+    assert named(run) == [("missing", 0, 15, None, 1)]
+    assert classes(run) == {"verified": 15, "missing": 1, "shifted": 24}
+
+
+def test_records_that_close_up_elsewhere_than_in_the_place_of_an_explained_loss_are_shifted() -> (
+    None
+):
+    """Neither log has a record at 16, so that the target has none at 15, where the source's was lost."""
+    source = compacted_log()
+    kept = [source.records[at] for at in range(40) if at != 15]
+    target = Log({at + (at >= 15): each for at, each in enumerate(kept)}, 0, 40)
+    source = Log({at + (at >= 16): each for at, each in source.records.items()}, 0, 41)
+    run = audit_compacted(source, target)
+    assert named(run) == [("shifted", 0, 17, 16, 24)]
+    assert run.outcome.verdict is Verdict.DIVERGED
+
+
+def test_a_later_record_that_cannot_be_read_explains_nothing() -> None:
+    source = log_of(*(Rec(b"k%d" % (n % 20), b"v%d" % n, n) for n in range(40)))
+    target = source.copy()
+    del target.records[5]
+    for log in (source, target):
+        log.faults.append(Fault(24, 27, FailureKind.UNDECODABLE))
+    run = audit_compacted(source, target)
+    assert ("missing", 0, 5, None, 1) in named(run)
 
 
 def test_compaction_does_not_put_another_record_in_the_place_of_one() -> None:
