@@ -56,6 +56,8 @@ class SearchCase(Case):
     unknown: list[tuple[str, TopicPartition]] = field(default_factory=list)
     """Clusters and partitions without known log ends."""
     changes: list[Change] = field(default_factory=list)
+    after: list[SearchCase] = field(default_factory=list)
+    """The case as the changes leave it, once it was audited."""
     moved_end: bool = False
     """The target's records have other offsets at its end: lag is not the difference of the log ends."""
 
@@ -239,17 +241,26 @@ def undecodable_where_aged(case: SearchCase, tp: TopicPartition) -> None:
 def compacted_source(case: SearchCase, tp: TopicPartition) -> None:
     """Let the source's log cleaner remove superseded records."""
     case.compacted_at |= {"source"}
-    _clean(case, case.source[tp])
+    _clean(case, tp, case.source[tp])
 
 
 def compacted_target(case: SearchCase, tp: TopicPartition) -> None:
     """Let the target's log cleaner remove superseded records."""
     case.compacted_at |= {"target"}
-    _clean(case, case.target[tp])
+    _clean(case, tp, case.target[tp])
 
 
-def _clean(case: Case, log: Log) -> None:
-    for offset in log.superseded(STRETCH):
+def _clean(case: Case, tp: TopicPartition, log: Log) -> None:
+    """Remove superseded records; a later record that nothing can read supersedes none."""
+    faults = [*case.source[tp].faults, *case.target[tp].faults]
+    readable = Log(
+        {
+            at: record
+            for at, record in log.records.items()
+            if not any(each.low <= at < each.high for each in faults)
+        }
+    )
+    for offset in readable.superseded(STRETCH):
         if case.rng.random() < 0.8:
             del log.records[offset]
 
