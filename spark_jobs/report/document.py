@@ -393,9 +393,12 @@ def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
     states = Counter((result.key.partition, result.state) for result in results)
     windows = Counter(result.key.partition for result in results)
     of_topic: dict[int, list[Finding]] = defaultdict(list)
+    misplaced: dict[int, list[int]] = defaultdict(list)
     for finding in run.findings:
         if finding.topic == topic:
             of_topic[finding.partition].append(finding)
+            if finding.target_partition is not None and finding.target_offset is not None:
+                misplaced[finding.target_partition].append(finding.target_offset)
     counts = []
     partitions = []
     for cut in run.cuts:
@@ -403,6 +406,7 @@ def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
             continue
         tp = cut.topic_partition
         findings = of_topic[cut.partition]
+        differing = [*(f.first_difference for f in findings), *misplaced[cut.partition]]
         counts.append(run.account.partitions[tp])
         partitions.append(
             {
@@ -426,10 +430,12 @@ def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
                     for each in FindingClass
                     if any(f.finding_class is each for f in findings)
                 },
-                "first_bad_offset": min((f.first_difference for f in findings), default=None),
+                "first_bad_offset": min(differing, default=None),
                 "proven_up_to": run.account.proven[tp][1]
                 if tp in run.account.proven
-                else proven_up_to(cut, findings, run.account.failed.get(tp, [])),
+                else proven_up_to(
+                    cut, findings, misplaced[cut.partition], run.account.failed.get(tp, [])
+                ),
                 "proof": _proof(run, cut)._asdict(),
                 "compared_ranges": _compared_ranges(run, cut),
                 **_totals(counts[-1]),
@@ -453,15 +459,16 @@ def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
     }
 
 
-def proven_up_to(cut: PartitionCut, findings: Sequence[Finding], failed: Ranges) -> int:
-    """Return the end of the offsets from `cut.low` on that are proven equal without exception."""
+def proven_up_to(
+    cut: PartitionCut, findings: Sequence[Finding], misplaced: Sequence[int], failed: Ranges
+) -> int:
+    """Return the end of the offsets from `cut.low` on that are proven equal without exception.
+
+    *misplaced*: the target's offsets of records that belong to other partitions.
+    """
     ends = [cut.decided if cut.undecided else cut.high]
     ends += [f.first_difference for f in findings if f.first_difference >= cut.low]
-    ends += [
-        max(finding.target_offset or 0, cut.low)
-        for finding in findings
-        if finding.target_partition == cut.partition
-    ]
+    ends += [max(offset, cut.low) for offset in misplaced]
     ends += [max(low, cut.low) for low, high in failed if high > cut.low]
     # A run that begins below the cut reaches into it.
     ends += [

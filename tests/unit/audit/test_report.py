@@ -80,10 +80,14 @@ def test_a_misrouted_record_limits_the_proof_of_both_partitions() -> None:
     source.append(Rec(b"k", b"last", 1))
     target.end = 51
     target.append(Rec(b"k", b"last", 1))
-    wrong = log_of(Rec(b"x", b"first", 1), stranger)
-    run = audit({TP: source, other: log_of(Rec(b"x", b"first", 1))}, {TP: target, other: wrong})
+    here = log_of(*(Rec(b"x", b"x%d" % n, n) for n in range(20)))
+    del here.records[7]
+    wrong = here.copy()
+    wrong.records[7] = stranger
+    run = audit({TP: source, other: here}, {TP: target, other: wrong})
     partitions = build_document(run, META)["topics"][0]["partitions"]
-    assert [each["proven_up_to"] for each in partitions] == [50, 1]
+    assert [each["proven_up_to"] for each in partitions] == [50, 7]
+    assert [each["first_bad_offset"] for each in partitions] == [50, 7]
 
 
 def test_offsets_that_were_not_read_limit_the_proof() -> None:
