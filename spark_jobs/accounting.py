@@ -28,7 +28,7 @@ In: an `Evidence`.  Out: an `Account`.  Owner: the caller.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -45,6 +45,7 @@ from spark_jobs.engine import (
     offsets_of,
 )
 from spark_jobs.findings import CONTROL, KEYLESS, TAKEN, TOMBSTONE, Finding, FindingClass
+from spark_jobs.folding import ONLY_ONE, is_run
 from spark_jobs.ranges import Ranges, intersect, merged, subtract, total
 from spark_jobs.verdict import Counts
 from spark_jobs.visibility import OPEN_AT_SOURCE, OPEN_AT_TARGET
@@ -232,6 +233,8 @@ class Ledger:
     """Offsets of records that belong to another partition: the other half of a MISROUTED finding."""
     misrouted: dict[int, _Misrouted] = field(default_factory=dict)
     """By the id of the finding, and of each of the two that it was made of."""
+    unexplained: dict[TopicPartition, list[Finding]] = field(default_factory=dict)
+    """Runs of records that only one log of a compacted topic has, too many to look for later ones with their keys."""
     _failures: Mapping[TopicPartition, Sequence[Failure]] = field(init=False)
     _holes: dict[TopicPartition, Ranges] = field(default_factory=lambda: defaultdict(list))
     _equal: dict[TopicPartition, list[WindowResult]] = field(
@@ -265,6 +268,9 @@ class Ledger:
                 lag = [f for f in self.findings[tp] if self._is_lag(f, cut)]
                 self._drop(tp, lag)
                 self.lagging[tp] = self._lagging(cut, lag)
+            many = [f for f in self.findings[tp] if self._is_unexplained(f, cut)]
+            self._drop(tp, many)
+            self.unexplained[tp] = many
         for gap in self.evidence.accepted:
             if gap.only_gaps:
                 continue
@@ -276,6 +282,20 @@ class Ledger:
                 and gap.low <= (f.source_offset or 0) < gap.high
             ]
             self._explain(tp, inside, gap.cause)
+
+    def _is_unexplained(self, finding: Finding, cut: PartitionCut) -> bool:
+        """Return whether *finding* is a run of records that compaction may explain: one by one only."""
+        compacted = (
+            self.evidence.target_compacted
+            if finding.finding_class is FindingClass.MISSING
+            else self.evidence.source_compacted
+        )
+        return (
+            is_run(finding)
+            and finding.finding_class in ONLY_ONE
+            and finding.topic in compacted
+            and not _is_behind(finding, cut)
+        )
 
     def _measure_moves(self) -> None:
         """Add the records of equal windows, which were not aligned, to the distances across them."""
@@ -309,7 +329,8 @@ class Ledger:
         """Pair MISSING records with EXTRA records of other partitions of the topic, by content."""
         wanted: dict[tuple[str, int | None], list[Finding]] = defaultdict(list)
         for each in self._all(FindingClass.MISSING):
-            wanted[each.topic, each.source_hash].append(each)
+            if not is_run(each):
+                wanted[each.topic, each.source_hash].append(each)
         if not wanted:
             return
         for extra in self._all(FindingClass.EXTRA):
@@ -348,6 +369,8 @@ class Ledger:
     def _may_be_compaction(self, finding: Finding) -> bool:
         """Return whether the other log is compacted and has no record at the offset."""
         evidence = self.evidence
+        if is_run(finding):
+            return False
         if finding.finding_class is FindingClass.MISSING:
             compacted, free = evidence.target_compacted, not finding.flags & TAKEN
         elif finding.finding_class in _ONLY_TARGET:
@@ -400,7 +423,7 @@ class Ledger:
     def extras(self) -> list[Finding]:
         """Return the findings that are duplicates if the partition has a copy: see `settle_duplicates`."""
         return [
-            *self._all(FindingClass.EXTRA),
+            *(f for f in self._all(FindingClass.EXTRA) if not is_run(f)),
             *(f for f in self._all(FindingClass.CORRUPT) if _is_another(f)),
         ]
 
@@ -471,7 +494,15 @@ class Ledger:
         for cut in self.evidence.cuts:
             tp = cut.topic_partition
             partitions[tp] = self._count(cut, verified[tp])
-            failed[tp] = offsets_of(self._failures[tp])
+            failed[tp] = merged(
+                [
+                    *offsets_of(self._failures[tp]),
+                    *(
+                        (f.position, (f.last_offset or f.position) + 1)
+                        for f in self.unexplained[tp]
+                    ),
+                ]
+            )
         findings = sorted(
             (f for of_partition in self.findings.values() for f in of_partition),
             key=lambda f: (f.topic, f.partition, f.position, f.finding_class.value, f.field or ""),
@@ -515,14 +546,17 @@ class Ledger:
             verified=verified,
             explained=sum(self.explained[tp].values()),
             aged_out=total(aged) + (sum(alignment.aged_out) if alignment else 0),
-            not_read=total(unread),
+            not_read=total(unread) + sum(f.owns for f in self.unexplained[tp]),
             lagging=self.lagging[tp],
             different={each: count for each, count in different.items() if count},
             findings=dict(found),
-            unreadable=tuple(
-                f"{f.cluster} {tp} {_span(f)}: {f.cause}"
-                for f in failures
-                if f.kind is FailureKind.UNREADABLE
+            unreadable=(
+                *(
+                    f"{f.cluster} {tp} {_span(f)}: {f.cause}"
+                    for f in failures
+                    if f.kind is FailureKind.UNREADABLE
+                ),
+                *_too_many(tp, self.unexplained[tp]),
             ),
         )
         # What is left of the scope has no record on either side.
@@ -533,8 +567,10 @@ class Ledger:
         """Return the number of the source's offsets and of the target's records that the source does not have."""
         tp = cut.topic_partition
         alignment = self.evidence.alignments.get(tp)
-        only_target = self.misplaced[tp] + sum(
-            counts.different.get(each, 0) for each in _ONLY_TARGET
+        only_target = (
+            self.misplaced[tp]
+            + sum(counts.different.get(each, 0) for each in _ONLY_TARGET)
+            + sum(f.owns for f in self.unexplained[tp] if f.finding_class in _ONLY_TARGET)
         )
         of_target = [f for f in self._failures[tp] if f.cluster != self.evidence.source_name]
         return (
@@ -646,7 +682,7 @@ def _other_copy(
     finding: Finding, copies: Mapping[Place, Copies], unmatched: Mapping[Place, int]
 ) -> int | None:
     """Return the offset of another copy, if the target's record of *finding* is a duplicate."""
-    extra = finding.finding_class is FindingClass.EXTRA
+    extra = finding.finding_class is FindingClass.EXTRA and not is_run(finding)
     if not (extra or (finding.finding_class is FindingClass.CORRUPT and _is_another(finding))):
         return None
     place = (finding.topic, finding.partition, finding.target_hash or 0)
@@ -678,6 +714,20 @@ def _as_duplicate(finding: Finding, first: int) -> list[Finding]:
     return [missing, replace(alone, key_hash=None, flags=0, owns=finding.owns - 1)]
 
 
+def _too_many(tp: TopicPartition, runs: Sequence[Finding]) -> Iterator[str]:
+    """Yield what was not compared because *runs* of a compacted topic were not looked at one by one."""
+    for log, of_log in (
+        ("source", [f for f in runs if f.finding_class is FindingClass.MISSING]),
+        ("target", [f for f in runs if f.finding_class in _ONLY_TARGET]),
+    ):
+        if of_log:
+            low, high = min(f.position for f in of_log), max(f.last_offset or 0 for f in of_log)
+            yield (
+                f"{tp} offsets {low} to {high}: {sum(f.records for f in of_log):,} records that only the {log} has are "
+                "too many to look for later records with their keys; audit fewer partitions at a time (--topics)"
+            )
+
+
 def _span(failure: Failure) -> str:
     if failure.high <= failure.low:
         return "without known offsets"
@@ -700,7 +750,7 @@ def _folded(findings: Sequence[Finding], finding_class: FindingClass) -> Finding
         first,
         finding_class=finding_class,
         first_target_offset=None,
-        records=len(findings),
+        records=sum(f.records for f in findings),
         owns=sum(f.owns for f in findings),
-        last_offset=max(f.position for f in findings),
+        last_offset=max(f.position if f.last_offset is None else f.last_offset for f in findings),
     )

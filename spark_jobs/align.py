@@ -132,6 +132,13 @@ class Alignment:
     """Of a partition that was aligned in parts: no MISSING record below this offset is of the source's end."""
 
 
+def without_tail(finding: Finding, alignment: Alignment) -> Finding:
+    """Return *finding* without its `tail_position`, if later records of the source are in both logs."""
+    if finding.tail_position is None or (finding.source_offset or 0) >= alignment.tail_begins:
+        return finding
+    return replace(finding, tail_position=None)
+
+
 def align(
     topic: str,
     partition: int,

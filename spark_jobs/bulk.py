@@ -1,26 +1,16 @@
-"""Aligns the records of a partition that is damaged nearly everywhere: arrays instead of objects, and runs of findings.
+"""Aligns the records of a partition that is damaged nearly everywhere: with arrays instead of objects.
 
-`spark_jobs.align` needs about 1 KB per record, and gives one finding per record. A partition with a million damaged
-records would take long, and as many findings would pass through the driver. Two things bound that:
+`spark_jobs.align` needs about 1 KB per record. With a million damaged records it would take long. If both logs have the
+same offsets, no record of one log is elsewhere in the other, and no record of the target occurs twice, then each pair
+that differs is CORRUPT, and numpy finds them. This applies to whole parts of `spark_jobs.in_step`. In the exact
+alignment a damaged record may pair with a neighbour that is more alike; here it never does.
 
-* *In place.* If both logs have the same offsets, no record of one log is elsewhere in the other, and no record of the
-  target occurs twice, then each pair that differs is CORRUPT. `align_in_place` finds them with numpy. It applies to
-  whole parts of `spark_jobs.in_step`. Else a damaged record may pair with a neighbour that is more alike; here it never
-  does.
-* *Folded.* Of the CORRUPT findings at equal offsets, the first `keep` of a partition stay single. The others become
-  one finding for each set of differing parts and time bucket, with the exact number of records. So do the VISIBILITY
-  runs, by the log that calls them aborted.
-
-Other findings are never folded here: `spark_jobs.accounting` pairs or explains them one by one.
-
-In: columns of hashes, or findings.  Out: an Alignment, or findings.  Owner: a Spark task; pure.
+In: columns of hashes.  Out: an Alignment.  Owner: a Spark task; pure.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,8 +20,6 @@ from spark_jobs.align import PARTS, Alignment
 from spark_jobs.digest import WindowShape
 from spark_jobs.findings import ABORTED, Finding, FindingClass
 from spark_jobs.visibility import runs
-
-FOLDED = (FindingClass.CORRUPT, FindingClass.VISIBILITY)
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
@@ -47,7 +35,8 @@ def align_in_place(
 ) -> Alignment | None:
     """Return the alignment of two logs with the same offsets, None if a record may have moved or been repeated.
 
-    The columns are those of `RecordDigest`, ascending by offset.
+    The columns are those of `RecordDigest`, ascending by offset. The first *keep* findings are single, the others are
+    runs: see `spark_jobs.folding`.
     """
     if not np.array_equal(source["offset"], target["offset"]):
         return None
@@ -87,7 +76,7 @@ def align_in_place(
     ]
     findings += _runs(topic, partition, source, target, wrong[keep:], shape)
     hidden = list(_hidden(topic, partition, source, target, wrong))
-    findings += folded(hidden, keep, shape)
+    findings += hidden
     findings.sort(key=lambda finding: finding.position)
     owned = wrong.size + sum(each.owns for each in hidden)
     return Alignment(findings, source["offset"].size - owned)
@@ -176,31 +165,3 @@ def _field(code: int) -> str:
     return (
         ",".join(label for bit, label in enumerate(PARTS.values()) if code >> bit & 1) or "content"
     )
-
-
-def folded(findings: Sequence[Finding], keep: int, shape: WindowShape) -> list[Finding]:
-    """Return *findings* of one partition with all but the first *keep* CORRUPT and VISIBILITY ones in place in runs."""
-    result: list[Finding] = []
-    joined: dict[tuple[FindingClass, str | None, int], Finding] = {}
-    single: Counter[FindingClass] = Counter()
-    for each in findings:
-        in_place = each.source_offset == each.target_offset
-        if not (each.finding_class in FOLDED and in_place):
-            result.append(each)
-            continue
-        single[each.finding_class] += 1
-        if single[each.finding_class] <= keep:
-            result.append(each)
-            continue
-        bucket = ((each.timestamp_ms or 0) - shape.first_ms) // shape.bucket_ms
-        place = each.finding_class, each.field, max(0, min(shape.buckets - 1, bucket))
-        run = joined.get(place)
-        if run is None:
-            run = replace(
-                each, records=0, owns=0, source_hash=None, target_hash=None, key_hash=None, flags=0
-            )
-        last = each.position if each.last_offset is None else each.last_offset
-        joined[place] = replace(
-            run, records=run.records + each.records, owns=run.owns + each.owns, last_offset=last
-        )
-    return sorted([*result, *joined.values()], key=lambda f: (f.position, f.finding_class.value))

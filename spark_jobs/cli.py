@@ -175,7 +175,7 @@ kaudit.add_command(class_archive)
     "--max-findings",
     default=DEFAULT_MAX_FINDINGS,
     type=click.IntRange(1),
-    help="Findings in findings.jsonl, and damaged records per partition that are single findings. Counts are exact.",
+    help="Findings in findings.jsonl, and findings of a class in a partition that are not joined. Counts are exact.",
 )
 @click.option(
     "--avro",

@@ -393,11 +393,20 @@ class Comparison:
             compacted_topics(self.source) | compacted_topics(self.target),
             self.options.renumbered,
             self._unread_of_renumbered(),
+            self._edges(),
+            {cut.topic_partition: cut.target_end for cut in self.cuts},
         )
         with self.cost.timed("compare records"):
             answer = self.engine.differences((self.source, source), (self.target, target), modes)
         self.failures += answer.failures
         return answer.alignments, plan.tails
+
+    def _edges(self) -> Mapping[TopicPartition, Sequence[int]]:
+        """Return for each partition the ends of accepted gaps and of the cut."""
+        edges = {cut.topic_partition: {cut.high, cut.target_end} for cut in self.cuts}
+        for gap in self.options.accepted:
+            edges.get(gap.topic_partition, set()).update((gap.low, gap.high))
+        return {tp: sorted(each) for tp, each in edges.items()}
 
     def _unread_of_renumbered(self) -> Mapping[TopicPartition, tuple[Ranges, Ranges]]:
         """Return what source and target have deleted or did not return, by partition; none unless renumbered."""

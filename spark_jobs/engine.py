@@ -93,6 +93,9 @@ class Modes:
     renumbered: bool = False
     unread: Mapping[TopicPartition, tuple[Ranges, Ranges]] = field(default_factory=dict)
     """Of renumbered targets: the offsets that source and target have deleted, or did not return in another read."""
+    edges: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)
+    """Source offsets, ascending, before and behind which missing records may have another cause."""
+    target_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 class Copies(NamedTuple):

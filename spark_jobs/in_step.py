@@ -30,7 +30,7 @@ import numpy as np
 from kclient.types import TopicPartition
 from spark_jobs.align import NO_PAIR, Alignment, PairBefore, align, longest_increasing
 from spark_jobs.arrow_batches import unread_part
-from spark_jobs.bulk import FOLDED, Columns, align_in_place, folded
+from spark_jobs.bulk import Columns, align_in_place
 from spark_jobs.common_runs import (
     FOLLOWS_BREAK,
     REACH,
@@ -41,9 +41,9 @@ from spark_jobs.common_runs import (
     rows_of,
     with_previous,
 )
-from spark_jobs.digest import WindowShape
 from spark_jobs.engine import Modes
 from spark_jobs.findings import ABORTED, CONTROL, Finding, FindingClass, RecordDigest
+from spark_jobs.folding import Folded, Folding
 from spark_jobs.ranges import Ranges
 from spark_jobs.record_arrays import Integers
 from spark_jobs.snapshot import HashBatches
@@ -96,8 +96,7 @@ def found_in_step(
     modes: Modes,
     *,
     offsets: int,
-    keep: int,
-    shape: WindowShape,
+    folding: Folding,
     breaks: Sequence[int] = (),
     sizes: Sizes = DEFAULT_SIZES,
 ) -> Iterator[Found]:
@@ -105,15 +104,15 @@ def found_in_step(
 
     A finding with a `tail_position` that is below `Alignment.tail_begins` has none: see `without_tail`.
 
-    *sides*: what reads the logs, by cluster, the source first. Neither has more than *offsets* offsets. Of each class
-    that `spark_jobs.bulk` folds, the first *keep* findings stay single.
+    *sides*: what reads the logs, by cluster, the source first. Neither has more than *offsets* offsets. The runs of
+    *folding* come after all single findings.
     """
     runs = CommonRuns(renumbered=modes.renumbered, shortest=sizes.shortest, reach=sizes.reach)
     source, target = logs = [
         _Log(read(), modes.renumbered, ends)
         for read, ends in zip(sides.values(), _ends_of_breaks(tp, modes, breaks), strict=True)
     ]
-    parts = _Parts(tp, modes, keep, shape, breaks, sizes.part)
+    parts = _Parts(tp, modes, Folded(folding), breaks, sizes.part)
     if modes.renumbered:
         places = _known_opposite(sides, sizes) if offsets > sizes.reach else []
         pieces = _opposite(source, target, places, sizes.step, runs)
@@ -140,13 +139,6 @@ def _ends_of_breaks(
         return list(breaks), list(breaks)
     here, there = modes.unread.get(tp, ([], []))
     return [high for _, high in here], [high for _, high in there]
-
-
-def without_tail(finding: Finding, alignment: Alignment) -> Finding:
-    """Return *finding* without its `tail_position`, if later records of the source are in both logs."""
-    if finding.tail_position is None or (finding.source_offset or 0) >= alignment.tail_begins:
-        return finding
-    return replace(finding, tail_position=None)
 
 
 @dataclass(slots=True)
@@ -344,16 +336,11 @@ class _Parts:
 
     tp: TopicPartition
     modes: Modes
-    keep: int
-    shape: WindowShape
+    folded: Folded
     breaks: Sequence[int]
     part: int
     found: list[Finding] = field(default_factory=list)
     """Findings that were not taken."""
-    runs: list[Finding] = field(default_factory=list)
-    """Runs of findings beyond *keep*."""
-    singles: int = 0
-    """Findings that could have been in a run."""
     whole: Alignment = field(default_factory=lambda: Alignment([]))
     lasts: tuple[int, int] = (-1, -1)
     """The last offset of each log in the parts so far."""
@@ -379,8 +366,6 @@ class _Parts:
                 unread=self._unread(failed, nexts),
                 common=replace(reduced.common, before=self.before),
             )
-            found = folded(alignment.findings, self._singles_left(), self.shape)
-            alignment = replace(alignment, findings=found)
         self._join(alignment, reduced)
         self._pass(reduced)
 
@@ -392,7 +377,7 @@ class _Parts:
     def end(self) -> Iterator[Finding | Alignment]:
         """Yield the findings that are left, and the alignment of the partition without findings."""
         yield from self.taken()
-        yield from folded(self.runs, 0, self.shape)
+        yield from self.folded.end(self.whole)
         proven = self.proven
         if self.modes.renumbered and proven is None:
             proven = (0, 0)
@@ -412,13 +397,13 @@ class _Parts:
         ):
             return None
         alignment = align_in_place(
-            *self.tp, source, target, keep=self._singles_left(), shape=self.shape
+            *self.tp,
+            source,
+            target,
+            keep=self.folded.left(FindingClass.CORRUPT),
+            shape=self.folded.folding.shape,
         )
         return alignment and replace(alignment, verified=alignment.verified + left_out)
-
-    def _singles_left(self) -> int:
-        """Return how many findings of a part may stay single."""
-        return max(0, self.keep - self.singles)
 
     def _unread(
         self, failed: tuple[Ranges, Ranges], nexts: tuple[int, int]
@@ -454,10 +439,7 @@ class _Parts:
             behind = int(reduced.source["offset"][-1]) + 1 if reduced.source else whole.tail_begins
             tail_begins = min((each for each in tail if each is not None), default=behind)
         self.has_common = self.has_common or pairs
-        for each in alignment.findings:
-            is_run = each.finding_class in FOLDED and each.source_hash is None
-            (self.runs if is_run else self.found).append(each)
-            self.singles += each.finding_class in FOLDED and not is_run
+        self.found += self.folded.add(alignment.findings)
         moved = whole.moved or alignment.moved
         if whole.moved and alignment.moved:
             records, *ends, _ = whole.moved

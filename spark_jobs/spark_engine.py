@@ -15,9 +15,8 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from kclient.types import TopicPartition
-from spark_jobs.align import Alignment, align
+from spark_jobs.align import Alignment, align, without_tail
 from spark_jobs.arrow_batches import as_arrow, spark_schema, unread_part
-from spark_jobs.bulk import folded
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import (
@@ -34,7 +33,8 @@ from spark_jobs.engine import (
     offsets_of,
 )
 from spark_jobs.findings import DEFAULT_MAX_FINDINGS, Finding, FindingClass, RecordDigest
-from spark_jobs.in_step import DIGEST_FIELDS, MANY, Found, found_in_step, without_tail
+from spark_jobs.folding import FindingBudget, Folding, folded
+from spark_jobs.in_step import DIGEST_FIELDS, MANY, Found, found_in_step
 from spark_jobs.ranges import Ranges, merged, subtract
 from spark_jobs.reconcile import BUCKETS, TimeBuckets
 from spark_jobs.snapshot import ClusterSnapshot, RecordReader
@@ -55,8 +55,8 @@ _FOUND_COLUMNS = (("topic", "string"), ("partition", "int"), ("found", "string")
 class SparkEngine:
     """Reads with *read*, hashes and aligns in Spark; *window* is in offsets.
 
-    Of records that are CORRUPT in place, *max_findings* per partition are single findings: `spark_jobs.bulk`. A
-    partition with more than *many* offsets to align is read by one task, in step: `spark_jobs.in_step`.
+    Of each class at most *max_findings* per partition are single findings: `spark_jobs.folding`. A partition with more
+    than *many* offsets to align is read by one task, in step: `spark_jobs.in_step`.
     """
 
     def __init__(
@@ -95,9 +95,10 @@ class SparkEngine:
             (cluster, [each for each in ranges if each.topic_partition not in many])
             for cluster, ranges in (source, target)
         ]
-        frames = [self._few(few[0], few[1], modes)] if few[0][1] or few[1][1] else []
+        budget = FindingBudget.among(len(most), self._shape, self._max_findings)
+        frames = [self._few(few[0], few[1], modes, budget)] if few[0][1] or few[1][1] else []
         if many:
-            frames.append(self._in_step(many, source, target, modes))
+            frames.append(self._in_step(many, source, target, modes, budget))
         return _differences([row for frame in frames for row in frame.collect()])
 
     def _few(
@@ -105,10 +106,10 @@ class SparkEngine:
         source: tuple[ClusterSnapshot, Sequence[OffsetRange]],
         target: tuple[ClusterSnapshot, Sequence[OffsetRange]],
         modes: Modes,
+        budget: FindingBudget,
     ) -> DataFrame:
         """Return the rows of partitions of which Spark gives a task all hashes at once."""
         names = source[0].name, target[0].name
-        keep, shape = self._max_findings, self._shape
         broken = breaks(source[1], target[1])
 
         def compare(key: tuple[pa.Scalar, ...], left: pa.Table, right: pa.Table) -> pa.Table:
@@ -117,7 +118,7 @@ class SparkEngine:
             tp = TopicPartition(key[0].as_py(), key[1].as_py())
             sides = dict(zip(names, (left, right), strict=True))
             alignment, unread = aligned(
-                tp, sides, modes, keep=keep, shape=shape, breaks=broken.get(tp, ())
+                tp, sides, modes, folding=budget.folding(tp, modes), breaks=broken.get(tp, ())
             )
             found: list[Found] = [replace(alignment, findings=[]), *alignment.findings, *unread]
             return pa.Table.from_batches(_as_rows(tp, found))
@@ -132,11 +133,11 @@ class SparkEngine:
         source: tuple[ClusterSnapshot, Sequence[OffsetRange]],
         target: tuple[ClusterSnapshot, Sequence[OffsetRange]],
         modes: Modes,
+        budget: FindingBudget,
     ) -> DataFrame:
         """Return the rows of the partitions with *offsets*, of which a task reads both logs itself."""
         from pyspark.sql import SparkSession
 
-        keep, shape = self._max_findings, self._shape
         broken = breaks(source[1], target[1])
         partitions = sorted(offsets)
         ranges = [(cluster, by_partition(of_all)) for cluster, of_all in (source, target)]
@@ -157,8 +158,7 @@ class SparkEngine:
                         sides[number],
                         modes,
                         offsets=offsets[tp],
-                        keep=keep,
-                        shape=shape,
+                        folding=budget.folding(tp, modes),
                         breaks=broken.get(tp, ()),
                     )
                     yield from _as_rows(tp, found)
@@ -305,13 +305,12 @@ def aligned(
     sides: Mapping[str, pa.Table],
     modes: Modes,
     *,
-    keep: int,
-    shape: WindowShape,
+    folding: Folding,
     breaks: Sequence[int] = (),
 ) -> tuple[Alignment, list[tuple[str, str]]]:
     """Return the differences of one partition, and (cluster, text) of what was not read; not of a renumbered target.
 
-    *sides*: rows of `HASH_COLUMNS` by cluster, the source first. `spark_jobs.bulk` has *keep*.
+    *sides*: rows of `HASH_COLUMNS` by cluster, the source first.
     """
     unread = [(name, text) for name, side in sides.items() for text in _unread(side)]
     failed = merged(unread_part(text)[:2] for _, text in unread)
@@ -321,7 +320,8 @@ def aligned(
         compacted=tp.topic in modes.compacted,
         breaks=breaks,
     )
-    return replace(alignment, findings=folded(alignment.findings, keep, shape)), unread
+    findings = folded(alignment.findings, folding, alignment)
+    return replace(alignment, findings=findings), unread
 
 
 class SparkHeaders(SparkEngine):

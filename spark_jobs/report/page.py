@@ -103,6 +103,14 @@ def _for_page(finding: dict[str, Any], report: Report, directory: str) -> dict[s
         "visibility": f"{finding['records']} up to {finding['last_offset']}, {finding['field']}",
         "undecodable": f"{finding['records']} offsets up to {finding['last_offset']}, {finding['field']}",
     }.get(finding["class"], "")
+    if finding["records"] > 1:
+        run = f"{finding['records']} records up to {finding['last_offset']}"
+        detail = {
+            "missing": run,
+            "duplicate": run,
+            "reordered": run,
+            "corrupt": f"{run}, {detail}",
+        }.get(finding["class"], detail)
     fields = report.fields.get(finding["seq"])
     schema = Path(fields.schema) if fields is not None and fields.schema else None
     commands = [

@@ -100,6 +100,14 @@ def finding_line(finding: dict[str, Any]) -> str:
         "visibility": f"target offset {target}{until} ({_n(count)} {unit}): {finding['field']}",
         "undecodable": f"offsets {target if source is None else source}{until}: {finding['field']}",
     }[finding["class"]]
+    if count > 1:
+        records = f"{_n(count)} records from {{}} offset {{}}{until}"
+        what = {
+            "missing": f"{records.format('source', source)} are not in the target",
+            "duplicate": f"{records.format('target', target)} are copies of others",
+            "corrupt": f"{records.format('target', target)} differ in {finding['field']}",
+            "reordered": f"{records.format('target', target)} are at other places at the source",
+        }.get(finding["class"], what)
     return f"        #{finding['seq']:<4} {finding['class']:<11} {where}: {what}"
 
 

@@ -35,6 +35,8 @@ class Storage(NamedTuple):
     layouts: tuple[Layout, Layout]
     slice_offsets: int
     sizes: Sizes | None
+    keep: int = 1 << 30
+    """Findings of a class that are single; runs have no place that could be compared with the seeded faults."""
 
 
 def storage(rng: random.Random) -> Storage:
@@ -102,6 +104,7 @@ def audited(case: SearchCase, stored: Storage) -> Reconciliation:
         stored.layouts,
         slice_offsets=stored.slice_offsets,
         sizes=stored.sizes,
+        keep=stored.keep,
         meanwhile=_changes(case, (source, target)) if case.changes else None,
     )
     return reconcile(

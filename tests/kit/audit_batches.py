@@ -31,6 +31,7 @@ from spark_jobs.engine import (
     WindowRows,
     breaks,
 )
+from spark_jobs.folding import FindingBudget
 from spark_jobs.header_batches import HEADER_COLUMNS, header_rows
 from spark_jobs.in_step import DEFAULT_SIZES, Sizes
 from spark_jobs.kafka_reader import committed_part
@@ -203,6 +204,7 @@ class BatchEngine:
         *,
         slice_offsets: int = 1 << 30,
         keep: int = 1 << 30,
+        keep_compacted: int = 1 << 30,
         sizes: Sizes | None = None,
         meanwhile: Meanwhile | None = None,
     ) -> None:
@@ -210,7 +212,7 @@ class BatchEngine:
         self._layouts = dict(zip(("source", "target"), layouts, strict=True))
         self._shape = shape
         self._slice = slice_offsets
-        self._keep = keep
+        self._budget = FindingBudget(shape, keep, keep_compacted)
         self._sizes = sizes
         self._meanwhile = meanwhile
         self._reads = 0
@@ -333,8 +335,7 @@ class BatchEngine:
                 for (cluster, _), side in zip((source, target), sides, strict=True)
             }
             settings: dict[str, Any] = {
-                "keep": self._keep,
-                "shape": self._shape,
+                "folding": self._budget.folding(tp, modes),
                 "breaks": broken.get(tp, ()),
             }
             if self._sizes is None and not modes.renumbered:

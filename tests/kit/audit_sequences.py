@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kclient.types import TopicPartition
-from spark_jobs.align import Alignment
+from spark_jobs.align import Alignment, without_tail
 from spark_jobs.arrow_batches import HASH_COLUMNS, arrow_schema, as_arrow
 from spark_jobs.engine import Modes
 from spark_jobs.findings import Finding, RecordDigest
-from spark_jobs.in_step import found_in_step, without_tail
+from spark_jobs.in_step import found_in_step
 from spark_jobs.ranges import Ranges, merged
 from spark_jobs.snapshot import HashBatches
 

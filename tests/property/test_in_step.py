@@ -13,6 +13,7 @@ from spark_jobs.align import Alignment, align
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import Modes
 from spark_jobs.findings import FindingClass, RecordDigest
+from spark_jobs.folding import Folding
 from spark_jobs.in_step import Sizes
 from tests.kit.audit_sequences import PARTITION, TOPIC, Sequences, aligned_in_step, drawn
 from tests.kit.property_tests import examples
@@ -40,8 +41,7 @@ def in_step(sequences: Sequences, rng: random.Random, sizes: Sizes, offsets: int
         {"east": source, "west": target},
         Modes(renumbered=sequences.renumbered, unread={TP: sequences.known}),
         offsets=offsets,
-        keep=1 << 30,
-        shape=WindowShape(100, 0, 1000, 4),
+        folding=Folding(1 << 30, WindowShape(100, 0, 1000, 4)),
         sizes=sizes,
     )
     assert len(unread) == len(sequences.unread[0]) + len(sequences.unread[1])

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from spark_jobs.align import Alignment, align
-from spark_jobs.bulk import align_in_place, folded
+from spark_jobs.bulk import align_in_place
 from spark_jobs.digest import WindowShape
 from spark_jobs.findings import Finding, FindingClass, RecordDigest
+from spark_jobs.folding import Folding, folded
 from spark_jobs.report.document import sample
 
 SHAPE = WindowShape(100, 0, 1000, 4)
@@ -95,7 +96,8 @@ def test_beyond_the_limit_findings_become_runs_with_exact_counts(way: str) -> No
         assert alignment is not None
         found = alignment.findings
     else:
-        found = folded(whole, 10, SHAPE)
+        alignment = align("t", 0, source, target)
+        found = folded(alignment.findings, Folding(10, SHAPE), alignment)
     assert len(found) == 10 + 2 * SHAPE.buckets
     assert by_field(found) == by_field(whole) == {"key": 666, "value": 334}
     assert sum(each.owns for each in found) == 1000
@@ -104,12 +106,6 @@ def test_beyond_the_limit_findings_become_runs_with_exact_counts(way: str) -> No
     assert max(each.last_offset or 0 for each in found) == 1998
     times = [(each.timestamp_ms or 0) // 1000 for each in found if each.records > 1]
     assert sorted(times) == [0, 0, 1, 1, 2, 2, 3, 3]
-
-
-def test_other_classes_are_never_folded() -> None:
-    missing = [Finding(FindingClass.MISSING, "t", 0, n, None) for n in range(100)]
-    moved = [Finding(FindingClass.CORRUPT, "t", 0, n, n + 1) for n in range(100, 200)]
-    assert folded([*missing, *moved], 1, SHAPE) == [*missing, *moved]
 
 
 def test_a_sample_has_every_class_of_every_partition() -> None:

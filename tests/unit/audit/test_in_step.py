@@ -16,6 +16,7 @@ from spark_jobs.common_runs import Columns, CommonRuns
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import Modes
 from spark_jobs.findings import Finding, FindingClass, RecordDigest
+from spark_jobs.folding import Folding
 from spark_jobs.in_step import DIGEST_FIELDS, Sizes
 from tests.kit.audit_sequences import Sequences, aligned_in_step
 
@@ -64,8 +65,7 @@ def in_step(sequences: Sequences, *, breaks: Sequence[int] = (), **sizes: int) -
         {"east": source, "west": target},
         Modes(renumbered=sequences.renumbered, unread={TP: sequences.known}),
         offsets=1 << 40,
-        keep=1 << 30,
-        shape=WindowShape(100, 0, 1000, 4),
+        folding=Folding(1 << 30, WindowShape(100, 0, 1000, 4)),
         breaks=breaks,
         sizes=Sizes(**sizes),
     )
@@ -207,8 +207,7 @@ def test_a_partition_that_is_damaged_everywhere_has_few_findings_and_exact_count
         dict(zip(("east", "west"), reads, strict=True)),
         Modes(),
         offsets=2_000,
-        keep=10,
-        shape=WindowShape(100, 0, 500, 4),
+        folding=Folding(10, WindowShape(100, 0, 500, 4)),
         sizes=Sizes(part=100, reach=200),
     )
     assert Counter(f.records == 1 for f in found.findings)[True] == 10

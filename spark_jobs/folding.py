@@ -1,0 +1,200 @@
+"""Bounds the findings of a partition: of each class the first are single, and the others become runs.
+
+A mirror that lost, repeated or damaged a million records gives as many findings. All of them pass through the driver,
+at about 2 KB each. So a task keeps the first `Folding.keep` of each class, and of the others makes one finding for each
+time bucket, with the exact number of records and the last offset. A run has no hash: nothing pairs it with another
+record.
+
+A run stands for records with one fate, so it never joins records that `spark_jobs.accounting` may have to separate:
+
+* CORRUPT and VISIBILITY: another field.
+* MISSING: on both sides of an offset of `Folding.edges` (the ends of accepted gaps and of the cut), or of the target's
+  end: behind it they lag, or are truncated.
+* MISSING and EXTRA of a compacted topic are explained one by one, so up to `Folding.keep_compacted` are single.
+* CORRUPT and REORDERED of different offsets: only findings in place are joined, and those that moved have no distance.
+
+What is lost by it: a record in a run is never MISROUTED, it is MISSING here and EXTRA there; and whether the partition
+has a copy of an EXTRA one is not known.
+
+In: findings of one partition, ascending.  Out: findings.  Owner: a Spark task; pure.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from kclient.types import TopicPartition
+from spark_jobs.align import Alignment, without_tail
+from spark_jobs.digest import WindowShape
+from spark_jobs.engine import Modes
+from spark_jobs.findings import Finding, FindingClass
+
+_IN_PLACE = frozenset({FindingClass.CORRUPT, FindingClass.VISIBILITY})
+ONLY_ONE = frozenset({FindingClass.MISSING, FindingClass.EXTRA, FindingClass.DUPLICATE})
+"""Classes of records that one log lacks: compaction of the other one may explain them."""
+_FOLDED = _IN_PLACE | ONLY_ONE | {FindingClass.REORDERED}
+
+
+SINGLE = 200_000
+"""Findings of a class that stay single, in all partitions."""
+EXPLAINED = 500_000
+"""Records that only one log of compacted topics has and that are explained one by one, in all partitions."""
+LEAST = 100
+"""Findings of a class that stay single in each partition, however many partitions there are."""
+
+
+class Folding(NamedTuple):
+    """How the findings of one partition are folded."""
+
+    keep: int
+    """Findings of a class that are single."""
+    shape: WindowShape
+    """With the time buckets."""
+    keep_compacted: int | None = None
+    """The same of records that only one log has, if the topic is compacted; None: it is not."""
+    edges: Sequence[int] = ()
+    """Source offsets, ascending, that no run of MISSING records has on both sides."""
+    target_end: int = 0
+
+
+class FindingBudget(NamedTuple):
+    """How many findings of one comparison pass through the driver one by one, about; the partitions share them."""
+
+    shape: WindowShape
+    keep: int
+    """Of a class, in each partition."""
+    keep_compacted: int
+    """The same of records that only one log of a compacted topic has."""
+
+    @classmethod
+    def among(cls, partitions: int, shape: WindowShape, most: int) -> FindingBudget:
+        """Return the budget if *partitions* are compared; *most*: findings that are written one by one."""
+        share = max(1, partitions)
+        keep = min(most, max(LEAST, SINGLE // share))
+        return cls(shape, keep, max(most, EXPLAINED // share))
+
+    def folding(self, tp: TopicPartition, modes: Modes) -> Folding:
+        """Return how the findings of *tp* are folded."""
+        return Folding(
+            self.keep,
+            self.shape,
+            self.keep_compacted if tp.topic in modes.compacted else None,
+            modes.edges.get(tp, ()),
+            modes.target_ends.get(tp, 0),
+        )
+
+
+class _Place(NamedTuple):
+    """Findings with the same place are joined."""
+
+    finding_class: FindingClass
+    field: str | None
+    bucket: int
+    segment: int
+    """Of a MISSING one, how many edges are not behind it."""
+    behind: bool | None
+    """Whether a MISSING one is behind the target's end; None: later records of the source are in both logs."""
+
+
+def is_run(finding: Finding) -> bool:
+    """Return whether *finding* stands for findings that were joined."""
+    return (
+        finding.source_hash is None
+        and finding.target_hash is None
+        and finding.finding_class in _FOLDED
+    )
+
+
+@dataclass(slots=True)
+class Folded:
+    """Folds the findings of one partition, part by part."""
+
+    folding: Folding
+    _single: Counter[FindingClass] = field(default_factory=Counter)
+    _runs: dict[tuple[_Place, int], Finding] = field(default_factory=dict)
+    """By the part, too, where it must be seen at the end whether the source goes on."""
+    _parts: int = 0
+
+    def left(self, finding_class: FindingClass) -> int:
+        """Return how many more findings of the class stay single."""
+        return max(0, self._keep(finding_class) - self._single[finding_class])
+
+    def add(self, findings: Iterable[Finding]) -> Iterator[Finding]:
+        """Yield those of the next part that stay single."""
+        self._parts += 1
+        for each in findings:
+            in_place = each.source_offset == each.target_offset
+            foldable = each.finding_class in _FOLDED and (
+                in_place or each.finding_class not in _IN_PLACE
+            )
+            if foldable and (is_run(each) or not self.left(each.finding_class)):
+                self._join(
+                    each, self._place(each), 0 if each.tail_position is None else self._parts
+                )
+            else:
+                self._single[each.finding_class] += foldable
+                yield each
+
+    def end(self, alignment: Alignment) -> list[Finding]:
+        """Return the runs; *alignment* is that of the whole partition."""
+        runs, self._runs = self._runs, {}
+        for each in runs.values():
+            run = without_tail(each, alignment)
+            self._join(run, self._place(run), 0)
+        return list(self._runs.values())
+
+    def _keep(self, finding_class: FindingClass) -> int:
+        folding = self.folding
+        if folding.keep_compacted is not None and finding_class in ONLY_ONE:
+            return folding.keep_compacted
+        return folding.keep
+
+    def _place(self, finding: Finding) -> _Place:
+        shape = self.folding.shape
+        bucket = ((finding.timestamp_ms or 0) - shape.first_ms) // shape.bucket_ms
+        segment, behind = 0, None
+        if finding.finding_class is FindingClass.MISSING:
+            segment = bisect_right(self.folding.edges, finding.source_offset or 0)
+            if finding.tail_position is not None:
+                behind = finding.tail_position >= self.folding.target_end
+        return _Place(
+            finding.finding_class,
+            finding.field,
+            max(0, min(shape.buckets - 1, bucket)),
+            segment,
+            behind,
+        )
+
+    def _join(self, finding: Finding, place: _Place, part: int) -> None:
+        run = self._runs.get((place, part))
+        if run is None:
+            run = replace(
+                finding,
+                records=0,
+                owns=0,
+                source_hash=None,
+                target_hash=None,
+                key_hash=None,
+                flags=0,
+                first_target_offset=None,
+                distance=None,
+                last_offset=None,
+            )
+        last = finding.position if finding.last_offset is None else finding.last_offset
+        self._runs[place, part] = replace(
+            run,
+            records=run.records + finding.records,
+            owns=run.owns + finding.owns,
+            last_offset=last if run.last_offset is None else max(last, run.last_offset),
+        )
+
+
+def folded(findings: Iterable[Finding], folding: Folding, alignment: Alignment) -> list[Finding]:
+    """Return the *findings* of one partition, folded, in order."""
+    runs = Folded(folding)
+    result = [*runs.add(findings), *runs.end(alignment)]
+    return sorted(result, key=lambda f: (f.position, f.finding_class.value))

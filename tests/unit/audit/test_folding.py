@@ -1,0 +1,167 @@
+"""Runs of findings: how many findings there are at most, and what no run may join."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from kclient.types import TopicPartition
+from spark_jobs.accounting import AcceptedGap
+from spark_jobs.align import Alignment
+from spark_jobs.comparison import Options
+from spark_jobs.digest import WindowShape
+from spark_jobs.findings import Finding, FindingClass
+from spark_jobs.folding import FindingBudget, Folded, Folding
+from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
+from spark_jobs.verdict import ExitCode, Verdict
+from tests.kit.audit_batches import BatchEngine, Layout
+from tests.kit.audit_logs import Log, Logs, Rec, classes, log_of, snapshot
+from tests.kit.audit_reports import report_of
+
+TP = TopicPartition("t", 0)
+SHAPE = WindowShape(50, 0, 1_000, 4)
+BOTH = frozenset({"t"})
+
+
+def full(count: int = 400, first: int = 0) -> Log:
+    return log_of(*(Rec(b"k%d" % (n % 9), b"v%d" % (first + n), n * 10) for n in range(count)))
+
+
+def audit(
+    source: Logs,
+    target: Logs,
+    options: Options | None = None,
+    *,
+    keep: int = 3,
+    compacted: frozenset[str] = frozenset(),
+) -> Reconciliation:
+    engine = BatchEngine(
+        source, target, SHAPE, (Layout(), Layout()), keep=keep, keep_compacted=keep
+    )
+    return reconcile(
+        engine,
+        snapshot("source", source, compacted),
+        snapshot("target", target, compacted),
+        options or Options(window=50),
+        buckets=TimeBuckets(0, 1_000),
+    )
+
+
+def records(run: Reconciliation) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for each in run.findings:
+        counts[each.finding_class.value] += each.records
+    return counts
+
+
+def without(log: Log, low: int, high: int) -> Log:
+    return Log({at: r for at, r in log.records.items() if not low <= at < high}, log.start, log.end)
+
+
+def test_records_that_are_missing_in_a_row_are_few_findings_with_exact_counts() -> None:
+    run = audit({TP: full()}, {TP: without(full(), 50, 350)})
+    assert records(run) == {"missing": 300}
+    assert classes(run) == {"verified": 100, "missing": 300}
+    assert [f.source_offset for f in run.findings if f.records == 1] == [50, 51, 52]
+    assert 4 <= len(run.findings) <= 3 + SHAPE.buckets
+    assert run.findings[-1].last_offset == 349
+    assert run.outcome.verdict is Verdict.DIVERGED
+
+
+def test_strangers_and_copies_are_few_findings_too() -> None:
+    source = without(full(), 50, 350)
+    strangers = audit({TP: source}, {TP: full()})
+    assert records(strangers) == {"extra": 300}
+    copies = source.copy()
+    for at in range(50, 350):
+        copies.records[at] = copies.records[at % 50]
+    repeated = audit({TP: source}, {TP: copies})
+    # In a run it is not known that a window without a difference has the other copy.
+    assert records(repeated) == {"duplicate": 253, "extra": 47}
+    for run in (strangers, repeated):
+        assert len(run.findings) <= 2 * (3 + SHAPE.buckets)
+        assert sum(run.counts.different.values()) == 300
+
+
+def test_records_in_another_order_are_few_findings_without_a_distance() -> None:
+    order = list(range(400))
+    random.Random(1).shuffle(order)
+    target = Log({at: full().records[n] for at, n in enumerate(order)}, 0, 400)
+    single = audit({TP: full()}, {TP: target}, keep=1 << 30)
+    run = audit({TP: full()}, {TP: target})
+    assert records(run) == records(single)
+    assert classes(run) == classes(single)
+    assert len(run.findings) <= 2 * (3 + SHAPE.buckets)
+    assert all(f.distance is None for f in run.findings if f.records > 1)
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_the_tail_of_a_mirror_that_stopped_is_lag_or_one_finding(complete: bool) -> None:
+    target = full(60)
+    target.records.pop(40)
+    run = audit({TP: full()}, {TP: target}, Options(window=50, complete=complete))
+    assert records(run) == ({"missing": 1, "truncated": 340} if complete else {"missing": 1})
+    assert run.counts.lagging == (0 if complete else 340)
+    if complete:
+        assert (run.findings[-1].source_offset, run.findings[-1].last_offset) == (60, 399)
+
+
+def test_a_run_ends_where_an_accepted_gap_does() -> None:
+    gap = AcceptedGap("t", 0, 120, 205, "ticket")
+    run = audit({TP: full()}, {TP: without(full(), 50, 350)}, Options(window=50, accepted=(gap,)))
+    assert run.account.explained[TP] == {"ticket": 85}
+    assert records(run) == {"missing": 215}
+
+
+def test_a_topic_that_only_the_target_has_is_one_finding() -> None:
+    run = audit({}, {TP: full()})
+    assert [(f.finding_class.value, f.records, f.last_offset) for f in run.findings] == [
+        ("extra", 400, 399)
+    ]
+
+
+@pytest.mark.parametrize("lost", ["source", "target"])
+def test_what_compaction_may_explain_is_never_a_finding_of_a_run(lost: str) -> None:
+    """More records than are explained one by one: not compared, with the reason, and no part of the proof."""
+    logs = {"source": full(), "target": full()}
+    logs[lost] = without(logs[lost], 50, 150)
+    few = audit({TP: logs["source"]}, {TP: logs["target"]}, keep=100, compacted=BOTH)
+    assert (few.outcome.verdict, few.counts.explained) == (Verdict.CONSISTENT, 100)
+    run = audit({TP: logs["source"]}, {TP: logs["target"]}, keep=60, compacted=BOTH)
+    assert run.outcome.verdict is Verdict.ERROR
+    assert ExitCode.UNREADABLE in run.outcome.applicable
+    assert not run.findings
+    assert (run.counts.explained, run.counts.not_read, run.counts.verified) == (60, 40, 300)
+    other = "target" if lost == "source" else "source"
+    (text,) = run.counts.unreadable
+    assert text.startswith(
+        f"t-0 offsets 110 to 149: 40 records that only the {other} has are too many"
+    )
+    (topic,) = report_of(run).document["topics"]
+    assert topic["partitions"][0]["proven_up_to"] == 110
+
+
+def test_whether_the_source_goes_on_is_seen_at_the_end() -> None:
+    """Two parts end with missing records; only those of the last one are the source's end."""
+    folded = Folded(Folding(0, SHAPE, target_end=50))
+    for first in (100, 200):
+        missing = [
+            Finding(FindingClass.MISSING, *TP, at, None, source_hash=1, tail_position=at)
+            for at in range(first, first + 10)
+        ]
+        assert not list(folded.add(missing))
+    runs = folded.end(Alignment([], tail_begins=200))
+    assert [(f.source_offset, f.last_offset, f.records, f.tail_position) for f in runs] == [
+        (100, 109, 10, None),
+        (200, 209, 10, 200),
+    ]
+
+
+@pytest.mark.parametrize("partitions", [1, 20, 2_000, 100_000])
+def test_the_partitions_share_the_findings_that_stay_single(partitions: int) -> None:
+    budget = FindingBudget.among(partitions, SHAPE, 10_000)
+    assert 100 <= budget.keep <= 10_000 <= budget.keep_compacted
+    assert partitions > 2_000 or partitions * budget.keep <= 200_000
+    assert FindingBudget.among(partitions, SHAPE, 5).keep == 5
