@@ -336,7 +336,7 @@ class CommonRuns:
             ]
             chosen = [run for run in chosen if run.size > 0]
         for run in [*chosen, _Run(contents[0].size, contents[1].size, 0)]:
-            found += [
+            between = [
                 _Run(done[0] + each.source, done[1] + each.target, each.size)
                 for each in in_order(
                     contents[0][done[0] : run.source],
@@ -345,10 +345,46 @@ class CommonRuns:
                     (breaks[0] - done[0], breaks[1] - done[1]),
                 )
             ]
+            found += (
+                between
+                if self._renumbered
+                else [self._without_copies(source, target, each) for each in between]
+            )
             if run.size:
                 found.append(run)
             done = run.ends
         return found
+
+    def _without_copies(self, source: Columns, target: Columns, run: _Run) -> _Run:
+        """Return *run* without short ends at other offsets, if a record of them is at its offset in both logs.
+
+        Beside a copy of its first or last record a run would otherwise be one pair longer with the copy.
+        """
+        low, high = 0, run.size
+        here, there = (
+            each["offset"][at : at + run.size]
+            for each, at in zip((source, target), run[:2], strict=True)
+        )
+        shift = there - here
+        edges = [0, *(np.flatnonzero(np.diff(shift)) + 1).tolist(), run.size]
+        for begin, end in itertools.pairwise(edges[:-1]):
+            if not self._is_copy(source, target, run, begin, end, shift):
+                break
+            low = end
+        for begin, end in reversed(list(itertools.pairwise(edges[1:]))):
+            if begin <= low or not self._is_copy(source, target, run, begin, end, shift):
+                break
+            high = begin
+        return _Run(run.source + low, run.target + low, high - low)
+
+    def _is_copy(
+        self, source: Columns, target: Columns, run: _Run, begin: int, end: int, shift: Integers
+    ) -> bool:
+        """Return whether the pairs [begin, end) of *run* are few, shifted, and have records that are in place."""
+        if not shift[begin] or end - begin >= self._shortest:
+            return False
+        here, there = (slice(at + begin, at + end) for at in run[:2])
+        return _is_in_place(source, here, target) or _is_in_place(target, there, source)
 
     def _continued(
         self, source: Columns, target: Columns, breaks: tuple[Integers, Integers]
@@ -471,6 +507,13 @@ def _equal_at(
     cuts = np.unique(cuts[equal[cuts] & equal[cuts + 1]])
     edges = np.sort(np.concatenate((edges, cuts, cuts)))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def _is_in_place(one: Columns, chosen: slice, other: Columns) -> bool:
+    """Return whether the *other* log has a record of the *chosen* ones of the first at its offset."""
+    offsets, contents = one["offset"][chosen], one["content"][chosen]
+    at = np.minimum(np.searchsorted(other["offset"], offsets), other["offset"].size - 1)
+    return bool(((other["offset"][at] == offsets) & (other["content"][at] == contents)).any())
 
 
 def _stretches(follows: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:

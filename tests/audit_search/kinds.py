@@ -251,8 +251,14 @@ def compacted_target(case: SearchCase, tp: TopicPartition) -> None:
 
 
 def _clean(case: Case, tp: TopicPartition, log: Log) -> None:
-    """Remove superseded records; a later record that nothing can read supersedes none."""
-    faults = [*case.source[tp].faults, *case.target[tp].faults]
+    for offset in _superseded(log, (case.source, case.target), tp, STRETCH):
+        if case.rng.random() < 0.8:
+            del log.records[offset]
+
+
+def _superseded(log: Log, logs: tuple[Logs, Logs], tp: TopicPartition, below: int) -> list[int]:
+    """Return what the cleaner of *log* may remove; a later record that one log does not return supersedes none."""
+    faults = [fault for side in logs if tp in side for fault in side[tp].faults]
     readable = Log(
         {
             at: record
@@ -260,9 +266,7 @@ def _clean(case: Case, tp: TopicPartition, log: Log) -> None:
             if not any(each.low <= at < each.high for each in faults)
         }
     )
-    for offset in readable.superseded(STRETCH):
-        if case.rng.random() < 0.8:
-            del log.records[offset]
+    return readable.superseded(below)
 
 
 MORE_START: dict[str, AtPartition] = _registry(
@@ -543,10 +547,10 @@ def change(case: SearchCase, logs: tuple[Logs, Logs], each: Change) -> None:
             log.append(unique(case, each.tp))
     elif each.kind == "retention":
         low = min(log.end, log.start + case.rng.randrange(1, 4 * STRETCH))
-        log.faults = [f for f in log.faults if f.low >= low]
+        log.faults = [f._replace(low=max(low, f.low)) for f in log.faults if f.high > low]
         log.delete_below(low)
     elif each.kind == "compaction":
-        for offset in log.superseded(log.end - STRETCH):
+        for offset in _superseded(log, logs, each.tp, log.end - STRETCH):
             del log.records[offset]
     elif each.kind == "deletion":
         del side[each.tp]

@@ -227,12 +227,19 @@ def _compared(case: SearchCase, judged: Judgement, run: Reconciliation) -> Itera
 
 
 def _is_left(found: Expected, case: SearchCase) -> bool:
-    """Return whether *found* is what a change may leave of a seeded one: part of a run, or one copy of a record."""
+    """Return whether *found* is what a change may leave of a seeded one: part of a run, or one of two records."""
     for seeded in case.findings:
-        classes = seeded.finding_class, found.finding_class
         if seeded.partition != found.partition:
             continue
-        is_copy = classes in (("duplicate", "extra"), ("duplicate", "reordered"))
+        classes = seeded.finding_class, found.finding_class
+        if classes in _LEFT and found[2:4] in (
+            seeded[2:4],
+            (None, seeded.target_offset),
+            (seeded.source_offset, None),
+            (seeded.target_offset, seeded.target_offset),
+        ):
+            return True
+        is_copy = classes == ("duplicate", "reordered")
         if is_copy and seeded.target_offset == found.target_offset:
             return True
         is_run = classes in (("gap", "gap"), ("visibility", "visibility"))
@@ -240,6 +247,15 @@ def _is_left(found: Expected, case: SearchCase) -> bool:
         if is_run and within and found.records < seeded.records:
             return True
     return False
+
+
+_LEFT = {
+    ("duplicate", "extra"),
+    ("duplicate", "corrupt"),
+    ("corrupt", "extra"),
+    ("corrupt", "missing"),
+}
+"""Classes of a seeded finding, and of what is found once the other record of it is gone."""
 
 
 def _sums(ours: Counter[str], theirs: Counter[str]) -> Iterator[str]:

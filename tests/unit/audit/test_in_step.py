@@ -120,6 +120,19 @@ def test_no_run_passes_equal_windows_that_were_left_out() -> None:
     assert found.verified == 23
 
 
+@pytest.mark.parametrize("at_end", [True, False])
+def test_a_run_does_not_take_a_copy_for_the_record_that_is_in_its_place(at_end: bool) -> None:
+    """With the copy beside it 15 records in their places would be a run of 16."""
+    every = log(17)
+    source = [each for each in every if each.offset != (15 if at_end else 1)]
+    copied = source[-1] if at_end else source[0]
+    again = replace(copied, offset=15 if at_end else 1)
+    target = sorted([*source, again], key=lambda record: record.offset)
+    found = in_step(Sequences(source, target))
+    assert placed(found.findings) == [("duplicate", None, again.offset, 1)]
+    assert found.verified == 16
+
+
 def test_parts_with_a_shift_do_not_begin_it_again() -> None:
     source = log(8_000)
     extra = log(1, seed=2)
