@@ -44,8 +44,8 @@ from spark_jobs.engine import (
     by_partition,
     offsets_of,
 )
-from spark_jobs.findings import CONTROL, KEYLESS, TAKEN, TOMBSTONE, Finding, FindingClass
-from spark_jobs.folding import ONLY_ONE, is_run
+from spark_jobs.findings import CONTROL, KEYLESS, TOMBSTONE, Finding, FindingClass
+from spark_jobs.folding import has_no_other, is_run
 from spark_jobs.ranges import Ranges, intersect, merged, subtract, total
 from spark_jobs.verdict import Counts
 from spark_jobs.visibility import OPEN_AT_SOURCE, OPEN_AT_TARGET
@@ -292,8 +292,8 @@ class Ledger:
         )
         return (
             is_run(finding)
-            and finding.finding_class in ONLY_ONE
             and finding.topic in compacted
+            and has_no_other(finding)
             and not _is_behind(finding, cut)
         )
 
@@ -372,12 +372,12 @@ class Ledger:
         if is_run(finding):
             return False
         if finding.finding_class is FindingClass.MISSING:
-            compacted, free = evidence.target_compacted, not finding.flags & TAKEN
+            compacted = evidence.target_compacted
         elif finding.finding_class in _ONLY_TARGET:
-            compacted, free = evidence.source_compacted, finding.owns > 0
+            compacted = evidence.source_compacted
         else:
             return False
-        return finding.topic in compacted and (free or evidence.renumbered)
+        return finding.topic in compacted and has_no_other(finding)
 
     def explain_compaction(self, question: KeyQuestion, spans: KeySpans) -> KeyQuestion:
         """Explain the records of *question* that compaction removes; return what later records may still explain."""
@@ -724,7 +724,7 @@ def _too_many(tp: TopicPartition, runs: Sequence[Finding]) -> Iterator[str]:
             low, high = min(f.position for f in of_log), max(f.last_offset or 0 for f in of_log)
             yield (
                 f"{tp} offsets {low} to {high}: {sum(f.records for f in of_log):,} records that only the {log} has are "
-                "too many to look for later records with their keys; audit fewer partitions at a time (--topics)"
+                "too many to look for later records with their keys; audit fewer topics at a time (--topics)"
             )
 
 

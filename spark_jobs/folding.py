@@ -7,11 +7,13 @@ record.
 
 A run stands for records with one fate, so it never joins records that `spark_jobs.accounting` may have to separate:
 
-* CORRUPT and VISIBILITY: another field.
+* CORRUPT and VISIBILITY: with another field.
 * MISSING: on both sides of an offset of `Folding.edges` (the ends of accepted gaps and of the cut), or of the target's
   end: behind it they lag, or are truncated.
-* MISSING and EXTRA of a compacted topic are explained one by one, so up to `Folding.keep_compacted` are single.
-* CORRUPT and REORDERED of different offsets: only findings in place are joined, and those that moved have no distance.
+* Records that only one log of a compacted topic has, where the other has none at the offset: compaction may explain
+  them, one by one. Of these `Folding.keep_compacted` are single, and the runs have no others.
+
+The offsets of a run are those of its record with the first difference, so that the proof ends there.
 
 What is lost by it: a record in a run is never MISROUTED, it is MISSING here and EXTRA there; and whether the partition
 has a copy of an EXTRA one is not known.
@@ -31,13 +33,10 @@ from kclient.types import TopicPartition
 from spark_jobs.align import Alignment, without_tail
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import Modes
-from spark_jobs.findings import Finding, FindingClass
+from spark_jobs.findings import TAKEN, Finding, FindingClass
 
-_IN_PLACE = frozenset({FindingClass.CORRUPT, FindingClass.VISIBILITY})
-ONLY_ONE = frozenset({FindingClass.MISSING, FindingClass.EXTRA, FindingClass.DUPLICATE})
-"""Classes of records that one log lacks: compaction of the other one may explain them."""
-_FOLDED = _IN_PLACE | ONLY_ONE | {FindingClass.REORDERED}
-
+_ONLY_ONE = frozenset({FindingClass.MISSING, FindingClass.EXTRA, FindingClass.DUPLICATE})
+_FOLDED = _ONLY_ONE | {FindingClass.CORRUPT, FindingClass.REORDERED, FindingClass.VISIBILITY}
 
 SINGLE = 200_000
 """Findings of a class that stay single, in all partitions."""
@@ -98,6 +97,8 @@ class _Place(NamedTuple):
     """Of a MISSING one, how many edges are not behind it."""
     behind: bool | None
     """Whether a MISSING one is behind the target's end; None: later records of the source are in both logs."""
+    alone: bool
+    """See `has_no_other`."""
 
 
 def is_run(finding: Finding) -> bool:
@@ -109,34 +110,45 @@ def is_run(finding: Finding) -> bool:
     )
 
 
+def has_no_other(finding: Finding) -> bool:
+    """Return whether only one log has the record of *finding*, and the other has none at its offset.
+
+    Only then compaction of the other log may explain it.
+    """
+    if finding.finding_class is FindingClass.MISSING:
+        return not finding.flags & TAKEN
+    return finding.finding_class in _ONLY_ONE and finding.owns > 0
+
+
 @dataclass(slots=True)
 class Folded:
     """Folds the findings of one partition, part by part."""
 
     folding: Folding
-    _single: Counter[FindingClass] = field(default_factory=Counter)
+    _single: Counter[tuple[FindingClass, bool]] = field(default_factory=Counter)
     _runs: dict[tuple[_Place, int], Finding] = field(default_factory=dict)
     """By the part, too, where it must be seen at the end whether the source goes on."""
     _parts: int = 0
 
     def left(self, finding_class: FindingClass) -> int:
-        """Return how many more findings of the class stay single."""
-        return max(0, self._keep(finding_class) - self._single[finding_class])
+        """Return how many more findings of the class stay single, apart from what compaction may explain."""
+        return max(0, self.folding.keep - self._single[finding_class, False])
 
     def add(self, findings: Iterable[Finding]) -> Iterator[Finding]:
         """Yield those of the next part that stay single."""
         self._parts += 1
         for each in findings:
-            in_place = each.source_offset == each.target_offset
-            foldable = each.finding_class in _FOLDED and (
-                in_place or each.finding_class not in _IN_PLACE
-            )
-            if foldable and (is_run(each) or not self.left(each.finding_class)):
-                self._join(
-                    each, self._place(each), 0 if each.tail_position is None else self._parts
-                )
+            if each.finding_class not in _FOLDED:
+                yield each
+                continue
+            place = self._place(each)
+            most, counted = self.folding.keep, (each.finding_class, False)
+            if self.folding.keep_compacted is not None and place.alone and not place.behind:
+                most, counted = self.folding.keep_compacted, (each.finding_class, True)
+            if is_run(each) or self._single[counted] >= most:
+                self._join(each, place, 0 if each.tail_position is None else self._parts)
             else:
-                self._single[each.finding_class] += foldable
+                self._single[counted] += 1
                 yield each
 
     def end(self, alignment: Alignment) -> list[Finding]:
@@ -146,12 +158,6 @@ class Folded:
             run = without_tail(each, alignment)
             self._join(run, self._place(run), 0)
         return list(self._runs.values())
-
-    def _keep(self, finding_class: FindingClass) -> int:
-        folding = self.folding
-        if folding.keep_compacted is not None and finding_class in ONLY_ONE:
-            return folding.keep_compacted
-        return folding.keep
 
     def _place(self, finding: Finding) -> _Place:
         shape = self.folding.shape
@@ -167,29 +173,29 @@ class Folded:
             max(0, min(shape.buckets - 1, bucket)),
             segment,
             behind,
+            has_no_other(finding),
         )
 
     def _join(self, finding: Finding, place: _Place, part: int) -> None:
-        run = self._runs.get((place, part))
-        if run is None:
-            run = replace(
-                finding,
-                records=0,
-                owns=0,
-                source_hash=None,
-                target_hash=None,
-                key_hash=None,
-                flags=0,
-                first_target_offset=None,
-                distance=None,
-                last_offset=None,
-            )
         last = finding.position if finding.last_offset is None else finding.last_offset
+        records, owns, first = finding.records, finding.owns, finding
+        run = self._runs.get((place, part))
+        if run is not None:
+            records, owns = run.records + records, run.owns + owns
+            last = max(last, run.last_offset or 0)
+            if run.first_difference <= finding.first_difference:
+                first = run
         self._runs[place, part] = replace(
-            run,
-            records=run.records + finding.records,
-            owns=run.owns + finding.owns,
-            last_offset=last if run.last_offset is None else max(last, run.last_offset),
+            first,
+            records=records,
+            owns=owns,
+            last_offset=last,
+            source_hash=None,
+            target_hash=None,
+            key_hash=None,
+            flags=first.flags & TAKEN,
+            first_target_offset=None,
+            distance=None,
         )
 
 

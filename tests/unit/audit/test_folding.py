@@ -97,6 +97,40 @@ def test_records_in_another_order_are_few_findings_without_a_distance() -> None:
     assert all(f.distance is None for f in run.findings if f.records > 1)
 
 
+def test_records_that_are_damaged_at_other_offsets_are_few_findings() -> None:
+    target = log_of(Rec(b"s", b"stranger", 0), *full().records.values())
+    for at in range(100, 300):
+        target.records[at] = target.records[at]._replace(value=b"damaged %d" % at)
+    single = audit({TP: full()}, {TP: target}, keep=1 << 30)
+    run = audit({TP: full()}, {TP: target})
+    assert records(run) == records(single) == {"extra": 1, "corrupt": 200}
+    assert classes(run) == classes(single)
+    assert len(run.findings) <= 1 + 3 + SHAPE.buckets
+
+
+def test_the_offsets_of_a_run_are_those_of_the_first_difference() -> None:
+    """The first record that is elsewhere is the last of the run, by its place in the target."""
+    source = full(60)
+    order = list(range(60))
+    order.insert(45, order.pop(5))
+    order.insert(20, order.pop(50))
+    target = Log({at: source.records[n] for at, n in enumerate(order)}, 0, 60)
+    single, run = (audit({TP: source}, {TP: target}, keep=keep) for keep in (1 << 30, 0))
+    assert [f.first_difference for f in single.findings] == [20, 5]
+    assert [(f.first_difference, f.records) for f in run.findings] == [(5, 2)]
+
+
+@pytest.mark.parametrize("keep", [0, 10])
+def test_in_a_compacted_topic_a_record_with_another_in_its_place_is_a_finding_of_a_run(
+    keep: int,
+) -> None:
+    """The target's log closed up behind 100 lost records: its other records are in their places."""
+    kept = [record for at, record in full().records.items() if not 50 <= at < 150]
+    run = audit({TP: full()}, {TP: log_of(*kept)}, keep=keep, compacted=BOTH)
+    assert run.outcome.verdict is Verdict.DIVERGED
+    assert records(run)["missing"] == 100
+
+
 @pytest.mark.parametrize("complete", [False, True])
 def test_the_tail_of_a_mirror_that_stopped_is_lag_or_one_finding(complete: bool) -> None:
     target = full(60)
