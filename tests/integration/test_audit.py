@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from hashlib import sha256
@@ -30,7 +31,7 @@ from spark_jobs.cluster import matching_topics, read_cluster, time_span
 from spark_jobs.comparison import Options
 from spark_jobs.cut import OffsetRange
 from spark_jobs.engine import FailureKind
-from spark_jobs.findings import FindingClass
+from spark_jobs.findings import DEFAULT_MAX_FINDINGS, FindingClass
 from spark_jobs.in_step import MANY as ALIGNED_IN_STEP
 from spark_jobs.kafka_reader import KafkaReader
 from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
@@ -150,13 +151,14 @@ class Pair:
         complete: bool = True,
         renumbered: bool = False,
         many: int = ALIGNED_IN_STEP,
+        max_findings: int = DEFAULT_MAX_FINDINGS,
     ) -> Reconciliation:
         target = read_cluster("west", self.west, [self.topic], read_committed=renumbered)
         source = read_cluster("east", self.east, [self.topic], read_committed=renumbered)
         options = Options(50, complete, renumbered=renumbered)
         buckets = TimeBuckets.over(time_span(source))
         reader = KafkaReader(spark, slice_offsets=100)
-        engine = SparkEngine(reader, options.window, buckets, many=many)
+        engine = SparkEngine(reader, options.window, buckets, max_findings=max_findings, many=many)
         return reconcile(engine, source, target, options, buckets=buckets)
 
 
@@ -411,6 +413,28 @@ def test_partitions_that_are_read_in_step_have_the_same_findings(
         FindingClass.TRUNCATED,
         FindingClass.UNDECODABLE,
     }
+
+
+@pytest.mark.parametrize("many", [0, ALIGNED_IN_STEP], ids=["in step", "at once"])
+def test_many_findings_are_a_few_runs_with_exact_counts(
+    spark: SparkSession, clusters: tuple[Cluster, Cluster], many: int
+) -> None:
+    pair = Pair(clusters, "many-findings", partitions=1)
+    source = messages(3_000)
+    target = [
+        each._replace(value=b"damaged") if 500 <= n < 1_500 else each
+        for n, each in enumerate(source[:2_000])
+    ]
+    strangers = [Message(b"of", b"another log %d" % n, 1_700_000_000_000) for n in range(500)]
+    pair.write(pair.east, source)
+    pair.write(pair.west, [*target[:100], *strangers, *target[100:]])
+    run = pair.audit(spark, many=many, max_findings=5)
+    records: Counter[str] = Counter()
+    for each in run.findings:
+        records[each.finding_class.value] += each.records
+    assert records == {"extra": 500, "corrupt": 1_000, "truncated": 1_000}
+    assert (run.counts.verified, len(run.findings) < 200) == (100, True)
+    assert run.findings[-1].last_offset == 2_999
 
 
 def test_a_renumbered_copy_of_a_source_that_begins_later_is_compared_in_step(
