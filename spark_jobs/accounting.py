@@ -28,23 +28,23 @@ In: an `Evidence`.  Out: an `Account`.  Owner: the caller.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from kclient.types import TopicPartition
 from spark_jobs.align import Alignment
+from spark_jobs.compaction import ONLY_TARGET, KeySpans
 from spark_jobs.cut import OffsetRange, PartitionCut
 from spark_jobs.engine import (
     Copies,
     Failure,
     FailureKind,
-    KeySpan,
     Place,
     by_partition,
     offsets_of,
 )
-from spark_jobs.findings import CONTROL, KEYLESS, TOMBSTONE, Finding, FindingClass
+from spark_jobs.findings import KEYLESS, Finding, FindingClass
 from spark_jobs.folding import has_no_other, is_run
 from spark_jobs.ranges import Ranges, intersect, merged, subtract, total
 from spark_jobs.verdict import Counts
@@ -94,6 +94,8 @@ class Evidence:
     source_compacted: frozenset[str] = frozenset()
     target_compacted: frozenset[str] = frozenset()
     accepted: Sequence[AcceptedGap] = ()
+    compacted_away: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Offsets that compaction explains and that are in no alignment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,57 +157,6 @@ class KeyQuestion(NamedTuple):
         return {f.topic_partition for f in self.findings}
 
 
-_Spans = Mapping[Place, KeySpan]
-
-
-@dataclass(frozen=True, slots=True)
-class KeySpans:
-    """Where the two logs have the keys of a question, below the cut and behind it.
-
-    Compaction removes a record only after the log has received a later one with its key. It removes a tombstone only
-    after the earlier records with its key. The later record may be newer than the cut: `newer`.
-    """
-
-    source: _Spans = field(default_factory=dict)
-    target: _Spans = field(default_factory=dict)
-    beyond_source: _Spans = field(default_factory=dict)
-    beyond_target: _Spans = field(default_factory=dict)
-
-    def newer(self, source: _Spans, target: _Spans) -> KeySpans:
-        """Return the spans with those of records that the logs received after everything that was read of them."""
-        return replace(
-            self,
-            beyond_source={**self.beyond_source, **source},
-            beyond_target={**self.beyond_target, **target},
-        )
-
-    def explain(self, finding: Finding, *, renumbered: bool) -> bool:
-        """Return whether compaction may have removed the record of *finding*, below its end, from the other log."""
-        if finding.flags & CONTROL:
-            return True
-        if finding.flags & KEYLESS or finding.key_hash is None:
-            return False
-        place = (finding.topic, finding.partition, finding.key_hash)
-        by_source = finding.finding_class in _ONLY_TARGET
-        cleaned = (self.source if by_source else self.target).get(place)
-        others = (self.target if by_source else self.source).get(place)
-        beyond = self.beyond_source.get(place), self.beyond_target.get(place)
-        received, others_newer = beyond if by_source else beyond[::-1]
-        if renumbered:
-            # Only offsets of one log can be compared: in its own log the record's, in the other that of the common
-            # record before it.
-            superseded = any(
-                each and each.last > finding.position for each in (others, others_newer)
-            )
-            follows = -1 if finding.follows is None else finding.follows
-            followed = any(each and each.last > follows for each in (cleaned, received))
-            return superseded or followed or (bool(finding.flags & TOMBSTONE) and cleaned is None)
-        if any(each and each.last > finding.position for each in (cleaned, others, received)):
-            return True
-        earlier = cleaned is not None and cleaned.first < finding.position
-        return bool(finding.flags & TOMBSTONE) and not earlier
-
-
 @dataclass(slots=True)
 class _Misrouted:
     """A MISROUTED finding, and the two that it was made of."""
@@ -233,8 +184,6 @@ class Ledger:
     """Offsets of records that belong to another partition: the other half of a MISROUTED finding."""
     misrouted: dict[int, _Misrouted] = field(default_factory=dict)
     """By the id of the finding, and of each of the two that it was made of."""
-    unexplained: dict[TopicPartition, list[Finding]] = field(default_factory=dict)
-    """Runs of records that only one log of a compacted topic has, too many to look for later ones with their keys."""
     _failures: Mapping[TopicPartition, Sequence[Failure]] = field(init=False)
     _holes: dict[TopicPartition, Ranges] = field(default_factory=lambda: defaultdict(list))
     _equal: dict[TopicPartition, list[WindowResult]] = field(
@@ -259,6 +208,8 @@ class Ledger:
             tp = cut.topic_partition
             alignment = self.evidence.alignments.get(tp)
             self.findings[tp] = list(alignment.findings) if alignment else []
+            if tp in self.evidence.compacted_away:
+                self.explained[tp][COMPACTION] += self.evidence.compacted_away[tp]
         self._measure_moves()
         self._misrouted()
         for cut in self.evidence.cuts:
@@ -268,9 +219,6 @@ class Ledger:
                 lag = [f for f in self.findings[tp] if self._is_lag(f, cut)]
                 self._drop(tp, lag)
                 self.lagging[tp] = self._lagging(cut, lag)
-            many = [f for f in self.findings[tp] if self._is_unexplained(f, cut)]
-            self._drop(tp, many)
-            self.unexplained[tp] = many
         for gap in self.evidence.accepted:
             if gap.only_gaps:
                 continue
@@ -282,20 +230,6 @@ class Ledger:
                 and gap.low <= (f.source_offset or 0) < gap.high
             ]
             self._explain(tp, inside, gap.cause)
-
-    def _is_unexplained(self, finding: Finding, cut: PartitionCut) -> bool:
-        """Return whether *finding* is a run of records that compaction may explain: one by one only."""
-        compacted = (
-            self.evidence.target_compacted
-            if finding.finding_class is FindingClass.MISSING
-            else self.evidence.source_compacted
-        )
-        return (
-            is_run(finding)
-            and finding.topic in compacted
-            and has_no_other(finding)
-            and not _is_behind(finding, cut)
-        )
 
     def _measure_moves(self) -> None:
         """Add the records of equal windows, which were not aligned, to the distances across them."""
@@ -373,7 +307,7 @@ class Ledger:
             return False
         if finding.finding_class is FindingClass.MISSING:
             compacted = evidence.target_compacted
-        elif finding.finding_class in _ONLY_TARGET:
+        elif finding.finding_class in ONLY_TARGET:
             compacted = evidence.source_compacted
         else:
             return False
@@ -386,7 +320,7 @@ class Ledger:
         for finding in question.findings:
             cut = cuts[finding.topic_partition]
             behind = _is_behind(finding, cut) or (
-                finding.finding_class in _ONLY_TARGET
+                finding.finding_class in ONLY_TARGET
                 and not self.evidence.renumbered
                 and finding.position >= cut.source_end
             )
@@ -438,7 +372,7 @@ class Ledger:
                 settled += [finding] if first is None else _as_duplicate(finding, first)
             self.findings[tp] = settled
             if not cut.on_source:
-                foreign = [f for f in settled if f.finding_class in _ONLY_TARGET]
+                foreign = [f for f in settled if f.finding_class in ONLY_TARGET]
                 if len(foreign) > 1:
                     self._drop(tp, foreign)
                     self.findings[tp].append(_folded(foreign, FindingClass.EXTRA))
@@ -494,15 +428,7 @@ class Ledger:
         for cut in self.evidence.cuts:
             tp = cut.topic_partition
             partitions[tp] = self._count(cut, verified[tp])
-            failed[tp] = merged(
-                [
-                    *offsets_of(self._failures[tp]),
-                    *(
-                        (f.position, (f.last_offset or f.position) + 1)
-                        for f in self.unexplained[tp]
-                    ),
-                ]
-            )
+            failed[tp] = offsets_of(self._failures[tp])
         findings = sorted(
             (f for of_partition in self.findings.values() for f in of_partition),
             key=lambda f: (f.topic, f.partition, f.position, f.finding_class.value, f.field or ""),
@@ -546,17 +472,14 @@ class Ledger:
             verified=verified,
             explained=sum(self.explained[tp].values()),
             aged_out=total(aged) + (sum(alignment.aged_out) if alignment else 0),
-            not_read=total(unread) + sum(f.owns for f in self.unexplained[tp]),
+            not_read=total(unread),
             lagging=self.lagging[tp],
             different={each: count for each, count in different.items() if count},
             findings=dict(found),
-            unreadable=(
-                *(
-                    f"{f.cluster} {tp} {_span(f)}: {f.cause}"
-                    for f in failures
-                    if f.kind is FailureKind.UNREADABLE
-                ),
-                *_too_many(tp, self.unexplained[tp]),
+            unreadable=tuple(
+                f"{f.cluster} {tp} {_span(f)}: {f.cause}"
+                for f in failures
+                if f.kind is FailureKind.UNREADABLE
             ),
         )
         # What is left of the scope has no record on either side.
@@ -567,10 +490,8 @@ class Ledger:
         """Return the number of the source's offsets and of the target's records that the source does not have."""
         tp = cut.topic_partition
         alignment = self.evidence.alignments.get(tp)
-        only_target = (
-            self.misplaced[tp]
-            + sum(counts.different.get(each, 0) for each in _ONLY_TARGET)
-            + sum(f.owns for f in self.unexplained[tp] if f.finding_class in _ONLY_TARGET)
+        only_target = self.misplaced[tp] + sum(
+            counts.different.get(each, 0) for each in ONLY_TARGET
         )
         of_target = [f for f in self._failures[tp] if f.cluster != self.evidence.source_name]
         return (
@@ -649,9 +570,6 @@ class Ledger:
             self.explained[tp][cause] += sum(f.owns for f in findings)
 
 
-_ONLY_TARGET = (FindingClass.EXTRA, FindingClass.DUPLICATE)
-
-
 def _is_behind(finding: Finding, cut: PartitionCut) -> bool:
     """Return whether *finding* is a MISSING record behind everything that the target received."""
     return (
@@ -712,20 +630,6 @@ def _as_duplicate(finding: Finding, first: int) -> list[Finding]:
     # The timestamp, key and flags of a finding with two records are those of the source's.
     alone = replace(duplicate, source_offset=None, source_hash=None, field=None, timestamp_ms=None)
     return [missing, replace(alone, key_hash=None, flags=0, owns=finding.owns - 1)]
-
-
-def _too_many(tp: TopicPartition, runs: Sequence[Finding]) -> Iterator[str]:
-    """Yield what was not compared because *runs* of a compacted topic were not looked at one by one."""
-    for log, of_log in (
-        ("source", [f for f in runs if f.finding_class is FindingClass.MISSING]),
-        ("target", [f for f in runs if f.finding_class in _ONLY_TARGET]),
-    ):
-        if of_log:
-            low, high = min(f.position for f in of_log), max(f.last_offset or 0 for f in of_log)
-            yield (
-                f"{tp} offsets {low} to {high}: {sum(f.records for f in of_log):,} records that only the {log} has are "
-                "too many to look for later records with their keys; audit fewer topics at a time (--topics)"
-            )
 
 
 def _span(failure: Failure) -> str:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from kclient.types import TopicPartition
 from spark_jobs.accounting import (
@@ -20,10 +22,10 @@ from spark_jobs.accounting import (
     Account,
     Evidence,
     KeyQuestion,
-    KeySpans,
     Ledger,
 )
 from spark_jobs.align import Alignment
+from spark_jobs.compaction import ONLY_TARGET, KeySpans
 from spark_jobs.cut import LogRange, OffsetRange, PartitionCut, freeze
 from spark_jobs.engine import (
     Copies,
@@ -33,11 +35,13 @@ from spark_jobs.engine import (
     KeySpan,
     Modes,
     Place,
+    SpanRanges,
     by_partition,
     joined,
     offsets_of,
 )
-from spark_jobs.findings import Finding
+from spark_jobs.findings import Finding, FindingClass
+from spark_jobs.folding import in_order
 from spark_jobs.gap_ledger import Believed, LedgerRead, believed
 from spark_jobs.hash_key import PUBLIC, HashKey
 from spark_jobs.kept import DEFAULT_RECHECK, Kept, KeptWindow, Lineage, Plan, changed
@@ -57,6 +61,8 @@ from spark_jobs.windows import (
 )
 
 DEFAULT_WINDOW_OFFSETS = 10_000
+
+NO_END = 1 << 63
 
 NEWER_READS = 5
 """Reads of what the logs received since the cut, at most: each may find what the one before was too early for."""
@@ -140,6 +146,16 @@ def known_ranges(
                     Failure(cluster.name, *tp, span.start, span.end, FailureKind.UNREADABLE, cause)
                 )
     return ranges, failures
+
+
+class Drilled(NamedTuple):
+    """What a comparison record by record shows."""
+
+    alignments: Mapping[TopicPartition, Alignment]
+    tails: frozenset[TopicPartition]
+    """See `DrillPlan`."""
+    compacted_away: Mapping[TopicPartition, int] = {}
+    """Offsets that compaction explains and that are in no alignment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +327,7 @@ class Comparison:
 
     def _account(self, windows: Sequence[WindowResult], holes: Sequence[OffsetRange]) -> Account:
         """Drill into *windows* that differ, and classify everything."""
-        alignments, tails = self._drill(windows)
+        drilled = self._drill(windows)
         source_compacted, target_compacted = (
             compacted_topics(self.source),
             compacted_topics(self.target),
@@ -322,8 +338,8 @@ class Comparison:
                 self.options.window,
                 self.cuts,
                 windows,
-                alignments,
-                tails,
+                drilled.alignments,
+                drilled.tails,
                 # The order in which Spark's tasks end is not the order of the report.
                 joined(self.failures),
                 holes,
@@ -335,6 +351,7 @@ class Comparison:
                     *believed_of(self.options, self.source, self.target).gaps,
                     *self.options.accepted,
                 ),
+                drilled.compacted_away,
             )
         )
         ledger.classify()
@@ -376,15 +393,13 @@ class Comparison:
         self.failures += answer.failures
         return [*held.holes, *answer.ranges]
 
-    def _drill(
-        self, windows: Sequence[WindowResult]
-    ) -> tuple[Mapping[TopicPartition, Alignment], frozenset[TopicPartition]]:
+    def _drill(self, windows: Sequence[WindowResult]) -> Drilled:
         failed = {tp: offsets_of(each) for tp, each in by_partition(self.failures).items()}
         plan = plan_drill(self.cuts, windows, self.options, failed)
         source = self._readable(self.source, plan.source)
         target = self._readable(self.target, plan.target)
         if not source and not target:
-            return {}, plan.tails
+            return Drilled({}, plan.tails)
         differing = sum(each.state is not WindowState.EQUAL for each in windows)
         self.progress(
             f"comparing record by record: {differing:,} of {len(windows):,} windows differ"
@@ -394,12 +409,23 @@ class Comparison:
             self.options.renumbered,
             self._unread_of_renumbered(),
             self._edges(),
-            {cut.topic_partition: cut.target_end for cut in self.cuts},
+            self._ends(),
+            explainable(self.source, self.target),
         )
         with self.cost.timed("compare records"):
             answer = self.engine.differences((self.source, source), (self.target, target), modes)
         self.failures += answer.failures
-        return answer.alignments, plan.tails
+        if not answer.asked:
+            return Drilled(answer.alignments, plan.tails)
+        with self.cost.timed("explain compaction"):
+            found = self.engine.explained(
+                self.source, self.target, self._span_ranges(answer.asked), modes
+            )
+        alignments = {
+            tp: replace(each, findings=in_order([*each.findings, *found.left.get(tp, ())]))
+            for tp, each in answer.alignments.items()
+        }
+        return Drilled(alignments, plan.tails, found.offsets)
 
     def _edges(self) -> Mapping[TopicPartition, Sequence[int]]:
         """Return for each partition the ends of accepted gaps and of the cut."""
@@ -407,6 +433,14 @@ class Comparison:
         for gap in self.options.accepted:
             edges.get(gap.topic_partition, set()).update((gap.low, gap.high))
         return {tp: sorted(each) for tp, each in edges.items()}
+
+    def _ends(self) -> tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]]:
+        """Return where the logs end; a renumbered target may have records of the source at any offset."""
+        source = {
+            cut.topic_partition: NO_END if self.options.renumbered else cut.source_end
+            for cut in self.cuts
+        }
+        return source, {cut.topic_partition: cut.target_end for cut in self.cuts}
 
     def _unread_of_renumbered(self) -> Mapping[TopicPartition, tuple[Ranges, Ranges]]:
         """Return what source and target have deleted or did not return, by partition; none unless renumbered."""
@@ -482,26 +516,29 @@ class Comparison:
 
     def _spans_of_keys(self, question: KeyQuestion) -> KeySpans:
         """Return where the logs have the keys of *question*, up to the ends of the cut."""
-        keys, partitions = question.keys, question.partitions
-        cuts = [c for c in self.cuts if c.topic_partition in partitions]
-
-        def below(cut: PartitionCut) -> OffsetRange:
-            return OffsetRange(*cut.topic_partition, cut.low, cut.high)
-
-        def below_at_target(cut: PartitionCut) -> OffsetRange:
-            end = cut.target_end if self.options.renumbered else cut.high
-            return OffsetRange(*cut.topic_partition, cut.target_low, end)
-
-        def beyond(cut: PartitionCut, end: int) -> OffsetRange:
-            return OffsetRange(*cut.topic_partition, cut.high, end)
-
+        ranges = self._span_ranges(question.partitions)
         return KeySpans(
-            self._spans(self.source, map(below, cuts), keys),
-            self._spans(self.target, map(below_at_target, cuts), keys),
-            self._spans(self.source, (beyond(cut, cut.source_end) for cut in cuts), keys),
-            {}
-            if self.options.renumbered
-            else self._spans(self.target, (beyond(cut, cut.target_end) for cut in cuts), keys),
+            *(
+                self._spans(cluster, each, question.keys)
+                for cluster, each in zip(
+                    (self.source, self.target, self.source, self.target), ranges, strict=True
+                )
+            )
+        )
+
+    def _span_ranges(self, partitions: AbstractSet[TopicPartition]) -> SpanRanges:
+        """Return where keys of *partitions* are looked for, up to the ends of the cut."""
+        cuts = [c for c in self.cuts if c.topic_partition in partitions]
+        renumbered = self.options.renumbered
+
+        def span(cut: PartitionCut, low: int, high: int) -> OffsetRange:
+            return OffsetRange(*cut.topic_partition, low, high)
+
+        return SpanRanges(
+            [span(c, c.low, c.high) for c in cuts],
+            [span(c, c.target_low, c.target_end if renumbered else c.high) for c in cuts],
+            [span(c, c.high, c.source_end) for c in cuts],
+            [] if renumbered else [span(c, c.high, c.target_end) for c in cuts],
         )
 
 
@@ -512,3 +549,19 @@ def compacted_topics(cluster: ClusterSnapshot) -> frozenset[str]:
         for topic, configs in cluster.configs.items()
         if "compact" in configs.get("cleanup.policy", "")
     )
+
+
+def explainable(
+    source: ClusterSnapshot, target: ClusterSnapshot
+) -> Mapping[str, frozenset[FindingClass]]:
+    """Return by topic the classes of findings that compaction of one of the logs may explain."""
+    of_target, of_source = compacted_topics(target), compacted_topics(source)
+    return {
+        topic: frozenset(
+            [
+                *([FindingClass.MISSING] if topic in of_target else []),
+                *(ONLY_TARGET if topic in of_source else []),
+            ]
+        )
+        for topic in of_target | of_source
+    }

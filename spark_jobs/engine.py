@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from kclient.types import TopicPartition
 from spark_jobs.align import Alignment
 from spark_jobs.cut import OffsetRange
+from spark_jobs.findings import Finding, FindingClass
 from spark_jobs.ranges import Ranges, merged
 from spark_jobs.snapshot import ClusterSnapshot
 
@@ -75,6 +76,26 @@ class Differences:
 
     alignments: Mapping[TopicPartition, Alignment]
     failures: Sequence[Failure] = ()
+    asked: frozenset[TopicPartition] = frozenset()
+    """Partitions with findings that are in no alignment, but among those of `Engine.explained`."""
+
+
+class SpanRanges(NamedTuple):
+    """Where other records with the keys of findings are looked for, below the cut and behind it."""
+
+    source: Sequence[OffsetRange]
+    target: Sequence[OffsetRange]
+    beyond_source: Sequence[OffsetRange]
+    beyond_target: Sequence[OffsetRange]
+
+
+class Explained(NamedTuple):
+    """What compaction explains of the findings of `Differences.asked`."""
+
+    offsets: Mapping[TopicPartition, int]
+    """How many offsets the explained ones own."""
+    left: Mapping[TopicPartition, Sequence[Finding]]
+    """The others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +116,10 @@ class Modes:
     """Of renumbered targets: the offsets that source and target have deleted, or did not return in another read."""
     edges: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)
     """Source offsets, ascending, before and behind which missing records may have another cause."""
-    target_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ends: tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]] = ({}, {})
+    """Of the logs of source and target."""
+    explainable: Mapping[str, frozenset[FindingClass]] = field(default_factory=dict)
+    """By topic, the classes of findings that compaction may explain."""
 
 
 class Copies(NamedTuple):
@@ -177,6 +201,16 @@ class Engine(Protocol):
         modes: Modes,
     ) -> Differences:
         """Align the records of both sides, partition by partition."""
+        ...
+
+    def explained(
+        self,
+        source: ClusterSnapshot,
+        target: ClusterSnapshot,
+        ranges: SpanRanges,
+        modes: Modes,
+    ) -> Explained:
+        """Look up the keys of the findings that the last `differences` asked about."""
         ...
 
     def holes(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> Holes:

@@ -55,6 +55,8 @@ ABORTED = 8
 """Bits of `RecordDigest.flags`: null key, null value, transaction marker, record of an aborted transaction."""
 TAKEN = 16
 """A bit of `Finding.flags` of a MISSING record: the target has another record at its offset."""
+ASKED = 32
+"""A bit of `Finding.flags`: it is to be seen whether compaction explains it, not in the driver (`Engine.explained`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class Finding:
     before it; -1 if there is none."""
     key_hash: int | None = None
     flags: int = 0
-    """Those of the record, and `TAKEN`."""
+    """Those of the record, and `TAKEN`, `ASKED`."""
     where: str = "unknown"
     """Which log is not what the mirror copied: `spark_jobs.attribution.Where`."""
 

@@ -11,7 +11,8 @@ A run stands for records with one fate, so it never joins records that `spark_jo
 * MISSING: on both sides of an offset of `Folding.edges` (the ends of accepted gaps and of the cut), or of the target's
   end: behind it they lag, or are truncated.
 * Records that only one log of a compacted topic has, where the other has none at the offset: compaction may explain
-  them, one by one. Of these `Folding.keep_compacted` are single, and the runs have no others.
+  them. The first `Folding.keep_compacted` are single, and the driver looks up their keys. The others are `ASKED`: they
+  stay in Spark until their keys were looked up there, and what is left is folded then (`Folding.found`).
 
 The offsets of a run are those of its record with the first difference, so that the proof ends there.
 
@@ -33,15 +34,15 @@ from kclient.types import TopicPartition
 from spark_jobs.align import Alignment, without_tail
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import Modes
-from spark_jobs.findings import TAKEN, Finding, FindingClass
+from spark_jobs.findings import ASKED, TAKEN, Finding, FindingClass
 
 _ONLY_ONE = frozenset({FindingClass.MISSING, FindingClass.EXTRA, FindingClass.DUPLICATE})
 _FOLDED = _ONLY_ONE | {FindingClass.CORRUPT, FindingClass.REORDERED, FindingClass.VISIBILITY}
 
 SINGLE = 200_000
 """Findings of a class that stay single, in all partitions."""
-EXPLAINED = 500_000
-"""Records that only one log of compacted topics has and that are explained one by one, in all partitions."""
+LOOKED_UP = 50_000
+"""Records that only one log of compacted topics has, of which the driver looks up the keys, in all partitions."""
 LEAST = 100
 """Findings of a class that stay single in each partition, however many partitions there are."""
 
@@ -53,11 +54,20 @@ class Folding(NamedTuple):
     """Findings of a class that are single."""
     shape: WindowShape
     """With the time buckets."""
-    keep_compacted: int | None = None
-    """The same of records that only one log has, if the topic is compacted; None: it is not."""
+    keep_compacted: int = 0
+    """The same of records that compaction may explain."""
+    explainable: frozenset[FindingClass] = frozenset()
+    """The classes of these."""
     edges: Sequence[int] = ()
     """Source offsets, ascending, that no run of MISSING records has on both sides."""
-    target_end: int = 0
+    ends: tuple[int, int] = (0, 0)
+    """Of the logs of source and target."""
+
+    def found(self, buckets: int) -> Folding:
+        """Return how one of *buckets* sets of keys folds what compaction does not explain."""
+        return self._replace(
+            keep=max(1, self.keep_compacted // buckets), explainable=frozenset[FindingClass]()
+        )
 
 
 class FindingBudget(NamedTuple):
@@ -67,23 +77,28 @@ class FindingBudget(NamedTuple):
     keep: int
     """Of a class, in each partition."""
     keep_compacted: int
-    """The same of records that only one log of a compacted topic has."""
+    """The same of records that compaction may explain."""
 
     @classmethod
-    def among(cls, partitions: int, shape: WindowShape, most: int) -> FindingBudget:
-        """Return the budget if *partitions* are compared; *most*: findings that are written one by one."""
+    def among(
+        cls, partitions: int, shape: WindowShape, most: int, looked_up: int = LOOKED_UP
+    ) -> FindingBudget:
+        """Return the budget if *partitions* are compared.
+
+        *most*: findings that are written one by one. *looked_up*: those of which the driver looks up the keys.
+        """
         share = max(1, partitions)
-        keep = min(most, max(LEAST, SINGLE // share))
-        return cls(shape, keep, max(most, EXPLAINED // share))
+        return cls(shape, min(most, max(LEAST, SINGLE // share)), looked_up // share)
 
     def folding(self, tp: TopicPartition, modes: Modes) -> Folding:
         """Return how the findings of *tp* are folded."""
         return Folding(
             self.keep,
             self.shape,
-            self.keep_compacted if tp.topic in modes.compacted else None,
+            self.keep_compacted,
+            modes.explainable.get(tp.topic, frozenset()),
             modes.edges.get(tp, ()),
-            modes.target_ends.get(tp, 0),
+            (modes.ends[0].get(tp, 0), modes.ends[1].get(tp, 0)),
         )
 
 
@@ -97,8 +112,6 @@ class _Place(NamedTuple):
     """Of a MISSING one, how many edges are not behind it."""
     behind: bool | None
     """Whether a MISSING one is behind the target's end; None: later records of the source are in both logs."""
-    alone: bool
-    """See `has_no_other`."""
 
 
 def is_run(finding: Finding) -> bool:
@@ -126,6 +139,7 @@ class Folded:
 
     folding: Folding
     _single: Counter[tuple[FindingClass, bool]] = field(default_factory=Counter)
+    """By whether compaction may explain them."""
     _runs: dict[tuple[_Place, int], Finding] = field(default_factory=dict)
     """By the part, too, where it must be seen at the end whether the source goes on."""
     _parts: int = 0
@@ -135,21 +149,23 @@ class Folded:
         return max(0, self.folding.keep - self._single[finding_class, False])
 
     def add(self, findings: Iterable[Finding]) -> Iterator[Finding]:
-        """Yield those of the next part that stay single."""
+        """Yield those of the next part that stay single, and those that are `ASKED`."""
         self._parts += 1
         for each in findings:
             if each.finding_class not in _FOLDED:
                 yield each
                 continue
             place = self._place(each)
-            most, counted = self.folding.keep, (each.finding_class, False)
-            if self.folding.keep_compacted is not None and place.alone and not place.behind:
-                most, counted = self.folding.keep_compacted, (each.finding_class, True)
-            if is_run(each) or self._single[counted] >= most:
-                self._join(each, place, 0 if each.tail_position is None else self._parts)
-            else:
+            explainable = self._may_be_explained(each, place)
+            counted = each.finding_class, explainable
+            most = self.folding.keep_compacted if explainable else self.folding.keep
+            if not is_run(each) and self._single[counted] < most:
                 self._single[counted] += 1
                 yield each
+            elif explainable:
+                yield replace(each, flags=each.flags | ASKED)
+            else:
+                self._join(each, place, 0 if each.tail_position is None else self._parts)
 
     def end(self, alignment: Alignment) -> list[Finding]:
         """Return the runs; *alignment* is that of the whole partition."""
@@ -159,6 +175,14 @@ class Folded:
             self._join(run, self._place(run), 0)
         return list(self._runs.values())
 
+    def _may_be_explained(self, finding: Finding, place: _Place) -> bool:
+        """Return whether compaction may explain *finding*: no log compacts what is behind its end."""
+        if finding.finding_class not in self.folding.explainable or not has_no_other(finding):
+            return False
+        if finding.finding_class is FindingClass.MISSING:
+            return not place.behind
+        return finding.position < self.folding.ends[0]
+
     def _place(self, finding: Finding) -> _Place:
         shape = self.folding.shape
         bucket = ((finding.timestamp_ms or 0) - shape.first_ms) // shape.bucket_ms
@@ -166,14 +190,13 @@ class Folded:
         if finding.finding_class is FindingClass.MISSING:
             segment = bisect_right(self.folding.edges, finding.source_offset or 0)
             if finding.tail_position is not None:
-                behind = finding.tail_position >= self.folding.target_end
+                behind = finding.tail_position >= self.folding.ends[1]
         return _Place(
             finding.finding_class,
             finding.field,
             max(0, min(shape.buckets - 1, bucket)),
             segment,
             behind,
-            has_no_other(finding),
         )
 
     def _join(self, finding: Finding, place: _Place, part: int) -> None:
@@ -193,7 +216,7 @@ class Folded:
             source_hash=None,
             target_hash=None,
             key_hash=None,
-            flags=first.flags & TAKEN,
+            flags=0,
             first_target_offset=None,
             distance=None,
         )
@@ -202,5 +225,9 @@ class Folded:
 def folded(findings: Iterable[Finding], folding: Folding, alignment: Alignment) -> list[Finding]:
     """Return the *findings* of one partition, folded, in order."""
     runs = Folded(folding)
-    result = [*runs.add(findings), *runs.end(alignment)]
-    return sorted(result, key=lambda f: (f.position, f.finding_class.value))
+    return in_order([*runs.add(findings), *runs.end(alignment)])
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """Return *findings* of one partition, sorted."""
+    return sorted(findings, key=lambda f: (f.position, f.finding_class.value))

@@ -7,33 +7,37 @@ in bounded memory (`spark_jobs.in_step`): docs/design/audit-reading.md.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kclient.types import TopicPartition
 from spark_jobs.align import Alignment, align, without_tail
 from spark_jobs.arrow_batches import as_arrow, spark_schema, unread_part
+from spark_jobs.compaction import KeySpans, decided
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import (
     Copies,
     Differences,
+    Explained,
     Failure,
     Holes,
     KeySpan,
     Modes,
     Place,
+    SpanRanges,
     WindowRows,
     breaks,
     by_partition,
     offsets_of,
 )
-from spark_jobs.findings import DEFAULT_MAX_FINDINGS, Finding, FindingClass, RecordDigest
-from spark_jobs.folding import FindingBudget, Folding, folded
+from spark_jobs.findings import ASKED, DEFAULT_MAX_FINDINGS, Finding, FindingClass, RecordDigest
+from spark_jobs.folding import LOOKED_UP, FindingBudget, Folding, folded, in_order
 from spark_jobs.in_step import DIGEST_FIELDS, MANY, Found, found_in_step
 from spark_jobs.ranges import Ranges, merged, subtract
 from spark_jobs.reconcile import BUCKETS, TimeBuckets
@@ -48,15 +52,22 @@ if TYPE_CHECKING:
 
 _ROWS_OF_BATCH = 10_000
 
-_FOUND_COLUMNS = (("topic", "string"), ("partition", "int"), ("found", "string"))
-"""What an alignment found in a partition, as JSON: its counts, a finding, or what was not read."""
+_FOUND_COLUMNS = (("topic", "string"), ("partition", "int"), ("key", "long"), ("found", "string"))
+"""What an alignment found in a partition, as JSON: its counts, a finding, or what was not read.
+
+*key*: of a finding that is `ASKED`, the hash of its record's key; it is not collected.
+"""
+
+_ASKED_OF_TASK = 20_000
+"""Findings of which one task looks up the keys, about."""
 
 
 class SparkEngine:
     """Reads with *read*, hashes and aligns in Spark; *window* is in offsets.
 
     Of each class at most *max_findings* per partition are single findings: `spark_jobs.folding`. A partition with more
-    than *many* offsets to align is read by one task, in step: `spark_jobs.in_step`.
+    than *many* offsets to align is read by one task, in step: `spark_jobs.in_step`. Of findings that compaction may
+    explain the driver looks up the keys of *looked_up*, and tasks those of the others.
     """
 
     def __init__(
@@ -67,11 +78,17 @@ class SparkEngine:
         *,
         max_findings: int = DEFAULT_MAX_FINDINGS,
         many: int = MANY,
+        looked_up: int = LOOKED_UP,
     ) -> None:
         self._read = read
         self._shape = WindowShape(window, buckets.first_ms, buckets.width_ms, BUCKETS)
         self._max_findings = max_findings
         self._many = many
+        self._looked_up = looked_up
+        self._budget = FindingBudget.among(1, self._shape, max_findings, looked_up)
+        self._asked: DataFrame | None = None
+        self._kept: list[DataFrame] = []
+        """On disk: what the alignments found."""
 
     def _hashes(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return the hashes of the records in *ranges*."""
@@ -95,21 +112,95 @@ class SparkEngine:
             (cluster, [each for each in ranges if each.topic_partition not in many])
             for cluster, ranges in (source, target)
         ]
-        budget = FindingBudget.among(len(most), self._shape, self._max_findings)
-        frames = [self._few(few[0], few[1], modes, budget)] if few[0][1] or few[1][1] else []
+        self._budget = FindingBudget.among(
+            len(most), self._shape, self._max_findings, self._looked_up
+        )
+        frames = [self._few(few[0], few[1], modes)] if few[0][1] or few[1][1] else []
         if many:
-            frames.append(self._in_step(many, source, target, modes, budget))
-        return _differences([row for frame in frames for row in frame.collect()])
+            frames.append(self._in_step(many, source, target, modes))
+        if not any(tp.topic in modes.explainable for tp in most):
+            return _differences([row for frame in frames for row in frame.collect()])
+        return self._without_asked(frames)
+
+    def _without_asked(self, frames: Sequence[DataFrame]) -> Differences:
+        """Collect what *frames* found but for the findings that are `ASKED`: those wait for `explained`."""
+        from pyspark import StorageLevel
+
+        for frame in self._kept:
+            frame.unpersist()
+        self._kept = [frame.persist(StorageLevel.DISK_ONLY) for frame in frames]
+        found = functools.reduce(lambda one, other: one.union(other), self._kept)
+        differences = _differences(found.where("key is null").collect())
+        self._asked = found.where("key is not null")
+        partitions = self._asked.select("topic", "partition").distinct().collect()
+        return replace(differences, asked=frozenset(TopicPartition(*row) for row in partitions))
+
+    def explained(
+        self,
+        source: ClusterSnapshot,
+        target: ClusterSnapshot,
+        ranges: SpanRanges,
+        modes: Modes,
+    ) -> Explained:
+        """Look up the keys of the findings that the last `differences` asked about."""
+        from pyspark.sql import functions as f_
+
+        asked, budget = self._asked, self._budget
+        if asked is None:
+            return Explained({}, {})
+        buckets = asked.count() // _ASKED_OF_TASK + 1
+        place = ["topic", "partition", "key"]
+        wanted = asked.select(*place).distinct()
+        spans = [
+            self._hashes(cluster, of_log)
+            .join(wanted, place, "left_semi")
+            .groupBy(*place)
+            .agg(f_.min("offset").alias("first"), f_.max("offset").alias("last"))
+            .select(f_.lit(number).alias("log"), *place, "first", "last")
+            for number, (cluster, of_log) in enumerate(
+                zip((source, target, source, target), map(_not_empty, ranges), strict=True)
+            )
+            if of_log
+        ]
+        of_keys = [*place[:2], "bucket"]
+        bucket = f_.pmod(f_.col("key"), f_.lit(buckets)).alias("bucket")
+        left, right = (
+            frame.select("*", bucket).groupBy(*of_keys)
+            for frame in (asked, functools.reduce(lambda one, other: one.union(other), spans))
+        )
+
+        def decide(key: tuple[pa.Scalar, ...], left: pa.Table, right: pa.Table) -> pa.Table:
+            import pyarrow as pa
+
+            tp = TopicPartition(key[0].as_py(), key[1].as_py())
+            logs: tuple[dict[Place, KeySpan], ...] = ({}, {}, {}, {})
+            for row in right.to_pylist():
+                logs[row["log"]][*tp, row["key"]] = KeySpan(row["first"], row["last"])
+            findings = [_finding(json.loads(text)) for text in left.column("found").to_pylist()]
+            owned, others = decided(findings, KeySpans(*logs), renumbered=modes.renumbered)
+            folding = budget.folding(tp, modes).found(buckets)
+            found: list[Found | int] = [owned, *folded(in_order(others), folding, Alignment([]))]
+            return pa.Table.from_batches(_as_rows(tp, found))
+
+        rows = left.cogroup(right).applyInArrow(decide, spark_schema(_FOUND_COLUMNS)).collect()
+        offsets: Counter[TopicPartition] = Counter()
+        others: dict[TopicPartition, list[Finding]] = {}
+        for row in rows:
+            tp, found = TopicPartition(row["topic"], row["partition"]), json.loads(row["found"])
+            if isinstance(found, int):
+                offsets[tp] += found
+            else:
+                others.setdefault(tp, []).append(_finding(found))
+        return Explained(offsets, others)
 
     def _few(
         self,
         source: tuple[ClusterSnapshot, Sequence[OffsetRange]],
         target: tuple[ClusterSnapshot, Sequence[OffsetRange]],
         modes: Modes,
-        budget: FindingBudget,
     ) -> DataFrame:
         """Return the rows of partitions of which Spark gives a task all hashes at once."""
-        names = source[0].name, target[0].name
+        names, budget = (source[0].name, target[0].name), self._budget
         broken = breaks(source[1], target[1])
 
         def compare(key: tuple[pa.Scalar, ...], left: pa.Table, right: pa.Table) -> pa.Table:
@@ -133,11 +224,11 @@ class SparkEngine:
         source: tuple[ClusterSnapshot, Sequence[OffsetRange]],
         target: tuple[ClusterSnapshot, Sequence[OffsetRange]],
         modes: Modes,
-        budget: FindingBudget,
     ) -> DataFrame:
         """Return the rows of the partitions with *offsets*, of which a task reads both logs itself."""
         from pyspark.sql import SparkSession
 
+        budget = self._budget
         broken = breaks(source[1], target[1])
         partitions = sorted(offsets)
         ranges = [(cluster, by_partition(of_all)) for cluster, of_all in (source, target)]
@@ -283,16 +374,12 @@ def _differences(rows: Sequence[Row]) -> Differences:
             name, text = found["unread"]
             failures.append(failure_of(name, *tp, text))
         else:
-            found["finding_class"] = FindingClass(found["finding_class"])
-            findings.setdefault(tp, []).append(Finding(**found))
+            findings.setdefault(tp, []).append(_finding(found))
     return Differences(
         {
             tp: replace(
                 alignment,
-                findings=sorted(
-                    (without_tail(each, alignment) for each in findings.get(tp, ())),
-                    key=lambda f: (f.position, f.finding_class.value),
-                ),
+                findings=in_order(without_tail(each, alignment) for each in findings.get(tp, ())),
             )
             for tp, alignment in counts.items()
         },
@@ -411,17 +498,33 @@ def _digests(table: pa.Table) -> list[RecordDigest]:
     return sorted(map(RecordDigest, *columns), key=lambda record: record.offset)
 
 
-def _as_rows(tp: TopicPartition, found: Iterable[Found]) -> Iterator[pa.RecordBatch]:
+def _as_rows(tp: TopicPartition, found: Iterable[Found | int]) -> Iterator[pa.RecordBatch]:
     """Yield what was *found* in one partition as rows of `_FOUND_COLUMNS`.
 
     There may be a million findings: few of them exist at a time.
     """
     left = iter(found)
     while some := list(itertools.islice(left, _ROWS_OF_BATCH)):
-        yield as_arrow([(*tp, json.dumps(_document(each))) for each in some], _FOUND_COLUMNS)
+        yield as_arrow(
+            [(*tp, _asked_key(each), json.dumps(_document(each))) for each in some], _FOUND_COLUMNS
+        )
 
 
-def _document(found: Found) -> dict[str, object]:
+def _asked_key(found: Found | int) -> int | None:
+    return found.key_hash if isinstance(found, Finding) and found.flags & ASKED else None
+
+
+def _finding(document: dict[str, Any]) -> Finding:
+    return Finding(**{**document, "finding_class": FindingClass(document["finding_class"])})
+
+
+def _not_empty(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    return [each for each in ranges if each.high > each.low]
+
+
+def _document(found: Found | int) -> dict[str, object] | int:
+    if isinstance(found, int):
+        return found
     if isinstance(found, Finding):
         return {**asdict(found), "finding_class": found.finding_class.value}
     return asdict(found) if isinstance(found, Alignment) else {"unread": found}

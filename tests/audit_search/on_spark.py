@@ -191,6 +191,7 @@ def disagreements_on_spark(
             stored.window,
             buckets,
             many=MANY if stored.sizes is None else 0,
+            looked_up=0,  # In the driver they are looked up wherever there is no Spark.
         ),
         source,
         target,

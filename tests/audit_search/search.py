@@ -37,6 +37,8 @@ class Storage(NamedTuple):
     sizes: Sizes | None
     keep: int = 1 << 30
     """Findings of a class that are single; runs have no place that could be compared with the seeded faults."""
+    keep_compacted: int = 1 << 30
+    """The same of what compaction may explain."""
 
 
 def storage(rng: random.Random) -> Storage:
@@ -105,6 +107,7 @@ def audited(case: SearchCase, stored: Storage) -> Reconciliation:
         slice_offsets=stored.slice_offsets,
         sizes=stored.sizes,
         keep=stored.keep,
+        keep_compacted=stored.keep_compacted,
         meanwhile=_changes(case, (source, target)) if case.changes else None,
     )
     return reconcile(

@@ -8,30 +8,36 @@ CRC, bytes that cannot be decompressed, or records that end too early.
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kclient.types import TopicPartition
 from kclient.wire import batches
 from kclient.wire.compression import Codec, compress
 from kclient.wire.record_writer import encode_record
+from spark_jobs.align import Alignment
 from spark_jobs.arrow_batches import digest_batches, hash_batches, unread_part
+from spark_jobs.compaction import KeySpans, decided
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import (
     Copies,
     Differences,
+    Explained,
     Failure,
     FailureKind,
     Holes,
     KeySpan,
     Modes,
     Place,
+    SpanRanges,
     WindowRows,
     breaks,
 )
-from spark_jobs.folding import FindingBudget
+from spark_jobs.findings import ASKED, Finding
+from spark_jobs.folding import FindingBudget, folded
 from spark_jobs.header_batches import HEADER_COLUMNS, header_rows
 from spark_jobs.in_step import DEFAULT_SIZES, Sizes
 from spark_jobs.kafka_reader import committed_part
@@ -216,6 +222,7 @@ class BatchEngine:
         self._sizes = sizes
         self._meanwhile = meanwhile
         self._reads = 0
+        self._asked: dict[TopicPartition, list[Finding]] = {}
         self._batches: dict[tuple[str, TopicPartition], list[Encoded]] = {}
 
     def tasks(
@@ -350,7 +357,36 @@ class BatchEngine:
                     sizes=self._sizes or DEFAULT_SIZES,
                 )
             failures += [failure_of(name, *tp, text) for name, text in unread]
-        return Differences(alignments, failures)
+        self._asked = {
+            tp: asked
+            for tp, each in alignments.items()
+            if (asked := [f for f in each.findings if f.flags & ASKED])
+        }
+        for tp in self._asked:
+            single = [f for f in alignments[tp].findings if not f.flags & ASKED]
+            alignments[tp] = replace(alignments[tp], findings=single)
+        return Differences(alignments, failures, frozenset(self._asked))
+
+    def explained(
+        self, source: ClusterSnapshot, target: ClusterSnapshot, ranges: SpanRanges, modes: Modes
+    ) -> Explained:
+        offsets: Counter[TopicPartition] = Counter()
+        left: dict[TopicPartition, list[Finding]] = defaultdict(list)
+        keys = frozenset(f.key_hash or 0 for each in self._asked.values() for f in each)
+        spans = KeySpans(
+            *(
+                self.spans_of_keys(cluster, each, keys)
+                for cluster, each in zip((source, target, source, target), ranges, strict=True)
+            )
+        )
+        for tp, asked in self._asked.items():
+            for bucket in range(2):
+                of_keys = [f for f in asked if (f.key_hash or 0) % 2 == bucket]
+                owned, others = decided(of_keys, spans, renumbered=modes.renumbered)
+                offsets[tp] += owned
+                folding = self._budget.folding(tp, modes).found(2)
+                left[tp] += folded(others, folding, Alignment([]))
+        return Explained(offsets, left)
 
     def _rows(
         self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]

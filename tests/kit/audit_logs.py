@@ -14,12 +14,14 @@ from spark_jobs.cut import LogRange, OffsetRange
 from spark_jobs.engine import (
     Copies,
     Differences,
+    Explained,
     Failure,
     FailureKind,
     Holes,
     KeySpan,
     Modes,
     Place,
+    SpanRanges,
     WindowRows,
     breaks,
 )
@@ -251,6 +253,11 @@ class MemoryEngine:
             for tp in sides[0].keys() | sides[1].keys()
         }
         return Differences(alignments, failures)
+
+    def explained(
+        self, source: ClusterSnapshot, target: ClusterSnapshot, ranges: SpanRanges, modes: Modes
+    ) -> Explained:
+        raise AssertionError("no finding is asked about here")
 
     def holes(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> Holes:
         held = [

@@ -15,10 +15,9 @@ from spark_jobs.digest import WindowShape
 from spark_jobs.findings import Finding, FindingClass
 from spark_jobs.folding import FindingBudget, Folded, Folding
 from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
-from spark_jobs.verdict import ExitCode, Verdict
+from spark_jobs.verdict import Verdict
 from tests.kit.audit_batches import BatchEngine, Layout
 from tests.kit.audit_logs import Log, Logs, Rec, classes, log_of, snapshot
-from tests.kit.audit_reports import report_of
 
 TP = TopicPartition("t", 0)
 SHAPE = WindowShape(50, 0, 1_000, 4)
@@ -156,30 +155,35 @@ def test_a_topic_that_only_the_target_has_is_one_finding() -> None:
     ]
 
 
+@pytest.mark.parametrize("keep", [0, 60, 1_000])
 @pytest.mark.parametrize("lost", ["source", "target"])
-def test_what_compaction_may_explain_is_never_a_finding_of_a_run(lost: str) -> None:
-    """More records than are explained one by one: not compared, with the reason, and no part of the proof."""
+def test_compaction_explains_records_however_many(lost: str, keep: int) -> None:
     logs = {"source": full(), "target": full()}
     logs[lost] = without(logs[lost], 50, 150)
-    few = audit({TP: logs["source"]}, {TP: logs["target"]}, keep=100, compacted=BOTH)
-    assert (few.outcome.verdict, few.counts.explained) == (Verdict.CONSISTENT, 100)
-    run = audit({TP: logs["source"]}, {TP: logs["target"]}, keep=60, compacted=BOTH)
-    assert run.outcome.verdict is Verdict.ERROR
-    assert ExitCode.UNREADABLE in run.outcome.applicable
-    assert not run.findings
-    assert (run.counts.explained, run.counts.not_read, run.counts.verified) == (60, 40, 300)
-    other = "target" if lost == "source" else "source"
-    (text,) = run.counts.unreadable
-    assert text.startswith(
-        f"t-0 offsets 110 to 149: 40 records that only the {other} has are too many"
-    )
-    (topic,) = report_of(run).document["topics"]
-    assert topic["partitions"][0]["proven_up_to"] == 110
+    run = audit({TP: logs["source"]}, {TP: logs["target"]}, keep=keep, compacted=BOTH)
+    assert (run.outcome.verdict, list(run.findings)) == (Verdict.CONSISTENT, [])
+    assert run.account.explained[TP] == {"compaction": 100}
+    assert classes(run) == {"verified": 300, "explained": 100}
+
+
+@pytest.mark.parametrize("keep", [0, 4, 1_000])
+@pytest.mark.parametrize("lost", ["source", "target"])
+def test_of_many_records_those_without_a_later_one_are_findings(lost: str, keep: int) -> None:
+    """The last record of each of the nine keys is gone, too."""
+    logs = {"source": full(), "target": full()}
+    logs["source"].append(Rec(b"other", b"last", 1))
+    logs["target"].append(Rec(b"other", b"last", 1))
+    logs[lost] = without(logs[lost], 300, 400)
+    run = audit({TP: logs["source"]}, {TP: logs["target"]}, keep=keep, compacted=BOTH)
+    kind = "extra" if lost == "source" else "missing"
+    assert records(run) == {kind: 9}
+    assert run.account.explained[TP] == {"compaction": 91}
+    assert min(f.position for f in run.findings) == 391
 
 
 def test_whether_the_source_goes_on_is_seen_at_the_end() -> None:
     """Two parts end with missing records; only those of the last one are the source's end."""
-    folded = Folded(Folding(0, SHAPE, target_end=50))
+    folded = Folded(Folding(0, SHAPE, ends=(500, 50)))
     for first in (100, 200):
         missing = [
             Finding(FindingClass.MISSING, *TP, at, None, source_hash=1, tail_position=at)
@@ -196,6 +200,7 @@ def test_whether_the_source_goes_on_is_seen_at_the_end() -> None:
 @pytest.mark.parametrize("partitions", [1, 20, 2_000, 100_000])
 def test_the_partitions_share_the_findings_that_stay_single(partitions: int) -> None:
     budget = FindingBudget.among(partitions, SHAPE, 10_000)
-    assert 100 <= budget.keep <= 10_000 <= budget.keep_compacted
+    assert 100 <= budget.keep <= 10_000
+    assert budget.keep_compacted == 50_000 // partitions
     assert partitions > 2_000 or partitions * budget.keep <= 200_000
     assert FindingBudget.among(partitions, SHAPE, 5).keep == 5

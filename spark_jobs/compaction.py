@@ -1,0 +1,82 @@
+"""What log compaction explains: records that one log has, and that the other one may have removed.
+
+Compaction removes a record only after the log has received a later one with its key. It removes a tombstone only after
+the earlier records with its key. So a finding is decided by where both logs have its key (`KeySpans`). The findings of
+a partition are decided in the driver, up to `spark_jobs.folding.LOOKED_UP`. Of those beyond, Spark tasks decide, each
+of the findings and the spans of some keys (`decided`).
+
+In: findings, spans.  Out: which are explained.  Owner: the driver, or a Spark task; pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from spark_jobs.engine import KeySpan, Place
+from spark_jobs.findings import ASKED, CONTROL, KEYLESS, TOMBSTONE, Finding, FindingClass
+
+ONLY_TARGET = (FindingClass.EXTRA, FindingClass.DUPLICATE)
+
+_Spans = Mapping[Place, KeySpan]
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpans:
+    """Where the two logs have the keys of a question, below the cut and behind it.
+
+    Compaction removes a record only after the log has received a later one with its key. It removes a tombstone only
+    after the earlier records with its key. The later record may be newer than the cut: `newer`.
+    """
+
+    source: _Spans = field(default_factory=dict)
+    target: _Spans = field(default_factory=dict)
+    beyond_source: _Spans = field(default_factory=dict)
+    beyond_target: _Spans = field(default_factory=dict)
+
+    def newer(self, source: _Spans, target: _Spans) -> KeySpans:
+        """Return the spans with those of records that the logs received after everything that was read of them."""
+        return replace(
+            self,
+            beyond_source={**self.beyond_source, **source},
+            beyond_target={**self.beyond_target, **target},
+        )
+
+    def explain(self, finding: Finding, *, renumbered: bool) -> bool:
+        """Return whether compaction may have removed the record of *finding*, below its end, from the other log."""
+        if finding.flags & CONTROL:
+            return True
+        if finding.flags & KEYLESS or finding.key_hash is None:
+            return False
+        place = (finding.topic, finding.partition, finding.key_hash)
+        by_source = finding.finding_class in ONLY_TARGET
+        cleaned = (self.source if by_source else self.target).get(place)
+        others = (self.target if by_source else self.source).get(place)
+        beyond = self.beyond_source.get(place), self.beyond_target.get(place)
+        received, others_newer = beyond if by_source else beyond[::-1]
+        if renumbered:
+            # Only offsets of one log can be compared: in its own log the record's, in the other that of the common
+            # record before it.
+            superseded = any(
+                each and each.last > finding.position for each in (others, others_newer)
+            )
+            follows = -1 if finding.follows is None else finding.follows
+            followed = any(each and each.last > follows for each in (cleaned, received))
+            return superseded or followed or (bool(finding.flags & TOMBSTONE) and cleaned is None)
+        if any(each and each.last > finding.position for each in (cleaned, others, received)):
+            return True
+        earlier = cleaned is not None and cleaned.first < finding.position
+        return bool(finding.flags & TOMBSTONE) and not earlier
+
+
+def decided(
+    asked: Iterable[Finding], spans: KeySpans, *, renumbered: bool
+) -> tuple[int, list[Finding]]:
+    """Return how many offsets those own that compaction explains, and the other findings."""
+    owned, left = 0, []
+    for each in asked:
+        if spans.explain(each, renumbered=renumbered):
+            owned += each.owns
+        else:
+            left.append(replace(each, flags=each.flags & ~ASKED))
+    return owned, left
