@@ -28,10 +28,11 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kbroker.common.gather import all_of, outcomes_of
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.common.turns import WorkerTurns
 from kbroker.controller.controller_election import ControllerEpoch
-from kbroker.controller.core.context import Broker, LeaderAndIsr, ReplicaAssignment, Topic
+from kbroker.controller.core.context import Broker, ReplicaAssignment, Topic
 from kbroker.controller.core.effects import StateWrite, WriteAssignments
 from kbroker.controller.core.events import AssignmentsWritten, BecameController, StatesWritten
 from kbroker.zk import znodes
@@ -283,20 +284,10 @@ class ControllerZkClient:
 
     def _decode_state(self, partition: TopicPartition, node: Node) -> LeaderAndIsr | None:
         try:
-            read = znodes.decode_partition_state(*partition, node.data, node.stat)
+            return znodes.decode_partition_state(*partition, node.data, node.stat)
         except PoisonZnode as error:
             self._report(error)
             return None
-        return LeaderAndIsr(
-            read.leader,
-            read.leader_epoch,
-            read.isr,
-            read.controller_epoch,
-            read.zk_version,
-            read.isr_epochs,
-            read.elr,
-            read.leader_recovery_state,
-        )
 
     @property
     def _states_per_multi(self) -> int:
@@ -590,18 +581,7 @@ def _operations(
     write: StateWrite, *, with_parent: bool, with_partition: bool = True
 ) -> list[Operation]:
     path = znodes.partition_state_path(*write.partition)
-    state = write.state
-    data = znodes.encode_partition_state(
-        znodes.PartitionState(
-            state.leader,
-            state.leader_epoch,
-            state.isr,
-            state.controller_epoch,
-            leader_recovery_state=state.leader_recovery_state,
-            isr_epochs=state.isr_epochs,
-            elr=state.elr,
-        )
-    )
+    data = znodes.encode_partition_state(write.state)
     if write.expected_version is not None:
         return [SetData(path, data, write.expected_version)]
     made: list[Operation] = []

@@ -27,6 +27,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.replica.core.leader_state import (
     FoundState,
@@ -170,7 +171,7 @@ class AlterPartitionManager:
             before = leader_state.isr
             isr = tuple(replica for replica in role.replicas if replica in write.isr)
             epochs = dict(write.epochs)
-            state = znodes.PartitionState(
+            state = LeaderAndIsr(
                 role.broker_id,
                 leader_state.leader_epoch,
                 isr,
@@ -204,9 +205,7 @@ class AlterPartitionManager:
                 partition.perform([e for e in effects if isinstance(e, HighWatermarkAdvanced)])
             return
 
-    async def _set(
-        self, key: TopicPartition, path: str, state: znodes.PartitionState, version: int
-    ) -> Stat:
+    async def _set(self, key: TopicPartition, path: str, state: LeaderAndIsr, version: int) -> Stat:
         """Write a state znode, and keep it unsettled until ZooKeeper cannot apply the write any more."""
         session = self._zookeeper.session
         self._unsettled[key] += 1

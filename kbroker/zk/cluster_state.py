@@ -12,19 +12,19 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.zk.errors import CannotConnect, NoNode
 from kbroker.zk.interface import Stat
 from kbroker.zk.session_state import quiet_logger
 from kbroker.zk.znodes import brokers, topics
 from kbroker.zk.znodes.names import BROKER_IDS, CONTROLLER
-from kbroker.zk.znodes.topics import PartitionState
 
 
 class Partition(NamedTuple):
     """One partition: its replicas, and its state, None before the controller has written one."""
 
     replicas: tuple[int, ...]
-    state: PartitionState | None
+    state: LeaderAndIsr | None
 
 
 class ClusterState:

@@ -11,7 +11,7 @@ import pytest_twisted
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 
-from kbroker.controller.core.context import LeaderAndIsr
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.controller.core.effects import StateWrite
 from kbroker.controller.zk_client import ControllerMovedError, ControllerZkClient
 from kbroker.metadata.broker_registration import ensure_paths
@@ -68,7 +68,7 @@ async def join(zookeeper_connect: str) -> AsyncIterator[Join]:
         await session.stop(2)
 
 
-async def state(zk: ZooKeeperClient, topic: str, partition: int = 0) -> znodes.PartitionState:
+async def state(zk: ZooKeeperClient, topic: str, partition: int = 0) -> LeaderAndIsr:
     node = await zk.get(znodes.partition_state_path(topic, partition))
     return znodes.decode_partition_state(topic, partition, node.data, node.stat)
 
@@ -451,7 +451,7 @@ async def test_isr_changes_of_leaders_reach_every_broker(join: Join) -> None:
     await until(lambda: one.cache.is_led("t", [0]))
     await until(lambda: one.cache.partition("t", 0).isr == (1, 2))
     found = await state(one.zk, "t")
-    shrunk = znodes.PartitionState(1, found.leader_epoch, (1,), found.controller_epoch)
+    shrunk = LeaderAndIsr(1, found.leader_epoch, (1,), found.controller_epoch)
     path = znodes.partition_state_path("t", 0)
     await one.zk.set(path, znodes.encode_partition_state(shrunk), found.zk_version)
     await one.zk.create(

@@ -27,6 +27,7 @@ from kbroker.apis.api47_offset_delete import OffsetDelete
 from kbroker.apis.pipeline import RequestPipeline
 from kbroker.app.world import World
 from kbroker.common.internal_topics import OFFSETS_TOPIC
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.transaction.producer_id_manager import (
     BLOCK_SIZE,
@@ -137,7 +138,7 @@ class Client:
         replicas = {0: znodes.ReplicaAssignment((1,))}
         topic = znodes.encode_topic(znodes.TopicAssignment(uuid4(), replicas))
         await self.zk.create(znodes.topic_path(OFFSETS_TOPIC), topic, make_parents=True)
-        state = znodes.encode_partition_state(znodes.PartitionState(1, 0, (1,), 1))
+        state = znodes.encode_partition_state(LeaderAndIsr(1, 0, (1,), 1))
         path = znodes.partition_state_path(OFFSETS_TOPIC, 0)
         await self.zk.create(path, state, make_parents=True)
         self.coordinator.on_leadership(OFFSETS_TOPIC, 0, 0, 0, True)

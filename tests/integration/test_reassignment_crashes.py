@@ -15,6 +15,7 @@ import pytest_twisted
 from twisted.internet import reactor
 from twisted.internet.task import deferLater
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.metadata.metadata_cache import FULL
 from kbroker.zk import znodes
 from kbroker.zk.client import ZooKeeperClient
@@ -58,7 +59,7 @@ async def catch_up(zk: ZooKeeperClient, cluster: FakeBrokers) -> None:
         state = znodes.decode_partition_state(*T, node.data, node.stat)
         replicas = replicas_sent_to(cluster, state.leader, state.leader_epoch)
         if replicas is not None and set(replicas) != set(state.isr):
-            isr = znodes.PartitionState(
+            isr = LeaderAndIsr(
                 state.leader, state.leader_epoch, tuple(replicas), state.controller_epoch
             )
             await zk.set(STATE, znodes.encode_partition_state(isr), node.stat.version)

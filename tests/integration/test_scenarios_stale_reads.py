@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 from kazoo.client import KazooClient
 
 from kbroker.common.internal_topics import OFFSETS_TOPIC
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.testing.switchboard.board import Switchboard
 from kbroker.zk import znodes
 from kbroker.zk.interface import Stat
@@ -95,7 +96,7 @@ def committed_at(broker: Broker) -> int | None:
     return int(partition.committed_offset)
 
 
-def state_of(zookeeper: KazooClient, topic: str) -> znodes.PartitionState:
+def state_of(zookeeper: KazooClient, topic: str) -> LeaderAndIsr:
     data, stat = zookeeper.get(znodes.partition_state_path(topic, 0))
     return znodes.decode_partition_state(topic, 0, data, Stat(*stat))
 
@@ -104,12 +105,12 @@ def epoch_of_controller(zookeeper: KazooClient) -> int:
     return int(zookeeper.get(znodes.CONTROLLER_EPOCH)[0])
 
 
-def govern_for_a_moment(zookeeper: KazooClient) -> znodes.PartitionState:
+def govern_for_a_moment(zookeeper: KazooClient) -> LeaderAndIsr:
     """Act as a controller that is elected, makes broker 3 lead ``t``, and dies; return what it wrote."""
     epoch = epoch_of_controller(zookeeper) + 1
     zookeeper.set(znodes.CONTROLLER_EPOCH, b"%d" % epoch)
     before = state_of(zookeeper, "t")
-    after = znodes.PartitionState(3, before.leader_epoch + 5, (3, 2), epoch)
+    after = LeaderAndIsr(3, before.leader_epoch + 5, (3, 2), epoch)
     path = znodes.partition_state_path("t", 0)
     zookeeper.set(path, znodes.encode_partition_state(after), version=before.zk_version)
     return after

@@ -14,6 +14,7 @@ import pytest_twisted
 
 from kbroker.app.world import World
 from kbroker.common.internal_topics import OFFSETS_TOPIC
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.coordinator.group.core.commits import OffsetCommit
 from kbroker.coordinator.group.core.effects import JoinGroupResult, Sync, SyncGroupResult
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
@@ -59,7 +60,7 @@ class CoordinatingBroker:
 
     async def write_state(self, leader_epoch: int) -> None:
         path = znodes.partition_state_path(OFFSETS_TOPIC, 0)
-        state = znodes.PartitionState(self.broker_id, leader_epoch, (self.broker_id,), 1)
+        state = LeaderAndIsr(self.broker_id, leader_epoch, (self.broker_id,), 1)
         data = znodes.encode_partition_state(state)
         if await self.zk.exists(path) is None:
             await self.write_topic(partitions=1)

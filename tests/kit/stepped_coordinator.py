@@ -15,6 +15,7 @@ from uuid import uuid4
 from twisted.internet.defer import Deferred
 
 from kbroker.common.internal_topics import OFFSETS_TOPIC
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.coordinator.group.core.commits import OffsetCommit
 from kbroker.coordinator.group.core.effects import JoinGroupResult
 from kbroker.coordinator.group.core.records import CommitDetail
@@ -41,7 +42,7 @@ class SteppedCoordinator(SteppedZooKeeper):
         self.now_ms = int(EPOCH * 1000) + 1000  # later than any write of a test
         assignment = znodes.TopicAssignment(uuid4(), {0: znodes.ReplicaAssignment((1, 2))})
         self.ensemble.put(znodes.topic_path(OFFSETS_TOPIC), znodes.encode_topic(assignment))
-        state = znodes.PartitionState(1, 0, (1,), 1)
+        state = LeaderAndIsr(1, 0, (1,), 1)
         self.ensemble.put(STATE, znodes.encode_partition_state(state))
         self.zk = client_of(self.ensemble, self.process, 1, self.connections)
         self.coordinator = GroupCoordinator(

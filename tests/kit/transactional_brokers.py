@@ -16,6 +16,7 @@ from uuid import UUID, uuid4
 from twisted.internet.defer import Deferred
 
 from kbroker.common.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.coordinator.transaction.core.records import decode_metadata
 from kbroker.coordinator.transaction.core.states import (
@@ -180,7 +181,7 @@ class TransactionalBrokers(SteppedZooKeeper):
         for partition in self.epochs:
             self.ensemble.put(
                 znodes.partition_state_path(TRANSACTIONS_TOPIC, partition),
-                znodes.encode_partition_state(znodes.PartitionState(9, 0, (9,), 1)),
+                znodes.encode_partition_state(LeaderAndIsr(9, 0, (9,), 1)),
             )
 
         self.logs: dict[TopicPartition, list[LoggedMarker]] = {}
@@ -265,7 +266,7 @@ class TransactionalBrokers(SteppedZooKeeper):
     def elect(self, broker_id: int, partition: int = 0) -> None:
         """Write the election of a leader."""
         self.epochs[partition] += 1
-        state = znodes.PartitionState(broker_id, self.epochs[partition], (broker_id,), 1)
+        state = LeaderAndIsr(broker_id, self.epochs[partition], (broker_id,), 1)
         self.write(
             znodes.partition_state_path(TRANSACTIONS_TOPIC, partition),
             znodes.encode_partition_state(state),

@@ -11,9 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.common.log_dir_integrity import LogDirCondition, LogDirIntegrity, broker_epochs
 from kbroker.controller.core import effects, events, reassignment
-from kbroker.controller.core.context import Broker, LeaderAndIsr, ReplicaAssignment, Topic
+from kbroker.controller.core.context import Broker, ReplicaAssignment, Topic
 from kbroker.controller.core.state_machine import ControllerStateMachine
 from kbroker.controller.core.states import PartitionState, ReplicaState
 from kbroker.metadata.core.replica_assignment import assign_replicas

@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
 from kbroker.common.internal_topics import OFFSETS_TOPIC
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.coordinator.group.core.commits import OffsetCommit
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
@@ -127,7 +128,7 @@ class Story(SteppedZooKeeper):
         self.pass_time(0.5)
 
     def state(self) -> bytes:
-        state = znodes.PartitionState(self.leader, self.leader_epoch, (self.leader,), 1)
+        state = LeaderAndIsr(self.leader, self.leader_epoch, (self.leader,), 1)
         return znodes.encode_partition_state(state)
 
     def broker(self) -> Broker:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from kbroker.common.endpoint import Endpoint
 from kbroker.common.isr_epochs import before_void, is_void
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.common.log_dir_integrity import (
     UNKNOWN_INTEGRITY,
     BrokerEpochs,
@@ -64,29 +65,6 @@ class Broker:
         if isr_epoch in (-1, self.epoch):
             return True
         return self.integrity.covers(isr_epoch)
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderAndIsr:
-    """A partition's state znode, with the version it was read or written at."""
-
-    leader: int
-    leader_epoch: int
-    isr: tuple[int, ...]
-    controller_epoch: int
-    """Epoch of the controller that last wrote it."""
-    zk_version: int = -1
-    isr_epochs: tuple[int, ...] = ()
-    """The broker epochs under which the members of *isr* are in it, -1 unknown; () for none known (KIP-903)."""
-    elr: tuple[tuple[int, int], ...] = ()
-    """(broker, its epoch) of replicas outside the ISR that have every committed record (KIP-966)."""
-    leader_recovery_state: int = 0
-    """1 after an unclean election (KIP-704)."""
-
-    @property
-    def isr_epoch_by_member(self) -> dict[int, int]:
-        """The broker epoch by member of the ISR."""
-        return dict(zip(self.isr, self.isr_epochs or (-1,) * len(self.isr), strict=True))
 
 
 @dataclass(frozen=True, slots=True)

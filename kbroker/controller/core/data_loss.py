@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.common.log_dir_integrity import LogDirCondition
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.controller.core.context import ControllerContext, LeaderAndIsr
+from kbroker.controller.core.context import ControllerContext
 from kbroker.controller.core.effects import WarnOfDataLoss
 from kbroker.controller.core.election import candidates_of, longest_log
 from kclient.wire.interbroker import NO_LEADER, RECOVERING

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from uuid import UUID
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.controller.core.context import Broker, LeaderAndIsr, ReplicaAssignment
+from kbroker.controller.core.context import Broker, ReplicaAssignment
 
 
 @dataclass(frozen=True, slots=True)

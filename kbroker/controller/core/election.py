@@ -45,9 +45,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kbroker.common.isr_epochs import is_void, void
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.common.log_dir_integrity import LogDirCondition
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.controller.core.context import ControllerContext, LeaderAndIsr, LogEnd
+from kbroker.controller.core.context import ControllerContext, LogEnd
 from kclient.wire.interbroker import NO_LEADER, RECOVERING
 
 

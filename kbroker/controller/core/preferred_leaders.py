@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.common.steps import Steps
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.controller.core.context import ControllerContext, LeaderAndIsr
+from kbroker.controller.core.context import ControllerContext
 
 
 def imbalanced_partitions(

@@ -50,9 +50,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.common.steps import Steps
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.controller.core.context import ControllerContext, LeaderAndIsr, ReplicaAssignment
+from kbroker.controller.core.context import ControllerContext, ReplicaAssignment
 from kbroker.controller.core.effects import (
     AnswerReassignment,
     ReassignmentOutcome,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.common.steps import Steps
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.controller.core.context import Broker, ControllerContext, LeaderAndIsr
+from kbroker.controller.core.context import Broker, ControllerContext
 from kbroker.controller.core.effects import (
     Effect,
     PartitionUpdate,

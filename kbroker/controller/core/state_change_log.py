@@ -17,14 +17,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.common.steps import Steps
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.controller.core.context import (
-    Broker,
-    ControllerContext,
-    LeaderAndIsr,
-    ReplicaAssignment,
-)
+from kbroker.controller.core.context import Broker, ControllerContext, ReplicaAssignment
 from kbroker.controller.core.effects import StateWrite
 from kclient.wire.interbroker import NO_LEADER
 

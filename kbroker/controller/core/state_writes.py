@@ -29,10 +29,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.common.steps import Steps
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.core import data_loss
-from kbroker.controller.core.context import ControllerContext, LeaderAndIsr
+from kbroker.controller.core.context import ControllerContext
 from kbroker.controller.core.effects import (
     CheckUncleanElection,
     Effect,

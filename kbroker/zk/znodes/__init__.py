@@ -94,7 +94,6 @@ from kbroker.zk.znodes.names import (
     unescape,
 )
 from kbroker.zk.znodes.topics import (
-    PartitionState,
     ReplicaAssignment,
     TopicAssignment,
     decode_partition_state,
@@ -144,7 +143,6 @@ __all__ = [
     "BrokerInfo",
     "ControllerRegistration",
     "Fields",
-    "PartitionState",
     "ProducerIdBlock",
     "ReplicaAssignment",
     "TopicAssignment",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.zk.errors import PoisonZnode
 from kbroker.zk.interface import Stat
 from kbroker.zk.znodes.fields import Fields, decode_json, encode_json
@@ -104,30 +105,7 @@ def partition_state_path(topic: str, partition: int) -> str:
     return f"{topic_path(topic)}/partitions/{partition:d}/state"
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionState:
-    """The content of a partition's state. *zk_version* is the version of the znode it was read from.
-
-    *leader* is -1 while there is none and -2 while the topic is being deleted. *controller_epoch*
-    is that of the writing controller, or of the last controller request at the writing leader.
-    *leader_recovery_state* is 1 after an unclean election until the leader has recovered (KIP-704).
-
-    Two extensions, which Kafka's tools ignore: *isr_epochs* are the broker epochs under which the members
-    of *isr* are in it, in the same order, -1 where that is not known, () if it is for none (KIP-903); *elr* are
-    (broker, broker epoch) of the replicas that left while the ISR was under min.insync.replicas (KIP-966).
-    """
-
-    leader: int
-    leader_epoch: int
-    isr: tuple[int, ...]
-    controller_epoch: int
-    zk_version: int = -1
-    leader_recovery_state: int = 0
-    isr_epochs: tuple[int, ...] = ()
-    elr: tuple[tuple[int, int], ...] = ()
-
-
-def encode_partition_state(state: PartitionState) -> bytes:
+def encode_partition_state(state: LeaderAndIsr) -> bytes:
     """Write version 1."""
     value: dict[str, Any] = {
         "controller_epoch": state.controller_epoch,
@@ -145,12 +123,12 @@ def encode_partition_state(state: PartitionState) -> bytes:
     return encode_json(value)
 
 
-def decode_partition_state(topic: str, partition: int, data: bytes, stat: Stat) -> PartitionState:
+def decode_partition_state(topic: str, partition: int, data: bytes, stat: Stat) -> LeaderAndIsr:
     """Read a partition's state with the version it was read at."""
     fields = decode_json(partition_state_path(topic, partition), data)
     name = "leader_recovery_state"
     isr = fields.integers("isr")
-    return PartitionState(
+    return LeaderAndIsr(
         leader=fields.integer("leader", low=LEADER_DURING_DELETE),
         leader_epoch=fields.integer("leader_epoch", low=0),
         isr=isr,

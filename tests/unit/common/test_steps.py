@@ -2,8 +2,9 @@
 
 import pytest
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.controller.core import events
-from kbroker.controller.core.context import Broker, LeaderAndIsr, Topic
+from kbroker.controller.core.context import Broker, Topic
 from kbroker.controller.core.state_machine import ControllerStateMachine
 from tests.kit.state_machine import handle
 from tests.unit.controller.test_state_machine import ID, brokers

@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.controller.core.broker_request_queue import (
     PARTITIONS_PER_REQUEST,
     BrokerRequestQueue,
@@ -15,7 +16,7 @@ from kbroker.controller.core.broker_request_queue import (
     PendingStopReplica,
     PendingUpdateMetadata,
 )
-from kbroker.controller.core.context import Broker, LeaderAndIsr
+from kbroker.controller.core.context import Broker
 from kbroker.controller.core.effects import PartitionUpdate, ReplicaStop
 from tests.kit.property_tests import examples
 

@@ -2,12 +2,13 @@
 
 from uuid import UUID
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.controller.core.broker_request_queue import (
     PendingLeaderAndIsr,
     PendingStopReplica,
     PendingUpdateMetadata,
 )
-from kbroker.controller.core.context import Broker, LeaderAndIsr
+from kbroker.controller.core.context import Broker
 from kbroker.controller.core.control_requests import request_for
 from kbroker.controller.core.effects import PartitionUpdate, ReplicaStop
 from kclient.wire.interbroker import StopReplicaRequest, UpdateMetadataRequest

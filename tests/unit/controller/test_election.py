@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from kbroker.common.isr_epochs import VOID_EPOCH, before_void, is_void, void
-from kbroker.controller.core.context import LeaderAndIsr, LogEnd
+from kbroker.common.leader_and_isr import LeaderAndIsr
+from kbroker.controller.core.context import LogEnd
 from kbroker.controller.core.election import Candidates, elect, elect_first
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.common.steps import at_once
 from kbroker.controller.core import effects as fx
 from kbroker.controller.core import events
-from kbroker.controller.core.context import Broker, LeaderAndIsr, Topic
+from kbroker.controller.core.context import Broker, Topic
 from kbroker.controller.core.preferred_leaders import imbalanced_partitions
 from kbroker.controller.core.state_machine import ControllerStateMachine
 from tests.kit.state_machine import handle

@@ -8,9 +8,10 @@ from uuid import UUID
 
 import pytest
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.controller.core import effects as fx
 from kbroker.controller.core import events, reassignment
-from kbroker.controller.core.context import Broker, LeaderAndIsr, ReplicaAssignment, Topic
+from kbroker.controller.core.context import Broker, ReplicaAssignment, Topic
 from kbroker.controller.core.effects import ReassignmentOutcome
 from kbroker.controller.core.state_machine import ControllerStateMachine
 from kclient.wire.interbroker import EPOCH_DURING_DELETE, NO_LEADER

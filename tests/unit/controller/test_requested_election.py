@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.controller.core import effects as fx
 from kbroker.controller.core import events
-from kbroker.controller.core.context import Broker, LeaderAndIsr, Topic
+from kbroker.controller.core.context import Broker, Topic
 from kbroker.controller.core.effects import ElectionOutcome, ElectionResult
 from kbroker.controller.core.events import ElectionType
 from kbroker.controller.core.state_machine import ControllerStateMachine

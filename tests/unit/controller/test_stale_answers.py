@@ -10,6 +10,7 @@ from uuid import UUID
 
 from twisted.internet.defer import Deferred
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.zk import znodes
 from kclient.types import TopicPartition
 from kclient.wire.errors import NotController
@@ -170,9 +171,7 @@ def test_a_resignation_answers_a_shutdown_once_that_completed_a_reassignment() -
     world.cluster[2].answer = world.cluster[3].answer = withhold
     path = znodes.partition_state_path("t", 0)
     state = znodes.decode_partition_state("t", 0, world.ensemble.tree[path].data, ANY)
-    joined = znodes.PartitionState(
-        state.leader, state.leader_epoch, (*state.isr, 3), state.controller_epoch
-    )
+    joined = LeaderAndIsr(state.leader, state.leader_epoch, (*state.isr, 3), state.controller_epoch)
     world._do(world.zk.set(path, znodes.encode_partition_state(joined), -1))  # not announced yet
     epoch = world.controller.context.brokers[1].epoch
     outcome = outcome_of(world.controller.controlled_shutdown(1, epoch))

@@ -7,14 +7,9 @@ from uuid import UUID
 
 import pytest
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.common.steps import at_once
-from kbroker.controller.core.context import (
-    Broker,
-    ControllerContext,
-    LeaderAndIsr,
-    ReplicaAssignment,
-    Topic,
-)
+from kbroker.controller.core.context import Broker, ControllerContext, ReplicaAssignment, Topic
 from kbroker.controller.core.effects import StateWrite
 from kbroker.controller.core.state_change_log import (
     LINES_LOGGED,

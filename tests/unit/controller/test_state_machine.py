@@ -5,10 +5,11 @@ from uuid import UUID
 
 import pytest
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.controller.core import effects as fx
 from kbroker.controller.core import events
 from kbroker.controller.core.broker_request_queue import PendingLeaderAndIsr
-from kbroker.controller.core.context import Broker, LeaderAndIsr, Topic
+from kbroker.controller.core.context import Broker, Topic
 from kbroker.controller.core.control_requests import event_for
 from kbroker.controller.core.state_machine import ControllerStateMachine
 from kbroker.controller.core.states import InvalidStateChangeError, PartitionState, ReplicaState

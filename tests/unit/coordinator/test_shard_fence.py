@@ -9,6 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from kbroker.common.internal_topics import OFFSETS_TOPIC
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.coordinator.shard_fence import (
     CHECK_TIMEOUT,
     FOLLOWERS_TIMEOUT,
@@ -17,7 +18,7 @@ from kbroker.coordinator.shard_fence import (
 )
 from kbroker.zk.errors import BadVersion, ConnectionLoss, SessionExpired
 from kbroker.zk.interface import Node, Operation, Session, Stat, ZooKeeper
-from kbroker.zk.znodes import PartitionState, encode_partition_state, partition_state_path
+from kbroker.zk.znodes import encode_partition_state, partition_state_path
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import code_of
 
@@ -42,7 +43,7 @@ class SlowZooKeeper:
 
     async def get(self, path: str) -> Node:
         assert path == partition_state_path(OFFSETS_TOPIC, 0)
-        state = encode_partition_state(PartitionState(self.leader, self.leader_epoch, (1, 2), 1))
+        state = encode_partition_state(LeaderAndIsr(self.leader, self.leader_epoch, (1, 2), 1))
         return Node(state, Stat(0, 0, 0, 0, self.version, 0, 0, 0, 0, 0, 0))
 
     def passes(self) -> None:

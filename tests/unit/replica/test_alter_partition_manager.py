@@ -9,6 +9,7 @@ import pytest
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.replica.alter_partition_manager import (
     ANNOUNCE_SECONDS,
     WRITES_AT_A_TIME,
@@ -29,7 +30,7 @@ class OneZnode:
     """A ZooKeeper with one partition's state; *mishaps* are what becomes of the next writes."""
 
     def __init__(self) -> None:
-        self.state: znodes.PartitionState | None = znodes.PartitionState(1, 0, (1,), 1)
+        self.state: LeaderAndIsr | None = LeaderAndIsr(1, 0, (1,), 1)
         self.version = 7
         self.mishaps: list[str] = []
         self.unreadable = 0
@@ -135,7 +136,7 @@ def test_the_isr_is_written_and_announced_whatever_becomes_of_the_answer(
 
 
 def test_a_newer_leader_epoch_ends_it(scene: Scene) -> None:
-    scene.zookeeper.state = znodes.PartitionState(2, 1, (2,), 1)
+    scene.zookeeper.state = LeaderAndIsr(2, 1, (2,), 1)
     scene.zookeeper.version = 9
     scene.follower_catches_up()
     assert scene.zookeeper.state.leader == 2
@@ -232,7 +233,7 @@ def test_thousands_are_written_some_at_a_time_and_announced_together(tmp_path: P
 
 
 def test_after_a_write_that_came_to_nothing_the_follower_is_asked_again(scene: Scene) -> None:
-    scene.zookeeper.state = znodes.PartitionState(1, 0, (1,), 1)
+    scene.zookeeper.state = LeaderAndIsr(1, 0, (1,), 1)
     scene.zookeeper.version = 9  # another write, in our name
     scene.follower_catches_up()
     assert (scene.leader_state.isr, scene.leader_state.pending) == ({1}, None)

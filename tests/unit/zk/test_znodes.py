@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.common.endpoint import Endpoint
+from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.common.log_dir_integrity import (
     UNKNOWN_INTEGRITY,
     LogDirCondition,
@@ -103,12 +104,12 @@ def test_a_topic_made_by_kafka_is_read_and_written_alike() -> None:
 
 def test_a_partition_state_carries_the_version_it_was_read_at() -> None:
     state = znodes.decode_partition_state("t", 0, KAFKA_STATE, STAT)
-    assert state == znodes.PartitionState(1, 5, (1, 2), 3, zk_version=7)
+    assert state == LeaderAndIsr(1, 5, (1, 2), 3, zk_version=7)
     assert json.loads(znodes.encode_partition_state(state)) == json.loads(KAFKA_STATE)
 
 
 def test_a_recovering_leader_is_written_only_while_it_recovers() -> None:
-    state = znodes.PartitionState(1, 5, (1,), 3, leader_recovery_state=1)
+    state = LeaderAndIsr(1, 5, (1,), 3, leader_recovery_state=1)
     encoded = znodes.encode_partition_state(state)
     assert json.loads(encoded)["leader_recovery_state"] == 1
     assert znodes.decode_partition_state("t", 0, encoded, STAT).leader_recovery_state == 1
@@ -116,9 +117,7 @@ def test_a_recovering_leader_is_written_only_while_it_recovers() -> None:
 
 
 def test_partition_state_remembers_broker_epochs_where_kafka_does_not_look() -> None:
-    state = znodes.PartitionState(
-        1, 5, (1, 2), 3, zk_version=7, isr_epochs=(2**40, -1), elr=((3, 17),)
-    )
+    state = LeaderAndIsr(1, 5, (1, 2), 3, zk_version=7, isr_epochs=(2**40, -1), elr=((3, 17),))
     data = znodes.encode_partition_state(state)
     read = json.loads(data)
     assert {name: read[name] for name in ("isr_epochs", "elr")} == {
