@@ -23,7 +23,7 @@ TOGETHER := --no-print-directory -k -j 5 $(if $(filter output-sync,$(.FEATURES))
 help:
 	@echo "make demo    two clusters, a mirror, a Spark audit: the whole product in a few minutes"
 	@echo "make test    every test, on real ZooKeeper, brokers, Spark and other people's clients"
-	@echo "make check   ruff, mypy, layers, unit and property tests: a minute to a minute and a half on two cores"
+	@echo "make check   ruff, mypy, layers, unit and property tests: less than a minute on two cores"
 	@echo "make soak    100,000 seeds of the simulated cluster (tests/simulation); SEEDS=1..1000 for fewer"
 	@echo "make bench   ours beside Apache Kafka 3.9 and other clients (benchmarks/README.md)"
 	@echo "make chaos   a cluster under faults, judged: SEED=7 MINUTES=3 SCENARIO=S1 (tests/SCENARIOS.md)"

@@ -324,14 +324,14 @@ class LogDir:
         """Read the log start offsets; those that a second file does not confirm are reported, and not accepted."""
         offsets = self._read_checkpoint(offset_checkpoint_file.LOG_START_OFFSETS, notes)
         copy = self._decoded(offset_checkpoint_file.LOG_START_OFFSETS_COPY, notes)
-        found = offset_checkpoint_file.believed_log_starts(offsets, copy, high_watermarks)
+        found = offset_checkpoint_file.accepted_log_starts(offsets, copy, high_watermarks)
         for (topic, partition), offset in found.refused.items():
             notes.append(
                 f"{self.path}/{offset_checkpoint_file.LOG_START_OFFSETS}: log start offset {offset} of"
                 f" {topic}-{partition} is not accepted: no other file has it. The log begins at"
-                f" {found.believed.get((topic, partition), 'its first segment')}"
+                f" {found.accepted.get((topic, partition), 'its first segment')}"
             )
-        return found.believed
+        return found.accepted
 
     # Checkpoints
 

@@ -47,7 +47,7 @@ from kbroker.log.log_dir_histories import LogDirHistories
 from kbroker.log.log_dir_history import LogDirHistory
 from kbroker.log.log_flusher import LogFlusher
 from kbroker.log.log_moves import LogMoves, Move, MovesHost, OnMove
-from kbroker.log.offset_checkpoint_file import FoundLog, believed_high_watermarks
+from kbroker.log.offset_checkpoint_file import FoundLog, accepted_high_watermarks
 from kbroker.log.partition_metadata_file import PartitionMetadata
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.errors import (
@@ -234,7 +234,7 @@ class LogManager:
             key: FoundLog(log.log_end_offset, log.recovery_point, log.topic_id is not None)
             for key, log in loaded.logs.items()
         }
-        self.high_watermarks |= believed_high_watermarks(
+        self.high_watermarks |= accepted_high_watermarks(
             loaded.high_watermarks,
             found,
             after_power_loss=loaded.integrity.condition is LogDirCondition.POWER_LOSS,

@@ -27,12 +27,12 @@ CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 class LogStarts(NamedTuple):
     """Log start offsets of a checkpoint."""
 
-    believed: dict[TopicPartition, int]
+    accepted: dict[TopicPartition, int]
     refused: dict[TopicPartition, int]
     """Entries of the checkpoint that are not accepted."""
 
 
-def believed_log_starts(
+def accepted_log_starts(
     checkpoint: Mapping[TopicPartition, int],
     copy: Mapping[TopicPartition, int] | None,
     high_watermarks: Mapping[TopicPartition, int],
@@ -42,16 +42,16 @@ def believed_log_starts(
     One bad line hides records, and has followers delete theirs. The second file is the *copy*; where there is none
     (Kafka, or an earlier version, wrote here last) it is the checkpoint of high watermarks, above which no log begins.
     """
-    believed, refused = {}, {}
+    accepted, refused = {}, {}
     for key, offset in checkpoint.items():
         most = high_watermarks.get(key, 0) if copy is None else copy.get(key, 0)
         if offset <= most:
-            believed[key] = offset
+            accepted[key] = offset
             continue
         refused[key] = offset
         if copy is not None and key in copy:
-            believed[key] = most
-    return LogStarts(believed, refused)
+            accepted[key] = most
+    return LogStarts(accepted, refused)
 
 
 class FoundLog(NamedTuple):
@@ -62,7 +62,7 @@ class FoundLog(NamedTuple):
     has_topic_id: bool
 
 
-def believed_high_watermarks(
+def accepted_high_watermarks(
     checkpoint: Mapping[TopicPartition, int],
     logs: Mapping[TopicPartition, FoundLog],
     *,
@@ -79,15 +79,15 @@ def believed_high_watermarks(
     - Each log that kbroker made (*by_kbroker*) had a topic id. One that lost it may be another partition's:
       directories may have been exchanged since.
     """
-    believed = {}
+    accepted = {}
     for key, log in logs.items():
         mark = checkpoint.get(key)
         if mark is None:
             continue
         if mark > log.log_end or (by_kbroker and not log.has_topic_id):
             mark = 0
-        believed[key] = min(mark, log.recovery_point) if after_power_loss else mark
-    return believed
+        accepted[key] = min(mark, log.recovery_point) if after_power_loss else mark
+    return accepted
 
 
 def encode(offsets: Mapping[TopicPartition, int]) -> bytes:

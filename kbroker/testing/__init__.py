@@ -13,10 +13,6 @@ it imports nothing. All names here are imported on first use; those of kclient.t
 
 from __future__ import annotations
 
-pytest_session: tuple[int, str] | None = None
-"""The process and the directory of the test run, which the plugin sets: all clusters of the run, in all workers of
-pytest-xdist, use one ZooKeeper server."""
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any

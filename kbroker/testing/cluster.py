@@ -30,8 +30,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Self
 
-import kbroker.testing
 from kbroker.local.zookeeper import Server, free_ports
+from kbroker.testing import pytest_run
 from kbroker.testing.brokers import FORK_SERVER, Brokers
 from kbroker.testing.fault import Fault
 from kbroker.testing.request_faults.client_requests import ClientRequests, RequestFaults
@@ -88,7 +88,7 @@ _session_pid = 0
 def session_zookeeper() -> SessionZooKeeper:
     """Return the ZooKeeper server of the pytest run, or of this process if it is none."""
     global _session, _session_pid
-    if (of_pytest := kbroker.testing.pytest_session) is not None:
+    if (of_pytest := pytest_run.session) is not None:
         pid, directory = of_pytest
         return SessionZooKeeper(pid, Path(directory))
     if _session is None or _session_pid != os.getpid():

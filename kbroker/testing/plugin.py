@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-import kbroker.testing
+from kbroker.testing import pytest_run
 
 if TYPE_CHECKING:
     from kbroker.testing.cluster import KafkaCluster
@@ -70,9 +70,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Add the marker, and choose the directory of the session: it does not exist before a cluster starts."""
     config.addinivalue_line("markers", _MARKER)
     handed_over = getattr(config, "workerinput", {}).get(_SESSION)
-    kbroker.testing.pytest_session = (
+    pytest_run.session = (
         handed_over
-        or kbroker.testing.pytest_session
+        or pytest_run.session
         or (
             os.getpid(),
             str(Path(tempfile.gettempdir(), f"kbroker-testing-{os.urandom(6).hex()}")),
@@ -83,7 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Hand the session to a worker of pytest-xdist: it ends with the controller's process."""
-    node.workerinput[_SESSION] = kbroker.testing.pytest_session
+    node.workerinput[_SESSION] = pytest_run.session
 
 
 @pytest.hookimpl(wrapper=True)

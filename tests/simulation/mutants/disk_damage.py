@@ -43,7 +43,7 @@ def every_log_start_is_believed() -> list[Change]:
     return [
         (
             offset_checkpoint_file,
-            "believed_log_starts",
+            "accepted_log_starts",
             lambda lines, *_others: LogStarts(dict(lines), {}),
         )
     ]

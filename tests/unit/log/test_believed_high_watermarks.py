@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.log.offset_checkpoint_file import FoundLog, believed_high_watermarks
+from kbroker.log.offset_checkpoint_file import FoundLog, accepted_high_watermarks
 
 KEY, OTHER = ("t", 0), ("t", 1)
 LOG = FoundLog(log_end=10, recovery_point=6, has_topic_id=True)
@@ -26,14 +26,14 @@ LOG = FoundLog(log_end=10, recovery_point=6, has_topic_id=True)
 def test_a_high_watermark_is_accepted_as_far_as_the_log_shows_it(
     mark: int, log: FoundLog, after_power_loss: bool, by_kbroker: bool, believed: int
 ) -> None:
-    found = believed_high_watermarks(
+    found = accepted_high_watermarks(
         {KEY: mark}, {KEY: log}, after_power_loss=after_power_loss, by_kbroker=by_kbroker
     )
     assert found == {KEY: believed}
 
 
 def test_an_entry_without_a_log_in_its_directory_concerns_no_log() -> None:
-    found = believed_high_watermarks(
+    found = accepted_high_watermarks(
         {KEY: 4, OTHER: 3}, {OTHER: LOG}, after_power_loss=False, by_kbroker=True
     )
     assert found == {OTHER: 3}, "the log of t-0 may be in another directory, and a later topic's"

@@ -185,7 +185,7 @@ def test_retention_without_a_file_descriptor_tries_again_later(
 def test_a_directory_without_damage_is_closed_cleanly_beside_one_that_failed(
     brokers: Brokers, tmp_path: Path
 ) -> None:
-    """Without its marker every log in it is recovered, and after a reboot its replicas are not believed."""
+    """Without its marker every log in it is recovered, and after a reboot its replicas are not accepted."""
     disk = FaultyDisk()
     dirs = brokers("a", "b", disk=disk).start()
     logs = [dirs.create("t", number, ID) for number in range(2)]

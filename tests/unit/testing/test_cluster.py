@@ -120,7 +120,12 @@ print(*sorted(set(sys.modules) - before))
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == ["kbroker", "kbroker.testing", "kbroker.testing.plugin"]
+    assert done.stdout.split() == [
+        "kbroker",
+        "kbroker.testing",
+        "kbroker.testing.plugin",
+        "kbroker.testing.pytest_run",
+    ]
 
 
 def test_pytest_does_not_compile_our_modules_again() -> None:
@@ -135,5 +140,6 @@ def test_pytest_does_not_compile_our_modules_again() -> None:
         "kbroker",
         "kbroker.testing",
         "kbroker.testing.plugin",
+        "kbroker.testing.pytest_run",
     }  # they are imported before it acts
     assert set(rewritten) <= of_the_plugin
