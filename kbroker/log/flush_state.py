@@ -21,12 +21,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kbroker.config.log import LogConfig
+from kbroker.log.core.leader_epoch_cache import FILE_NAME
+from kbroker.log.core.partition_metadata_file import PARTITION_METADATA
 from kbroker.log.disk import Disk
 from kbroker.log.flush_work import DirectoryName, FlushWork
-from kbroker.log.leader_epoch_cache import FILE_NAME
 from kbroker.log.log_loader import LoadedLog
 from kbroker.log.log_segment import LogSegment
-from kbroker.log.partition_metadata_file import PARTITION_METADATA
 from kbroker.log.pending_flush import PendingFlush
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.log import directory_names
+from kbroker.log.core import directory_names
 from kbroker.log.core.log_move import FoundTwice, half_replaced, newest
 from kbroker.log.disk import Disk
 from kbroker.log.log_dir import LogDir

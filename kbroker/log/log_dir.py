@@ -17,20 +17,21 @@ from typing import Final, NamedTuple, TypeVar
 from kbroker.common.log_dir_integrity import LogDirIntegrity
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config.log import LogConfig
-from kbroker.log import directory_names, log_dir_history, offset_checkpoint_file
+from kbroker.log import log_dir_history, offset_checkpoint_file
 from kbroker.log.clean_shutdown_file import (
     CLEAN_SHUTDOWN,
     NO_BROKER_EPOCH,
     decode_clean_shutdown,
     encode_clean_shutdown,
 )
-from kbroker.log.disk import DISK_FAILURES, Disk, read_file, replace_file, unlink_if_there
-from kbroker.log.meta_properties import META_PROPERTIES, MetaProperties, decode_meta_properties
-from kbroker.log.partition_metadata_file import (
+from kbroker.log.core import directory_names
+from kbroker.log.core.partition_metadata_file import (
     PARTITION_METADATA,
     PartitionMetadata,
     decode_partition_metadata,
 )
+from kbroker.log.disk import DISK_FAILURES, Disk, read_file, replace_file, unlink_if_there
+from kbroker.log.meta_properties import META_PROPERTIES, MetaProperties, decode_meta_properties
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.errors import CorruptMessage, KafkaError, KafkaStorageError
 

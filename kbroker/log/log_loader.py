@@ -29,17 +29,17 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from kbroker.config.log import LogConfig
-from kbroker.log import leader_epoch_cache as epochs_file
 from kbroker.log import quarantine, scan
-from kbroker.log.disk import Disk, read_file, unlink_if_there
-from kbroker.log.leader_epoch_cache import UNKNOWN_EPOCH, LeaderEpochCache
-from kbroker.log.log_segment import DELETED_SUFFIX, MAX_RELATIVE, LogSegment
-from kbroker.log.log_segments import LogSegments
-from kbroker.log.partition_metadata_file import (
+from kbroker.log.core import leader_epoch_cache as epochs_file
+from kbroker.log.core.leader_epoch_cache import UNKNOWN_EPOCH, LeaderEpochCache
+from kbroker.log.core.partition_metadata_file import (
     PARTITION_METADATA,
     PartitionMetadata,
     decode_partition_metadata,
 )
+from kbroker.log.disk import Disk, read_file, unlink_if_there
+from kbroker.log.log_segment import DELETED_SUFFIX, MAX_RELATIVE, LogSegment
+from kbroker.log.log_segments import LogSegments
 from kbroker.log.producer_state_manager import ProducerStateManager, open_producers
 from kbroker.log.segment_replacement import CLEANED_SUFFIX, recover_replacements
 from kclient.wire.batches import LARGEST_OFFSET, BatchInfo

@@ -28,12 +28,13 @@ from kbroker.common.log_dir_integrity import BrokerEpochs, LogDirCondition, LogD
 from kbroker.common.steps import at_once
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config.log import LogConfig
-from kbroker.log import directory_names
 from kbroker.log.checkpoint_contents import CheckpointContents, Files
 from kbroker.log.claimed_log_dirs import ClaimedLogDirs
 from kbroker.log.clean_shutdown import close_all
 from kbroker.log.clean_shutdown_file import NO_BROKER_EPOCH
+from kbroker.log.core import directory_names
 from kbroker.log.core.log_move import is_copy_of
+from kbroker.log.core.partition_metadata_file import PartitionMetadata
 from kbroker.log.interrupted_moves import complete_moves
 from kbroker.log.log_cleaner import (
     CleanerConfig,
@@ -48,7 +49,6 @@ from kbroker.log.log_dir_history import LogDirHistory
 from kbroker.log.log_flusher import LogFlusher
 from kbroker.log.log_moves import LogMoves, Move, MovesHost, OnMove
 from kbroker.log.offset_checkpoint_file import FoundLog, accepted_high_watermarks
-from kbroker.log.partition_metadata_file import PartitionMetadata
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.errors import (
     InvalidTopicException,

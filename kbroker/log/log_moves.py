@@ -33,11 +33,11 @@ from kbroker.log.core.log_move import (
     common_end,
     next_step,
 )
+from kbroker.log.core.partition_metadata_file import PartitionMetadata
 from kbroker.log.disk import Disk
 from kbroker.log.log_dir import LogDir
 from kbroker.log.log_flusher import InPool
 from kbroker.log.log_segments import LogSlice
-from kbroker.log.partition_metadata_file import PartitionMetadata
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import HEADER_SIZE, parse
 from kclient.wire.errors import CorruptMessage, KafkaError, KafkaStorageError

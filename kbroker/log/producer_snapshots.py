@@ -28,14 +28,14 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from kbroker.log.core.log_transactions import OngoingTransaction
-from kbroker.log.disk import Disk, read_file, replace_file, unlink_if_there
-from kbroker.log.producer_state import (
+from kbroker.log.core.producer_state import (
     LAST_SEQUENCE,
     RECOGNISED,
     BatchMetadata,
     ProducerStateEntry,
     ProducerStates,
 )
+from kbroker.log.disk import Disk, read_file, replace_file, unlink_if_there
 from kclient.wire.crc import crc32c
 from kclient.wire.errors import CorruptMessage
 

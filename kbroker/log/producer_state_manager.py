@@ -22,10 +22,10 @@ from kbroker.log import copied_offsets, scan
 from kbroker.log.copied_offsets import CopiedOffsets
 from kbroker.log.core.cleaned_transactions import AbortedTransaction
 from kbroker.log.core.log_transactions import LogTransactions, OngoingTransaction
+from kbroker.log.core.producer_state import ProducerStateEntry, ProducerStates
 from kbroker.log.disk import Buffer, Disk, read_file, replace_file
 from kbroker.log.log_segment import BASE_OFFSET, LogSegment
 from kbroker.log.producer_snapshots import ProducerSnapshots
-from kbroker.log.producer_state import ProducerStateEntry, ProducerStates
 from kclient.wire.batches import IN_TRANSACTION, BatchInfo
 from kclient.wire.errors import CorruptMessage
 from kclient.wire.records import LARGEST_MARKER, transaction_marker

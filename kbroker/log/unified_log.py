@@ -29,18 +29,18 @@ from uuid import UUID
 from kbroker.config.log import LogConfig
 from kbroker.log import retention, timestamps
 from kbroker.log.core.cleaned_transactions import AbortedTransaction
-from kbroker.log.disk import OS_DISK, Buffer, Disk, replace_file, sync_file, write_all
-from kbroker.log.flush_state import FlushState
-from kbroker.log.flush_work import FlushWork
-from kbroker.log.leader_epoch_cache import LeaderEpochCache
-from kbroker.log.log_loader import LoadedLog, load
-from kbroker.log.log_segment import LogSegment
-from kbroker.log.log_segments import EMPTY, LogSegments, LogSlice
-from kbroker.log.partition_metadata_file import (
+from kbroker.log.core.leader_epoch_cache import LeaderEpochCache
+from kbroker.log.core.partition_metadata_file import (
     PARTITION_METADATA,
     PartitionMetadata,
     encode_partition_metadata,
 )
+from kbroker.log.disk import OS_DISK, Buffer, Disk, replace_file, sync_file, write_all
+from kbroker.log.flush_state import FlushState
+from kbroker.log.flush_work import FlushWork
+from kbroker.log.log_loader import LoadedLog, load
+from kbroker.log.log_segment import LogSegment
+from kbroker.log.log_segments import EMPTY, LogSegments, LogSlice
 from kbroker.log.producer_state_manager import ProducerStateManager
 from kbroker.log.segment_replacement import SegmentReplacement
 from kbroker.log.timestamps import TimestampOffset

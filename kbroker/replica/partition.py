@@ -16,7 +16,7 @@ from uuid import UUID
 
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.log.core.cleaned_transactions import AbortedTransaction
-from kbroker.log.leader_epoch_cache import UNKNOWN_EPOCH, UNKNOWN_OFFSET
+from kbroker.log.core.leader_epoch_cache import UNKNOWN_EPOCH, UNKNOWN_OFFSET
 from kbroker.log.log_segments import LogSlice
 from kbroker.log.log_validator import RecordValidation
 from kbroker.log.unified_log import AppendResult, UnifiedLog

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kbroker.log.directory_names import parse_directory
+from kbroker.log.core.directory_names import parse_directory
 from tests.audits.problem import Problem
 from tests.audits.replica import Replica, read_replica
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from kbroker.log import leader_epoch_cache as epochs_file
 from kbroker.log import producer_snapshots
+from kbroker.log.core import leader_epoch_cache as epochs_file
+from kbroker.log.core.producer_state import ProducerStateEntry, ProducerStates
 from kbroker.log.indexes import OffsetIndex, TimeIndex
-from kbroker.log.producer_state import ProducerStateEntry, ProducerStates
 from kclient.wire.batches import BatchInfo, check_crc, iterate
 from kclient.wire.errors import KafkaError
 from kclient.wire.records import decode_batch

@@ -21,7 +21,7 @@ from kbroker.config.log import LogConfig
 from kbroker.log.cleaner import Cleaner, CleanerSizes, RoundLimits, SourceSegment
 from kbroker.log.cleaning_round import CleaningRound, state_of
 from kbroker.log.core.log_to_clean import log_to_clean
-from kbroker.log.partition_metadata_file import PartitionMetadata
+from kbroker.log.core.partition_metadata_file import PartitionMetadata
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire import fetch
 from kclient.wire.batches import TRANSACTIONAL, BatchInfo, check_crc, iterate, parse

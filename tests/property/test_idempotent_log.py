@@ -2,7 +2,7 @@
 
 The model knows nothing but the list: a batch is a duplicate if one of the producer's last five is the same, in order if
 it follows the last one, else refused. Rolls, crashes, restarts, truncations, retention, a mirror's copies and damaged
-snapshots change nothing but the list. Invariants 1-3 of `kbroker.log.producer_state`.
+snapshots change nothing but the list. Invariants 1-3 of `kbroker.log.core.producer_state`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kbroker.config.log import LogConfig
-from kbroker.log.producer_state import LAST_SEQUENCE, RECOGNISED
+from kbroker.log.core.producer_state import LAST_SEQUENCE, RECOGNISED
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse
 from kclient.wire.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber

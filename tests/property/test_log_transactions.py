@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.config.log import LogConfig
-from kbroker.log.partition_metadata_file import PartitionMetadata
+from kbroker.log.core.partition_metadata_file import PartitionMetadata
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire import fetch
 from kclient.wire.batches import iterate, parse

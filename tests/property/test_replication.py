@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kbroker.log.leader_epoch_cache import LeaderEpochCache
+from kbroker.log.core.leader_epoch_cache import LeaderEpochCache
 from kbroker.replica.core.follower_state import EpochEnd, FollowerState
 from kbroker.replica.core.leader_state import FoundState, LeaderState, WriteIsr
 from tests.kit.property_tests import examples

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.config.log import LogConfig
-from kbroker.log.partition_metadata_file import PartitionMetadata
+from kbroker.log.core.partition_metadata_file import PartitionMetadata
 from kbroker.log.segment_replacement import SegmentReplacement
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse

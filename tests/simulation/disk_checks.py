@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from kbroker.log import offset_checkpoint_file
 from kbroker.log.clean_shutdown_file import CLEAN_SHUTDOWN
-from kbroker.log.directory_names import parse_directory
+from kbroker.log.core.directory_names import parse_directory
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import check_crc, iterate
 from kclient.wire.errors import KafkaError

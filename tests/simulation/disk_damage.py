@@ -13,7 +13,7 @@ from random import Random
 
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.log import offset_checkpoint_file
-from kbroker.log.directory_names import parse_directory
+from kbroker.log.core.directory_names import parse_directory
 from kbroker.log.disk import read_file, replace_file
 from tests.kit.simulated_disk import SimulatedDisk
 

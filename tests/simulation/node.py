@@ -22,9 +22,9 @@ from kbroker.app.world import World
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.log.clean_shutdown_file import CLEAN_SHUTDOWN
-from kbroker.log.directory_names import parse_directory
+from kbroker.log.core.directory_names import parse_directory
+from kbroker.log.core.partition_metadata_file import PARTITION_METADATA, decode_partition_metadata
 from kbroker.log.disk import read_file
-from kbroker.log.partition_metadata_file import PARTITION_METADATA, decode_partition_metadata
 from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.previous_session import PreviousSession
 from tests.kit.inline_cleaner import InlineCleaner

@@ -16,9 +16,9 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.log import directory_names
-from kbroker.log.leader_epoch_cache import UNKNOWN_EPOCH, EpochEntry
-from kbroker.log.partition_metadata_file import PartitionMetadata
+from kbroker.log.core import directory_names
+from kbroker.log.core.leader_epoch_cache import UNKNOWN_EPOCH, EpochEntry
+from kbroker.log.core.partition_metadata_file import PartitionMetadata
 
 LAST_BYTES: Final = 1 << 20
 """The most that the owner's thread copies, or syncs, in the turn of the replacement."""

@@ -46,7 +46,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple
 
-from kbroker.log.producer_state import ProducerStateEntry
+from kbroker.log.core.producer_state import ProducerStateEntry
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import InvalidProducerEpoch, TransactionCoordinatorFenced
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from kbroker.log import log_dir_history, log_manager, scan
 from kbroker.log.clean_shutdown_file import CLEAN_SHUTDOWN, decode_clean_shutdown
+from kbroker.log.core.producer_state import ProducerStates
 from kbroker.log.disk import Disk, read_file, write_all
 from kbroker.log.flush_work import FlushWork
 from kbroker.log.log_dir import LogDir
 from kbroker.log.log_manager import LogManager
 from kbroker.log.log_segment import LogSegment
-from kbroker.log.producer_state import ProducerStates
 from kbroker.log.segment_replacement import SegmentReplacement
 from kbroker.log.unified_log import UnifiedLog
 from kbroker.replica.log_schedule import LogSchedule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.log.leader_epoch_cache import EpochEntry, LeaderEpochCache, decode
+from kbroker.log.core.leader_epoch_cache import EpochEntry, LeaderEpochCache, decode
 from kclient.wire.errors import CorruptMessage
 
 

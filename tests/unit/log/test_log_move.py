@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from kbroker.log.core.leader_epoch_cache import EpochEntry
 from kbroker.log.core.log_move import (
     LAST_BYTES,
     CopyRate,
@@ -19,8 +20,7 @@ from kbroker.log.core.log_move import (
     newest,
     next_step,
 )
-from kbroker.log.leader_epoch_cache import EpochEntry
-from kbroker.log.partition_metadata_file import PartitionMetadata
+from kbroker.log.core.partition_metadata_file import PartitionMetadata
 from tests.kit.log_managers import ID
 
 NEVER = 2**63 - 1

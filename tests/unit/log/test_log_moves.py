@@ -12,9 +12,9 @@ from uuid import UUID
 import pytest
 
 from kbroker.common.log_dir_integrity import broker_epochs
+from kbroker.log.core.partition_metadata_file import decode_partition_metadata
 from kbroker.log.disk import OsDisk
 from kbroker.log.log_manager import LogManager
-from kbroker.log.partition_metadata_file import decode_partition_metadata
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate
 from kclient.wire.errors import InvalidTopicException, KafkaStorageError, LogDirNotFound

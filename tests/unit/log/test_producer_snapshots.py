@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.log.core.log_transactions import OngoingTransaction
+from kbroker.log.core.producer_state import ProducerStates
 from kbroker.log.disk import OS_DISK
 from kbroker.log.producer_snapshots import ProducerSnapshots, decode, encode
-from kbroker.log.producer_state import ProducerStates
 from kclient.wire.errors import CorruptMessage
 from tests.kit.producer_batches import header
 

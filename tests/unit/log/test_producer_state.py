@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.log.producer_state import LAST_SEQUENCE, ProducerStates
+from kbroker.log.core.producer_state import LAST_SEQUENCE, ProducerStates
 from kclient.wire.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
 from tests.kit.producer_batches import header
 

@@ -11,7 +11,7 @@ import pytest
 
 from kbroker.config.log import LogConfig
 from kbroker.log.core.cleaned_transactions import AbortedTransaction
-from kbroker.log.partition_metadata_file import PartitionMetadata
+from kbroker.log.core.partition_metadata_file import PartitionMetadata
 from kbroker.log.segment_replacement import abandoned_files, recovery_steps
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse

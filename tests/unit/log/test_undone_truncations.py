@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from kbroker.config.log import LogConfig
-from kbroker.log.partition_metadata_file import PartitionMetadata, encode_partition_metadata
+from kbroker.log.core.partition_metadata_file import PartitionMetadata, encode_partition_metadata
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import parse
 from kclient.wire.errors import KafkaStorageError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.log.producer_state import ProducerStateEntry
+from kbroker.log.core.producer_state import ProducerStateEntry
 from kbroker.replica.core.leader_transactions import (
     MOST_REFUSED,
     UNKNOWN_NUMBER,
