@@ -224,7 +224,7 @@ class GroupMirror:
                 (checkpoint.group, checkpoint.tp): checkpoint
                 for group, each in offsets.items()
                 for checkpoint in checkpoints_of(group, each, placed[group], logs)
-                if checkpoint.is_news(self._emitted.get((group, checkpoint.tp)))
+                if checkpoint.is_new(self._emitted.get((group, checkpoint.tp)))
             }
             await self._checkpoints.create()
             now = time.time_ns() // 1_000_000

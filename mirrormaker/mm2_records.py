@@ -44,7 +44,7 @@ class Checkpoint:
     downstream: int
     metadata: str
 
-    def is_news(self, before: Checkpoint | None) -> bool:
+    def is_new(self, before: Checkpoint | None) -> bool:
         """Return whether to emit it after *before*, which is of the same group and partition.
 
         While a group goes forward, a checkpoint does not go back: of two translations the higher one is the better one.

@@ -155,7 +155,7 @@ async def fetch_tail(
     max_wait_ms: int,
     max_bytes: int,
 ) -> list[tuple[PartitionFetch, Outcome]]:
-    """Send the next fetch of *session*; return an outcome per partition with news. Raise KafkaError.
+    """Send the next fetch of *session*; return an outcome per partition with a change. Raise KafkaError.
 
     After an error the caller has to call `TailSession.lost`.
     """

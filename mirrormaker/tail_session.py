@@ -7,7 +7,7 @@ records, an error, or another high watermark. So an idle partition costs neither
 partition has left the session; the flow adds it again with its next offset, or fetches it in another way.
 
 A response belongs to the fetches that the leader knew when the request was sent. A fetch that was discarded or replaced
-since then gets no outcome. The leader has sent that news, and would not repeat it; so the next request names such a
+since then gets no outcome. The leader has sent that change, and would not repeat it; so the next request names such a
 partition even if its fetch is the same. The same applies after an error.
 
 Invariants:
@@ -115,7 +115,7 @@ class TailSession:
         return asked
 
     def answered(self, response: FetchResponse, now: float) -> list[Answer]:
-        """Return the fetches with news and their answers; they have left the session.
+        """Return the fetches with a change and their responses; they have left the session.
 
         A response with an error has none; the next request is full.
         """

@@ -112,7 +112,7 @@ class WorkerRegistry:
         self._stopping = False
         self._is_away = False
         """Whether `leave` was called last, and not `come_back`."""
-        self._strangers: set[str] = set()
+        self._mismatched: set[str] = set()
 
     def enter(self, source_id: str) -> None:
         """Connect, register, and follow the list from now on."""
@@ -217,12 +217,12 @@ class WorkerRegistry:
         registered = self._workers.listed(names)
         if (self._workers.state, self._workers.members) != before:
             self._changed()
-        for each in self._workers.strangers:
-            if each.name not in self._strangers:
+        for each in self._workers.mismatched:
+            if each.name not in self._mismatched:
                 self._report(
                     "workers", f"{each.worker_id} has other settings and copies for itself"
                 )
-        self._strangers = {each.name for each in self._workers.strangers}
+        self._mismatched = {each.name for each in self._workers.mismatched}
         return registered
 
     def _register_soon(self) -> None:

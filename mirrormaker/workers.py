@@ -167,7 +167,7 @@ class Workers:
         self.state = WorkerState.WAITING
         self.members: tuple[Member, ...] = ()
         """The group in the last list that had this worker, the oldest registration first."""
-        self.strangers: tuple[Member, ...] = ()
+        self.mismatched: tuple[Member, ...] = ()
         """The workers of that list with other settings."""
         self._mine: frozenset[TopicPartition] = frozenset()
         """What the last assignment gave this worker."""
@@ -185,7 +185,7 @@ class Workers:
             self.cut_off()
             return False
         self.members = group
-        self.strangers = tuple(each for each in found if each.settings != self.settings)
+        self.mismatched = tuple(each for each in found if each.settings != self.settings)
         self._become(WorkerState.MEMBER)
         self._yielded.clear()
         return True

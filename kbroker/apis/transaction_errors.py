@@ -1,4 +1,4 @@
-"""What transactions and old clients do not know of each other."""
+"""Errors of transactions that older versions of an API do not have."""
 
 from __future__ import annotations
 

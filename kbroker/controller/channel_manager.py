@@ -45,7 +45,7 @@ class SendToBroker(Protocol):
     def __call__(
         self, broker_id: int, host: str, port: int, api: ApiKey, version: int, request: Any
     ) -> Deferred[Any]:
-        """Answer the response, or fail when the connection does."""
+        """Return the response; fail with the connection."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,7 @@ class ControllerEventProcessor:
         fresh = []
         for name, node in event.changed.items():
             topic = await self._performer.unless_ended(self._read_topic(name, node))
-            if topic is not None and self._is_news(topic):
+            if topic is not None and self._is_changed(topic):
                 fresh.append(topic)
             await self._performer.unless_ended(
                 turns.done(len(topic.assignment) if topic is not None else 1)
@@ -189,7 +189,7 @@ class ControllerEventProcessor:
         # Reading it reports a znode that cannot be decoded, and adds an id to a topic without one.
         return topic or await self._zk.read_topic(name)
 
-    def _is_news(self, topic: Topic) -> bool:
+    def _is_changed(self, topic: Topic) -> bool:
         known = self._machine.context.topics.get(topic.name)
         return (
             known is None
@@ -229,7 +229,7 @@ class ControllerEventProcessor:
             for (topic, index), result in answer.results.items():
                 if result.lost_isr:
                     log.warn(
-                        "UNCLEAN ELECTION asked for by an operator: {topic}-{index} is led by broker {leader}, which"
+                        "UNCLEAN ELECTION requested by an operator: {topic}-{index} is led by broker {leader}, which"
                         " was not in its ISR {isr}; committed records that only those had are lost",
                         topic=topic, index=index, leader=result.leader, isr=list(result.lost_isr),
                     )  # fmt: skip

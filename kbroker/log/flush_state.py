@@ -1,4 +1,4 @@
-"""What of one log is on the disk, and what the next sync has to cover.
+"""How much of one log is on disk, and what the next sync has to cover.
 
 Theory of operation
 ===================

@@ -266,7 +266,7 @@ class LogSegment:
         recent[base_offset] = position
 
     def index_time(self) -> None:
-        """Add the greatest timestamp so far to the time index, if it is news."""
+        """Add the greatest timestamp so far to the time index, if it is greater than the last one there."""
         if self._indexed_timestamp == _UNREAD:
             last = self.time_index.last()
             self._indexed_timestamp = last[0] if last else NO_TIMESTAMP

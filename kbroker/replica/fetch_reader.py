@@ -37,7 +37,7 @@ class ReadResult(NamedTuple):
 
     response: FetchPartitionResponse
     is_caught_up: bool
-    """Whether the next news of the partition arrives as an event (`Read.is_caught_up`)."""
+    """Whether the next change of the partition arrives as an event (`Read.is_caught_up`)."""
 
 
 class FetchReader:

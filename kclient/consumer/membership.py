@@ -153,10 +153,10 @@ class GroupMember:
             self._reason = "joining"
             self._rejection = None
             self.state = MemberState.UNJOINED
-            life = Deferred.fromCoroutine(self._run_member())
-            if not life.called:
-                self._running = life
-            life.addErrback(self._member_ended)
+            running = Deferred.fromCoroutine(self._run_member())
+            if not running.called:
+                self._running = running
+            running.addErrback(self._member_ended)
 
     def polling(self) -> None:
         """Record that the caller waits in poll; max.poll.interval.ms does not run meanwhile."""

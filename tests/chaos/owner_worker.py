@@ -78,7 +78,7 @@ class Facts(RebalanceListener):
         self.look()
 
     def look(self) -> None:
-        """Note what is owned now, if it is news."""
+        """Note what is owned now, if it has changed."""
         before = self._consumer.group_metadata()
         keys = sorted(f"{tp.topic}-{tp.partition}" for tp in self._consumer.assignment())
         generation, member = self._consumer.group_metadata()[1:3]

@@ -107,4 +107,4 @@ def test_an_operator_forces_a_leader_where_the_topic_forbids_it(
     none = {(topic, 0): "ELIGIBLE_LEADERS_NOT_AVAILABLE"}
     eventually("no eligible replica", lambda: admin.elect(UNCLEAN, [(topic, 0)]) == none)
     logs = "".join(broker.log for broker in cluster.brokers.values())
-    assert f"UNCLEAN ELECTION asked for by an operator: {topic}-0 is led by broker 2" in logs
+    assert f"UNCLEAN ELECTION requested by an operator: {topic}-0 is led by broker 2" in logs

@@ -59,7 +59,7 @@ class Candidates:
     online: Callable[[int], bool]
     epoch_of: Callable[[int], int] = lambda _replica: -1
     """The broker epoch of a live broker, else -1."""
-    holds: Callable[[int, int], bool] = lambda _replica, _granted: True
+    holds: Callable[[int, int], bool] = lambda _replica, _isr_epoch: True
     """Whether a live replica still has all that it had when it was in sync under a broker epoch."""
     is_empty: Callable[[int], bool] = lambda _replica: False
     """Whether a live replica is known to have lost its whole log."""

@@ -6,9 +6,9 @@ A fetcher names its partitions once, in a full fetch, and from then on only chan
 the last sent offsets of each partition. A response contains only partitions with records, an error, a diverging epoch,
 or another high watermark or log start offset than the one sent before.
 
-These are not found by reading all partitions. A partition is **due** while it may have news: from when it is named, or
-an event concerns it, until a read finds nothing new. So a fetch costs what changed, and an idle partition costs
-nothing. A partition that failed, was cut short by max.bytes or returned records stays due. One that returned records
+These are not found by reading all partitions. A partition is **due** while it may have one of these: from when it is
+named, or an event concerns it, until a read finds nothing new. So a fetch costs what changed, and an idle partition
+costs nothing. A partition that failed, was cut short by max.bytes or returned records stays due. One with records
 moves behind all others, so that none starves. A partition stays due while the follower is not in the ISR: every fetch
 is an attempt to join.
 
@@ -25,14 +25,14 @@ sessions of consumers stay until their slot is needed: a new connection does not
 Partitions are watched by key as long as a session has them, so that events find them.
 
 Invariants:
-1. A partition that is not due has no news: a response from all partitions, less what equals the sent state, is the
+1. A partition that is not due has no change: a response from all partitions, less what equals the sent state, is the
    same as the response from those that are due.
 2. The sent state changes only together with a response (`sent`).
 3. The epoch goes up by one with every accepted request, from the largest one to 1, never back to 0.
 4. Every watched partition belongs to a session in the cache.
 5. There are never more sessions than slots.
 
-In: requests, reads of partitions, events by key   Out: what to read, what to send, evictions, sessions with news
+In: requests, reads of partitions, events by key   Out: what to read, what to send, evictions, sessions with changes
 Owner: kbroker.apis.api01_fetch (a session), replica.replica_manager (the cache)
 """
 
@@ -95,7 +95,7 @@ class CachedPartition:
     def update_request(self, asked: FetchPartition) -> None:
         """Store another request. One that does not continue from the last response shows that this was dropped.
 
-        A follower drops a response that arrives after a change of its role: the same news must be sent again.
+        A follower drops a response that arrives after a change of its role: the same change must be sent again.
         """
         former, self.asked = self.asked, asked
         if (
@@ -149,7 +149,7 @@ class FetchSession:
         """The epoch of the next request."""
         self.partitions: dict[PartitionId, CachedPartition] = {}
         self.due: dict[CachedPartition, None] = {}
-        """The partitions that may have news, in the order in which they are read."""
+        """The partitions that may have a change, in the order in which they are read."""
 
     @property
     def privileged(self) -> bool:
@@ -197,7 +197,7 @@ class FetchSession:
     def was_read(
         self, partition: CachedPartition, answer: FetchPartitionResponse, *, is_caught_up: bool
     ) -> bool:
-        """Return whether *answer* is to be sent; without news, a partition that is caught up is no longer due.
+        """Return whether *answer* is to be sent; without a change, a partition that is caught up is no longer due.
 
         *is_caught_up*: the fetcher has everything, and the next change arrives as an event.
         """
@@ -324,11 +324,11 @@ class FetchSessionCache:
                     del watchers[key]
 
     def log_end_advanced(self, key: TopicPartition) -> Iterable[FetchSession]:
-        """Handle the log of *key* growing, or its role changing; return the followers' sessions with news."""
+        """Handle the log of *key* growing, or its role changing; return the followers' sessions with changes."""
         return _due(self._followers.get(key))
 
     def high_watermark_advanced(self, key: TopicPartition) -> Iterable[FetchSession]:
-        """Handle the high watermark of *key* advancing, or its role changing; return the consumers' sessions with news.
+        """Handle the high watermark of *key* advancing, or its role changing; return the sessions with changes.
 
         Followers receive the high watermark with the next response. It causes no response unless consumers read there.
         """

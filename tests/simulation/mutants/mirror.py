@@ -104,7 +104,7 @@ def workers_keep_their_first_list() -> list[Change]:
     listed = Workers.listed
 
     def first(self: Workers, names: Any) -> bool:
-        known = [each.name for each in (*self.members, *self.strangers)]
+        known = [each.name for each in (*self.members, *self.mismatched)]
         return listed(self, {*known, *names})
 
     return [(Workers, "listed", first)]

@@ -191,7 +191,7 @@ def test_s08_what_a_member_reported_itself_outlives_the_controller():
 
 
 @pytest.mark.parametrize("isr_epoch", [-1, 0, 1, 50, 2**62])
-def test_a_grant_that_was_voided_keeps_its_broker_epoch(isr_epoch):
+def test_a_void_broker_epoch_shows_which_one_it_was(isr_epoch):
     assert is_void(void(isr_epoch))
     assert not is_void(isr_epoch)
     assert void(void(isr_epoch)) == void(isr_epoch)

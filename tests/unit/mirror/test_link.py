@@ -285,7 +285,9 @@ def test_a_refusal_forgets_the_whole_pipeline() -> None:
     link = with_appends(3)
     assert link.append_rejected(0, 1) == [Locate(1, 0.0)]
     assert (link.state, link.in_flight, link.buffered_bytes) == (LinkState.LOCATING, 0, 0)
-    assert link.append_rejected(0, 1) == [], "those behind it are refused too, and that is no news"
+    assert link.append_rejected(0, 1) == [], (
+        "those behind it are refused too, and that changes nothing"
+    )
     assert link.appended(0, 1) == []
     link.located(1, ends(0, 10, 1))
     assert link.fetch_offset == 1

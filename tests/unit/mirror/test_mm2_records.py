@@ -49,11 +49,11 @@ def test_a_checkpoint_has_the_translated_offset_and_does_not_go_back_while_its_g
     (first,) = checkpoints_of("g", source, placed, {T0: LogRange(0, 100)})
     assert first == Checkpoint("g", T0, 50, 70, "")
     assert checkpoints_of("g", source, {}, {T0: LogRange(0, 100)}) == [], "unknown"
-    assert first.is_news(None)
-    assert not first.is_news(first)
-    assert not Checkpoint("g", T0, 51, 69, "").is_news(first)
-    assert Checkpoint("g", T0, 51, 71, "").is_news(first)
-    assert Checkpoint("g", T0, 40, 60, "").is_news(first), "the group was reset"
+    assert first.is_new(None)
+    assert not first.is_new(first)
+    assert not Checkpoint("g", T0, 51, 69, "").is_new(first)
+    assert Checkpoint("g", T0, 51, 71, "").is_new(first)
+    assert Checkpoint("g", T0, 40, 60, "").is_new(first), "the group was reset"
 
 
 def test_what_a_string_cannot_hold_is_left_out() -> None:

@@ -1,4 +1,4 @@
-"""The fetch session of partitions that are caught up: an idle one costs nothing, and no news is lost."""
+"""The fetch session of partitions that are caught up: an idle one costs nothing, and no change is lost."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_news_of_a_discarded_fetch_are_ignored_and_sent_again() -> None:
     session.discard(TopicPartition("t", 1))
     session.add(fetch(1, generation=1), 3)
     assert session.answered(response(1), 2.0) == []
-    assert named(session.request()) == [1], "the same offset: the leader takes its news for sent"
+    assert named(session.request()) == [1], "the same offset: the leader takes the change for sent"
     [(asked, _)] = session.answered(response(1), 3.0)
     assert asked.generation == 1
 
@@ -138,7 +138,7 @@ def test_without_a_session_slot_every_fetch_is_full_and_complete() -> None:
 
 
 class Leader:
-    """A leader with one session: it sends news of a partition once, unless the partition is named again."""
+    """A leader with one session: it sends a change of a partition once, unless the partition is named again."""
 
     def __init__(self) -> None:
         self.ends: dict[int, int] = dict.fromkeys(range(3), 0)
@@ -159,13 +159,13 @@ class Leader:
             for one in topic.partitions:
                 self.fetches[one.partition] = one.fetch_offset
                 self.sent.pop(one.partition, None)
-        news = []
+        changed = []
         for number, offset in self.fetches.items():
             end = self.ends[number]
             if full or end > offset or self.sent.get(number) != end:
                 self.sent[number] = end
-                news.append(number)
-        answers = [FetchPartitionResponse(n, high_watermark=self.ends[n]) for n in news]
+                changed.append(number)
+        answers = [FetchPartitionResponse(n, high_watermark=self.ends[n]) for n in changed]
         topics = [FetchTopicResponse("", answers, topic_id=ID)] if answers else []
         return FetchResponse(topics, session_id=SESSION)
 

@@ -117,7 +117,7 @@ def test_workers_with_other_settings_take_no_partitions() -> None:
     assert workers.listed([other, name(MINE, 1), "not-a-worker"])
     assert share(workers) == set(range(12))
     assert workers.is_elected
-    assert [each.worker_id for each in workers.strangers] == [OTHER]
+    assert [each.worker_id for each in workers.mismatched] == [OTHER]
 
 
 def test_a_second_znode_of_a_worker_changes_nothing() -> None:
