@@ -4,12 +4,12 @@ Theory of operation
 ===================
 `spark_jobs.align` sees one partition at a time and only the windows that differ. This module sees the whole run:
 
-1. *Misrouted.* A record that one partition lacks and another partition of the topic has in addition, unless compaction
-   explains both: then they are two records.
-2. *Lag.* MISSING records behind everything that the target received, unless the mirror is complete.
-3. *Explained.* Compaction of one log explains a record below its end that only the other has (`KeySpans`). Gaps that
+1. *Lag.* MISSING records behind everything that the target received, unless the mirror is complete.
+2. *Explained.* Compaction of one log explains a record below its end that only the other has (`KeySpans`). Gaps that
    the operator accepted explain missing offsets. Gaps of the mirror's ledger explain offsets that neither log has
    (`spark_jobs.gap_ledger`).
+3. *Misrouted.* Of what is left, a record that one partition lacks and another one of the topic has in addition. What
+   is explained comes first, so that no pair of records has another verdict than the two (`spark_jobs.folding`).
 4. *Truncated.* What is left of MISSING records behind the target's end of a complete mirror: one finding.
 5. *Duplicate.* An EXTRA record with a copy elsewhere in its partition, or a CORRUPT one that shares nothing with the
    source's record: then the source's is MISSING.
@@ -158,17 +158,6 @@ class KeyQuestion(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Misrouted:
-    """A MISROUTED finding, and the two that it was made of."""
-
-    finding: Finding
-    lost: Finding
-    extra: Finding
-    explained: int = 0
-    """Of how many of the two compaction may have removed the record from the other log."""
-
-
-@dataclass(slots=True)
 class Ledger:
     """The findings of a run while they are classified, per partition."""
 
@@ -182,8 +171,6 @@ class Ledger:
     """See `Account`."""
     misplaced: Counter[TopicPartition] = field(default_factory=Counter)
     """Offsets of records that belong to another partition: the other half of a MISROUTED finding."""
-    misrouted: dict[int, _Misrouted] = field(default_factory=dict)
-    """By the id of the finding, and of each of the two that it was made of."""
     _failures: Mapping[TopicPartition, Sequence[Failure]] = field(init=False)
     _holes: dict[TopicPartition, Ranges] = field(default_factory=lambda: defaultdict(list))
     _equal: dict[TopicPartition, list[WindowResult]] = field(
@@ -203,7 +190,7 @@ class Ledger:
                 self._equal[tp].append(result)
 
     def classify(self) -> None:
-        """Find misrouted records, lag, and offsets in accepted gaps."""
+        """Find lag."""
         for cut in self.evidence.cuts:
             tp = cut.topic_partition
             alignment = self.evidence.alignments.get(tp)
@@ -211,7 +198,6 @@ class Ledger:
             if tp in self.evidence.compacted_away:
                 self.explained[tp][COMPACTION] += self.evidence.compacted_away[tp]
         self._measure_moves()
-        self._misrouted()
         for cut in self.evidence.cuts:
             tp = cut.topic_partition
             self.lagging[tp] = cut.lagging
@@ -219,17 +205,6 @@ class Ledger:
                 lag = [f for f in self.findings[tp] if self._is_lag(f, cut)]
                 self._drop(tp, lag)
                 self.lagging[tp] = self._lagging(cut, lag)
-        for gap in self.evidence.accepted:
-            if gap.only_gaps:
-                continue
-            tp = gap.topic_partition
-            inside = [
-                f
-                for f in self.findings.get(tp, ())
-                if f.finding_class is FindingClass.MISSING
-                and gap.low <= (f.source_offset or 0) < gap.high
-            ]
-            self._explain(tp, inside, gap.cause)
 
     def _measure_moves(self) -> None:
         """Add the records of equal windows, which were not aligned, to the distances across them."""
@@ -259,7 +234,7 @@ class Ledger:
         )
         return cut.lagging - total(failed) - others
 
-    def _misrouted(self) -> None:
+    def find_misrouted(self) -> None:
         """Pair MISSING records with EXTRA records of other partitions of the topic, by content."""
         wanted: dict[tuple[str, int | None], list[Finding]] = defaultdict(list)
         for each in self._all(FindingClass.MISSING):
@@ -276,29 +251,24 @@ class Ledger:
             self._drop(extra.topic_partition, [extra])
             tp = lost.topic_partition
             self._drop(tp, [lost])
-            misrouted = replace(
-                lost,
-                finding_class=FindingClass.MISROUTED,
-                target_offset=extra.target_offset,
-                target_hash=extra.target_hash,
-                target_partition=extra.partition,
-                tail_position=None,
+            self.findings[tp].append(
+                replace(
+                    lost,
+                    finding_class=FindingClass.MISROUTED,
+                    target_offset=extra.target_offset,
+                    target_hash=extra.target_hash,
+                    target_partition=extra.partition,
+                    tail_position=None,
+                )
             )
-            self.findings[tp].append(misrouted)
-            pair = _Misrouted(misrouted, lost, extra)
-            self.misrouted |= {id(each): pair for each in (misrouted, lost, extra)}
             if extra.owns:
                 self.misplaced[extra.topic_partition] += extra.owns
 
     def key_question(self) -> KeyQuestion:
         """Return the findings that compaction of the other log may explain: that log has no record at the offset."""
-        asked: list[Finding] = []
-        for each in (f for findings in self.findings.values() for f in findings):
-            pair = self.misrouted.get(id(each))
-            halves = (each,) if pair is None else (pair.lost, pair.extra)
-            if all(map(self._may_be_compaction, halves)):
-                asked += halves
-        return KeyQuestion(asked)
+        return KeyQuestion(
+            [f for each in self.findings.values() for f in each if self._may_be_compaction(f)]
+        )
 
     def _may_be_compaction(self, finding: Finding) -> bool:
         """Return whether the other log is compacted and has no record at the offset."""
@@ -327,23 +297,24 @@ class Ledger:
             if behind:
                 continue
             if spans.explain(finding, renumbered=self.evidence.renumbered):
-                self._explain_half(finding)
+                self._explain(finding.topic_partition, [finding], COMPACTION)
             elif not finding.flags & KEYLESS:
                 left.append(finding)
         return KeyQuestion(left)
 
-    def _explain_half(self, finding: Finding) -> None:
-        """Explain *finding* by compaction; if a MISROUTED one was made of it, only together with its other half."""
-        pair = self.misrouted.get(id(finding))
-        if pair is None:
-            self._explain(finding.topic_partition, [finding], COMPACTION)
-            return
-        pair.explained += 1
-        if pair.explained == 2:
-            self._drop(pair.lost.topic_partition, [pair.finding])
-            for half in (pair.lost, pair.extra):
-                self.explained[half.topic_partition][COMPACTION] += half.owns
-            self.misplaced[pair.extra.topic_partition] -= pair.extra.owns
+    def explain_accepted(self) -> None:
+        """Explain missing records in gaps that the operator accepted."""
+        for gap in self.evidence.accepted:
+            if gap.only_gaps:
+                continue
+            tp = gap.topic_partition
+            inside = [
+                f
+                for f in self.findings.get(tp, ())
+                if f.finding_class is FindingClass.MISSING
+                and gap.low <= (f.source_offset or 0) < gap.high
+            ]
+            self._explain(tp, inside, gap.cause)
 
     def fold_tails(self) -> None:
         """Make one TRUNCATED finding of the records behind the end of a complete mirror's partition."""
@@ -657,4 +628,7 @@ def _folded(findings: Sequence[Finding], finding_class: FindingClass) -> Finding
         records=sum(f.records for f in findings),
         owns=sum(f.owns for f in findings),
         last_offset=max(f.position if f.last_offset is None else f.last_offset for f in findings),
+        lowest=None,
+        highest=None,
+        places=0,
     )

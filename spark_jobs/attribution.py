@@ -224,6 +224,8 @@ class Attribution:
         tp = finding.topic_partition
         if finding.topic in self._compacted:
             return tp, Answer(Where.UNKNOWN, Reason.COMPACTED)
+        if finding.lowest is not None:
+            return tp, Answer(Where.UNKNOWN, Reason.LIMIT)
         questions = [self._question(tp, *span) for span in _spans(finding)]
         extents = {each: None for question in questions for each in question.extents}
         if not extents or not all(_covers(each) for each in questions):

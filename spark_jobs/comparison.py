@@ -359,6 +359,8 @@ class Comparison:
         if question.findings:
             with self.cost.timed("explain compaction"):
                 self._explain_compaction(ledger, question)
+        ledger.explain_accepted()
+        ledger.find_misrouted()
         ledger.fold_tails()
         ledger.settle_duplicates(self._copies(ledger.extras()))
         return ledger.account()

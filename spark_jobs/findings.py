@@ -114,6 +114,11 @@ class Finding:
     key_hash: int | None = None
     flags: int = 0
     """Those of the record, and `TAKEN`, `ASKED`."""
+    lowest: int | None = None
+    """Of a run of `spark_jobs.folding`: the lowest offset of its records in either log, and the highest one."""
+    highest: int | None = None
+    places: int = 0
+    """Of such a run: a sum over the offsets of its records, so that two runs of the same records are known."""
     where: str = "unknown"
     """Which log is not what the mirror copied: `spark_jobs.attribution.Where`."""
 

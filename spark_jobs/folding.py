@@ -9,15 +9,17 @@ A run stands for records with one fate, so it never joins records that `spark_jo
 
 * CORRUPT and VISIBILITY: with another field.
 * MISSING: on both sides of an offset of `Folding.edges` (the ends of accepted gaps and of the cut), or of the target's
-  end: behind it they lag, or are truncated.
+  end: behind it they lag, or are truncated. EXTRA: on both sides of the source's end.
 * Records that only one log of a compacted topic has, where the other has none at the offset: compaction may explain
   them. The first `Folding.keep_compacted` are single, and the driver looks up their keys. The others are `ASKED`: they
   stay in Spark until their keys were looked up there, and what is left is folded then (`Folding.found`).
 
-The offsets of a run are those of its record with the first difference, so that the proof ends there.
+The offsets of a run are those of its record with the first difference, so that the proof ends there. What else is
+known of its places: the lowest and the highest offset in either log, and a sum. So a repair takes the windows that
+differ, and nothing is attributed to a log.
 
-What is lost by it: a record in a run is never MISROUTED, it is MISSING here and EXTRA there; and whether the partition
-has a copy of an EXTRA one is not known.
+What is lost by it: a record in a run is never MISROUTED, it is MISSING here and EXTRA there; an EXTRA one is no
+DUPLICATE of a record in a window without a difference, nor is a CORRUPT one a DUPLICATE and a MISSING one.
 
 In: findings of one partition, ascending.  Out: findings.  Owner: a Spark task; pure.
 """
@@ -109,7 +111,7 @@ class _Place(NamedTuple):
     field: str | None
     bucket: int
     segment: int
-    """Of a MISSING one, how many edges are not behind it."""
+    """Of a MISSING one, how many edges are not behind it; of an EXTRA one, whether it is behind the source's end."""
     behind: bool | None
     """Whether a MISSING one is behind the target's end; None: later records of the source are in both logs."""
 
@@ -191,6 +193,8 @@ class Folded:
             segment = bisect_right(self.folding.edges, finding.source_offset or 0)
             if finding.tail_position is not None:
                 behind = finding.tail_position >= self.folding.ends[1]
+        elif finding.finding_class in _ONLY_ONE:
+            segment = int(finding.position >= self.folding.ends[0])
         return _Place(
             finding.finding_class,
             finding.field,
@@ -200,26 +204,52 @@ class Folded:
         )
 
     def _join(self, finding: Finding, place: _Place, part: int) -> None:
-        last = finding.position if finding.last_offset is None else finding.last_offset
-        records, owns, first = finding.records, finding.owns, finding
         run = self._runs.get((place, part))
-        if run is not None:
-            records, owns = run.records + records, run.owns + owns
-            last = max(last, run.last_offset or 0)
-            if run.first_difference <= finding.first_difference:
-                first = run
+        if run is None:
+            self._runs[place, part] = _as_run(finding) if is_run(finding) else finding
+            return
+        each = [_as_run(run), _as_run(finding)]
+        first = min(each, key=lambda one: one.first_difference)
         self._runs[place, part] = replace(
             first,
-            records=records,
-            owns=owns,
-            last_offset=last,
-            source_hash=None,
-            target_hash=None,
-            key_hash=None,
-            flags=0,
-            first_target_offset=None,
-            distance=None,
+            records=sum(one.records for one in each),
+            owns=sum(one.owns for one in each),
+            last_offset=max(one.last_offset or 0 for one in each),
+            lowest=min(one.lowest or 0 for one in each),
+            highest=max(one.highest or 0 for one in each),
+            places=sum(one.places for one in each) % _SUMS,
         )
+
+
+_SUMS = 1 << 62
+_FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5)
+
+
+def _as_run(finding: Finding) -> Finding:
+    if finding.lowest is not None:
+        return finding
+    offsets = [each for each in (finding.source_offset, finding.target_offset) if each is not None]
+    last = finding.position if finding.last_offset is None else finding.last_offset
+    here, there = (
+        -1 if each is None else each for each in (finding.source_offset, finding.target_offset)
+    )
+    return replace(
+        finding,
+        source_hash=None,
+        target_hash=None,
+        key_hash=None,
+        flags=0,
+        first_target_offset=None,
+        distance=None,
+        last_offset=last,
+        lowest=min(offsets),
+        highest=max(*offsets, last),
+        places=sum(
+            (each + 2) * factor
+            for each, factor in zip((here, there, last, finding.records), _FACTORS, strict=True)
+        )
+        % _SUMS,
+    )
 
 
 def folded(findings: Iterable[Finding], folding: Folding, alignment: Alignment) -> list[Finding]:

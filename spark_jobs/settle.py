@@ -126,6 +126,8 @@ class _Place(NamedTuple):
     partition: int
     source_offset: int | None
     target_offset: int | None
+    places: int
+    """Of the other records of a run."""
 
 
 def _places(findings: Iterable[Finding]) -> Counter[_Place]:
@@ -137,7 +139,7 @@ def _places(findings: Iterable[Finding]) -> Counter[_Place]:
 
 
 def _place(f: Finding) -> _Place:
-    return _Place(f.finding_class, f.topic, f.partition, f.source_offset, f.target_offset)
+    return _Place(f.finding_class, f.topic, f.partition, f.source_offset, f.target_offset, f.places)
 
 
 def is_stable(before: Seen, after: Seen) -> bool:
@@ -147,10 +149,18 @@ def is_stable(before: Seen, after: Seen) -> bool:
 
 def vanished(before: Seen, after: Seen) -> Counter[FindingClass]:
     """Return the records of findings that *before* has and *after* has not, by class."""
+    was, now = _places(before.findings), _places(after.findings)
     counts: Counter[FindingClass] = Counter()
-    for place, records in (_places(before.findings) - _places(after.findings)).items():
+    for place, records in (was - now).items():
         counts[place.finding_class] += records
-    return counts
+    # Runs may have other records without one having vanished: then the sums of the class are compared.
+    for finding_class in {place.finding_class for place in (*was, *now) if place.places}:
+        sums = [
+            sum(n for place, n in each.items() if place.finding_class is finding_class)
+            for each in (was, now)
+        ]
+        counts[finding_class] = max(0, sums[0] - sums[1])
+    return +counts
 
 
 def replaced(
@@ -239,11 +249,14 @@ def _not_looked_at(finding_class: FindingClass, spans: Ranges, before: Seen, aft
     if finding_class is FindingClass.GAP:
         read.append(new.lost)
     still = [_span(f) for f in after.findings if f.finding_class is finding_class]
-    return subtract(spans, [*subtract(read, after.failed), *still])
+    # The earlier look had no finding in what it could not read, though a run may have records on both sides of it.
+    return subtract(spans, [*subtract(read, after.failed), *before.failed, *still])
 
 
 def _span(finding: Finding) -> tuple[int, int]:
     """Return the offsets of *finding* in its partition, from the first to the last in either log."""
+    if finding.lowest is not None and finding.highest is not None:
+        return finding.lowest, finding.highest + 1
     offsets = [finding.source_offset, finding.last_offset]
     if finding.finding_class is not FindingClass.MISROUTED:
         offsets.append(finding.target_offset)

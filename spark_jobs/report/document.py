@@ -426,7 +426,11 @@ def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
                 },
                 "explained_by": dict(sorted(run.account.explained.get(tp, {}).items())),
                 "first_of_class": {
-                    each.value: min(f.position for f in findings if f.finding_class is each)
+                    each.value: min(
+                        f.position if f.lowest is None else f.lowest
+                        for f in findings
+                        if f.finding_class is each
+                    )
                     for each in FindingClass
                     if any(f.finding_class is each for f in findings)
                 },

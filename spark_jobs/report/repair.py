@@ -3,9 +3,9 @@
 Theory of operation
 ===================
 A range of `copy` means: what the target has at these offsets is to be replaced by what the source has there. If records
-of a partition sit at other offsets as a consequence of other findings, the ranges are the windows that differ, because
-no finding names each of those records; digests prove the other windows. What needs a deletion at the target, or is
-gone at the source, is in `not_repairable` with its reason.
+of a partition sit at other offsets as a consequence of other findings, or if findings were joined in runs, the ranges
+are the windows that differ, because no finding names each of those records; digests prove the other windows. What needs
+a deletion at the target, or is gone at the source, is in `not_repairable` with its reason.
 
 With `--renumbered` a copy can only append. There a range has the source's offsets of records that the target lacks,
 and everything else is not repairable.
@@ -42,6 +42,9 @@ MAX_RANGES = 1_000
 _LACKING = (FindingClass.MISSING, FindingClass.TRUNCATED, FindingClass.MISROUTED)
 
 ONLY_TARGET = "the source has no such record: delete it at the target"
+AMONG = (
+    "among these offsets, beside others: more findings than are kept one by one (--max-findings)"
+)
 ABOVE_SOURCE = "above the end of the source's log: delete it at the target"
 VISIBLE = "the records are equal: a broker's transaction index or last stable offset is wrong"
 ELSEWHERE = "the record belongs to another partition: delete it at the target"
@@ -67,7 +70,8 @@ def repair_plan(run: Reconciliation, max_ranges: int = MAX_RANGES) -> Document:
         tp = cut.topic_partition
         plan = _Plan(cut, run.options.renumbered, max_ranges)
         plan.add(findings[tp], misplaced[tp])
-        if run.account.partitions[tp].different.get(FindingClass.SHIFTED, 0):
+        moved = run.account.partitions[tp].different.get(FindingClass.SHIFTED, 0)
+        if moved or any(each.lowest is not None for each in findings[tp]):
             tail = (cut.high, cut.source_end) if run.options.complete else (cut.high, cut.high)
             plan.add_windows([*differing.get(tp, []), tail])
         plan.settle(run.account.failed.get(tp, []))
@@ -131,7 +135,9 @@ class _Plan:
         for each in findings:
             piece = _piece(each)
             kind = each.finding_class
-            if kind in (FindingClass.EXTRA, FindingClass.DUPLICATE):
+            if each.lowest is not None:
+                self._add_run(each, piece)
+            elif kind in (FindingClass.EXTRA, FindingClass.DUPLICATE):
                 self._leave("target", ONLY_TARGET, piece)
             elif kind is FindingClass.GAP:
                 self._leave("source", SOURCE_GONE, piece)
@@ -146,6 +152,18 @@ class _Plan:
         for each in misplaced:
             at = each.target_offset or 0
             self._leave("target", ELSEWHERE, _Piece(at, at + 1, each.finding_class, each.records))
+
+    def _add_run(self, run: Finding, piece: _Piece) -> None:
+        """Add what is known of *run*: its records are in windows that differ, and these are copied (`add_windows`)."""
+        kind = run.finding_class
+        if kind is FindingClass.VISIBILITY:
+            self._leave("both", VISIBLE, piece)
+        elif self.renumbered:
+            self._leave("target", AMONG, piece)
+        elif piece.low >= self.cut.source_end:
+            self._leave("target", ABOVE_SOURCE, piece)
+        elif kind not in (FindingClass.EXTRA, FindingClass.DUPLICATE):
+            self.copied.append(piece._replace(high=piece.low + 1))
 
     def add_windows(self, differing: Ranges) -> None:
         """Add the windows that differ, because records in them sit at other offsets than at the source.
@@ -239,6 +257,8 @@ def _part(piece: _Piece, low: int, high: int) -> _Piece:
 def _piece(finding: Finding) -> _Piece:
     """Return the offsets in either log that *finding* is about."""
     kind = finding.finding_class
+    if finding.lowest is not None and finding.highest is not None:
+        return _Piece(finding.lowest, finding.highest + 1, kind, finding.records)
     places = [finding.source_offset]
     if kind is not FindingClass.MISROUTED:
         places.append(finding.target_offset)

@@ -9,7 +9,7 @@ The judge compares offset by offset. It does not decide how a record moved, only
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -106,7 +106,6 @@ def judge(case: SearchCase) -> Judgement:
         for tp in sorted(case.source.keys() | case.target.keys())
         for offset, name in _offsets(case, tp)
     }
-    every |= dict.fromkeys(_misrouted(case, every), "different")
     for tp in case.source.keys() | case.target.keys():
         result.classes[tp] = Counter()
     for (tp, offset), name in every.items():
@@ -125,29 +124,6 @@ def _offsets(case: SearchCase, tp: TopicPartition) -> Iterator[tuple[int, str]]:
     first = min(side.start for side in sides if side.end or not source.end + target.end)
     for offset in range(first, max(source.end, target.end)):
         yield offset, "not read" if unknown else _class(case, tp, sides, offset)
-
-
-def _misrouted(
-    case: SearchCase, every: Mapping[tuple[TopicPartition, int], str]
-) -> Iterator[tuple[TopicPartition, int]]:
-    """Yield the records that compaction would explain, if another partition did not have, or lack, the same one."""
-    held = {tp: views(case, tp) for tp in case.source.keys() | case.target.keys()}
-    only_one: dict[tuple[str, bool, Rec], list[TopicPartition]] = defaultdict(list)
-    for (tp, offset), name in every.items():
-        here, there = (side.records.get(offset) for side in held[tp])
-        record = here or there
-        if name == "different" and record and not (here and there):
-            only_one[tp.topic, here is not None, record].append(tp)
-    for (tp, offset), name in every.items():
-        if name not in (_COMPACTED_AT_TARGET, _COMPACTED_AT_SOURCE):
-            continue
-        at_source = name == _COMPACTED_AT_TARGET
-        record = held[tp][not at_source].records[offset]
-        others = only_one[tp.topic, not at_source, record]
-        other = next((each for each in others if each != tp), None)
-        if other is not None:
-            others.remove(other)
-            yield tp, offset
 
 
 def views(case: SearchCase, tp: TopicPartition) -> tuple[View, View]:

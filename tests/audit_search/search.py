@@ -199,7 +199,8 @@ def _expected(case: SearchCase, judged: Judgement) -> Counter[Expected]:
     explained = {(tp.partition, at_source, offset) for tp, at_source, offset in judged.explained}
     return Counter(
         each
-        for each in case.findings
+        for seeded in case.findings
+        for each in (_halves(seeded, case) if seeded.finding_class == "misrouted" else [seeded])
         if (each.partition, True, each.source_offset) not in explained
         and (
             each.finding_class == "misrouted"
@@ -207,6 +208,26 @@ def _expected(case: SearchCase, judged: Judgement) -> Counter[Expected]:
         )
         and not (each.finding_class == "gap" and each.partition < 8 and case.compacted_at)
     )
+
+
+def _halves(misrouted: Expected, case: SearchCase) -> list[Expected]:
+    """Return *misrouted*, or what its two halves are if one of them is explained: each is found on its own."""
+    explained = judge(case).explained
+    here = TopicPartition(TOPIC, misrouted.partition)
+    lost_at, extra_at = misrouted.source_offset, misrouted.target_offset
+    assert lost_at is not None
+    assert extra_at is not None
+    record = case.source[here].records[lost_at]
+    there = next(
+        tp
+        for tp, log in case.target.items()
+        if tp.topic == TOPIC and tp != here and log.records.get(extra_at) == record
+    )
+    if (here, True, lost_at) in explained:
+        return [Expected("extra", there.partition, None, extra_at)]
+    if (there, False, extra_at) in explained:
+        return [Expected("missing", here.partition, lost_at, None)]
+    return [misrouted]
 
 
 def _compared(case: SearchCase, judged: Judgement, run: Reconciliation) -> Iterator[str]:

@@ -14,13 +14,15 @@ import pytest
 
 from kclient.types import TopicPartition
 from spark_jobs.comparison import Options
+from spark_jobs.digest import WindowShape
 from spark_jobs.engine import FailureKind
 from spark_jobs.findings import FindingClass
 from spark_jobs.ranges import subtract
-from spark_jobs.reconcile import Reconciliation
+from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.report.repair import RENUMBERED, SOURCE_DAMAGED, repair_plan
+from tests.kit.audit_batches import BatchEngine, Layout
 from tests.kit.audit_faults import END, EVERY, START, Case, case_with
-from tests.kit.audit_logs import Fault, Log, Logs, Rec, audit, log_of
+from tests.kit.audit_logs import Fault, Log, Logs, Rec, audit, log_of, snapshot
 from tests.kit.property_tests import cases, examples
 
 KINDS = [
@@ -35,6 +37,15 @@ KINDS = [
 
 def run(case: Case, window: int) -> Reconciliation:
     return audit(case.source, case.target, Options(window=window, complete=case.complete))
+
+
+def run_with_few_findings(case: Case, window: int, keep: int) -> Reconciliation:
+    """Audit with *keep* findings of a class that are single; the others are in runs."""
+    shape, buckets = WindowShape(window, 0, 1_000, 4), TimeBuckets(0, 1_000)
+    engine = BatchEngine(case.source, case.target, shape, (Layout(), Layout()), keep=keep)
+    clusters = snapshot("source", case.source), snapshot("target", case.target)
+    options = Options(window=window, complete=case.complete)
+    return reconcile(engine, *clusters, options, buckets=buckets)
 
 
 def place(row: dict[str, Any]) -> TopicPartition:
@@ -106,6 +117,36 @@ def test_a_plan_repairs_all_that_the_source_still_has(kinds: tuple[str, ...], mo
             and not (f.finding_class is FindingClass.UNDECODABLE and f.source_offset is not None)
         ]
         assert left == [], (kinds, seed, plan)
+
+
+@pytest.mark.parametrize("kinds", cases(KINDS), ids="+".join)
+def test_a_plan_for_runs_of_findings_repairs_the_same(kinds: tuple[str, ...]) -> None:
+    for seed in range(examples(1)):
+        case = case_with(seed, *kinds)
+        window = 7 + seed % 40
+        plan = repair_plan(run_with_few_findings(case, window, seed % 3))
+        check_plan(plan, case.source)
+        execute(plan, case.source, case.target)
+        left = [
+            f
+            for f in run(case, window).findings
+            if f.finding_class not in (FindingClass.GAP, FindingClass.VISIBILITY)
+            and not (f.finding_class is FindingClass.UNDECODABLE and f.source_offset is not None)
+        ]
+        assert left == [], (kinds, seed, plan)
+
+
+def test_a_plan_deletes_no_record_between_those_of_a_run() -> None:
+    """The strangers at 5 and 25 are one finding; the windows with them are copied, and 15 stays."""
+    tp = TopicPartition("t", 0)
+    source = log_of(*(Rec(b"k%d" % n, b"v", n) for n in range(40)))
+    target = source.copy()
+    del source.records[5], source.records[25]
+    case = Case(random.Random(1), {tp: source}, {tp: target})
+    plan = repair_plan(run_with_few_findings(case, 10, 0))
+    assert plan["not_repairable"] == []
+    (copied,) = plan["copy"]
+    assert [(each["from"], each["until"]) for each in copied["ranges"]] == [(0, 10), (20, 30)]
 
 
 def renumbered_copy(rng: random.Random, source: Log) -> Log:

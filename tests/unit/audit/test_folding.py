@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -11,10 +12,13 @@ from kclient.types import TopicPartition
 from spark_jobs.accounting import AcceptedGap
 from spark_jobs.align import Alignment
 from spark_jobs.comparison import Options
+from spark_jobs.cut import LogRange, freeze
 from spark_jobs.digest import WindowShape
 from spark_jobs.findings import Finding, FindingClass
-from spark_jobs.folding import FindingBudget, Folded, Folding
+from spark_jobs.folding import FindingBudget, Folded, Folding, folded
+from spark_jobs.ranges import Ranges
 from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
+from spark_jobs.settle import Seen, is_stable, objection, vanished
 from spark_jobs.verdict import Verdict
 from tests.kit.audit_batches import BatchEngine, Layout
 from tests.kit.audit_logs import Log, Logs, Rec, classes, log_of, snapshot
@@ -195,6 +199,46 @@ def test_whether_the_source_goes_on_is_seen_at_the_end() -> None:
         (100, 109, 10, None),
         (200, 209, 10, 200),
     ]
+
+
+def looked(
+    *places: tuple[int, int | None], target_end: int = 50, failed: Ranges | None = None
+) -> Seen:
+    """Return a look that found these records, missing or moved, in one run."""
+    (cut,) = freeze({TP: LogRange(0, target_end)}, {TP: LogRange(0, 50)})
+    found = [
+        Finding(FindingClass.MISSING if there is None else FindingClass.REORDERED, *TP, here, there)
+        for here, there in places
+    ]
+    single = [replace(each, source_hash=7) for each in found]
+    return Seen(cut, tuple(folded(single, Folding(0, SHAPE), Alignment([]))), failed or [])
+
+
+def test_of_a_run_that_lost_a_record_one_has_vanished() -> None:
+    before = looked(*((at, None) for at in range(20)))
+    after = looked(*((at, None) for at in range(19)))
+    assert vanished(before, after) == {FindingClass.MISSING: 1}
+    assert vanished(before, before) == {}
+
+
+def test_a_run_of_other_records_is_not_stable() -> None:
+    before = looked((5, None), (20, None), (40, None))
+    assert not is_stable(before, looked((5, None), (21, None), (41, None)))
+    assert is_stable(before, looked((5, None), (20, None), (40, None)))
+
+
+def test_no_record_of_a_run_vanishes_without_being_read_again() -> None:
+    """The source's record at 45 moved to 3, and the later look reads no further than the target's end at 40."""
+    before = looked((2, 5), (45, 3), target_end=40)
+    assert objection(before, looked(target_end=40)) == (
+        "offset 40 (reordered) is no longer in both logs"
+    )
+    assert objection(looked((2, 5), (35, 3), target_end=40), looked(target_end=40)) == ""
+
+
+def test_what_no_look_could_read_is_no_objection_to_a_run_around_it() -> None:
+    before = looked((5, None), (40, None), failed=[(20, 22)])
+    assert objection(before, looked(failed=[(20, 22)])) == ""
 
 
 @pytest.mark.parametrize("partitions", [1, 20, 2_000, 100_000])

@@ -213,12 +213,19 @@ def in_two_partitions(*, superseded: tuple[bool, bool]) -> Reconciliation:
     return audit(here, there, COMPLETE, source_compacted=BOTH, target_compacted=BOTH)
 
 
-@pytest.mark.parametrize("superseded", [(False, False), (True, False), (False, True)])
-def test_a_record_is_misrouted_though_compaction_explains_one_half(
-    superseded: tuple[bool, bool],
+@pytest.mark.parametrize(
+    ("superseded", "expected"),
+    [
+        ((False, False), ("misrouted", 0, 12, 12, 1)),
+        ((True, False), ("extra", 1, None, 12, 1)),
+        ((False, True), ("missing", 0, 12, None, 1)),
+    ],
+)
+def test_a_record_is_misrouted_if_compaction_explains_neither_half(
+    superseded: tuple[bool, bool], expected: tuple[str, int, int | None, int | None, int]
 ) -> None:
     run = in_two_partitions(superseded=superseded)
-    assert named(run) == [("misrouted", 0, 12, 12, 1)]
+    assert (named(run), run.outcome.verdict) == ([expected], Verdict.DIVERGED)
     assert run.account.total.in_scope == 40 + sum(superseded)
 
 
