@@ -30,13 +30,15 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kclient.types import TopicPartition
 from spark_jobs.align import Alignment, without_tail
-from spark_jobs.digest import WindowShape
 from spark_jobs.engine import Modes
 from spark_jobs.findings import ASKED, TAKEN, Finding, FindingClass
+
+if TYPE_CHECKING:
+    from spark_jobs.digest import WindowShape
 
 _ONLY_ONE = frozenset({FindingClass.MISSING, FindingClass.EXTRA, FindingClass.DUPLICATE})
 _FOLDED = _ONLY_ONE | {FindingClass.CORRUPT, FindingClass.REORDERED, FindingClass.VISIBILITY}

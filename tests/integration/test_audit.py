@@ -689,7 +689,7 @@ def test_an_audit_that_overlooks_a_class_of_faults_fails_its_self_test_and_has_n
     pair = Pair(clusters, "self-test", partitions=1)
     for bootstrap in (pair.east, pair.west):
         pair.write(bootstrap, recent(5))
-    monkeypatch.setattr(Ledger, "_misrouted", lambda _: None)
+    monkeypatch.setattr(Ledger, "find_misrouted", lambda _: None)
     done = kaudit(
         *("reconcile", "--source", pair.east, "--target", pair.west, "--topics", pair.topic),
         *("--out", str(tmp_path), "--master", "local[2]", "--self-test"),
