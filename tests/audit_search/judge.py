@@ -21,16 +21,6 @@ from spark_jobs.verdict import ExitCode, Verdict
 from tests.audit_search.kinds import SearchCase
 from tests.kit.audit_logs import Log, Rec
 
-_COMPACTED_AT_TARGET, _COMPACTED_AT_SOURCE = "compacted at the target", "compacted at the source"
-_ACCEPTED, _ACCEPTED_GAP = "accepted", "accepted gap"
-_EXPLAINED = {
-    _COMPACTED_AT_TARGET: True,
-    _COMPACTED_AT_SOURCE: False,
-    _ACCEPTED: True,
-    _ACCEPTED_GAP: False,
-}
-"""Whether the source has the record that one log lacks; in a `Judgement` its class is "explained"."""
-
 _IN_ONE_PLACE = ("different", "truncated", "explained", "verified", "empty")
 
 
@@ -101,29 +91,21 @@ class Judgement:
 def judge(case: SearchCase) -> Judgement:
     """Return what an audit of *case* must report."""
     result = Judgement()
-    every = {
-        (tp, offset): name
-        for tp in sorted(case.source.keys() | case.target.keys())
-        for offset, name in _offsets(case, tp)
-    }
-    for tp in case.source.keys() | case.target.keys():
-        result.classes[tp] = Counter()
-    for (tp, offset), name in every.items():
-        if name in _EXPLAINED:
-            result.explained.add((tp, _EXPLAINED[name], offset))
-            name = "explained"
-        if name != "in neither log":
-            result.classes[tp][name] += 1
+    for tp in sorted(case.source.keys() | case.target.keys()):
+        classes: Counter[str] = Counter()
+        sides = views(case, tp)
+        unknown = any(each == tp for _, each in case.unknown)
+        source, target = sides
+        first = min(side.start for side in sides if side.end or not source.end + target.end)
+        for offset in range(first, max(source.end, target.end)):
+            name = "not read" if unknown else _class(case, tp, sides, offset)
+            if name.startswith("explained "):
+                result.explained.add((tp, name.endswith("source"), offset))
+                name = "explained"
+            classes[name] += 1
+        classes.pop("in neither log", None)
+        result.classes[tp] = classes
     return result
-
-
-def _offsets(case: SearchCase, tp: TopicPartition) -> Iterator[tuple[int, str]]:
-    """Yield the class of each offset of a partition, as if there was no other one."""
-    source, target = sides = views(case, tp)
-    unknown = any(each == tp for _, each in case.unknown)
-    first = min(side.start for side in sides if side.end or not source.end + target.end)
-    for offset in range(first, max(source.end, target.end)):
-        yield offset, "not read" if unknown else _class(case, tp, sides, offset)
 
 
 def views(case: SearchCase, tp: TopicPartition) -> tuple[View, View]:
@@ -152,7 +134,7 @@ def _class(case: SearchCase, tp: TopicPartition, sides: tuple[View, View], offse
     if source.end <= offset < target.start:
         return "in neither log"
     if target.end <= offset < source.start:
-        return _ACCEPTED_GAP if accepted else "gap"
+        return "explained gap" if accepted else "gap"
     if offset < low:
         if source.start <= offset:
             return "aged out"
@@ -168,13 +150,13 @@ def _class(case: SearchCase, tp: TopicPartition, sides: tuple[View, View], offse
         hidden_in_one = (offset in source.aborted) != (offset in target.aborted)
         return "different" if hidden_in_one else "empty" if here is None else "verified"
     if there is None and accepted:
-        return _ACCEPTED
+        return "explained source"
     if beyond:
         return "truncated"
     if there is None and compacted_away(target, source, offset):
-        return _COMPACTED_AT_TARGET
+        return "explained source"
     if here is None and offset < source.end and compacted_away(source, target, offset):
-        return _COMPACTED_AT_SOURCE
+        return "explained target"
     return "different"
 
 
@@ -190,7 +172,7 @@ def _class_without_source(sides: tuple[View, View], offset: int, *, accepted: bo
         return failed
     if offset in target.records or source.compacted or target.compacted:
         return "aged out"
-    return _ACCEPTED_GAP if accepted else "gap"
+    return "explained gap" if accepted else "gap"
 
 
 def _failed(source: View, target: View, offset: int) -> str:
