@@ -45,7 +45,7 @@ from spark_jobs.engine import (
     offsets_of,
 )
 from spark_jobs.findings import KEYLESS, Finding, FindingClass
-from spark_jobs.folding import has_no_other, is_run
+from spark_jobs.folding import has_no_other
 from spark_jobs.ranges import Ranges, intersect, merged, subtract, total
 from spark_jobs.verdict import Counts
 from spark_jobs.visibility import OPEN_AT_SOURCE, OPEN_AT_TARGET
@@ -238,7 +238,7 @@ class Ledger:
         """Pair MISSING records with EXTRA records of other partitions of the topic, by content."""
         wanted: dict[tuple[str, int | None], list[Finding]] = defaultdict(list)
         for each in self._all(FindingClass.MISSING):
-            if not is_run(each):
+            if not each.is_run:
                 wanted[each.topic, each.source_hash].append(each)
         if not wanted:
             return
@@ -273,7 +273,7 @@ class Ledger:
     def _may_be_compaction(self, finding: Finding) -> bool:
         """Return whether the other log is compacted and has no record at the offset."""
         evidence = self.evidence
-        if is_run(finding):
+        if finding.is_run:
             return False
         if finding.finding_class is FindingClass.MISSING:
             compacted = evidence.target_compacted
@@ -327,10 +327,8 @@ class Ledger:
 
     def extras(self) -> list[Finding]:
         """Return the findings that are duplicates if the partition has a copy: see `settle_duplicates`."""
-        return [
-            *(f for f in self._all(FindingClass.EXTRA) if not is_run(f)),
-            *(f for f in self._all(FindingClass.CORRUPT) if _is_another(f)),
-        ]
+        classes = FindingClass.EXTRA, FindingClass.CORRUPT
+        return [f for each in classes for f in self._all(each) if _may_be_copy(f)]
 
     def settle_duplicates(self, copies: Mapping[Place, Copies]) -> None:
         """Turn EXTRA records with a copy in their partition into DUPLICATEs; fold whole partitions."""
@@ -559,20 +557,23 @@ def _of_hole(holes: Ranges, low: int, high: int, *, log_start: int) -> tuple[int
     return next(((low, min(high, end)) for first, end in holes if first <= low < end), (low, low))
 
 
-def _is_another(finding: Finding) -> bool:
-    """Return whether the records of a CORRUPT finding may be two: damage mostly changes one part of a record.
+def _may_be_copy(finding: Finding) -> bool:
+    """Return whether the target is read again for another copy of its record: an alignment sees those of its windows.
 
-    Only then the target is read again for another copy: the copies that an alignment sees are those of its windows.
+    The records of a CORRUPT finding may be two if more than one part differs: damage mostly changes one. Of a run the
+    contents are not known.
     """
-    return finding.records == 1 and "," in (finding.field or "")
+    if finding.is_run:
+        return False
+    corrupt = finding.finding_class is FindingClass.CORRUPT
+    return finding.finding_class is FindingClass.EXTRA or (corrupt and "," in (finding.field or ""))
 
 
 def _other_copy(
     finding: Finding, copies: Mapping[Place, Copies], unmatched: Mapping[Place, int]
 ) -> int | None:
     """Return the offset of another copy, if the target's record of *finding* is a duplicate."""
-    extra = finding.finding_class is FindingClass.EXTRA and not is_run(finding)
-    if not (extra or (finding.finding_class is FindingClass.CORRUPT and _is_another(finding))):
+    if not _may_be_copy(finding):
         return None
     place = (finding.topic, finding.partition, finding.target_hash or 0)
     held = copies.get(place)

@@ -224,7 +224,7 @@ class Attribution:
         tp = finding.topic_partition
         if finding.topic in self._compacted:
             return tp, Answer(Where.UNKNOWN, Reason.COMPACTED)
-        if finding.lowest is not None:
+        if finding.is_run:
             return tp, Answer(Where.UNKNOWN, Reason.LIMIT)
         questions = [self._question(tp, *span) for span in _spans(finding)]
         extents = {each: None for question in questions for each in question.extents}

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from spark_jobs.align import PARTS, Alignment
 from spark_jobs.digest import WindowShape
 from spark_jobs.findings import ABORTED, Finding, FindingClass
+from spark_jobs.folding import as_run
 from spark_jobs.visibility import runs
 
 Columns = Mapping[str, npt.NDArray[Any]]
@@ -137,17 +138,19 @@ def _runs(
         inside = np.flatnonzero(which == number)
         count = int(counts[number])
         runs.append(
-            Finding(
-                FindingClass.CORRUPT,
-                topic,
-                partition,
-                int(offsets[inside[0]]),
-                int(offsets[inside[0]]),
-                field=_field(group // shape.buckets),
-                timestamp_ms=int(times[inside[0]]),
-                records=count,
-                owns=count,
-                last_offset=int(offsets[inside[-1]]),
+            as_run(
+                Finding(
+                    FindingClass.CORRUPT,
+                    topic,
+                    partition,
+                    int(offsets[inside[0]]),
+                    int(offsets[inside[0]]),
+                    field=_field(group // shape.buckets),
+                    timestamp_ms=int(times[inside[0]]),
+                    records=count,
+                    owns=count,
+                    last_offset=int(offsets[inside[-1]]),
+                )
             )
         )
     return runs

@@ -128,6 +128,11 @@ class Finding:
         return TopicPartition(self.topic, self.partition)
 
     @property
+    def is_run(self) -> bool:
+        """Whether it stands for findings that `spark_jobs.folding` joined."""
+        return self.lowest is not None
+
+    @property
     def position(self) -> int:
         """The offset to sort and show a finding by: the target's, or the source's if the target has none."""
         if self.target_offset is not None and self.finding_class is not FindingClass.MISROUTED:

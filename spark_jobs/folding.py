@@ -34,13 +34,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kclient.types import TopicPartition
 from spark_jobs.align import Alignment, without_tail
+from spark_jobs.compaction import ONLY_TARGET
 from spark_jobs.engine import Modes
 from spark_jobs.findings import ASKED, TAKEN, Finding, FindingClass
 
 if TYPE_CHECKING:
     from spark_jobs.digest import WindowShape
 
-_ONLY_ONE = frozenset({FindingClass.MISSING, FindingClass.EXTRA, FindingClass.DUPLICATE})
+_ONLY_ONE = frozenset({FindingClass.MISSING, *ONLY_TARGET})
 _FOLDED = _ONLY_ONE | {FindingClass.CORRUPT, FindingClass.REORDERED, FindingClass.VISIBILITY}
 
 SINGLE = 200_000
@@ -118,15 +119,6 @@ class _Place(NamedTuple):
     """Whether a MISSING one is behind the target's end; None: later records of the source are in both logs."""
 
 
-def is_run(finding: Finding) -> bool:
-    """Return whether *finding* stands for findings that were joined."""
-    return (
-        finding.source_hash is None
-        and finding.target_hash is None
-        and finding.finding_class in _FOLDED
-    )
-
-
 def has_no_other(finding: Finding) -> bool:
     """Return whether only one log has the record of *finding*, and the other has none at its offset.
 
@@ -163,7 +155,7 @@ class Folded:
             explainable = self._may_be_explained(each, place)
             counted = each.finding_class, explainable
             most = self.folding.keep_compacted if explainable else self.folding.keep
-            if not is_run(each) and self._single[counted] < most:
+            if not each.is_run and self._single[counted] < most:
                 self._single[counted] += 1
                 yield each
             elif explainable:
@@ -208,9 +200,9 @@ class Folded:
     def _join(self, finding: Finding, place: _Place, part: int) -> None:
         run = self._runs.get((place, part))
         if run is None:
-            self._runs[place, part] = _as_run(finding) if is_run(finding) else finding
+            self._runs[place, part] = finding
             return
-        each = [_as_run(run), _as_run(finding)]
+        each = [as_run(run), as_run(finding)]
         first = min(each, key=lambda one: one.first_difference)
         self._runs[place, part] = replace(
             first,
@@ -227,8 +219,9 @@ _SUMS = 1 << 62
 _FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5)
 
 
-def _as_run(finding: Finding) -> Finding:
-    if finding.lowest is not None:
+def as_run(finding: Finding) -> Finding:
+    """Return *finding* as a run of its own, so that others can be joined with it."""
+    if finding.is_run:
         return finding
     offsets = [each for each in (finding.source_offset, finding.target_offset) if each is not None]
     last = finding.position if finding.last_offset is None else finding.last_offset

@@ -129,7 +129,7 @@ class SparkEngine:
         for frame in self._kept:
             frame.unpersist()
         self._kept = [frame.persist(StorageLevel.DISK_ONLY) for frame in frames]
-        found = functools.reduce(lambda one, other: one.union(other), self._kept)
+        found = _union(self._kept)
         differences = _differences(found.where("key is null").collect())
         self._asked = found.where("key is not null")
         partitions = self._asked.select("topic", "partition").distinct().collect()
@@ -165,8 +165,7 @@ class SparkEngine:
         of_keys = [*place[:2], "bucket"]
         bucket = f_.pmod(f_.col("key"), f_.lit(buckets)).alias("bucket")
         left, right = (
-            frame.select("*", bucket).groupBy(*of_keys)
-            for frame in (asked, functools.reduce(lambda one, other: one.union(other), spans))
+            frame.select("*", bucket).groupBy(*of_keys) for frame in (asked, _union(spans))
         )
 
         def decide(key: tuple[pa.Scalar, ...], left: pa.Table, right: pa.Table) -> pa.Table:
@@ -516,6 +515,11 @@ def _asked_key(found: Found | int) -> int | None:
 
 def _finding(document: dict[str, Any]) -> Finding:
     return Finding(**{**document, "finding_class": FindingClass(document["finding_class"])})
+
+
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
+    """Return the rows of *frames*, at least one."""
+    return functools.reduce(lambda one, other: one.union(other), frames)
 
 
 def _not_empty(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:

@@ -71,7 +71,7 @@ def repair_plan(run: Reconciliation, max_ranges: int = MAX_RANGES) -> Document:
         plan = _Plan(cut, run.options.renumbered, max_ranges)
         plan.add(findings[tp], misplaced[tp])
         moved = run.account.partitions[tp].different.get(FindingClass.SHIFTED, 0)
-        if moved or any(each.lowest is not None for each in findings[tp]):
+        if moved or any(each.is_run for each in findings[tp]):
             tail = (cut.high, cut.source_end) if run.options.complete else (cut.high, cut.high)
             plan.add_windows([*differing.get(tp, []), tail])
         plan.settle(run.account.failed.get(tp, []))
@@ -135,7 +135,7 @@ class _Plan:
         for each in findings:
             piece = _piece(each)
             kind = each.finding_class
-            if each.lowest is not None:
+            if each.is_run:
                 self._add_run(each, piece)
             elif kind in (FindingClass.EXTRA, FindingClass.DUPLICATE):
                 self._leave("target", ONLY_TARGET, piece)

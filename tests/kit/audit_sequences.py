@@ -13,6 +13,7 @@ from spark_jobs.align import Alignment, without_tail
 from spark_jobs.arrow_batches import HASH_COLUMNS, arrow_schema, as_arrow
 from spark_jobs.engine import Modes
 from spark_jobs.findings import Finding, RecordDigest
+from spark_jobs.folding import in_order
 from spark_jobs.in_step import found_in_step
 from spark_jobs.ranges import Ranges, merged
 from spark_jobs.snapshot import HashBatches
@@ -67,9 +68,8 @@ def aligned_in_step(
             whole.append(each)
         else:
             unread.append(each)
-    findings.sort(key=lambda finding: (finding.position, finding.finding_class.value))
     (alignment,) = whole
-    findings = [without_tail(each, alignment) for each in findings]
+    findings = in_order(without_tail(each, alignment) for each in findings)
     return replace(alignment, findings=findings, tail_begins=0), unread
 
 
