@@ -147,6 +147,7 @@ class Partition:
             elr=dict(zip(state.elr, state.elr_epochs, strict=False)),
             is_recovering=state.leader_recovery_state != 0,
             durable_end=log.held_at,
+            log_start_offset=log.log_start_offset,
         )
         is_unbroken = self.leader_state.led_since_epoch < role.leader_epoch
         self.transactions.begin_leader_epoch(is_unbroken=is_unbroken)

@@ -9,7 +9,8 @@ granted (`losses.py`): then it is cut where the new leader's log ends, and the e
    has a new one. No deposed controller elects a leader.
 2. LeaderInIsr: no state is written with a leader outside of its ISR, or with an empty ISR.
 3. OneLeader: a leader epoch is led by one run of one broker's process.
-4. ValidHighWatermark: it is never above its log's end, and does not fall under one leader epoch.
+4. ValidHighWatermark: it is never above its log's end, nor below a leader's log start, and does not fall under one
+   leader epoch.
 5. LeaderCompleteness: a leader begins with the whole ledger, unless its election was granted a loss.
 6. StrongIsr: every member of the ISR in ZooKeeper has the whole ledger, if its place is worth anything: one
    that was granted to a disk that lost something since is void.
@@ -339,7 +340,9 @@ class Observer:
         name: str,
         seen: tuple[Any, ...],
     ) -> None:
-        mark, leader_state, epoch = seen[3:6]
+        mark, leader_state, epoch, start = seen[3:7]
+        if mark < start:
+            raise Broken(f"ValidHighWatermark: {name} begins at {start}, its watermark is {mark}")
         if copy.leader_state is leader_state and mark < copy.high_watermark:
             raise Broken(f"ValidHighWatermark: {name}: {copy.high_watermark} -> {mark}")
         if copy.leader_state is not leader_state:

@@ -33,6 +33,7 @@ Invariants:
 4. A fetch with another leader epoch than ours changes nothing.
 5. high_watermark <= the end of every replica in elr; it does not advance while there is one.
 6. The high watermark does not advance while ZooKeeper may hold that the leader recovers.
+7. log_start_offset <= high_watermark, as the followers require before they delete what we deleted.
 
 In: our log's end, fetches of followers, outcomes of writes, time (seconds)   Out: effects   Owner: replica.partition
 """
@@ -130,6 +131,7 @@ class LeaderState:
         elr: Mapping[int, int] | None = None,
         is_recovering: bool = False,
         durable_end: int | None = None,
+        log_start_offset: int = 0,
     ) -> None:
         self.broker_id = broker_id
         self.leader_epoch = leader_epoch
@@ -173,8 +175,10 @@ class LeaderState:
         self._joining: set[int] = set()
         self.high_watermark = min(high_watermark, log_end_offset)
         if is_recovering:
-            # A replica outside the ISR may know of a high watermark above what it has synced.
-            self.high_watermark = min(self.high_watermark, self.durable_end)
+            # A replica outside the ISR may know of a high watermark above what it has synced. No client can read
+            # below the log start offset, so that nothing there waits for a sync.
+            synced = max(self.durable_end, log_start_offset)
+            self.high_watermark = min(self.high_watermark, synced)
         self._update_maximal_isr()
         self.advance()
 

@@ -290,6 +290,20 @@ def test_a_leader_of_an_unclean_election_commits_what_it_has_synced() -> None:
     assert leader_state.flushed(3) == [HighWatermarkAdvanced(3)]
 
 
+def test_a_leader_of_an_unclean_election_has_its_high_watermark_at_its_log_start_offset() -> None:
+    """Its recovery point was below it. Its followers refuse a leader that begins above its own high watermark."""
+    leader_state = LeaderState(
+        1,
+        frozenset({1}),
+        log_start_offset=4,
+        log_end_offset=5,
+        high_watermark=5,
+        durable_end=0,
+        is_recovering=True,
+    )
+    assert leader_state.high_watermark == 4
+
+
 def test_a_member_of_the_isr_keeps_its_high_watermark_when_it_leads_again_after_a_restart() -> None:
     """What it reads above the recovery point waits for a sync, and was synced before it was committed."""
     leader_state = LeaderState(1, frozenset({1}), log_end_offset=3, high_watermark=3, durable_end=1)
