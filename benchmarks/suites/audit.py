@@ -44,6 +44,11 @@ class AuditFigures:
             "the same after `kaudit class-archive`", "M records/s", goal=">= 3 x", goal_ratio=3
         )
         self.cpu = Figure("CPU of it per 1 M records a side", "s", False)
+        quarter, half, whole = (f"{count / 1e6 / part:g} M" for part in (4, 2, 1))
+        self.cpu_to_half = Figure(f"CPU of each 1 M records from {quarter} to {half}", "s", False)
+        self.cpu_to_whole = Figure(
+            f"CPU of each 1 M records from {half} to {whole}", "s", False, "the same (linear)"
+        )
         self.memory = Figure("memory of a Python worker", "MiB", False, "< 1 GB", goal_value=1000)
         self.first = Figure("one record, first run with the self-test", "s", False)
         self.one = Figure("one record, every later run", "s", False)
@@ -58,6 +63,8 @@ class AuditFigures:
             self.rate,
             self.rate_archived,
             self.cpu,
+            self.cpu_to_half,
+            self.cpu_to_whole,
             self.memory,
             self.first,
             self.one,
@@ -67,7 +74,7 @@ class AuditFigures:
 
 
 def audit_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure], list[str]]:
-    """Fill and mirror three topics, then audit each."""
+    """Fill and mirror five topics, then audit each."""
     count = RECORDS // divide
     figures = AuditFigures(count)
     notes = [
@@ -91,6 +98,11 @@ def audit_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure]
             seconds, tree = _kaudit(directory, source, target, "large")
             figures.rate.add("ours", count / 1e6 / seconds)
             figures.cpu.add("ours", tree.cpu / (count / 1e6))
+            half, quarter = (
+                _kaudit(directory, source, target, topic)[1] for topic in ("half", "quarter")
+            )
+            figures.cpu_to_half.add("ours", (half.cpu - quarter.cpu) / (count / 4e6))
+            figures.cpu_to_whole.add("ours", (tree.cpu - half.cpu) / (count / 2e6))
             figures.memory.add("ours", tree.python_peak_mib)
             seconds, _ = _kaudit(directory, source, target, "large", environment=archive)
             figures.rate_archived.add("ours", count / 1e6 / seconds)
@@ -112,7 +124,7 @@ def audit_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure]
 
 @contextlib.contextmanager
 def _mirrored(directory: Path, count: int) -> Iterator[tuple[Broker, Broker]]:
-    """Run two brokers; the source's topics large, one and many are mirrored to the target."""
+    """Run two brokers; the source's topics large, half, quarter, one and many are mirrored to the target."""
     with (
         zookeeper(directory / "zookeeper", zookeeper_classpath()) as port,
         our_broker(directory / "source", port, chroot="source") as source,
@@ -120,6 +132,8 @@ def _mirrored(directory: Path, count: int) -> Iterator[tuple[Broker, Broker]]:
     ):
         for topic, partitions, records in (
             ("large", PARTITIONS, count),
+            ("half", PARTITIONS, count // 2),
+            ("quarter", PARTITIONS, count // 4),
             ("one", 1, 1),
             ("many", MANY, MANY),
         ):
