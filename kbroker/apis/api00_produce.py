@@ -7,7 +7,7 @@ connection when used. The conditional append of kclient.wire.produce (v9+, an ex
 Records are checked before the append (`kbroker.log.log_validator`), long batches in a pool, one at a time.
 
 The first batch of a transaction waits until its coordinator has confirmed the transaction (KIP-890,
-`kbroker.replica.transaction_verifier`). The questions of all partitions of a request leave together.
+`kbroker.replica.add_partitions_to_txn_manager`). The verifications of all partitions of a request are sent together.
 
 Differs from Kafka: offset deltas other than 0, 1, 2... are refused: Kafka stores them, or writes the batch again.
 Header keys that are not UTF-8 are refused; Kafka stores them. Records that do not decompress are INVALID_RECORD, in
@@ -30,12 +30,12 @@ from kbroker.common.topic_partition import TopicPartition
 from kbroker.common.turns import Slice
 from kbroker.log.log_validator import LongValidationError, RecordValidation
 from kbroker.network.service import Answer, RequestRefusedError
+from kbroker.replica.add_partitions_to_txn_manager import RETRIABLE
 from kbroker.replica.conditional_append import UnexpectedLogEndError, append_copied
-from kbroker.replica.core.leader_transactions import Verification
+from kbroker.replica.core.leader_transactions import VerificationStateEntry
 from kbroker.replica.partition import Partition
 from kbroker.replica.partition_transactions import TransactionNotVerifiedError
 from kbroker.replica.replica_manager import ReplicaManager
-from kbroker.replica.transaction_verifier import RETRIABLE
 from kclient.wire import produce
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import (
@@ -110,7 +110,7 @@ class Produce:
         """Append the batches in order; yield what to wait for where this turn of the reactor must end."""
         topics = appends.request.topics
         if appends.request.transactional_id is not None:
-            yield from self._ask_ahead(context, appends.request)
+            yield from self._start_verifications(context, appends.request)
         share: Slice | None = None
         if is_large or len(topics) > 1 or (topics and len(topics[0].partitions) > 1):
             share = context.turns.slice(clock_every=1)  # few bytes may decompress to many
@@ -134,7 +134,7 @@ class Produce:
         waits: LongValidationError | TransactionNotVerifiedError,
     ) -> Generator[Awaitable[Any], None, ProducePartitionResponse]:
         """Append one batch when its records are checked and its transaction is verified."""
-        verification: Verification | None = None
+        verification: VerificationStateEntry | None = None
         while True:
             if isinstance(waits, LongValidationError):
                 done = self._long_validations.run(waits.validation, appends.size)
@@ -143,7 +143,7 @@ class Produce:
                 yield done
             else:
                 verification = waits.verification
-                yield waits.answered()
+                yield waits.completed()
                 error = _refusal(verification.error, appends.version)
                 if error is not None:
                     return _failed(asked.index, error)
@@ -152,10 +152,10 @@ class Produce:
             except TransactionNotVerifiedError as next_wait:
                 waits = next_wait
 
-    def _ask_ahead(
+    def _start_verifications(
         self, context: RequestContext, request: ProduceRequest
     ) -> Generator[Awaitable[Any], None, None]:
-        """Begin the verifications of a transactional request with several partitions."""
+        """Start the verifications of a transactional request with several partitions."""
         if request.transactional_id is None or sum(len(t.partitions) for t in request.topics) < 2:
             return
         partitions = self._replica_manager.registry.partitions
@@ -166,7 +166,9 @@ class Produce:
                     yield share.next()
                 partition = partitions.get((topic.name, asked.index))
                 if partition is not None and topic.name not in INTERNAL_TOPICS:
-                    partition.ask_ahead(asked.records or b"", request.transactional_id)
+                    partition.maybe_start_transaction_verification(
+                        asked.records or b"", request.transactional_id
+                    )
 
     async def _continue(
         self,
@@ -204,7 +206,7 @@ class Produce:
         topic: str,
         asked: ProducePartition,
         validation: RecordValidation | None = None,
-        verification: Verification | None = None,
+        verification: VerificationStateEntry | None = None,
     ) -> ProducePartitionResponse:
         """Append one batch. Every error leaves base_offset at -1 (S45).
 

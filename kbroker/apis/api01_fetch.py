@@ -171,7 +171,7 @@ class Fetch:
             name = self.resolve(partition.name, partition.topic_id)
             if name is None:
                 return None
-            self.sessions.watch(partition, (name, partition.asked.partition))
+            self.sessions.watch(partition, (name, partition.request.partition))
             return name
         return partition.key[0]
 
@@ -442,7 +442,7 @@ class _IncrementalFetch:
                 in_any_case = True
                 break
             answer, is_caught_up = reading.read(
-                watch(partition), partition.topic_id, partition.asked
+                watch(partition), partition.topic_id, partition.request
             )
             if session.was_read(partition, answer, is_caught_up=is_caught_up):
                 responses.append((partition, answer, is_caught_up))

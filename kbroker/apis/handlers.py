@@ -412,14 +412,14 @@ def txn_offset_commit(broker: HandlerDependencies) -> Handler:
     """Make the handler of TxnOffsetCommit."""
     from kbroker.apis.api28_txn_offset_commit import TxnOffsetCommit
 
-    verifier = broker.replica_manager.transaction_verifier
+    verifier = broker.replica_manager.add_partitions_to_txn_manager
     assert verifier is not None  # where transactions are served
 
     def verify(
         transactional_id: str, producer_id: int, producer_epoch: int, partition: TopicPartition
     ) -> Deferred[tuple[ErrorCode, int]]:
-        asked = verifier.verify(transactional_id, producer_id, producer_epoch, partition)
-        return asked.addCallback(lambda found: (found.error, found.number))
+        result = verifier.verify(transactional_id, producer_id, producer_epoch, partition)
+        return result.addCallback(lambda found: (found.error, found.number))
 
     return TxnOffsetCommit(broker.groups, broker.metadata, verify)
 

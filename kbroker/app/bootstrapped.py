@@ -44,6 +44,10 @@ from kbroker.network.broker_dial import BrokerDial
 from kbroker.quota.client_quota_admin import ClientQuotaAdmin
 from kbroker.quota.client_quota_config import ClientQuotaConfig
 from kbroker.quota.client_quota_manager import ClientQuotaManager
+from kbroker.replica.add_partitions_to_txn_manager import (
+    AddPartitionsToTxnManager,
+    coordinator_lookup,
+)
 from kbroker.replica.alter_partition_manager import AlterPartitionManager
 from kbroker.replica.compaction_log_lines import CompactionLogLines
 from kbroker.replica.core.replication_quota import ReplicationQuotas
@@ -52,7 +56,6 @@ from kbroker.replica.log_dir_failure_channel import LogDirFailureChannel
 from kbroker.replica.preferred_read_replica import replica_selector
 from kbroker.replica.replica_fetcher_manager import ReplicaFetcherManager
 from kbroker.replica.replica_manager import ReplicaManager
-from kbroker.replica.transaction_verifier import TransactionVerifier, coordinator_lookup
 from kbroker.security.core.broker_proof import BrokerProofs
 from kbroker.security.inter_broker_secret import InterBrokerSecret
 from kbroker.zk.interface import Expired, Lapsed, SessionEvent
@@ -111,7 +114,7 @@ async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
         undo.add(connections.close)
         return connections
 
-    verifier = _transaction_verifier(broker, dynamic_config, metadata, dial, undo)
+    verifier = _add_partitions_to_txn_manager(broker, dynamic_config, metadata, dial, undo)
     replica_manager, groups = _make_replicas_and_groups(
         broker, dynamic_config, metadata, fence, dial, verifier, undo
     )
@@ -238,7 +241,7 @@ def _make_replicas_and_groups(
     metadata: MetadataCache,
     fence: ControllerFence,
     dial: BrokerDial,
-    transaction_verifier: TransactionVerifier | None,
+    add_partitions_to_txn_manager: AddPartitionsToTxnManager | None,
     undo: Undo,
 ) -> tuple[ReplicaManager, GroupCoordinator]:
     """Make the log manager, the replica manager and the group coordinator, and begin to replicate."""
@@ -288,7 +291,7 @@ def _make_replicas_and_groups(
         topic_config=dynamic_config.log_config,
         now_ms=world.now_ms,
         fatal=lambda cause: configured.on_fatal(CannotContinueError(cause)),
-        transaction_verifier=transaction_verifier,
+        add_partitions_to_txn_manager=add_partitions_to_txn_manager,
     )
     zookeeper.on_session(partial(_session_changed, replica_manager))
     dynamic_config.on_topic_config(replica_manager.reconfigure)
@@ -314,20 +317,20 @@ def _make_replicas_and_groups(
     return replica_manager, groups
 
 
-def _transaction_verifier(
+def _add_partitions_to_txn_manager(
     broker: IdentifiedBroker,
     dynamic_config: DynamicConfig,
     metadata: MetadataCache,
     dial: BrokerDial,
     undo: Undo,
-) -> TransactionVerifier:
-    """Make the verifier of first batches, with connections of its own: markers may wait for replicas on others."""
+) -> AddPartitionsToTxnManager:
+    """Make the manager of verifications, with connections of its own: markers may wait for replicas on others."""
     config = broker.configured.config
     connections = BrokerConnections(
         broker_id=broker.broker_id, request_timeout=config.request_timeout_ms / 1000, dial=dial
     )
     undo.add(connections.close)
-    return TransactionVerifier(
+    return AddPartitionsToTxnManager(
         broker.configured.reactor,
         connections,
         coordinator_lookup(metadata, config.inter_broker_listener, partition_for),

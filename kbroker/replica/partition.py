@@ -22,7 +22,7 @@ from kbroker.log.log_validator import RecordValidation
 from kbroker.log.unified_log import AppendResult, UnifiedLog
 from kbroker.replica.core.follower_state import FollowerState
 from kbroker.replica.core.leader_state import Effect, LeaderState, WriteIsr
-from kbroker.replica.core.leader_transactions import EndTxnMarker, Verification
+from kbroker.replica.core.leader_transactions import EndTxnMarker, VerificationStateEntry
 from kbroker.replica.core.role import PartitionRole, Role
 from kbroker.replica.partition_dependencies import PartitionDependencies
 from kbroker.replica.partition_transactions import PartitionTransactions, UnknownTransaction
@@ -261,12 +261,12 @@ class Partition:
         transactional_id: str | None = None,
         zstd_allowed: bool = True,
         validation: RecordValidation | None = None,
-        verification: Verification | None = None,
+        verification: VerificationStateEntry | None = None,
     ) -> AppendResult:
         """Validate the one batch in *buf* and append it as leader; PolicyViolation if the topic is a mirror.
 
         Raise LongValidationError if its records are to be checked in a pool, and TransactionNotVerifiedError if its
-        transaction's coordinator is to be asked. Append it again with that *validation* and *verification* afterwards.
+        transaction is to be verified first. Append it again with that *validation* and *verification* afterwards.
         """
         log, leader_state = self.require_leader_for_append(acks)
         config = log.config
@@ -327,13 +327,13 @@ class Partition:
 
     # -- transactions --------------------------------------------------------------------------
 
-    def ask_ahead(self, buf: Buffer, transactional_id: str) -> None:
-        """Ask about the transaction of the batch in *buf*, if it may begin one: it is appended later in this request.
+    def maybe_start_transaction_verification(self, buf: Buffer, transactional_id: str) -> None:
+        """Start to verify the transaction of the batch in *buf*, if it may begin one.
 
-        The questions of all partitions of a request then leave together.
+        The batch is appended later in this request. So the verifications of all its partitions are sent together.
         """
         if self.log is not None and self.leader_state is not None:
-            self.transactions.ask_ahead(self.log, buf, transactional_id)
+            self.transactions.maybe_start_verification(self.log, buf, transactional_id)
 
     def end_transaction(self, marker: EndTxnMarker, now_ms: int) -> int:
         """Append *marker* as leader, if it has an effect; return the offset up to which to wait for the replicas.

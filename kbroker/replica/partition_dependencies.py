@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.metadata.epoch_fences import Registration
+from kbroker.replica.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kbroker.replica.core.leader_state import WriteIsr
 from kbroker.replica.core.remote_replicas import FollowerLiveness
-from kbroker.replica.transaction_verifier import TransactionVerifier
 
 
 class AlterPartition(Protocol):
@@ -68,5 +68,5 @@ class PartitionDependencies:
     """Also called when the role or the log start offset changed: reads by consumers may complete."""
     log_end_advanced: Callable[[TopicPartition], None]
     """Fetches by followers may complete. Consumers see nothing new before the high watermark advances."""
-    transaction_verifier: TransactionVerifier | None = None
+    add_partitions_to_txn_manager: AddPartitionsToTxnManager | None = None
     """Asks the coordinators of transactions; None: transactional batches are refused."""

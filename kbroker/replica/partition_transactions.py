@@ -1,9 +1,10 @@
 """PartitionTransactions: begins and ends the transactions of a partition in its log, while this broker leads it.
 
-It joins the rules of `kbroker.replica.core.leader_transactions` with the log and with the question to the coordinator
-(`TransactionVerifier`). `Partition` decides whether this broker leads, and passes on the log end after each append.
+It joins the rules of `kbroker.replica.core.leader_transactions` with the log and with the verifications at the
+coordinator (`AddPartitionsToTxnManager`). `Partition` decides whether this broker leads, and passes on the log end
+after each append.
 
-In: batches, markers, a promotion   Out: markers in the log, questions   Owner: the reactor's thread
+In: batches, markers, a promotion   Out: markers in the log, verifications   Owner: the reactor's thread
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from twisted.logger import Logger
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.log.log_validator import RecordValidation
 from kbroker.log.unified_log import UnifiedLog
+from kbroker.replica.add_partitions_to_txn_manager import (
+    RETRIABLE,
+    AddPartitionsToTxnManager,
+    Verified,
+)
 from kbroker.replica.core.leader_transactions import (
     UNKNOWN_NUMBER,
     EndTxnMarker,
     LeaderTransactions,
-    Verification,
+    VerificationStateEntry,
 )
 from kbroker.replica.core.role import PartitionRole
 from kbroker.replica.partition_dependencies import PartitionDependencies
-from kbroker.replica.transaction_verifier import RETRIABLE, TransactionVerifier, Verified
 from kclient.wire.batches import BatchInfo, Buffer, iterate, parse
 from kclient.wire.errors import (
     InvalidProducerIdMapping,
@@ -41,17 +46,17 @@ log = Logger()
 
 
 class TransactionNotVerifiedError(Exception):
-    """The batch begins a transaction, and the coordinator is being asked: append it again after the answer."""
+    """The batch begins a transaction that is being verified: append it again after the result."""
 
-    def __init__(self, validation: RecordValidation, verification: Verification) -> None:
-        super().__init__("the coordinator is asked about the transaction of a batch")
+    def __init__(self, validation: RecordValidation, verification: VerificationStateEntry) -> None:
+        super().__init__("the transaction of a batch is being verified at its coordinator")
         self.validation = validation
         self.verification = verification
 
-    def answered(self) -> Deferred[None]:
-        """Fire after the answer; batches that wait for the same one continue in the order of these calls."""
+    def completed(self) -> Deferred[None]:
+        """Fire after the result; batches that wait for the same one continue in the order of these calls."""
         waiting: Deferred[None] = Deferred()
-        self.verification.on_answer(lambda: waiting.callback(None))
+        self.verification.on_completion(lambda: waiting.callback(None))
         return waiting
 
 
@@ -92,16 +97,16 @@ class PartitionTransactions:
     def check_request(self, transactional_id: str | None) -> None:
         """Raise the error of Kafka for transactional records of a transaction that no coordinator has.
 
-        Without a transactional id a request is not authorized. With one, a leader that cannot ask a coordinator
+        Without a transactional id a request is not authorized. With one, a leader that cannot verify transactions
         (KIP-890) knows of no transactional id.
         """
         if transactional_id is None:
             raise TransactionalIdAuthorizationFailed(
                 "transactional records need the transactional id of their request"
             )
-        if self._dependencies.transaction_verifier is None:
+        if self._dependencies.add_partitions_to_txn_manager is None:
             raise InvalidProducerIdMapping(
-                f"transactional id {transactional_id[:249]!r} has no transaction that this broker could ask for"
+                f"transactional id {transactional_id[:249]!r} has no transaction that this broker could verify"
             )
 
     def require(
@@ -110,24 +115,24 @@ class PartitionTransactions:
         info: BatchInfo,
         transactional_id: str | None,
         validation: RecordValidation,
-        asked: Verification | None,
+        awaited: VerificationStateEntry | None,
     ) -> None:
         """Return if the batch is in its producer's open transaction, or may begin one.
 
-        Raise TransactionNotVerifiedError; NotEnoughReplicas, which producers retry, if the answer to *asked* does not
-        count; OutOfOrderSequenceNumber for a batch that must wait for an earlier one.
+        Raise TransactionNotVerifiedError; NotEnoughReplicas, which producers retry, if the verification *awaited* by
+        the batch is not valid any more; OutOfOrderSequenceNumber for a batch that must wait for an earlier one.
         """
         producer_id = info.producer_id
-        verifier = self._dependencies.transaction_verifier
+        verifier = self._dependencies.add_partitions_to_txn_manager
         if verifier is None or _is_open(own, info) or not verifier.is_enabled():
             return
         verification = self.in_epoch.verified(producer_id, info.producer_epoch)
         if verification is None:
-            if asked is None:
-                asked = self._ask(verifier, info, transactional_id or "")
-                raise TransactionNotVerifiedError(validation, asked)
+            if awaited is None:
+                awaited = self._maybe_start(verifier, info, transactional_id or "")
+                raise TransactionNotVerifiedError(validation, awaited)
             raise NotEnoughReplicas(
-                f"{self}: a marker arrived, or the leader changed, while the coordinator was asked"
+                f"{self}: a marker arrived, or the leader changed, while the transaction was verified"
             )
         if (
             producer_id not in own.producers.states.entries
@@ -140,9 +145,9 @@ class PartitionTransactions:
         if producer_id in own.producers.transactions.ongoing:
             self.abort_lost(own, producer_id)
 
-    def ask_ahead(self, own: UnifiedLog, buf: Buffer, transactional_id: str) -> None:
-        """Ask about the transaction of the batch in *buf*, if it may begin one."""
-        verifier = self._dependencies.transaction_verifier
+    def maybe_start_verification(self, own: UnifiedLog, buf: Buffer, transactional_id: str) -> None:
+        """Start to verify the transaction of the batch in *buf*, if it may begin one."""
+        verifier = self._dependencies.add_partitions_to_txn_manager
         if verifier is None or own.config.kbroker_mirror_source_cluster_id:
             return
         if not verifier.is_enabled():
@@ -152,25 +157,27 @@ class PartitionTransactions:
             if not info.is_transactional or info.producer_id < 0 or _is_open(own, info):
                 return
             if own.producers.states.check(info) is None:
-                self._ask(verifier, info, transactional_id)
+                self._maybe_start(verifier, info, transactional_id)
 
-    def _ask(
-        self, verifier: TransactionVerifier, info: BatchInfo, transactional_id: str
-    ) -> Verification:
-        """Return the question about the transaction of a batch; it is asked now unless it is under way."""
+    def _maybe_start(
+        self, verifier: AddPartitionsToTxnManager, info: BatchInfo, transactional_id: str
+    ) -> VerificationStateEntry:
+        """Return the verification of the transaction of a batch; it starts now unless it is under way."""
         in_epoch, producer_id = self.in_epoch, info.producer_id
-        verification, is_new = in_epoch.ask(producer_id, info.producer_epoch, info.base_sequence)
+        verification, is_new = in_epoch.maybe_start_verification(
+            producer_id, info.producer_epoch, info.base_sequence
+        )
 
-        def answered(found: Verified) -> None:
+        def completed(found: Verified) -> None:
             is_retriable = found.error in RETRIABLE
-            in_epoch.answered(
+            in_epoch.complete_verification(
                 producer_id, verification, found.error, found.number, is_retriable=is_retriable
             )
 
         if is_new:
-            asked = verifier.verify(transactional_id, producer_id, info.producer_epoch, self._key)
-            asked.addCallback(answered)
-            asked.addErrback(lambda failure: log.failure("an answer failed", failure))
+            result = verifier.verify(transactional_id, producer_id, info.producer_epoch, self._key)
+            result.addCallback(completed)
+            result.addErrback(lambda failure: log.failure("a verification failed", failure))
         return verification
 
     # -- markers -------------------------------------------------------------------------------
@@ -218,7 +225,7 @@ class PartitionTransactions:
         if not own.config.is_promoted_mirror:
             return False
         ongoing = own.producers.transactions.ongoing
-        if self._dependencies.transaction_verifier is not None and not is_promoted_now:
+        if self._dependencies.add_partitions_to_txn_manager is not None and not is_promoted_now:
             copied = own.producers.copied
             ongoing = {p: each for p, each in ongoing.items() if each.first_offset in copied}
         if not ongoing:

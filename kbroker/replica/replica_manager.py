@@ -36,6 +36,7 @@ from kbroker.log.log_manager import LogManager
 from kbroker.log.log_moves import OnMove
 from kbroker.metadata.epoch_fences import ControllerFence, Registration
 from kbroker.metadata.metadata_cache import MetadataCache
+from kbroker.replica.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kbroker.replica.become_leader_or_follower import ReplicaStateChanges
 from kbroker.replica.core.fetch_session import FetchSessionCache
 from kbroker.replica.core.leader_state import LeaderState
@@ -48,7 +49,6 @@ from kbroker.replica.partition_dependencies import AlterPartition, Fetchers, Par
 from kbroker.replica.partition_registry import PartitionRegistry
 from kbroker.replica.preferred_read_replica import ReplicaSelector
 from kbroker.replica.purgatory import DelayedOperationPurgatory
-from kbroker.replica.transaction_verifier import TransactionVerifier
 from kclient.wire.errors import (
     CorruptMessage,
     KafkaStorageError,
@@ -122,7 +122,7 @@ class ReplicaManager:
         topic_config: Callable[[str], LogConfig],
         now_ms: Callable[[], int],
         fatal: Callable[[str], None],
-        transaction_verifier: TransactionVerifier | None = None,
+        add_partitions_to_txn_manager: AddPartitionsToTxnManager | None = None,
     ) -> None:
         self.reactor = reactor
         self.broker_id = broker_id
@@ -133,7 +133,7 @@ class ReplicaManager:
         self.quotas = quotas
         self.now_ms = now_ms
         """The wall clock in ms: timestamps of records."""
-        self.transaction_verifier = transaction_verifier
+        self.add_partitions_to_txn_manager = add_partitions_to_txn_manager
         """Asks the coordinators of transactions; None: transactional batches are refused."""
         self._metadata = metadata
         self._disk_pool = disk_pool
@@ -166,7 +166,7 @@ class ReplicaManager:
             fetchers=fetchers,
             high_watermark_advanced=self._high_watermark_advanced,
             log_end_advanced=self._log_end_advanced,
-            transaction_verifier=transaction_verifier,
+            add_partitions_to_txn_manager=add_partitions_to_txn_manager,
         )
         self.registry = PartitionRegistry(self._role_changed, fetchers.roles_changed)
         self.state_changes = ReplicaStateChanges(

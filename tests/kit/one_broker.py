@@ -36,10 +36,10 @@ from kbroker.metadata.admin_manager import AdminManager
 from kbroker.metadata.epoch_fences import ControllerFence, Registration
 from kbroker.network.socket_server import SocketServer
 from kbroker.quota.client_quota_manager import ClientQuotaManager
+from kbroker.replica.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kbroker.replica.core.replication_quota import ReplicationQuotas
 from kbroker.replica.preferred_read_replica import replica_selector
 from kbroker.replica.replica_manager import ReplicaManager
-from kbroker.replica.transaction_verifier import TransactionVerifier
 from kclient.wire.interbroker import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -74,7 +74,7 @@ class OneBroker:
         *,
         disk: Disk = OS_DISK,
         pool: Executor | None = None,
-        transaction_verifier: TransactionVerifier | None = None,
+        add_partitions_to_txn_manager: AddPartitionsToTxnManager | None = None,
     ) -> None:
         self.reactor = reactor
         self.config = BrokerConfig.of(
@@ -126,7 +126,7 @@ class OneBroker:
             topic_config=self.topic_config,
             now_ms=self.now_ms,
             fatal=self.fatal.append,
-            transaction_verifier=transaction_verifier,
+            add_partitions_to_txn_manager=add_partitions_to_txn_manager,
         )
         self.replica_manager.registry.leadership_listener = self.leadership_changed
         self.authorizer = authorizer_of(BROKER)

@@ -9,10 +9,10 @@ from typing import Any
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.metadata.epoch_fences import Registration
 from kbroker.replica import follower_log
+from kbroker.replica.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kbroker.replica.core.remote_replicas import FollowerLiveness
 from kbroker.replica.partition import Partition, Read
 from kbroker.replica.partition_dependencies import AlterPartition, PartitionDependencies
-from kbroker.replica.transaction_verifier import TransactionVerifier
 from kclient.wire.errors import KafkaError, OffsetOutOfRange, code_of
 from kclient.wire.fetch import EpochEndOffset, FetchPartitionResponse
 from kclient.wire.interbroker import LeaderAndIsrPartitionState
@@ -31,7 +31,7 @@ class HostedPartition(Partition):
         broker_id: int,
         *,
         alter_partition: AlterPartition | None = None,
-        transaction_verifier: TransactionVerifier | None = None,
+        add_partitions_to_txn_manager: AddPartitionsToTxnManager | None = None,
         **settings: Any,
     ) -> None:
         self.clock = 0.0
@@ -51,7 +51,7 @@ class HostedPartition(Partition):
             fetchers=NoFetchers(),
             high_watermark_advanced=self._wake,
             log_end_advanced=self.appended.append,
-            transaction_verifier=transaction_verifier,
+            add_partitions_to_txn_manager=add_partitions_to_txn_manager,
         )
         super().__init__(KEY, broker_id, dependencies)
         self._own_log = open_log(directory / f"broker-{broker_id}", **settings)

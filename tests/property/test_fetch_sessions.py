@@ -90,7 +90,7 @@ class Leader:
             return FetchResponse([])
         answers = []
         for partition in list(session.due):
-            answer, is_caught_up = self.read(partition.asked, room)
+            answer, is_caught_up = self.read(partition.request, room)
             room -= answer.records_size
             if session.was_read(partition, answer, is_caught_up=is_caught_up):
                 session.sent(partition, answer, is_caught_up=is_caught_up)
@@ -123,7 +123,7 @@ class Leader:
 
     def watch(self, added: list[CachedPartition]) -> None:
         for partition in added:
-            self.sessions.watch(partition, (TOPIC, partition.asked.partition))
+            self.sessions.watch(partition, (TOPIC, partition.request.partition))
 
 
 class SessionsAgree(RuleBasedStateMachine):
@@ -251,7 +251,7 @@ class SessionsAgree(RuleBasedStateMachine):
         for (_, index), partition in session.partitions.items():
             repeated = (TOPIC, index) in self.session._again
             if partition not in session.due and index in self.received and not repeated:
-                answer, _ = self.leader.read(partition.asked, 1000)
+                answer, _ = self.leader.read(partition.request, 1000)
                 assert not answer.records_size
                 current = (answer.error_code, answer.high_watermark, answer.log_start_offset)
                 assert current == self.received[index].state
@@ -270,7 +270,7 @@ class SessionsAgree(RuleBasedStateMachine):
         session = self.of_leader()
         if session is not None and self.received:
             failed = {index for index in self.received if self.leader.logs[index].error}
-            assert {partition.asked.partition for partition in session.due} == failed
+            assert {partition.request.partition for partition in session.due} == failed
             assert set(session.partitions) == {(TOPIC, index) for index in self.received}
 
 

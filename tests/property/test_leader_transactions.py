@@ -28,13 +28,17 @@ from twisted.internet.task import Clock
 from kbroker.coordinator.transaction.core.states import ProducerIdAndEpoch, TransactionState
 from kbroker.coordinator.transaction.core.transaction import Done, Marker, Transaction, Write
 from kbroker.log.log_validator import RecordValidation
+from kbroker.replica.add_partitions_to_txn_manager import (
+    RETRIABLE,
+    AddPartitionsToTxnManager,
+    Coordinator,
+)
 from kbroker.replica.core.leader_transactions import (
     EndTxnMarker,
     LeaderTransactions,
-    Verification,
+    VerificationStateEntry,
 )
 from kbroker.replica.partition_transactions import TransactionNotVerifiedError
-from kbroker.replica.transaction_verifier import RETRIABLE, Coordinator, TransactionVerifier
 from kclient.errors import ConnectionClosed
 from kclient.wire.batches import iterate
 from kclient.wire.error_codes import ErrorCode
@@ -109,7 +113,8 @@ class World:
         self.wire: list[Callable[[], None]] = []
         self.late: list[Callable[[], None]] = []
         self.brokers = {
-            n: HostedPartition(directory, n, transaction_verifier=self.verifier()) for n in (1, 2)
+            n: HostedPartition(directory, n, add_partitions_to_txn_manager=self.verifier())
+            for n in (1, 2)
         }
         self.leader, self.epoch = 1, 0
         self.behind: dict[int, tuple[int, int]] = {}
@@ -140,7 +145,7 @@ class World:
         if twice and not self.calm and self.rng.random() < 0.25:
             self.late.append(call)
 
-    def verifier(self) -> TransactionVerifier:
+    def verifier(self) -> AddPartitionsToTxnManager:
         def send(*request: Any) -> Deferred[Any]:
             answer: Deferred[Any] = Deferred()
             if not self.calm and self.rng.random() < 0.1:
@@ -150,7 +155,7 @@ class World:
                 where.append(lambda: self.verified(request[-1], answer))
             return answer
 
-        return TransactionVerifier(
+        return AddPartitionsToTxnManager(
             self.clock, send, lambda _name: Coordinator(3, "c", 1), is_enabled=lambda: True
         )
 
@@ -264,7 +269,8 @@ class World:
         data = batch.encode()
 
         def append(
-            validation: RecordValidation | None = None, verification: Verification | None = None
+            validation: RecordValidation | None = None,
+            verification: VerificationStateEntry | None = None,
         ) -> None:
             try:
                 result = broker.append(
@@ -272,7 +278,7 @@ class World:
                     validation=validation, verification=verification,
                 )  # fmt: skip
             except TransactionNotVerifiedError as error:
-                error.answered().addCallback(lambda _, waits=error: answered(waits))
+                error.completed().addCallback(lambda _, waits=error: answered(waits))
             except KafkaError as error:
                 reply(code_of(error))
             else:

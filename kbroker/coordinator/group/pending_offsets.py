@@ -82,14 +82,14 @@ class PendingZnode:
         self.stored, self.version, self.attempted, self.refusals = content, version, None, 0
 
 
-class Question:
-    """A verification that is under way. *is_void* as soon as a marker of the producer arrives."""
+class VerificationGuard:
+    """Guards a write of pending offsets: a marker of the producer invalidates the verification under way (KIP-890)."""
 
-    __slots__ = ("is_void", "producer_id")
+    __slots__ = ("is_valid", "producer_id")
 
     def __init__(self, producer_id: int) -> None:
         self.producer_id = producer_id
-        self.is_void = False
+        self.is_valid = True
 
 
 class ShardPendingOffsets:
@@ -98,29 +98,30 @@ class ShardPendingOffsets:
     def __init__(self) -> None:
         self._by_group: dict[str, dict[int, PendingZnode]] = {}
         self._by_producer: dict[int, dict[str, PendingZnode]] = {}
-        self._questions: dict[int, set[Question]] = {}
+        self._guards: dict[int, set[VerificationGuard]] = {}
+        """Of the verifications under way, by producer id."""
         self._position = 0
         """The highest position that was given here, or is in a znode that was loaded."""
 
-    # --- questions to the transaction coordinator
+    # --- verifications at the transaction coordinator
 
-    def ask(self, producer_id: int) -> Question:
-        """Begin a verification; `answered` ends it."""
-        question = Question(producer_id)
-        self._questions.setdefault(producer_id, set()).add(question)
-        return question
+    def start_verification(self, producer_id: int) -> VerificationGuard:
+        """Start a verification; `end_verification` ends it."""
+        guard = VerificationGuard(producer_id)
+        self._guards.setdefault(producer_id, set()).add(guard)
+        return guard
 
-    def answered(self, question: Question) -> None:
-        """End a verification: its answer is used, or void."""
-        under_way = self._questions.get(question.producer_id, set())
-        under_way.discard(question)
+    def end_verification(self, guard: VerificationGuard) -> None:
+        """End a verification: its result is used, or invalid."""
+        under_way = self._guards.get(guard.producer_id, set())
+        under_way.discard(guard)
         if not under_way:
-            self._questions.pop(question.producer_id, None)
+            self._guards.pop(guard.producer_id, None)
 
     def marker_arrived(self, producer_id: int) -> None:
-        """Make the answers void that were asked for before: the transaction that they are about may be over."""
-        for question in self._questions.get(producer_id, ()):
-            question.is_void = True
+        """Invalidate the verifications under way: their transaction may be over."""
+        for guard in self._guards.get(producer_id, ()):
+            guard.is_valid = False
 
     # --- znodes
 

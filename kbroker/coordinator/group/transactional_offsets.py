@@ -2,11 +2,11 @@
 
 Theory of operation
 ===================
-A commit is verified first: the transaction coordinator answers whether the transaction of the producer is open and has
-the group, and which number it has. The answer counts only until a marker of the producer arrives here; then the request
-gets a retriable error. So no offset becomes pending behind its marker, where nothing would end it. The coordinator does
-not ask again by itself: the producer may have begun its next transaction, and the request may be of the former one. A
-producer that waits for the response sends it again.
+A commit is verified first, at the transaction coordinator: the transaction of the producer must be open and have the
+group. The result has the number of the transaction. It is valid only until a marker of the producer arrives here; then
+the request gets a retriable error. So no offset becomes pending behind its marker, where nothing would end it. The
+group coordinator does not verify again by itself: the producer may have begun its next transaction, and the request may
+be of the former one. A producer that waits for the response sends it again.
 
 The offsets become pending by one write of the znode of producer and group; the response follows it. A marker sets
 them as the offsets of the group and deletes the znode in one multi, or deletes it. Offsets that do not fit into one
@@ -44,7 +44,7 @@ from kbroker.coordinator.group.core.commits import CommitKey, OffsetCommit
 from kbroker.coordinator.group.core.pending_offsets import End, PendingOffsets
 from kbroker.coordinator.group.group_metadata import UNCONFIRMED, GroupMetadata
 from kbroker.coordinator.group.offset_writer import COMMITS_AT_ONCE, OffsetWriter
-from kbroker.coordinator.group.pending_offsets import PendingZnode, Question
+from kbroker.coordinator.group.pending_offsets import PendingZnode, VerificationGuard
 from kbroker.coordinator.shard_fence import BATCH_BYTES, ShardFence, size_of
 from kbroker.zk.errors import ConnectionLoss, NoNode, SessionExpired, ZooKeeperError
 from kbroker.zk.interface import Create, Delete, Operation, SetData, Stat
@@ -62,7 +62,7 @@ log = Logger()
 T = TypeVar("T")
 
 Verify = Callable[[str, int, int, TopicPartition], Awaitable[tuple[ErrorCode, int]]]
-"""Ask the transaction coordinator about (transactional id, producer id, epoch, partition): error and number."""
+"""Verify (transactional id, producer id, epoch, partition) at the transaction coordinator: error and number."""
 
 REFUSALS = 5
 """How often in succession ZooKeeper may refuse a write because a znode is not as expected."""
@@ -84,7 +84,7 @@ _AS_COORDINATOR: Mapping[ErrorCode, ErrorCode] = {
 
 @dataclass(frozen=True, slots=True)
 class TransactionalCommit:
-    """What a TxnOffsetCommit asks for. Without a member, generation -1 and empty ids."""
+    """The fields of a TxnOffsetCommit. Without a member, generation -1 and empty ids."""
 
     transactional_id: str
     producer_id: int
@@ -138,16 +138,16 @@ class TransactionalOffsets:
     ) -> ErrorCode:
         shard = self._shards.locate(group_id)
         partition = (OFFSETS_TOPIC, shard.fence.partition)
-        question = shard.pending.ask(commit.producer_id)
+        guard = shard.pending.start_verification(commit.producer_id)
         try:
             error, number = await verify(
                 commit.transactional_id, commit.producer_id, commit.producer_epoch, partition
             )
             if error is not ErrorCode.NONE:
                 return _AS_COORDINATOR.get(error, error)
-            return await self._write(shard, group_id, offsets, commit, number, question)
+            return await self._write(shard, group_id, offsets, commit, number, guard)
         finally:
-            shard.pending.answered(question)
+            shard.pending.end_verification(guard)
 
     async def _write(
         self,
@@ -156,13 +156,13 @@ class TransactionalOffsets:
         offsets: Mapping[TopicPartition, OffsetCommit],
         commit: TransactionalCommit,
         number: int,
-        question: Question,
+        guard: VerificationGuard,
     ) -> ErrorCode:
         znode = shard.pending.znode(commit.producer_id, group_id)
         await znode.lock.acquire()
         try:
             while True:
-                if question.is_void:
+                if not guard.is_valid:
                     return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
                 if self._shards.locate(group_id) is not shard:
                     raise NotCoordinator

@@ -64,23 +64,23 @@ class CachedPartition:
     """One partition of a session: its last request, and the offsets sent last."""
 
     __slots__ = (
-        "asked",
         "high_watermark",
         "key",
         "log_start_offset",
         "name",
+        "request",
         "session",
         "topic_id",
     )
 
     def __init__(
-        self, session: FetchSession, name: str, topic_id: UUID | None, asked: FetchPartition
+        self, session: FetchSession, name: str, topic_id: UUID | None, request: FetchPartition
     ) -> None:
         self.session = session
         self.name = name
         """From the request: empty where it uses the topic id."""
         self.topic_id = topic_id
-        self.asked = asked
+        self.request = request
         self.key: TopicPartition | None = None
         """None while the topic id is unknown."""
         self.high_watermark = -1
@@ -90,17 +90,17 @@ class CachedPartition:
     def id(self) -> PartitionId:
         """The fetcher's name of it."""
         topic = self.name if self.topic_id is None else self.topic_id
-        return topic, self.asked.partition
+        return topic, self.request.partition
 
-    def update_request(self, asked: FetchPartition) -> None:
+    def update_request(self, request: FetchPartition) -> None:
         """Store another request. One that does not continue from the last response shows that this was dropped.
 
         A follower drops a response that arrives after a change of its role: the same change must be sent again.
         """
-        former, self.asked = self.asked, asked
+        former, self.request = self.request, request
         if (
-            asked.current_leader_epoch != former.current_leader_epoch
-            or asked.fetch_offset <= former.fetch_offset
+            request.current_leader_epoch != former.current_leader_epoch
+            or request.fetch_offset <= former.fetch_offset
         ):
             self.high_watermark = self.log_start_offset = -1
 
@@ -163,14 +163,14 @@ class FetchSession:
         added = []
         for topic in topics:
             called = topic.name if topic.topic_id is None else topic.topic_id
-            for asked in topic.partitions:
-                partition = self.partitions.get((called, asked.partition))
+            for request in topic.partitions:
+                partition = self.partitions.get((called, request.partition))
                 if partition is None:
-                    partition = CachedPartition(self, topic.name, topic.topic_id, asked)
-                    self.partitions[called, asked.partition] = partition
+                    partition = CachedPartition(self, topic.name, topic.topic_id, request)
+                    self.partitions[called, request.partition] = partition
                     added.append(partition)
                 else:
-                    partition.update_request(asked)
+                    partition.update_request(request)
                 self.due[partition] = None
         removed = []
         for gone in forgotten:

@@ -5,11 +5,11 @@ Theory of operation
 The log shows which transactions are open (`kbroker.log.core.log_transactions`) and the epochs of each producer. This is
 what the leader knows besides, in memory only:
 
-- the *number* of an open transaction, if it began here. The coordinator gives it with its answer, and sends it with the
-  marker: so a late marker of an earlier transaction of the same producer epoch is recognised.
-- the *verifications*: before the first batch of a transaction the leader asks the coordinator whether the transaction
-  is open and has this partition. The answer counts only if no marker of that transaction arrived since the question,
-  and only in the leader epoch of the question. It counts until the batch is appended.
+- the *number* of an open transaction, if it began here. The coordinator sends it with the verification and with the
+  marker. So a late marker of an earlier transaction of the same producer epoch is recognised.
+- the *verifications*: before the first batch of a transaction the leader verifies at the coordinator that the
+  transaction is open and has this partition. A verification is valid only in the leader epoch in which it started, and
+  only if no marker of that transaction arrived since. It is used until the batch is appended.
 
 A marker
 
@@ -31,12 +31,12 @@ After a failover the number of an open transaction is not known. It is higher th
 producer, which is in the marker itself, so in each replica's log: each marker above that one ends it.
 
 Invariants:
-1. A batch begins a transaction only after a positive answer, and between the question and the append no marker of that
-   transaction was accepted.
+1. A batch begins a transaction only after a successful verification. Between the start of the verification and the
+   append no marker of that transaction was accepted.
 2. In a leader epoch, a batch of a producer that the log does not know is not appended before a batch with a lower
    sequence that waits, or that was refused for a time: the lower one would be out of order for ever (KAFKA-14920).
 
-In: batches, answers of the coordinator, markers   Out: what to append, errors
+In: batches, results of verifications, markers   Out: what to append, errors
 Owner: replica.partition_transactions. Pure.
 """
 
@@ -57,7 +57,7 @@ MOST_REFUSED: Final = 1000
 """Verifications that are remembered after a failure, for invariant 2; the oldest are forgotten."""
 
 _ANY_NUMBER: Final = 2**63
-"""Greater than every number: a marker without one ends whatever is asked about."""
+"""Greater than every number: a marker without one ends every verification."""
 
 
 class EndTxnMarker(NamedTuple):
@@ -73,18 +73,18 @@ class EndTxnMarker(NamedTuple):
 class VerificationState(Enum):
     """How far a verification is."""
 
-    ASKED = "asked"
+    PENDING = "pending"
     VERIFIED = "verified"
     REFUSED = "refused"
-    """The answer was an error that may pass, or did not count; the next batch asks again."""
+    """The result was an error that may pass, or was not valid any more; the next batch starts another verification."""
 
 
-class Verification:
-    """The question to the coordinator about one producer, and its answer."""
+class VerificationStateEntry:
+    """The verification of one producer's transaction, and its result."""
 
     __slots__ = (
         "_ended",
-        "_on_answer",
+        "_on_completion",
         "error",
         "lowest_sequence",
         "number",
@@ -96,18 +96,18 @@ class Verification:
         self.producer_epoch = producer_epoch
         self.lowest_sequence = lowest_sequence
         """The lowest base sequence of the batches that wait or were refused."""
-        self.state = VerificationState.ASKED
+        self.state = VerificationState.PENDING
         self.number = UNKNOWN_NUMBER
         self.error = ErrorCode.NONE
-        """Of the answer."""
+        """Of the result."""
         self._ended = UNKNOWN_NUMBER
-        """The highest number of the markers that arrived since the question."""
-        self._on_answer: list[Callable[[], None]] = []
+        """The highest number of the markers that arrived since the verification started."""
+        self._on_completion: list[Callable[[], None]] = []
 
-    def on_answer(self, call: Callable[[], None]) -> None:
-        """Call *call* after the answer, in the order of these calls; at once if it is there."""
-        if self.state is VerificationState.ASKED:
-            self._on_answer.append(call)
+    def on_completion(self, call: Callable[[], None]) -> None:
+        """Call *call* when the result is there, in the order of these calls."""
+        if self.state is VerificationState.PENDING:
+            self._on_completion.append(call)
         else:
             call()
 
@@ -120,7 +120,7 @@ class LeaderTransactions:
     def __init__(self, previous: LeaderTransactions | None = None) -> None:
         """Begin a leader epoch; *previous* is that of the epoch before, if no other broker led since."""
         self._numbers: dict[int, int] = {} if previous is None else previous._numbers
-        self._verifications: dict[int, Verification] = {}
+        self._verifications: dict[int, VerificationStateEntry] = {}
 
     def number_of(self, producer_id: int) -> int:
         """Return the number of the producer's open transaction; `UNKNOWN_NUMBER` if it did not begin here."""
@@ -128,12 +128,12 @@ class LeaderTransactions:
 
     # Batches
 
-    def ask(
+    def maybe_start_verification(
         self, producer_id: int, producer_epoch: int, sequence: int
-    ) -> tuple[Verification, bool]:
-        """Return the verification that a batch waits for, and whether the coordinator is to be asked now.
+    ) -> tuple[VerificationStateEntry, bool]:
+        """Return the verification that a batch waits for, and whether its request is to be sent now.
 
-        InvalidProducerEpoch if a batch of a later epoch asked already.
+        InvalidProducerEpoch if a batch of a later epoch has started one.
         """
         known = self._verifications.get(producer_id)
         lowest = sequence
@@ -147,34 +147,34 @@ class LeaderTransactions:
                 if known.state is not VerificationState.REFUSED:
                     return known, False
             del self._verifications[producer_id]
-        asked = self._verifications[producer_id] = Verification(producer_epoch, lowest)
-        return asked, True
+        entry = self._verifications[producer_id] = VerificationStateEntry(producer_epoch, lowest)
+        return entry, True
 
-    def answered(
+    def complete_verification(
         self,
         producer_id: int,
-        asked: Verification,
+        entry: VerificationStateEntry,
         error: ErrorCode,
         number: int,
         *,
         is_retriable: bool = False,
     ) -> None:
-        """Handle the coordinator's answer to *asked*; *is_retriable*: the next attempt may have another *error*."""
-        asked.error, asked.number = error, number
-        is_current = self._verifications.get(producer_id) is asked
-        counts = is_current and (asked._ended == UNKNOWN_NUMBER or number > asked._ended)
-        if error is ErrorCode.NONE and counts:
-            asked.state = VerificationState.VERIFIED
+        """Handle the coordinator's result of *entry*; *is_retriable*: the next attempt may have another *error*."""
+        entry.error, entry.number = error, number
+        is_current = self._verifications.get(producer_id) is entry
+        is_valid = is_current and (entry._ended == UNKNOWN_NUMBER or number > entry._ended)
+        if error is ErrorCode.NONE and is_valid:
+            entry.state = VerificationState.VERIFIED
         else:
-            asked.state = VerificationState.REFUSED
+            entry.state = VerificationState.REFUSED
             if is_current and error is not ErrorCode.NONE and not is_retriable:
                 del self._verifications[producer_id]
             self._forget_refused()
-        waiting, asked._on_answer = asked._on_answer, []
+        waiting, entry._on_completion = entry._on_completion, []
         for call in waiting:
             call()
 
-    def verified(self, producer_id: int, producer_epoch: int) -> Verification | None:
+    def verified(self, producer_id: int, producer_epoch: int) -> VerificationStateEntry | None:
         """Return the verification by which a batch of the producer may begin a transaction now."""
         found = self._verifications.get(producer_id)
         if found is None or found.producer_epoch != producer_epoch:
@@ -223,14 +223,14 @@ class LeaderTransactions:
         return UNKNOWN_NUMBER in (number, marker.number) or marker.number >= number
 
     def _end_verification(self, marker: EndTxnMarker) -> None:
-        """Have a verification about the transaction that *marker* ends count no more."""
-        asked = self._verifications.get(marker.producer_id)
-        if asked is None or marker.producer_epoch < asked.producer_epoch:
+        """Invalidate a verification of the transaction that *marker* ends."""
+        entry = self._verifications.get(marker.producer_id)
+        if entry is None or marker.producer_epoch < entry.producer_epoch:
             return
         ended = _ANY_NUMBER if marker.number == UNKNOWN_NUMBER else marker.number
-        if asked.state is VerificationState.ASKED:
-            asked._ended = max(asked._ended, ended)
-        elif asked.state is VerificationState.REFUSED or ended >= asked.number:
+        if entry.state is VerificationState.PENDING:
+            entry._ended = max(entry._ended, ended)
+        elif entry.state is VerificationState.REFUSED or ended >= entry.number:
             del self._verifications[marker.producer_id]
 
     def ended(self, producer_id: int) -> None:

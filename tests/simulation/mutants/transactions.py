@@ -17,8 +17,8 @@ from kbroker.coordinator.transaction.core.transaction import Transaction, Write
 from kbroker.coordinator.transaction.marker_channel_manager import TransactionMarkerChannelManager
 from kbroker.coordinator.transaction.transaction_writer import TransactionWriter
 from kbroker.log.core.log_transactions import LogTransactions
+from kbroker.replica.add_partitions_to_txn_manager import AddPartitionsToTxnManager, Verified
 from kbroker.replica.core.leader_transactions import UNKNOWN_NUMBER, LeaderTransactions
-from kbroker.replica.transaction_verifier import TransactionVerifier, Verified
 from kclient.wire.error_codes import ErrorCode
 from tests.simulation.mutants.groups import _check, _with_any_version
 from tests.simulation.mutants.registry import Change, frequent_mutant, mutant
@@ -49,7 +49,7 @@ def _put_back(id: Any, write: Write, stored: Any) -> None:
 @mutant
 def transactions_not_verified() -> list[Change]:
     """A leader begins a transaction without asking the coordinator: behind its marker, too."""
-    return [(TransactionVerifier, "verify", lambda *_: succeed(Verified(ErrorCode.NONE)))]
+    return [(AddPartitionsToTxnManager, "verify", lambda *_: succeed(Verified(ErrorCode.NONE)))]
 
 
 @mutant

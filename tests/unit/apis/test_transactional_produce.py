@@ -11,11 +11,11 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from kbroker.log.unified_log import UnifiedLog
-from kbroker.replica.core.leader_transactions import EndTxnMarker
-from kbroker.replica.transaction_verifier import (
+from kbroker.replica.add_partitions_to_txn_manager import (
+    AddPartitionsToTxnManager,
     Coordinator,
-    TransactionVerifier,
 )
+from kbroker.replica.core.leader_transactions import EndTxnMarker
 from kclient.wire.batches import iterate
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.interbroker import (
@@ -44,7 +44,7 @@ class Coordinators:
         self.sent: list[tuple[Any, Deferred[Any]]] = []
         self.is_enabled = True
         self.is_known = True
-        self.verifier = TransactionVerifier(
+        self.verifier = AddPartitionsToTxnManager(
             self.clock,
             self._send,
             lambda _name: Coordinator(2, "there", 9092) if self.is_known else None,
@@ -93,7 +93,7 @@ def coordinators() -> Coordinators:
 
 @pytest.fixture
 def broker(tmp_path: Path, coordinators: Coordinators) -> Iterator[ApiBroker]:
-    with broker_in(tmp_path / "log", transaction_verifier=coordinators.verifier) as broker:
+    with broker_in(tmp_path / "log", add_partitions_to_txn_manager=coordinators.verifier) as broker:
         broker.lead("t", 3)
         yield broker
 

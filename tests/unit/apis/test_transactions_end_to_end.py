@@ -19,7 +19,7 @@ from kbroker.apis.budgets import RequestBudget
 from kbroker.apis.request import RequestContext
 from kbroker.coordinator.transaction.core.states import TransactionState
 from kbroker.network.service import Peer
-from kbroker.replica.transaction_verifier import Coordinator, TransactionVerifier
+from kbroker.replica.add_partitions_to_txn_manager import AddPartitionsToTxnManager, Coordinator
 from kclient.wire import messages
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch import FetchPartition
@@ -62,7 +62,7 @@ class Cluster(TransactionalBrokers):
         super().__init__()
         self.leading: ApiBroker | None = None
         self.coordinator = self.broker()
-        self.verifier = TransactionVerifier(
+        self.verifier = AddPartitionsToTxnManager(
             self.coordinator.process,
             self.verify,
             lambda _name: Coordinator(1, "c", 1),
@@ -139,7 +139,7 @@ class Cluster(TransactionalBrokers):
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster = Cluster()
-    with broker_in(tmp_path, transaction_verifier=cluster.verifier) as leading:
+    with broker_in(tmp_path, add_partitions_to_txn_manager=cluster.verifier) as leading:
         leading.lead("t", 2)
         cluster.leading = leading
         yield cluster

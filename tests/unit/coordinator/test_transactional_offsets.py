@@ -534,7 +534,7 @@ def test_nothing_is_left_in_memory(coordinator: TransactionalCoordinator) -> Non
     coordinator.done(coordinator.txn_commit(("t", 0, 5)))
     coordinator.done(coordinator.marker(is_commit=True))
     pending = coordinator.coordinator._shards.partitions[0].pending
-    assert (pending._by_group, pending._by_producer, pending._questions) == ({}, {}, {})
+    assert (pending._by_group, pending._by_producer, pending._guards) == ({}, {}, {})
 
 
 def test_another_coordinator_answers_no_marker_from_memory(

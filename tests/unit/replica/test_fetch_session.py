@@ -28,7 +28,7 @@ class Cache(FetchSessionCache):
         if session is not None:
             wanted = [FetchPartition(index, 0, 1) for index in range(size)]
             for partition in session.update([FetchTopic("t", wanted)], ())[0]:
-                self.watch(partition, ("t", partition.asked.partition))
+                self.watch(partition, ("t", partition.request.partition))
         return session
 
 
@@ -154,7 +154,7 @@ def test_those_that_had_their_turn_come_behind_the_others() -> None:
     session = FetchSession(1, (2, "f"), uses_topic_ids=True, now=0.0)
     session.update([FetchTopic("t", [FetchPartition(index, 0, 1) for index in range(5)])], ())
     session.defer(2)
-    assert [partition.asked.partition for partition in session.due] == [2, 3, 4, 0, 1]
+    assert [partition.request.partition for partition in session.due] == [2, 3, 4, 0, 1]
 
 
 def test_after_a_missing_response_every_partition_is_named_and_the_session_closed() -> None:

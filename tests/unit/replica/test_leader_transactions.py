@@ -10,8 +10,8 @@ from kbroker.replica.core.leader_transactions import (
     UNKNOWN_NUMBER,
     EndTxnMarker,
     LeaderTransactions,
-    Verification,
     VerificationState,
+    VerificationStateEntry,
 )
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import InvalidProducerEpoch, TransactionCoordinatorFenced
@@ -31,8 +31,10 @@ def state(epoch: int, coordinator_epoch: int = -1) -> ProducerStateEntry:
     return entry
 
 
-def asked(transactions: LeaderTransactions, sequence: int = 0, *, epoch: int = 0) -> Verification:
-    found, is_new = transactions.ask(P, epoch, sequence)
+def asked(
+    transactions: LeaderTransactions, sequence: int = 0, *, epoch: int = 0
+) -> VerificationStateEntry:
+    found, is_new = transactions.maybe_start_verification(P, epoch, sequence)
     assert is_new
     return found
 
@@ -40,14 +42,16 @@ def asked(transactions: LeaderTransactions, sequence: int = 0, *, epoch: int = 0
 def begun(number: int) -> LeaderTransactions:
     """Transactions with an open one of *number*."""
     transactions = LeaderTransactions()
-    transactions.answered(P, asked(transactions), ErrorCode.NONE, number)
+    transactions.complete_verification(P, asked(transactions), ErrorCode.NONE, number)
     transactions.began(P)
     return transactions
 
 
-def answer(transactions: LeaderTransactions, question: Verification, number: int = 5) -> bool:
+def answer(
+    transactions: LeaderTransactions, question: VerificationStateEntry, number: int = 5
+) -> bool:
     """Answer positively; return whether that counts."""
-    transactions.answered(P, question, ErrorCode.NONE, number)
+    transactions.complete_verification(P, question, ErrorCode.NONE, number)
     return transactions.verified(P, question.producer_epoch) is question
 
 
@@ -96,11 +100,11 @@ def test_batches_that_wait_share_a_question_and_are_called_in_order() -> None:
     question = asked(transactions)
     calls: list[int] = []
     for number in range(3):
-        assert transactions.ask(P, 0, number) == (question, False)
-        question.on_answer(lambda number=number: calls.append(number))  # type: ignore[misc]
+        assert transactions.maybe_start_verification(P, 0, number) == (question, False)
+        question.on_completion(lambda number=number: calls.append(number))  # type: ignore[misc]
     assert answer(transactions, question)
     assert calls == [0, 1, 2]
-    question.on_answer(lambda: calls.append(3))
+    question.on_completion(lambda: calls.append(3))
     assert calls[-1] == 3
 
 
@@ -151,18 +155,20 @@ def test_an_answer_without_a_number_counts_if_no_marker_came() -> None:
 def test_after_an_error_that_may_pass_the_lowest_sequence_is_remembered() -> None:
     transactions = LeaderTransactions()
     question = asked(transactions, 3)
-    transactions.ask(P, 0, 4)
-    transactions.answered(P, question, ErrorCode.NOT_COORDINATOR, -1, is_retriable=True)
+    transactions.maybe_start_verification(P, 0, 4)
+    transactions.complete_verification(
+        P, question, ErrorCode.NOT_COORDINATOR, -1, is_retriable=True
+    )
     assert question.state is VerificationState.REFUSED
     assert asked(transactions, 4).lowest_sequence == 3
-    assert transactions.ask(P, 0, 2)[0].lowest_sequence == 2
+    assert transactions.maybe_start_verification(P, 0, 2)[0].lowest_sequence == 2
     assert asked(transactions, 0, epoch=1).lowest_sequence == 0
 
 
 def test_after_another_error_nothing_is_remembered() -> None:
     transactions = LeaderTransactions()
     question = asked(transactions, 3)
-    transactions.answered(P, question, ErrorCode.INVALID_TXN_STATE, -1)
+    transactions.complete_verification(P, question, ErrorCode.INVALID_TXN_STATE, -1)
     assert asked(transactions, 4).lowest_sequence == 4
 
 
@@ -171,7 +177,7 @@ def test_an_older_epoch_is_refused_while_a_later_one_asks_which_takes_its_place(
     first = asked(transactions)
     second = asked(transactions, epoch=1)
     with pytest.raises(InvalidProducerEpoch):
-        transactions.ask(P, 0, 0)
+        transactions.maybe_start_verification(P, 0, 0)
     assert not answer(transactions, first)
     assert answer(transactions, second)
 
@@ -179,10 +185,10 @@ def test_an_older_epoch_is_refused_while_a_later_one_asks_which_takes_its_place(
 def test_few_failures_are_remembered() -> None:
     transactions = LeaderTransactions()
     for producer_id in range(MOST_REFUSED + 10):
-        question, _ = transactions.ask(producer_id, 0, 1)
-        transactions.answered(
+        question, _ = transactions.maybe_start_verification(producer_id, 0, 1)
+        transactions.complete_verification(
             producer_id, question, ErrorCode.NOT_COORDINATOR, -1, is_retriable=True
         )
     assert len(transactions._verifications) == MOST_REFUSED
-    assert transactions.ask(9, 0, 5)[0].lowest_sequence == 5
-    assert transactions.ask(MOST_REFUSED, 0, 5)[0].lowest_sequence == 1
+    assert transactions.maybe_start_verification(9, 0, 5)[0].lowest_sequence == 5
+    assert transactions.maybe_start_verification(MOST_REFUSED, 0, 5)[0].lowest_sequence == 1

@@ -1,27 +1,27 @@
-"""TransactionVerifier: asks a transaction's coordinator whether a partition is in the open transaction (KIP-890).
+"""AddPartitionsToTxnManager: verifies at its coordinator that a transaction is open and has a partition (KIP-890).
 
 Theory of operation
 ===================
-A leader asks before the first batch of a transaction in its partition, a group coordinator before pending offsets. The
-question is AddPartitionsToTxn with *verify only*: the coordinator changes nothing. A group is named by its partition of
+A leader verifies a transaction before its first batch in the partition, a group coordinator before pending offsets. The
+request is AddPartitionsToTxn with *verify only*: the coordinator changes nothing. A group is named by its partition of
 `__consumer_offsets`, as in Kafka.
 
-One request to each coordinator is in flight. The questions that arise meanwhile, or in the same turn of the reactor,
-leave together in the next one, and those of one producer are one transaction in it. A request has one transaction of a
+One request to each coordinator is in flight. Verifications that begin meanwhile, or in the same turn of the reactor,
+are sent together in the next one. Those of one producer are one transaction in it. A request has one transaction of a
 transactional id: of two producers of the same id, the second one waits for the next request.
 
-A request is not repeated: the producer repeats its batch, and so asks again. Each question has an answer when the
-response or the error of its request is there, which `SendToBroker` bounds in time.
+A request is not sent again: the producer sends its batch again, which begins another verification. Each verification
+has a result after the response to its request, or its failure; `SendToBroker` limits the time until then.
 
-| the coordinator | the answer |
+| the coordinator | the result |
 |---|---|
 | has the transaction open, with this partition | NONE, and the number of the transaction |
 | answers with an error for the partition | that error; INVALID_PRODUCER_EPOCH in place of PRODUCER_FENCED |
 | does not accept this broker | INVALID_TXN_STATE: clients must not get CLUSTER_AUTHORIZATION_FAILED |
 | is not known, or not alive | COORDINATOR_NOT_AVAILABLE |
-| does not answer in time, or not about this question | NETWORK_EXCEPTION |
+| does not respond in time, or without this partition | NETWORK_EXCEPTION |
 
-In: questions   Out: AddPartitionsToTxn requests, answers   Owner: the reactor's thread
+In: verifications   Out: AddPartitionsToTxn requests, results   Owner: the reactor's thread
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ VERSION: Final = 5
 """Of AddPartitionsToTxn: the first one with TRANSACTION_ABORTABLE."""
 
 MOST_PARTITIONS: Final = 1000
-"""Of one request; more questions leave with the next one."""
+"""Of one request; more verifications are sent with the next one."""
 
 RETRIABLE: Final = frozenset(
     {
@@ -64,12 +64,12 @@ RETRIABLE: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""Errors of an answer that may pass. In a Produce response, which older clients expect no such error in, they become
-NOT_ENOUGH_REPLICAS."""
+"""Errors of a verification that may pass. In a Produce response they become NOT_ENOUGH_REPLICAS: older clients expect
+no other."""
 
 
 class Verified(NamedTuple):
-    """The answer to a question."""
+    """The result of a verification."""
 
     error: ErrorCode
     number: int = UNKNOWN_NUMBER
@@ -115,16 +115,16 @@ class SendToBroker(Protocol):
         """Fire with the response."""
 
 
-class _Question(NamedTuple):
+class _Verification(NamedTuple):
     transactional_id: str
     producer_id: int
     producer_epoch: int
     partition: TopicPartition
-    answer: Deferred[Verified]
+    result: Deferred[Verified]
 
 
-class TransactionVerifier:
-    """Asks coordinators.
+class AddPartitionsToTxnManager:
+    """Sends verifications to coordinators.
 
     *coordinator_of* returns the coordinator of a transactional id: the live leader of its partition of
     `__transaction_state`, None if it has none. *is_enabled*: transaction.partition.verification.enable. The requests
@@ -143,8 +143,8 @@ class TransactionVerifier:
         self._send = send
         self._coordinator_of = coordinator_of
         self.is_enabled = is_enabled
-        self._waiting: dict[int, list[_Question]] = {}
-        """By coordinator: the questions of the next request."""
+        self._waiting: dict[int, list[_Verification]] = {}
+        """By coordinator: the verifications of the next request."""
         self._busy: set[int] = set()
         """Coordinators with a request in flight or scheduled."""
 
@@ -155,49 +155,57 @@ class TransactionVerifier:
         producer_epoch: int,
         partition: TopicPartition,
     ) -> Deferred[Verified]:
-        """Ask whether *partition* is in the open transaction of the producer. Never fails."""
-        question = _Question(transactional_id, producer_id, producer_epoch, partition, Deferred())
+        """Verify that *partition* is in the open transaction of the producer. Never fails."""
+        verification = _Verification(
+            transactional_id, producer_id, producer_epoch, partition, Deferred()
+        )
         coordinator = self._coordinator_of(transactional_id)
         if coordinator is None:
-            question.answer.callback(Verified(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-            return question.answer
+            verification.result.callback(Verified(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return verification.result
         broker_id = coordinator.broker_id
-        self._waiting.setdefault(broker_id, []).append(question)
+        self._waiting.setdefault(broker_id, []).append(verification)
         if broker_id not in self._busy:
             self._busy.add(broker_id)
             self._clock.callLater(0, self._send_next, broker_id)
-        return question.answer
+        return verification.result
 
     def _send_next(self, broker_id: int) -> None:
-        questions, left = _next_request(self._waiting.pop(broker_id, []))
+        verifications, left = _next_request(self._waiting.pop(broker_id, []))
         if left:
             self._waiting[broker_id] = left
-        if not questions:
+        if not verifications:
             self._busy.discard(broker_id)
             return
-        # The questions may be older than the address, and the coordinator another one by now: it refuses then.
-        coordinator = self._coordinator_of(questions[0].transactional_id)
+        # The verifications may be older than the address. A broker that is no longer the coordinator rejects them.
+        coordinator = self._coordinator_of(verifications[0].transactional_id)
         if coordinator is None or coordinator.broker_id != broker_id:
-            self._answer_all(questions, Verified(ErrorCode.NOT_COORDINATOR))
+            self._complete(verifications, Verified(ErrorCode.NOT_COORDINATOR))
             self._clock.callLater(0, self._send_next, broker_id)
             return
-        sent = self._send(*coordinator, ApiKey.ADD_PARTITIONS_TO_TXN, VERSION, _request(questions))
-        sent.addCallbacks(
-            self._answered,
-            self._failed,
-            callbackArgs=(questions,),
-            errbackArgs=(questions, broker_id),
+        sent = self._send(
+            *coordinator, ApiKey.ADD_PARTITIONS_TO_TXN, VERSION, _request(verifications)
         )
-        sent.addErrback(self._not_understood, questions)
+        sent.addCallbacks(
+            self._responded,
+            self._failed,
+            callbackArgs=(verifications,),
+            errbackArgs=(verifications, broker_id),
+        )
+        sent.addErrback(self._response_failed, verifications)
         sent.addBoth(lambda _: self._send_next(broker_id))
 
-    def _answered(self, response: AddPartitionsToTxnResponse, questions: list[_Question]) -> None:
+    def _responded(
+        self, response: AddPartitionsToTxnResponse, verifications: list[_Verification]
+    ) -> None:
         if response.error_code:
             error = _known(response.error_code)
             if error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-                log.error("the transaction coordinator does not accept this broker's questions")
+                log.error(
+                    "the transaction coordinator does not accept verifications of this broker"
+                )
                 error = ErrorCode.INVALID_TXN_STATE
-            self._answer_all(questions, Verified(error))
+            self._complete(verifications, Verified(error))
             return
         found = {
             (result.transactional_id, topic.name, each.partition_index): Verified(
@@ -208,33 +216,33 @@ class TransactionVerifier:
             for each in topic.results_by_partition
         }
         missing = Verified(ErrorCode.NETWORK_EXCEPTION)
-        for each in questions:
-            each.answer.callback(found.get((each.transactional_id, *each.partition), missing))
+        for each in verifications:
+            each.result.callback(found.get((each.transactional_id, *each.partition), missing))
 
-    def _failed(self, failure: Failure, questions: list[_Question], broker_id: int) -> None:
+    def _failed(self, failure: Failure, verifications: list[_Verification], broker_id: int) -> None:
         if not failure.check(CancelledError):
             log.warn(
-                "transaction coordinator {broker_id} did not answer {count} questions: {error}",
-                broker_id=broker_id, count=len(questions), error=failure.value,
+                "transaction coordinator {broker_id} did not respond to {count} verifications: {error}",
+                broker_id=broker_id, count=len(verifications), error=failure.value,
             )  # fmt: skip
-        self._answer_all(questions, Verified(ErrorCode.NETWORK_EXCEPTION))
+        self._complete(verifications, Verified(ErrorCode.NETWORK_EXCEPTION))
 
-    def _not_understood(self, failure: Failure, questions: list[_Question]) -> None:
-        log.failure("the answer of a transaction coordinator failed", failure)
-        self._answer_all(questions, Verified(ErrorCode.NETWORK_EXCEPTION))
+    def _response_failed(self, failure: Failure, verifications: list[_Verification]) -> None:
+        log.failure("the response of a transaction coordinator failed", failure)
+        self._complete(verifications, Verified(ErrorCode.NETWORK_EXCEPTION))
 
     @staticmethod
-    def _answer_all(questions: Iterable[_Question], answer: Verified) -> None:
-        for each in questions:
-            if not each.answer.called:
-                each.answer.callback(answer)
+    def _complete(verifications: Iterable[_Verification], result: Verified) -> None:
+        for each in verifications:
+            if not each.result.called:
+                each.result.callback(result)
 
 
-def _next_request(waiting: list[_Question]) -> tuple[list[_Question], list[_Question]]:
-    """Return the questions of one request, and those that are left for later ones."""
+def _next_request(waiting: list[_Verification]) -> tuple[list[_Verification], list[_Verification]]:
+    """Return the verifications of one request, and those that are left for later ones."""
     producers: dict[str, tuple[int, int]] = {}
-    now: list[_Question] = []
-    left: list[_Question] = []
+    now: list[_Verification] = []
+    left: list[_Verification] = []
     for each in waiting:
         producer = (each.producer_id, each.producer_epoch)
         fits = len(now) < MOST_PARTITIONS
@@ -245,20 +253,20 @@ def _next_request(waiting: list[_Question]) -> tuple[list[_Question], list[_Ques
     return now, left
 
 
-def _request(questions: list[_Question]) -> AddPartitionsToTxnRequest:
+def _request(verifications: list[_Verification]) -> AddPartitionsToTxnRequest:
     transactions: dict[str, AddPartitionsToTxnTransaction] = {}
     topics: dict[tuple[str, str], AddPartitionsToTxnTopic] = {}
-    for each in questions:
-        asked = transactions.get(each.transactional_id)
-        if asked is None:
-            asked = transactions[each.transactional_id] = AddPartitionsToTxnTransaction(
+    for each in verifications:
+        transaction = transactions.get(each.transactional_id)
+        if transaction is None:
+            transaction = transactions[each.transactional_id] = AddPartitionsToTxnTransaction(
                 each.transactional_id, each.producer_id, each.producer_epoch, verify_only=True
             )
         name, index = each.partition
         topic = topics.get((each.transactional_id, name))
         if topic is None:
             topic = topics[each.transactional_id, name] = AddPartitionsToTxnTopic(name)
-            asked.topics.append(topic)
+            transaction.topics.append(topic)
         if index not in topic.partitions:
             topic.partitions.append(index)
     return AddPartitionsToTxnRequest(transactions=list(transactions.values()))

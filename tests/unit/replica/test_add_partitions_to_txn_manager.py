@@ -1,4 +1,4 @@
-"""TransactionVerifier: which questions leave together, and what their answers are."""
+"""AddPartitionsToTxnManager: which questions leave together, and what their answers are."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from twisted.internet.task import Clock
 
 from kbroker.common.internal_topics import TRANSACTIONS_TOPIC
 from kbroker.metadata.metadata_cache import MetadataCache
-from kbroker.replica.transaction_verifier import (
+from kbroker.replica.add_partitions_to_txn_manager import (
     MOST_PARTITIONS,
+    AddPartitionsToTxnManager,
     Coordinator,
-    TransactionVerifier,
     Verified,
     coordinator_lookup,
 )
@@ -44,7 +44,7 @@ class Coordinators:
         self.sent: list[tuple[int, AddPartitionsToTxnRequest, Deferred[Any]]] = []
         self.of: dict[str, int] = {}
         """The coordinator of each transactional id; broker 1 for others, 0 is none."""
-        self.verifier = TransactionVerifier(
+        self.verifier = AddPartitionsToTxnManager(
             self.clock, self._send, self._coordinator_of, is_enabled=lambda: True
         )
 
