@@ -141,8 +141,8 @@ def add(counts: Iterable[Counts]) -> Counts:
     )
 
 
-class KeyQuestion(NamedTuple):
-    """Asks for other records with the keys of *findings*: compaction may explain those."""
+class KeyLookup(NamedTuple):
+    """The lookup of other records with the keys of *findings*: compaction may explain those."""
 
     findings: Sequence[Finding]
 
@@ -264,9 +264,9 @@ class Ledger:
             if extra.owns:
                 self.misplaced[extra.topic_partition] += extra.owns
 
-    def key_question(self) -> KeyQuestion:
+    def key_lookup(self) -> KeyLookup:
         """Return the findings that compaction of the other log may explain: that log has no record at the offset."""
-        return KeyQuestion(
+        return KeyLookup(
             [f for each in self.findings.values() for f in each if self._may_be_compaction(f)]
         )
 
@@ -283,11 +283,11 @@ class Ledger:
             return False
         return finding.topic in compacted and has_no_other(finding)
 
-    def explain_compaction(self, question: KeyQuestion, spans: KeySpans) -> KeyQuestion:
-        """Explain the records of *question* that compaction removes; return what later records may still explain."""
+    def explain_compaction(self, lookup: KeyLookup, spans: KeySpans) -> KeyLookup:
+        """Explain the records of *lookup* that compaction removes; return what later records may still explain."""
         cuts = {cut.topic_partition: cut for cut in self.evidence.cuts}
         left = []
-        for finding in question.findings:
+        for finding in lookup.findings:
             cut = cuts[finding.topic_partition]
             behind = _is_behind(finding, cut) or (
                 finding.finding_class in ONLY_TARGET
@@ -300,7 +300,7 @@ class Ledger:
                 self._explain(finding.topic_partition, [finding], COMPACTION)
             elif not finding.flags & KEYLESS:
                 left.append(finding)
-        return KeyQuestion(left)
+        return KeyLookup(left)
 
     def explain_accepted(self) -> None:
         """Explain missing records in gaps that the operator accepted."""

@@ -38,15 +38,15 @@ def attributed(run: Reconciliation, evidence: EvidenceRead, read: HeaderReader) 
         return replace(run, attributed=Attributed(evidence))
     clusters = run.source, run.target
     compacted = compacted_topics(run.source) | compacted_topics(run.target)
-    asked = Attribution(run.findings, evidence, clusters, compacted)
+    attribution = Attribution(run.findings, evidence, clusters, compacted)
     batches = []
     failures: list[Failure] = []
-    for cluster, ranges in zip(clusters, asked.to_read(), strict=True):
+    for cluster, ranges in zip(clusters, attribution.to_read(), strict=True):
         answer = read.header_rows(cluster, ranges, ONE_OFFSET) if ranges else WindowRows([])
         found, doubled = batches_of(cluster.name, answer.rows)
         batches.append(found)
         failures += [*answer.failures, *doubled]
-    answers = asked.answers(batches[0], batches[1], failures)
+    answers = attribution.answers(batches[0], batches[1], failures)
     findings = [
         replace(finding, where=answer.where.value)
         for finding, answer in zip(run.findings, answers, strict=True)

@@ -160,7 +160,7 @@ def _is_log(batches: Iterable[Batch]) -> bool:
 Ranges: TypeAlias = tuple[list[OffsetRange], list[OffsetRange]]
 
 
-class _Question(NamedTuple):
+class _Difference(NamedTuple):
     """The offsets [low, high) of a finding at which the logs differ, and the extents that have them."""
 
     low: int
@@ -184,7 +184,7 @@ class Attribution:
         self._known: dict[TopicPartition, list[Extent]] = {}
         self._wanted: dict[TopicPartition, dict[Extent, None]] = {}
         self._offsets = 0
-        self._asked = [self._ask(each) for each in findings]
+        self._prepared = [self._prepare(each) for each in findings]
 
     def to_read(self) -> Ranges:
         """Return the offsets of which the headers are needed, of source and target."""
@@ -216,19 +216,19 @@ class Attribution:
                 missing = any(f.low < each.until and each.first < f.high for f in failed[tp])
                 judged[tp, each] = Reason.NOT_READ if missing else judge(each, *inside)
         return [
-            asked if isinstance(asked, Answer) else _answer(tp, asked, judged)
-            for tp, asked in self._asked
+            found if isinstance(found, Answer) else _answer(tp, found, judged)
+            for tp, found in self._prepared
         ]
 
-    def _ask(self, finding: Finding) -> tuple[TopicPartition, Answer | list[_Question]]:
+    def _prepare(self, finding: Finding) -> tuple[TopicPartition, Answer | list[_Difference]]:
         tp = finding.topic_partition
         if finding.topic in self._compacted:
             return tp, Answer(Where.UNKNOWN, Reason.COMPACTED)
         if finding.is_run:
             return tp, Answer(Where.UNKNOWN, Reason.LIMIT)
-        questions = [self._question(tp, *span) for span in _spans(finding)]
-        extents = {each: None for question in questions for each in question.extents}
-        if not extents or not all(_covers(each) for each in questions):
+        differences = [self._difference(tp, *span) for span in _spans(finding)]
+        extents = {each: None for difference in differences for each in difference.extents}
+        if not extents or not all(_covers(each) for each in differences):
             return tp, Answer(Where.UNKNOWN, Reason.NO_DIGEST)
         starts = [side.ranges[tp].start for side in self._clusters]
         if any(each.first < max(starts) for each in extents):
@@ -239,13 +239,13 @@ class Attribution:
             return tp, Answer(Where.UNKNOWN, Reason.LIMIT)
         self._offsets += new
         self._wanted.setdefault(tp, {}).update(extents)
-        return tp, questions
+        return tp, differences
 
-    def _question(self, tp: TopicPartition, low: int, high: int) -> _Question:
+    def _difference(self, tp: TopicPartition, low: int, high: int) -> _Difference:
         extents = self._extents(tp)
         begin = bisect_right(extents, low, key=lambda each: each.until)
         end = bisect_left(extents, high, key=lambda each: each.first)
-        return _Question(low, high, tuple(extents[begin:end]))
+        return _Difference(low, high, tuple(extents[begin:end]))
 
     def _extents(self, tp: TopicPartition) -> list[Extent]:
         """Return the evidence of a partition that both clusters have."""
@@ -271,14 +271,14 @@ def _spans(finding: Finding) -> list[tuple[int, int]]:
     return [(each, each + 1) for each in sorted(each for each in offsets if each is not None)]
 
 
-def _covers(question: _Question) -> bool:
-    """Return whether the extents have all offsets of *question*."""
-    at = question.low
-    for each in question.extents:
+def _covers(difference: _Difference) -> bool:
+    """Return whether the extents have all offsets of *difference*."""
+    at = difference.low
+    for each in difference.extents:
         if each.first > at:
             return False
         at = each.until
-    return at >= question.high
+    return at >= difference.high
 
 
 def _inside(extent: Extent, batches: Sequence[Batch]) -> Iterator[Batch]:
@@ -290,11 +290,11 @@ def _inside(extent: Extent, batches: Sequence[Batch]) -> Iterator[Batch]:
 
 def _answer(
     tp: TopicPartition,
-    questions: Sequence[_Question],
+    differences: Sequence[_Difference],
     judged: Mapping[tuple[TopicPartition, Extent], list[Judged] | Reason],
 ) -> Answer:
     found = set()
-    for low, high, extents in questions:
+    for low, high, extents in differences:
         for extent in extents:
             of_extent = judged[tp, extent]
             if isinstance(of_extent, Reason):

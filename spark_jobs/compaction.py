@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_jobs.engine import KeySpan, Place
-from spark_jobs.findings import ASKED, CONTROL, KEYLESS, TOMBSTONE, Finding, FindingClass
+from spark_jobs.findings import CONTROL, KEYLESS, TOMBSTONE, UNDECIDED, Finding, FindingClass
 
 ONLY_TARGET = (FindingClass.EXTRA, FindingClass.DUPLICATE)
 
@@ -23,7 +23,7 @@ _Spans = Mapping[Place, KeySpan]
 
 @dataclass(frozen=True, slots=True)
 class KeySpans:
-    """Where the two logs have the keys of a question, below the cut and behind it.
+    """Where the two logs have the keys of a lookup, below the cut and behind it.
 
     Compaction removes a record only after the log has received a later one with its key. It removes a tombstone only
     after the earlier records with its key. The later record may be newer than the cut: `newer`.
@@ -70,13 +70,13 @@ class KeySpans:
 
 
 def decided(
-    asked: Iterable[Finding], spans: KeySpans, *, renumbered: bool
+    undecided: Iterable[Finding], spans: KeySpans, *, renumbered: bool
 ) -> tuple[int, list[Finding]]:
     """Return how many offsets those own that compaction explains, and the other findings."""
     owned, left = 0, []
-    for each in asked:
+    for each in undecided:
         if spans.explain(each, renumbered=renumbered):
             owned += each.owns
         else:
-            left.append(replace(each, flags=each.flags & ~ASKED))
+            left.append(replace(each, flags=each.flags & ~UNDECIDED))
     return owned, left

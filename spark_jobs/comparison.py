@@ -21,7 +21,7 @@ from spark_jobs.accounting import (
     AcceptedGap,
     Account,
     Evidence,
-    KeyQuestion,
+    KeyLookup,
     Ledger,
 )
 from spark_jobs.align import Alignment
@@ -42,7 +42,7 @@ from spark_jobs.engine import (
 )
 from spark_jobs.findings import Finding, FindingClass
 from spark_jobs.folding import in_order
-from spark_jobs.gap_ledger import Believed, LedgerRead, believed
+from spark_jobs.gap_ledger import CheckedEntries, LedgerRead, check_entries
 from spark_jobs.hash_key import PUBLIC, HashKey
 from spark_jobs.kept import DEFAULT_RECHECK, Kept, KeptWindow, Lineage, Plan, changed
 from spark_jobs.kept import plan as plan_kept
@@ -114,10 +114,14 @@ class Cost:
         self.seconds[step] = round(spent, 3)
 
 
-def believed_of(options: Options, source: ClusterSnapshot, target: ClusterSnapshot) -> Believed:
+def checked_entries(
+    options: Options, source: ClusterSnapshot, target: ClusterSnapshot
+) -> CheckedEntries:
     """Return the entries of the ledger in *options* that concern these clusters."""
     return (
-        Believed() if options.ledger is None else believed(options.ledger.entries, source, target)
+        CheckedEntries()
+        if options.ledger is None
+        else check_entries(options.ledger.entries, source, target)
     )
 
 
@@ -348,17 +352,17 @@ class Comparison:
                 source_compacted,
                 target_compacted,
                 (
-                    *believed_of(self.options, self.source, self.target).gaps,
+                    *checked_entries(self.options, self.source, self.target).gaps,
                     *self.options.accepted,
                 ),
                 drilled.compacted_away,
             )
         )
         ledger.classify()
-        question = ledger.key_question()
-        if question.findings:
+        lookup = ledger.key_lookup()
+        if lookup.findings:
             with self.cost.timed("explain compaction"):
-                self._explain_compaction(ledger, question)
+                self._explain_compaction(ledger, lookup)
         ledger.explain_accepted()
         ledger.find_misrouted()
         ledger.fold_tails()
@@ -417,11 +421,11 @@ class Comparison:
         with self.cost.timed("compare records"):
             answer = self.engine.differences((self.source, source), (self.target, target), modes)
         self.failures += answer.failures
-        if not answer.asked:
+        if not answer.undecided:
             return Drilled(answer.alignments, plan.tails)
         with self.cost.timed("explain compaction"):
-            found = self.engine.explained(
-                self.source, self.target, self._span_ranges(answer.asked), modes
+            found = self.engine.explain_undecided(
+                self.source, self.target, self._span_ranges(answer.undecided), modes
             )
         alignments = {
             tp: replace(each, findings=in_order([*each.findings, *found.left.get(tp, ())]))
@@ -482,15 +486,15 @@ class Comparison:
         with self.cost.timed("copies"):
             return self.engine.copies(self.target, ranges, contents)
 
-    def _explain_compaction(self, ledger: Ledger, question: KeyQuestion) -> None:
+    def _explain_compaction(self, ledger: Ledger, lookup: KeyLookup) -> None:
         """Explain what compaction removes, also with records that are newer than the cut.
 
         A log may compact what it receives during the run: then only a record behind the cut shows why another one is
         gone. Of each key the last record stays in the log. So it is found in what the log has received since the
         reads before, or replaced by one that the next read finds.
         """
-        spans = self._spans_of_keys(question)
-        left = ledger.explain_compaction(question, spans)
+        spans = self._spans_of_keys(lookup)
+        left = ledger.explain_compaction(lookup, spans)
         read = (
             {cut.topic_partition: cut.source_end for cut in self.cuts},
             {cut.topic_partition: cut.target_end for cut in self.cuts},
@@ -516,12 +520,12 @@ class Comparison:
         known = self._not_failed(list(ranges))
         return self.engine.spans_of_keys(cluster, known, keys) if known else {}
 
-    def _spans_of_keys(self, question: KeyQuestion) -> KeySpans:
-        """Return where the logs have the keys of *question*, up to the ends of the cut."""
-        ranges = self._span_ranges(question.partitions)
+    def _spans_of_keys(self, lookup: KeyLookup) -> KeySpans:
+        """Return where the logs have the keys of *lookup*, up to the ends of the cut."""
+        ranges = self._span_ranges(lookup.partitions)
         return KeySpans(
             *(
-                self._spans(cluster, each, question.keys)
+                self._spans(cluster, each, lookup.keys)
                 for cluster, each in zip(
                     (self.source, self.target, self.source, self.target), ranges, strict=True
                 )

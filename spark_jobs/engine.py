@@ -1,4 +1,4 @@
-"""What one reconciliation asks of the clusters' records, and the failures that it gets back.
+"""What one reconciliation reads of the clusters' records, and the failures that it gets back.
 
 `spark_jobs.reconcile` decides which offsets to read and what the results mean. An `Engine` reads and hashes:
 `spark_jobs.spark_engine` with Spark from brokers, tests/kit from lists. A part of a log that cannot be read is a
@@ -76,8 +76,8 @@ class Differences:
 
     alignments: Mapping[TopicPartition, Alignment]
     failures: Sequence[Failure] = ()
-    asked: frozenset[TopicPartition] = frozenset()
-    """Partitions with findings that are in no alignment, but among those of `Engine.explained`."""
+    undecided: frozenset[TopicPartition] = frozenset()
+    """Partitions with `UNDECIDED` findings: these are in no alignment, and `Engine.explain_undecided` returns them."""
 
 
 class SpanRanges(NamedTuple):
@@ -90,7 +90,7 @@ class SpanRanges(NamedTuple):
 
 
 class Explained(NamedTuple):
-    """What compaction explains of the findings of `Differences.asked`."""
+    """What compaction explains of the findings of `Differences.undecided`."""
 
     offsets: Mapping[TopicPartition, int]
     """How many offsets the explained ones own."""
@@ -203,14 +203,14 @@ class Engine(Protocol):
         """Align the records of both sides, partition by partition."""
         ...
 
-    def explained(
+    def explain_undecided(
         self,
         source: ClusterSnapshot,
         target: ClusterSnapshot,
         ranges: SpanRanges,
         modes: Modes,
     ) -> Explained:
-        """Look up the keys of the findings that the last `differences` asked about."""
+        """Look up the keys of the findings that the last `differences` left undecided."""
         ...
 
     def holes(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> Holes:

@@ -55,8 +55,8 @@ ABORTED = 8
 """Bits of `RecordDigest.flags`: null key, null value, transaction marker, record of an aborted transaction."""
 TAKEN = 16
 """A bit of `Finding.flags` of a MISSING record: the target has another record at its offset."""
-ASKED = 32
-"""A bit of `Finding.flags`: it is to be seen whether compaction explains it, not in the driver (`Engine.explained`)."""
+UNDECIDED = 32
+"""A bit of `Finding.flags`: a Spark task decides whether compaction explains it (`Engine.explain_undecided`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Finding:
     before it; -1 if there is none."""
     key_hash: int | None = None
     flags: int = 0
-    """Those of the record, and `TAKEN`, `ASKED`."""
+    """Those of the record, and `TAKEN`, `UNDECIDED`."""
     lowest: int | None = None
     """Of a run of `spark_jobs.folding`: the lowest offset of its records in either log, and the highest one."""
     highest: int | None = None

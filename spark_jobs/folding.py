@@ -11,8 +11,8 @@ A run stands for records with one fate, so it never joins records that `spark_jo
 * MISSING: on both sides of an offset of `Folding.edges` (the ends of accepted gaps and of the cut), or of the target's
   end: behind it they lag, or are truncated. EXTRA: on both sides of the source's end.
 * Records that only one log of a compacted topic has, where the other has none at the offset: compaction may explain
-  them. The first `Folding.keep_compacted` are single, and the driver looks up their keys. The others are `ASKED`: they
-  stay in Spark until their keys were looked up there, and what is left is folded then (`Folding.found`).
+  them. The first `Folding.keep_compacted` are single, and the driver looks up their keys. The others are `UNDECIDED`.
+  They stay in Spark until their keys were looked up there, and what is left is folded then (`Folding.found`).
 
 The offsets of a run are those of its record with the first difference, so that the proof ends there. What else is
 known of its places: the lowest and the highest offset in either log, and a sum. So a repair takes the windows that
@@ -36,7 +36,7 @@ from kclient.types import TopicPartition
 from spark_jobs.align import Alignment, without_tail
 from spark_jobs.compaction import ONLY_TARGET
 from spark_jobs.engine import Modes
-from spark_jobs.findings import ASKED, TAKEN, Finding, FindingClass
+from spark_jobs.findings import TAKEN, UNDECIDED, Finding, FindingClass
 
 if TYPE_CHECKING:
     from spark_jobs.digest import WindowShape
@@ -145,7 +145,7 @@ class Folded:
         return max(0, self.folding.keep - self._single[finding_class, False])
 
     def add(self, findings: Iterable[Finding]) -> Iterator[Finding]:
-        """Yield those of the next part that stay single, and those that are `ASKED`."""
+        """Yield those of the next part that stay single, and those that are `UNDECIDED`."""
         self._parts += 1
         for each in findings:
             if each.finding_class not in _FOLDED:
@@ -159,7 +159,7 @@ class Folded:
                 self._single[counted] += 1
                 yield each
             elif explainable:
-                yield replace(each, flags=each.flags | ASKED)
+                yield replace(each, flags=each.flags | UNDECIDED)
             else:
                 self._join(each, place, 0 if each.tail_position is None else self._parts)
 

@@ -1,4 +1,4 @@
-"""What the audit believes of the mirror's gap ledger. Pure.
+"""Checks the entries of the mirror's gap ledger against both clusters. Pure.
 
 The ledger is a topic at the target that other clients may write to. An entry is used only for what the two logs do not
 contradict: the source no longer has the records, and the target's topic is that of the entry. It explains a hole of the
@@ -39,7 +39,7 @@ class Refused(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Believed:
+class CheckedEntries:
     """The entries of the source's cluster and the audited topics: those that may explain gaps, and the others."""
 
     gaps: tuple[AcceptedGap, ...] = ()
@@ -48,9 +48,9 @@ class Believed:
     """Entries that are no gaps, and explain nothing: removals at the target, and copies that ended."""
 
 
-def believed(
+def check_entries(
     entries: Sequence[GapEntry], source: ClusterSnapshot, target: ClusterSnapshot
-) -> Believed:
+) -> CheckedEntries:
     """Return which of *entries* may explain gaps of *target*, a mirror of *source*."""
     gaps, refused, changes = [], [], []
     for entry in entries:
@@ -70,7 +70,7 @@ def believed(
         else:
             cause = f"{entry.cause} (ledger)"
             gaps.append(AcceptedGap(*tp, entry.first, entry.until, cause, only_gaps=True))
-    return Believed(tuple(gaps), tuple(refused), tuple(changes))
+    return CheckedEntries(tuple(gaps), tuple(refused), tuple(changes))
 
 
 def _contradiction(

@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 
 from spark_jobs.accounting import Account
 from spark_jobs.attribution import Attributed
-from spark_jobs.comparison import Comparison, Cost, Options, Progress, believed_of
+from spark_jobs.comparison import Comparison, Cost, Options, Progress, checked_entries
 from spark_jobs.cut import PartitionCut
 from spark_jobs.engine import Engine
 from spark_jobs.findings import Finding
-from spark_jobs.gap_ledger import Believed
+from spark_jobs.gap_ledger import CheckedEntries
 from spark_jobs.kept import Plan
 from spark_jobs.later_looks import Again, LaterLooks
 from spark_jobs.looks import Held
@@ -62,9 +62,9 @@ class Reconciliation:
     settled: Settled = field(default_factory=Settled)
 
     @property
-    def believed(self) -> Believed:
+    def ledger_entries(self) -> CheckedEntries:
         """The entries of the mirror's ledger that concern the run."""
-        return believed_of(self.options, self.source, self.target)
+        return checked_entries(self.options, self.source, self.target)
 
     @property
     def findings(self) -> Sequence[Finding]:

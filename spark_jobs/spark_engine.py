@@ -36,7 +36,7 @@ from spark_jobs.engine import (
     by_partition,
     offsets_of,
 )
-from spark_jobs.findings import ASKED, DEFAULT_MAX_FINDINGS, Finding, FindingClass, RecordDigest
+from spark_jobs.findings import DEFAULT_MAX_FINDINGS, UNDECIDED, Finding, FindingClass, RecordDigest
 from spark_jobs.folding import LOOKED_UP, FindingBudget, Folding, folded, in_order
 from spark_jobs.in_step import DIGEST_FIELDS, MANY, Found, found_in_step
 from spark_jobs.ranges import Ranges, merged, subtract
@@ -55,10 +55,10 @@ _ROWS_OF_BATCH = 10_000
 _FOUND_COLUMNS = (("topic", "string"), ("partition", "int"), ("key", "long"), ("found", "string"))
 """What an alignment found in a partition, as JSON: its counts, a finding, or what was not read.
 
-*key*: of a finding that is `ASKED`, the hash of its record's key; it is not collected.
+*key*: of a finding that is `UNDECIDED`, the hash of its record's key; it is not collected.
 """
 
-_ASKED_OF_TASK = 20_000
+_UNDECIDED_OF_TASK = 20_000
 """Findings of which one task looks up the keys, about."""
 
 
@@ -86,7 +86,7 @@ class SparkEngine:
         self._many = many
         self._looked_up = looked_up
         self._budget = FindingBudget.among(1, self._shape, max_findings, looked_up)
-        self._asked: DataFrame | None = None
+        self._undecided: DataFrame | None = None
         self._kept: list[DataFrame] = []
         """On disk: what the alignments found."""
 
@@ -120,10 +120,10 @@ class SparkEngine:
             frames.append(self._in_step(many, source, target, modes))
         if not any(tp.topic in modes.explainable for tp in most):
             return _differences([row for frame in frames for row in frame.collect()])
-        return self._without_asked(frames)
+        return self._without_undecided(frames)
 
-    def _without_asked(self, frames: Sequence[DataFrame]) -> Differences:
-        """Collect what *frames* found but for the findings that are `ASKED`: those wait for `explained`."""
+    def _without_undecided(self, frames: Sequence[DataFrame]) -> Differences:
+        """Collect what *frames* found but for the findings that are `UNDECIDED`: those wait for `explain_undecided`."""
         from pyspark import StorageLevel
 
         for frame in self._kept:
@@ -131,26 +131,27 @@ class SparkEngine:
         self._kept = [frame.persist(StorageLevel.DISK_ONLY) for frame in frames]
         found = _union(self._kept)
         differences = _differences(found.where("key is null").collect())
-        self._asked = found.where("key is not null")
-        partitions = self._asked.select("topic", "partition").distinct().collect()
-        return replace(differences, asked=frozenset(TopicPartition(*row) for row in partitions))
+        self._undecided = found.where("key is not null")
+        partitions = self._undecided.select("topic", "partition").distinct().collect()
+        tps = frozenset(TopicPartition(*row) for row in partitions)
+        return replace(differences, undecided=tps)
 
-    def explained(
+    def explain_undecided(
         self,
         source: ClusterSnapshot,
         target: ClusterSnapshot,
         ranges: SpanRanges,
         modes: Modes,
     ) -> Explained:
-        """Look up the keys of the findings that the last `differences` asked about."""
+        """Look up the keys of the findings that the last `differences` left undecided."""
         from pyspark.sql import functions as f_
 
-        asked, budget = self._asked, self._budget
-        if asked is None:
+        undecided, budget = self._undecided, self._budget
+        if undecided is None:
             return Explained({}, {})
-        buckets = asked.count() // _ASKED_OF_TASK + 1
+        buckets = undecided.count() // _UNDECIDED_OF_TASK + 1
         place = ["topic", "partition", "key"]
-        wanted = asked.select(*place).distinct()
+        wanted = undecided.select(*place).distinct()
         spans = [
             self._hashes(cluster, of_log)
             .join(wanted, place, "left_semi")
@@ -165,7 +166,7 @@ class SparkEngine:
         of_keys = [*place[:2], "bucket"]
         bucket = f_.pmod(f_.col("key"), f_.lit(buckets)).alias("bucket")
         left, right = (
-            frame.select("*", bucket).groupBy(*of_keys) for frame in (asked, _union(spans))
+            frame.select("*", bucket).groupBy(*of_keys) for frame in (undecided, _union(spans))
         )
 
         def decide(key: tuple[pa.Scalar, ...], left: pa.Table, right: pa.Table) -> pa.Table:
@@ -505,12 +506,13 @@ def _as_rows(tp: TopicPartition, found: Iterable[Found | int]) -> Iterator[pa.Re
     left = iter(found)
     while some := list(itertools.islice(left, _ROWS_OF_BATCH)):
         yield as_arrow(
-            [(*tp, _asked_key(each), json.dumps(_document(each))) for each in some], _FOUND_COLUMNS
+            [(*tp, _undecided_key(each), json.dumps(_document(each))) for each in some],
+            _FOUND_COLUMNS,
         )
 
 
-def _asked_key(found: Found | int) -> int | None:
-    return found.key_hash if isinstance(found, Finding) and found.flags & ASKED else None
+def _undecided_key(found: Found | int) -> int | None:
+    return found.key_hash if isinstance(found, Finding) and found.flags & UNDECIDED else None
 
 
 def _finding(document: dict[str, Any]) -> Finding:

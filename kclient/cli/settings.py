@@ -132,14 +132,14 @@ class Settings:
         if not self.quiet:
             click.echo(text, err=True)
 
-    def confirm(self, question: str) -> None:
+    def confirm(self, prompt: str) -> None:
         """Ask for confirmation of an irreversible operation; without a terminal --yes is required."""
         if self.assume_yes:
             return
         if not sys.stdin.isatty():
-            click.echo(f"{question} This cannot be undone: repeat with --yes.", err=True)
+            click.echo(f"{prompt} This cannot be undone: repeat with --yes.", err=True)
             raise SystemExit(USAGE)
-        if not click.confirm(question, err=True):
+        if not click.confirm(prompt, err=True):
             print_error("nothing was changed")
             raise SystemExit(FAILED)
 

@@ -119,7 +119,7 @@ class Fetcher:
                 elif (node := self._select_node(state, leader, now)) not in self._busy:
                     by_broker[node].append(state)
             for leader, states in doubtful.items():
-                self._truncation.ask(leader, states)
+                self._truncation.validate(leader, states)
             for node, states in by_broker.items():
                 self._send(node, states)
         self._schedule_retry(now)

@@ -42,7 +42,7 @@ _CONSUMER = -1
 _UNDEFINED = -1
 
 RequestedPartition = list[tuple[PartitionState, int, int]]
-"""(state, its epoch when asked, the leader epoch it was asked in)."""
+"""(state, its epoch when requested, the leader epoch it was requested in)."""
 
 
 class TruncationCheck:
@@ -77,15 +77,15 @@ class TruncationCheck:
             return False
         return self._cluster.metadata.leader_epoch(state.tp) > state.validated_in
 
-    def ask(self, leader: int, states: list[PartitionState]) -> None:
+    def validate(self, leader: int, states: list[PartitionState]) -> None:
         """Validate the positions of *states* at *leader*."""
         metadata = self._cluster.metadata
-        asked = [(state, state.epoch, metadata.leader_epoch(state.tp)) for state in states]
+        requested = [(state, state.epoch, metadata.leader_epoch(state.tp)) for state in states]
         for state in states:
             state.in_flight = True
-        question = Deferred.fromCoroutine(self._ask(leader, asked))
-        question.addBoth(self._settle, asked)
-        question.addErrback(lambda failure: self.log.failure("truncation check", failure=failure))
+        sent = Deferred.fromCoroutine(self._send(leader, requested))
+        sent.addBoth(self._settle, requested)
+        sent.addErrback(lambda failure: self.log.failure("truncation check", failure=failure))
 
     def close(self) -> None:
         """Ignore later responses."""
@@ -93,11 +93,11 @@ class TruncationCheck:
 
     # --- inside
 
-    async def _ask(
-        self, leader: int, asked: RequestedPartition
+    async def _send(
+        self, leader: int, requested: RequestedPartition
     ) -> Mapping[TopicPartition, EpochEndOffset]:
         topics: dict[str, list[OffsetForLeaderPartition]] = {}
-        for state, _, leader_epoch in asked:
+        for state, _, leader_epoch in requested:
             topics.setdefault(state.tp.topic, []).append(
                 OffsetForLeaderPartition(
                     partition=state.tp.partition,
@@ -116,11 +116,11 @@ class TruncationCheck:
             for answer in topic.partitions
         }
 
-    def _settle(self, result: Any, asked: RequestedPartition) -> None:
+    def _settle(self, result: Any, requested: RequestedPartition) -> None:
         if self._closed:
             return
         problem = getattr(result, "value", None)
-        for state, epoch, leader_epoch in asked:
+        for state, epoch, leader_epoch in requested:
             if not self._partitions.current(state, epoch):
                 continue
             state.in_flight = False

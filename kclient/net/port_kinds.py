@@ -1,6 +1,6 @@
 """Recognizes what listens on a port by the first bytes of its answers: TLS, HTTP, ZooKeeper, SSH. Pure.
 
-A server may answer a question in another protocol than its own: an HTTP server answers Kafka's bytes with HTTP, and a
+A server may answer a request in another protocol than its own: an HTTP server answers Kafka's bytes with HTTP, and a
 TLS server answers HTTP with an alert. So all answers count, in the order of the list here.
 """
 
@@ -33,7 +33,7 @@ _BEGINNINGS = (
 
 
 def kind_of(answers: Iterable[bytes]) -> PortKind:
-    """Return the kind of server that sent *answers*, each to one question."""
+    """Return the kind of server that sent *answers*, each to one request."""
     found = [answer for answer in answers if answer]
     for beginning, kind in _BEGINNINGS:
         if any(answer.startswith(beginning) for answer in found):

@@ -1,6 +1,6 @@
-"""Asks a port that does not answer as a Kafka broker for what it is.
+"""Probes a port that does not answer as a Kafka broker: finds what kind of server listens there.
 
-Each question goes out on a connection of its own, in the protocol of one kind of server; `kclient.net.port_kinds`
+Each request is sent on a connection of its own, in the protocol of one kind of server; `kclient.net.port_kinds`
 recognizes the answers.
 """
 
@@ -37,17 +37,17 @@ def _client_hello() -> bytes:
 
 async def probe_port(reactor: Any, ip: str, port: int, timeout: float) -> PortKind | None:
     """Return what listens at *ip* and *port*, None without a connection; takes *timeout* seconds at most."""
-    questions = (_client_hello(), b"GET / HTTP/1.0\r\n\r\n", b"srvr")
-    answers = await all_of(_ask(reactor, ip, port, question, timeout) for question in questions)
+    requests = (_client_hello(), b"GET / HTTP/1.0\r\n\r\n", b"srvr")
+    answers = await all_of(_send(reactor, ip, port, request, timeout) for request in requests)
     received = [answer for answer in answers if answer is not None]
     return kind_of(received) if received else None
 
 
-def _ask(
-    reactor: Any, ip: str, port: int, question: bytes, timeout: float
+def _send(
+    reactor: Any, ip: str, port: int, request: bytes, timeout: float
 ) -> Deferred[bytes | None]:
-    """Send *question* and fire with the first bytes of the answer, None without a connection."""
-    factory = _Asking(question)
+    """Send *request* and fire with the first bytes of the answer, None without a connection."""
+    factory = _ProbeFactory(request)
     connector = reactor.connectTCP(ip, port, factory, timeout)
     timer = reactor.callLater(timeout, connector.disconnect)
 
@@ -60,30 +60,30 @@ def _ask(
     return factory.answered
 
 
-class _Asking(ClientFactory):
+class _ProbeFactory(ClientFactory):
     noisy = False
 
-    def __init__(self, question: bytes) -> None:
-        self._question = question
+    def __init__(self, request: bytes) -> None:
+        self._request = request
         self.answered: Deferred[bytes | None] = Deferred()
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:  # noqa: N802 (Twisted's name)
-        return _Question(self._question, self.answered)
+        return _ProbeProtocol(self._request, self.answered)
 
     def clientConnectionFailed(self, connector: Any, reason: Failure) -> None:  # noqa: N802
         if not self.answered.called:
             self.answered.callback(None)
 
 
-class _Question(Protocol):
-    def __init__(self, question: bytes, answered: Deferred[bytes | None]) -> None:
-        self._question = question
+class _ProbeProtocol(Protocol):
+    def __init__(self, request: bytes, answered: Deferred[bytes | None]) -> None:
+        self._request = request
         self._answered = answered
         self._received = b""
 
     def connectionMade(self) -> None:  # noqa: N802 (Twisted's name)
         transport: Any = self.transport
-        transport.write(self._question)
+        transport.write(self._request)
 
     def dataReceived(self, data: bytes) -> None:  # noqa: N802 (Twisted's name)
         self._received += data

@@ -136,19 +136,19 @@ def _read_committed(run: Reconciliation) -> dict[str, object]:
 
 def _ledger(run: Reconciliation) -> dict[str, object] | None:
     """Return what the run did with the mirror's gap ledger; None with --no-ledger."""
-    ledger, believed = run.options.ledger, run.believed
+    ledger, entries = run.options.ledger, run.ledger_entries
     if ledger is None:
         return None
     return {
         "topics": list(ledger.topics),
-        "entries": len(believed.gaps) + len(believed.refused),
+        "entries": len(entries.gaps) + len(entries.refused),
         "used": len(run.account.used),
-        "refused": len(believed.refused),
+        "refused": len(entries.refused),
         "refused_entries": [
             {**each.entry.as_json(), "reason": each.reason}
-            for each in believed.refused[:REFUSED_ENTRIES]
+            for each in entries.refused[:REFUSED_ENTRIES]
         ],
-        "changes": [each.as_json() for each in believed.changes[:REFUSED_ENTRIES]],
+        "changes": [each.as_json() for each in entries.changes[:REFUSED_ENTRIES]],
         "unreadable": ledger.unreadable,
         "problem": ledger.problem,
     }

@@ -36,7 +36,7 @@ from spark_jobs.engine import (
     WindowRows,
     breaks,
 )
-from spark_jobs.findings import ASKED, Finding
+from spark_jobs.findings import UNDECIDED, Finding
 from spark_jobs.folding import FindingBudget, folded
 from spark_jobs.header_batches import HEADER_COLUMNS, header_rows
 from spark_jobs.in_step import DEFAULT_SIZES, Sizes
@@ -222,7 +222,7 @@ class BatchEngine:
         self._sizes = sizes
         self._meanwhile = meanwhile
         self._reads = 0
-        self._asked: dict[TopicPartition, list[Finding]] = {}
+        self._undecided: dict[TopicPartition, list[Finding]] = {}
         self._batches: dict[tuple[str, TopicPartition], list[Encoded]] = {}
 
     def tasks(
@@ -357,31 +357,31 @@ class BatchEngine:
                     sizes=self._sizes or DEFAULT_SIZES,
                 )
             failures += [failure_of(name, *tp, text) for name, text in unread]
-        self._asked = {
-            tp: asked
+        self._undecided = {
+            tp: undecided
             for tp, each in alignments.items()
-            if (asked := [f for f in each.findings if f.flags & ASKED])
+            if (undecided := [f for f in each.findings if f.flags & UNDECIDED])
         }
-        for tp in self._asked:
-            single = [f for f in alignments[tp].findings if not f.flags & ASKED]
+        for tp in self._undecided:
+            single = [f for f in alignments[tp].findings if not f.flags & UNDECIDED]
             alignments[tp] = replace(alignments[tp], findings=single)
-        return Differences(alignments, failures, frozenset(self._asked))
+        return Differences(alignments, failures, frozenset(self._undecided))
 
-    def explained(
+    def explain_undecided(
         self, source: ClusterSnapshot, target: ClusterSnapshot, ranges: SpanRanges, modes: Modes
     ) -> Explained:
         offsets: Counter[TopicPartition] = Counter()
         left: dict[TopicPartition, list[Finding]] = defaultdict(list)
-        keys = frozenset(f.key_hash or 0 for each in self._asked.values() for f in each)
+        keys = frozenset(f.key_hash or 0 for each in self._undecided.values() for f in each)
         spans = KeySpans(
             *(
                 self.spans_of_keys(cluster, each, keys)
                 for cluster, each in zip((source, target, source, target), ranges, strict=True)
             )
         )
-        for tp, asked in self._asked.items():
+        for tp, undecided in self._undecided.items():
             for bucket in range(2):
-                of_keys = [f for f in asked if (f.key_hash or 0) % 2 == bucket]
+                of_keys = [f for f in undecided if (f.key_hash or 0) % 2 == bucket]
                 owned, others = decided(of_keys, spans, renumbered=modes.renumbered)
                 offsets[tp] += owned
                 folding = self._budget.folding(tp, modes).found(2)

@@ -254,10 +254,10 @@ class MemoryEngine:
         }
         return Differences(alignments, failures)
 
-    def explained(
+    def explain_undecided(
         self, source: ClusterSnapshot, target: ClusterSnapshot, ranges: SpanRanges, modes: Modes
     ) -> Explained:
-        raise AssertionError("no finding is asked about here")
+        raise AssertionError("no finding is undecided here")
 
     def holes(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> Holes:
         held = [

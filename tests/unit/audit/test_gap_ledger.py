@@ -13,7 +13,7 @@ from kclient.types import TopicPartition
 from spark_jobs.accounting import AcceptedGap
 from spark_jobs.comparison import Options
 from spark_jobs.findings import FindingClass
-from spark_jobs.gap_ledger import LedgerRead, believed
+from spark_jobs.gap_ledger import LedgerRead, check_entries
 from spark_jobs.reconcile import Reconciliation
 from spark_jobs.report.document import build_document
 from spark_jobs.report.screen import first_screen
@@ -72,7 +72,7 @@ def test_an_entry_that_claims_records_of_the_source_explains_nothing() -> None:
     ]
     assert run.outcome.verdict is Verdict.DIVERGED
     assert "explained" not in classes(run)
-    (refused,) = run.believed.refused
+    (refused,) = run.ledger_entries.refused
     assert refused == (GAP, "the source still has offsets from 50 on")
 
 
@@ -142,22 +142,22 @@ def test_an_entry_of_another_gap_explains_nothing(other: dict[str, object]) -> N
 def test_an_entry_of_a_deleted_target_topic_is_refused() -> None:
     source = snapshot("source", {TP: full(20, start=60)})
     target = replace(snapshot("target", {TP: with_hole()}), topic_ids={"t": "new"})
-    assert believed([replace(GAP, target_topic_id="new")], source, target).refused == ()
+    assert check_entries([replace(GAP, target_topic_id="new")], source, target).refused == ()
     for other in ("old", ""):
-        (refused,) = believed([replace(GAP, target_topic_id=other)], source, target).refused
+        (refused,) = check_entries([replace(GAP, target_topic_id=other)], source, target).refused
         assert refused.reason.endswith("the target's topic has new")
 
 
 def test_a_source_with_an_unknown_log_start_proves_no_gap() -> None:
     source = replace(snapshot("source", {}), cluster_id="source")
-    (refused,) = believed([GAP], source, snapshot("target", {TP: with_hole()})).refused
+    (refused,) = check_entries([GAP], source, snapshot("target", {TP: with_hole()})).refused
     assert refused.reason == "the source's log start is unknown"
 
 
 def test_names_of_a_prefixed_mirror_are_compared_without_the_prefix() -> None:
     source = snapshot("source", {TP: full(20, start=60)})
     target = replace(snapshot("target", {TP: with_hole()}), prefix="east.")
-    found = believed([replace(GAP, topic="east.t"), GAP], source, target)
+    found = check_entries([replace(GAP, topic="east.t"), GAP], source, target)
     assert found.gaps == (AcceptedGap("t", 0, 20, 60, "retention (ledger)", only_gaps=True),)
 
 
