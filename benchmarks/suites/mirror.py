@@ -29,7 +29,7 @@ from kclient import Consumer, KafkaError, Producer, TopicPartition
 RECORDS = 3_000_000
 RECORDS_OF_MM2 = 1_000_000
 LONGEST_WAIT_S = 0.1
-"""Between two questions for the records at the target."""
+"""Between two requests for the records at the target."""
 
 PARTITIONS = (1, 4, 1000)
 USUAL = 4
@@ -120,7 +120,7 @@ def _follow(
             break
         if now > deadline:
             raise RuntimeError(f"{there} of {count} records after {_PATIENCE_S:.0f} s")
-        # The question is work for the target, too; but the end must not be noticed late.
+        # The request is work for the target, too; but the end must not be noticed late.
         time.sleep(min(0.02 + 4 * (now - asked), LONGEST_WAIT_S))
     elapsed = now - first_at
     return Run(

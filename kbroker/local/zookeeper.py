@@ -136,7 +136,7 @@ def write_configuration(
 ) -> Path:
     """Write zoo.cfg, myid and log4j2.properties into *directory*; return the path of zoo.cfg.
 
-    Session timeouts between 2 ticks and 60 s are granted as asked.
+    Session timeouts between 2 ticks and 60 s are accepted as requested.
     """
     data = directory / "data"
     data.mkdir(parents=True, exist_ok=True)

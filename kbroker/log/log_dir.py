@@ -178,7 +178,7 @@ class LogDir:
         """
         notes: list[str] = []
         epoch = self._take_clean_marker()
-        history = self._memory()
+        history = self._read_history()
         integrity = log_dir_history.assess(history, epoch, boot_id, is_new=self._is_new)
         recovery_points = self._read_checkpoint(offset_checkpoint_file.RECOVERY_POINTS, notes)
         high_watermarks = self._read_checkpoint(offset_checkpoint_file.HIGH_WATERMARKS, notes)
@@ -288,7 +288,7 @@ class LogDir:
         self._disk.sync_dir(self.path)
         return epoch
 
-    def _memory(self) -> log_dir_history.LogDirHistory | None:
+    def _read_history(self) -> log_dir_history.LogDirHistory | None:
         try:
             return log_dir_history.decode(
                 read_file(self._disk, f"{self.path}/{log_dir_history.FILE}")

@@ -280,8 +280,8 @@ class LogManager:
     def _lower_doubted_high_watermarks(self) -> None:
         """Correct the high watermarks that a power loss left in doubt, before the histories name the present boot.
 
-        With those the next start after a kill believes what the checkpoints have. A log that lost records keeps its
-        entry (`lower_checkpoints`).
+        After a kill in the same boot the next start accepts the checkpoints as they are. A log that lost records keeps
+        its entry (`lower_checkpoints`).
         """
         doubted = {
             key: mark
@@ -314,18 +314,18 @@ class LogManager:
         for directory in self._directories:
             if directory.failure is None:
                 try:
-                    directory.write_history(self._memory(directory), durable=False)
+                    directory.write_history(self._history_of(directory), durable=False)
                 except OSError as error:
                     self._directory_failed(directory, error)
 
-    def _memory(self, directory: LogDir) -> LogDirHistory:
+    def _history_of(self, directory: LogDir) -> LogDirHistory:
         return self.histories.history_of(directory.path, self.offline)
 
     def _before_new_log(self, directory: LogDir) -> None:
         """Reduce what a directory covers before a log begins in it that may have been in another one."""
         if self.histories.before_new_log(directory.path):
             try:
-                directory.write_history(self._memory(directory), durable=False)
+                directory.write_history(self._history_of(directory), durable=False)
             except OSError as error:
                 self._directory_failed(directory, error)
                 raise KafkaStorageError(f"{directory.path}: {error}") from error
@@ -852,7 +852,7 @@ class LogManager:
                 number = directory.decide_checkpoints(files)
                 directory.write_checkpoints(number, files)
                 if closed and directory not in self._damaged:
-                    directory.write_history(self._memory(directory), durable=True)
+                    directory.write_history(self._history_of(directory), durable=True)
                     directory.mark_clean(broker_epoch)
                 else:
                     clean = False

@@ -118,7 +118,7 @@ class Acceptance(Interface):
         """Check the frames that wait for memory, until none waits."""
 
     def may_proceed(self, frames: Sequence[Reservation], /) -> None:
-        """Continue to read *frames*, which were granted memory."""
+        """Continue to read *frames*: memory was allocated to them."""
 
     def check_unsent(self) -> None:
         """Abort the slowest readers if the unsent responses use too much memory."""

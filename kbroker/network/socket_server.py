@@ -153,7 +153,7 @@ class Listener(ServerFactory):
 
     @staticmethod
     def may_proceed(frames: Sequence[Reservation]) -> None:
-        """Continue to read *frames*, which were granted memory."""
+        """Continue to read *frames*: memory was allocated to them."""
         for frame in frames:
             cast(Connection, frame.owner).proceed()
 
@@ -298,10 +298,10 @@ class SocketServer:
         self._memory_call = None
         now = self.clock()
         for memory in (self.memory, self.broker_memory):
-            granted, slow = memory.tick(now)
+            allocated, slow = memory.tick(now)
             for frame in slow:
                 cast(Connection, frame.owner).too_slow(now)
-            Listener.may_proceed(granted)
+            Listener.may_proceed(allocated)
         if self.memory.waiting or self.broker_memory.waiting:
             self.watch_memory()
 

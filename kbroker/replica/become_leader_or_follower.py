@@ -295,7 +295,7 @@ class ReplicaStateChanges:
     def _announce(self, changed: Changed) -> None:
         """Announce role changes; before that, correct the checkpoints of logs that may take appends from now on.
 
-        A log that lost records ends below its high watermark on the disk, and a start after a power loss believes less
+        A log that lost records ends below its high watermark on the disk, and a start after a power loss accepts less
         than the disk has. If the log grew back to that entry and the process died, the next start would take records
         for committed that are not.
         """

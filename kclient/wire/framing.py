@@ -8,7 +8,7 @@ buffer is allocated when more bytes are to be received, and grows with the bytes
 `DOUBLING` twofold. So announcing a large frame costs the peer more memory than it costs this side. The largest
 complete frame of a stream (up to `MOST_TRUSTED`) is later allocated at once, because large frames come in series and
 growing copies each of them. A caller that rations memory checks `is_full` before `get_buffer`, and calls `grow` with
-the granted size.
+the allocated size.
 
 Invariants:
 1. Any partition of the same stream into chunks gives the same frames, then the same error.

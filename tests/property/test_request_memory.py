@@ -132,9 +132,9 @@ class World:
             self.memory.resume(frame, self.now)
 
     def tick(self) -> None:
-        granted, slow = self.memory.tick(self.now)
+        allocated, slow = self.memory.tick(self.now)
         assert len(slow) <= CLOSED_PER_TICK
-        self.resume(granted)
+        self.resume(allocated)
         for frame in slow:
             sender = frame.owner
             assert isinstance(sender, Sender)
@@ -148,13 +148,13 @@ class World:
         frames = [s.reservation for s in self.senders if s.reservation and not s.outcome]
         unconditional = self.held
         for frame in frames:
-            if frame.size <= SMALL or not frame.is_granted:
+            if frame.size <= SMALL or not frame.is_allocated:
                 unconditional += frame.room
             assert not (frame.size <= SMALL and frame.is_waiting), "2"
         assert memory.used == sum(frame.room for frame in frames) + self.held
         if memory.limit >= 0:
-            granted = memory.used - unconditional
-            assert granted <= memory.limit + self.largest, "1"
+            allocated = memory.used - unconditional
+            assert allocated <= memory.limit + self.largest, "1"
 
 
 sizes = st.one_of(st.integers(2, SMALL), st.integers(SMALL, MEDIUM), st.integers(MEDIUM, 4 * MIB))
@@ -265,8 +265,8 @@ def test_a_frame_that_the_broker_does_not_read_is_not_overdue() -> None:
 def test_a_broker_that_stood_still_closes_no_connection() -> None:
     memory = RequestMemory(4 * MIB, 4 * MIB)
     frames = [memory.begin(None, 4 * MIB, 100, 0.0) for _ in range(4)]
-    granted = [memory.try_allocate(frame, 3 * MIB, 0.0) for frame in frames]
-    assert granted[0]
-    assert not granted[-1]
+    allocated = [memory.try_allocate(frame, 3 * MIB, 0.0) for frame in frames]
+    assert allocated[0]
+    assert not allocated[-1]
     assert memory.tick(60.0) == ([], ())
     assert memory.tick(60.1) == ([], [])

@@ -3,19 +3,20 @@
 Theory of operation
 ===================
 A frame gets memory as its bytes arrive (`begin`, `try_allocate`), never for the length that it announces.
-`try_allocate` grants more while the rest of the frame fits, too: so the frame that was granted memory last can always
+`try_allocate` allocates more while the rest of the frame fits, too: so the frame with the last allocation can always
 be completed. A frame that is refused memory by `try_allocate` waits, unread, until memory is given back. While a frame
 waits, `tick` closes those below the minimum rate, the worst first. The rate is kept as the time at which the frame is
 overdue: bytes move it on, up to `STALL_SECONDS` ahead; while the broker does not read it stands still.
 `docs/design/request-memory.md` has the attacks and the proof.
 
-Two sums are kept: *large* counts what frames over `MEDIUM` bytes were granted, *other* everything else. Small frames
-are granted in any case, medium ones have a quarter of the limit to themselves, and large ones have one frame of
+Two sums are kept: *large* counts what was allocated to frames over `MEDIUM` bytes, *other* everything else. Small
+frames get memory in any case, medium ones have a quarter of the limit to themselves, and large ones have one frame of
 socket.request.max.bytes beyond the limit.
 
 Invariants:
-1. Grants keep large + other <= limit + largest frame. Beyond that come only small frames, the first read of a frame,
-   and frames that are being answered; above half of the reserve (`tight_above`) a first read is `SMALL_READ` bytes.
+1. Allocations keep large + other <= limit + largest frame. Beyond that come only small frames, the first read of a
+   frame, and frames that are being answered; above half of the reserve (`tight_above`) a first read is `SMALL_READ`
+   bytes.
 2. A frame of at most `SMALL` bytes never waits.
 3. A frame that brings its minimum rate in every `STALL_SECONDS` in which the broker reads it is never closed.
 4. When the frames that are answered have given their memory back, one frame or more can go on, or is overdue in time.
@@ -47,7 +48,7 @@ STALL_SECONDS = 5.0
 """Seconds without a byte after which a frame is overdue."""
 
 PATIENCE_SECONDS = 1.0
-"""A frame that waits longer goes before all of its class that were granted nothing yet."""
+"""A frame that waits longer goes before all of its class without an allocation."""
 
 TICK_SECONDS = 0.1
 """How often to call `tick` while a frame waits."""
@@ -63,7 +64,7 @@ LOOKAHEAD = 32
 class Reservation:
     """The memory of one frame that is being received."""
 
-    __slots__ = ("due", "is_granted", "owner", "paused_at", "rate", "room", "size", "wanted")
+    __slots__ = ("due", "is_allocated", "owner", "paused_at", "rate", "room", "size", "wanted")
 
     def __init__(self, owner: object, size: int, room: int, now: float) -> None:
         self.owner = owner
@@ -71,7 +72,7 @@ class Reservation:
         """Bytes of the whole frame."""
         self.room = room
         """Bytes that it holds."""
-        self.is_granted = False
+        self.is_allocated = False
         """Whether it holds more than its first read brought."""
         self.rate = max(MIN_RATE, size / LONGEST_SECONDS)
         self.due = now + STALL_SECONDS
@@ -99,7 +100,7 @@ class RequestMemory:
         self._largest = largest
         self._reserve = limit // 4
         self.large = 0
-        """Bytes of frames above `MEDIUM`, from their first grant on."""
+        """Bytes of frames above `MEDIUM`, from their first allocation on."""
         self.other = 0
         """Bytes of all other frames."""
         self.tight_above = limit // 8 if limit >= 0 else float("inf")
@@ -135,9 +136,9 @@ class RequestMemory:
         return frame
 
     def try_allocate(self, frame: Reservation, room: int, now: float) -> bool:
-        """Return whether *frame* may hold *room* bytes; if not it waits until it is granted them."""
+        """Return whether *frame* may hold *room* bytes; if not it waits until they are allocated."""
         if self._may_go_on(frame):
-            self._grant(frame, room)
+            self._allocate(frame, room)
             return True
         if not self._waiting:
             self._next_tick = now + TICK_SECONDS
@@ -168,7 +169,7 @@ class RequestMemory:
             return ()
         del self._frames[frame]
         self._stop_waiting(frame)
-        if frame.is_granted and frame.size > MEDIUM:
+        if frame.is_allocated and frame.size > MEDIUM:
             self.large -= frame.room
         else:
             self.other -= frame.room
@@ -195,19 +196,19 @@ class RequestMemory:
         late = now - self._next_tick
         self._next_tick = now + TICK_SECONDS
         self._find_first(now)
-        granted = list(self._serve(len(self._waiting)))
+        allocated = list(self._serve(len(self._waiting)))
         if late > LATE_SECONDS:
             self.forgive(late)
-            return granted, ()
+            return allocated, ()
         if not self._waiting:
-            return granted, ()
+            return allocated, ()
         slow: list[Reservation] = []
         for frame in self._slowest(now):
             if not self._waiting:
                 break
-            granted += self.end(frame)
+            allocated += self.end(frame)
             slow.append(frame)
-        return granted, slow
+        return allocated, slow
 
     def forgive(self, seconds: float) -> None:
         """Charge no frame for *seconds* in which the broker itself did nothing."""
@@ -240,14 +241,14 @@ class RequestMemory:
     def _may_go_on(self, frame: Reservation) -> bool:
         """Return whether *frame* could be completed now.
 
-        For a frame that was granted memory before, the answer stays yes as long as only this frame is granted more
-        and others give back: invariant 4 rests on that.
+        For a frame with an earlier allocation the answer stays yes as long as only this frame allocates more and others
+        give back: invariant 4 rests on that.
         """
         size = frame.size
         if self.limit < 0 or size <= SMALL:
             return True
         if size > MEDIUM:
-            if frame.is_granted:
+            if frame.is_allocated:
                 other, rest = self.other, size - frame.room
             elif self._first_large not in (None, frame):
                 return False
@@ -255,35 +256,35 @@ class RequestMemory:
                 other, rest = self.other - frame.room, size
             return self.large + max(other, self._reserve) + rest <= self.limit + self._largest
         rest = size - frame.room
-        if not frame.is_granted and self._first_medium not in (None, frame):
+        if not frame.is_allocated and self._first_medium not in (None, frame):
             return False
         if self.other + rest <= self._reserve:
             return True
-        may_use_all = frame.is_granted or self._first_large is None
+        may_use_all = frame.is_allocated or self._first_large is None
         return may_use_all and self.large + self.other + rest <= self.limit
 
-    def _grant(self, frame: Reservation, room: int) -> None:
+    def _allocate(self, frame: Reservation, room: int) -> None:
         if frame.size <= MEDIUM:
             self.other += room - frame.room
-        elif frame.is_granted:
+        elif frame.is_allocated:
             self.large += room - frame.room
         else:
             self.other -= frame.room
             self.large += room
         frame.room = room
-        frame.is_granted = True
+        frame.is_allocated = True
 
     def _serve(self, most: int) -> Sequence[Reservation]:
-        """Grant what the first *most* waiting frames wait for, as far as they may go on; return these."""
+        """Allocate what the first *most* waiting frames wait for, as far as they may go on; return these."""
         if not self._waiting:
             return ()
-        granted = []
+        allocated = []
         for frame in list(islice(self._waiting, most)):
             if frame.wanted is not None and self._may_go_on(frame):
-                self._grant(frame, frame.wanted[0])
+                self._allocate(frame, frame.wanted[0])
                 self._stop_waiting(frame)
-                granted.append(frame)
-        return granted
+                allocated.append(frame)
+        return allocated
 
     def _stop_waiting(self, frame: Reservation) -> None:
         if frame.wanted is None:
