@@ -41,7 +41,7 @@ from twisted.internet.defer import Deferred
 from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
 from kbroker.apis.request import RequestContext
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.network.service import Answer
 from kbroker.replica.core.fetch_session import CachedPartition, FetchSession
 from kbroker.replica.core.watchers import Watchers
@@ -84,7 +84,7 @@ class Fetch:
     def __init__(
         self,
         replica_manager: ReplicaManager,
-        config: BrokerConfig,
+        config: KafkaConfig,
         *,
         name_of: Callable[[UUID], str | None],
         authorizer: InterBrokerAuthorizer,

@@ -10,7 +10,7 @@ Differs from Kafka: only a connection that proved to be the controller's broker 
 from __future__ import annotations
 
 from kbroker.apis.request import RequestContext
-from kbroker.metadata.dynamic_config import DynamicConfig
+from kbroker.metadata.dynamic_config_manager import DynamicConfigManager
 from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.interbroker import (
     LeaderAndIsrPartitionError,
@@ -23,7 +23,7 @@ class LeaderAndIsr:
     """Answers LeaderAndIsr."""
 
     def __init__(
-        self, replica_manager: ReplicaManager, dynamic: DynamicConfig, is_extended: bool
+        self, replica_manager: ReplicaManager, dynamic: DynamicConfigManager, is_extended: bool
     ) -> None:
         """Without *is_extended* (inter.broker.protocol.version) responses have Kafka's own fields only."""
         self._replica_manager = replica_manager

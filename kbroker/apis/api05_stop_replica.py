@@ -9,7 +9,7 @@ Differs from Kafka: only a connection that proved to be the controller's broker 
 from __future__ import annotations
 
 from kbroker.apis.request import RequestContext
-from kbroker.metadata.dynamic_config import DynamicConfig
+from kbroker.metadata.dynamic_config_manager import DynamicConfigManager
 from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.errors import ErrorCode
 from kclient.wire.interbroker import StopReplicaRequest, StopReplicaResponse
@@ -18,7 +18,7 @@ from kclient.wire.interbroker import StopReplicaRequest, StopReplicaResponse
 class StopReplica:
     """Answers StopReplica."""
 
-    def __init__(self, replica_manager: ReplicaManager, dynamic: DynamicConfig) -> None:
+    def __init__(self, replica_manager: ReplicaManager, dynamic: DynamicConfigManager) -> None:
         self._replica_manager = replica_manager
         self._dynamic = dynamic
 

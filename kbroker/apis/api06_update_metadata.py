@@ -28,7 +28,7 @@ from kclient.wire.interbroker import (
 )
 
 FollowTopics: TypeAlias = Callable[[Mapping[str, UUID | None], Iterable[str]], None]
-"""`DynamicConfig.follow_topics`: receives topics with their ids, and the names of deleted ones."""
+"""`DynamicConfigManager.follow_topics`: receives topics with their ids, and the names of deleted ones."""
 
 
 class UpdateMetadata:

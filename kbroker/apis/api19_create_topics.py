@@ -20,7 +20,7 @@ from kbroker.controller.controller import KafkaController
 from kbroker.metadata.admin_manager import AdminManager, CreatedTopic
 from kbroker.metadata.core.config_entries import topic_entries
 from kbroker.metadata.core.topic_rules import MAX_PARTITIONS
-from kbroker.metadata.dynamic_config import DynamicConfig
+from kbroker.metadata.dynamic_config_manager import DynamicConfigManager
 from kbroker.metadata.topic_placement import NewTopic
 from kclient.wire.errors import (
     ErrorCode,
@@ -50,7 +50,7 @@ class CreateTopics:
         self,
         controller: KafkaController,
         admin_manager: AdminManager,
-        dynamic: DynamicConfig,
+        dynamic: DynamicConfigManager,
         monotonic: Callable[[], float],
     ) -> None:
         self._controller = controller

@@ -24,7 +24,7 @@ from kbroker.metadata.core.config_entries import (
     topic_entries,
 )
 from kbroker.metadata.core.topic_rules import check_topic_name
-from kbroker.metadata.dynamic_config import DynamicConfig
+from kbroker.metadata.dynamic_config_manager import DynamicConfigManager
 from kbroker.metadata.metadata_cache import MetadataCache
 from kclient.wire.errors import InvalidRequest, KafkaError, UnknownTopicOrPartition
 from kclient.wire.schema.describe_configs import (
@@ -44,7 +44,7 @@ class DescribeConfigs:
 
     def __init__(
         self,
-        dynamic: DynamicConfig,
+        dynamic: DynamicConfigManager,
         cache: MetadataCache,
         broker_id: int,
         logger_levels: LoggerLevels,

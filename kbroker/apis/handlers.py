@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from kbroker.apis.request import Handler, RawHandler
     from kbroker.common.logger_levels import LoggerLevels
     from kbroker.common.topic_partition import TopicPartition
-    from kbroker.config import BrokerConfig
+    from kbroker.config import KafkaConfig
     from kbroker.controller.controller import KafkaController
     from kbroker.coordinator.group.group_coordinator import GroupCoordinator
     from kbroker.coordinator.transaction.producer_id_manager import ProducerIdManager
     from kbroker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
     from kbroker.metadata.admin_manager import AdminManager
     from kbroker.metadata.config_admin_manager import ConfigAdminManager
-    from kbroker.metadata.dynamic_config import DynamicConfig
+    from kbroker.metadata.dynamic_config_manager import DynamicConfigManager
     from kbroker.metadata.metadata_cache import MetadataCache
     from kbroker.quota.client_quota_admin import ClientQuotaAdmin
     from kbroker.replica.replica_manager import ReplicaManager
@@ -39,13 +39,13 @@ class HandlerDependencies:
     """The parts of a broker that its handlers are made of."""
 
     reactor: Any
-    config: BrokerConfig
+    config: KafkaConfig
     broker_id: int
     authorizer: InterBrokerAuthorizer
     replica_manager: ReplicaManager
     metadata: MetadataCache
     admin_manager: AdminManager
-    dynamic_config: DynamicConfig
+    dynamic_config: DynamicConfigManager
     config_admin_manager: ConfigAdminManager
     quota_admin: ClientQuotaAdmin
     controller: KafkaController

@@ -18,7 +18,7 @@ from kbroker.app.configured import CannotContinueError
 from kbroker.app.identified import IdentifiedBroker
 from kbroker.app.undo import Undo
 from kbroker.common.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.controller.controller import KafkaController
 from kbroker.controller.settings import ControllerSettings
 from kbroker.coordinator.group.core.limits import GroupLimits
@@ -35,7 +35,7 @@ from kbroker.log.log_cleaner import Compaction
 from kbroker.log.log_manager import LogManager
 from kbroker.metadata.admin_manager import AdminManager, random_topic_id
 from kbroker.metadata.config_admin_manager import ConfigAdminManager
-from kbroker.metadata.dynamic_config import DynamicConfig
+from kbroker.metadata.dynamic_config_manager import DynamicConfigManager
 from kbroker.metadata.epoch_fences import ControllerFence, Registration
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.metadata.registered_addresses import RegisteredAddresses
@@ -74,7 +74,7 @@ class BootstrappedBroker:
 
     identified: IdentifiedBroker
     authorizer: InterBrokerAuthorizer
-    dynamic_config: DynamicConfig
+    dynamic_config: DynamicConfigManager
     config_admin_manager: ConfigAdminManager
     client_quotas: ClientQuotaManager
     quota_admin: ClientQuotaAdmin
@@ -96,7 +96,7 @@ async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
     configured, zookeeper, reconnect = broker.configured, broker.zookeeper, broker.reconnect
     reactor, config, world = configured.reactor, configured.config, configured.world
     new_topic_id = partial(random_topic_id, world.new_uuid)
-    dynamic_config = DynamicConfig(
+    dynamic_config = DynamicConfigManager(
         zookeeper, reconnect, config, broker_id=broker.broker_id, now_ms=world.now_ms
     )
     await dynamic_config.start()
@@ -171,7 +171,7 @@ async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
 
 
 async def _client_quotas(
-    broker: IdentifiedBroker, dynamic_config: DynamicConfig
+    broker: IdentifiedBroker, dynamic_config: DynamicConfigManager
 ) -> ClientQuotaManager:
     """Read the client quotas, and keep them up to date."""
     configured = broker.configured
@@ -237,7 +237,7 @@ async def _registered_addresses(
 
 def _make_replicas_and_groups(
     broker: IdentifiedBroker,
-    dynamic_config: DynamicConfig,
+    dynamic_config: DynamicConfigManager,
     metadata: MetadataCache,
     fence: ControllerFence,
     dial: BrokerDial,
@@ -319,7 +319,7 @@ def _make_replicas_and_groups(
 
 def _add_partitions_to_txn_manager(
     broker: IdentifiedBroker,
-    dynamic_config: DynamicConfig,
+    dynamic_config: DynamicConfigManager,
     metadata: MetadataCache,
     dial: BrokerDial,
     undo: Undo,
@@ -399,7 +399,7 @@ def _expire_offsets(
 
 
 def _controller_settings(
-    broker_id: int, config: BrokerConfig, dynamic_config: DynamicConfig
+    broker_id: int, config: KafkaConfig, dynamic_config: DynamicConfigManager
 ) -> ControllerSettings:
     return ControllerSettings(
         broker_id,
@@ -420,7 +420,7 @@ def _controller_settings(
     )
 
 
-def _group_limits(config: BrokerConfig) -> GroupLimits:
+def _group_limits(config: KafkaConfig) -> GroupLimits:
     return GroupLimits(
         min_session_timeout=config.group_min_session_timeout_ms / 1000,
         max_session_timeout=config.group_max_session_timeout_ms / 1000,
@@ -429,7 +429,7 @@ def _group_limits(config: BrokerConfig) -> GroupLimits:
     )
 
 
-def _transaction_limits(config: BrokerConfig) -> TransactionLimits:
+def _transaction_limits(config: KafkaConfig) -> TransactionLimits:
     return TransactionLimits(
         max_timeout_ms=config.transaction_max_timeout_ms,
         id_expiration_ms=config.transactional_id_expiration_ms,

@@ -28,7 +28,7 @@ from kbroker.app.identified import IdentifiedBroker, identify
 from kbroker.app.running import RunningBroker, join, listen
 from kbroker.app.undo import Undo
 from kbroker.app.world import World
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.metadata.broker_registration import DuplicateBrokerError
 from kbroker.zk.errors import ZooKeeperError
 from kclient.wire.errors import KafkaError
@@ -52,7 +52,7 @@ class Broker:
     def __init__(
         self,
         reactor: Any,
-        config: BrokerConfig,
+        config: KafkaConfig,
         *,
         on_fatal: Callable[[BaseException], None],
         world: World | None = None,

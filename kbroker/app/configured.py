@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbroker.app.world import World
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 
 
 class CannotContinueError(Exception):
@@ -19,7 +19,7 @@ class ConfiguredBroker:
     """What a broker is made from."""
 
     reactor: Any
-    config: BrokerConfig
+    config: KafkaConfig
     world: World
     on_fatal: Callable[[BaseException], None]
     """Receives the cause when the broker has to stop."""

@@ -17,7 +17,7 @@ from twisted.internet.defer import TimeoutError
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.network.broker_connections import BrokerConnections
 from kclient.errors import KafkaTimeoutError
@@ -42,7 +42,7 @@ class ControlledShutdown:
     def __init__(
         self,
         reactor: Any,
-        config: BrokerConfig,
+        config: KafkaConfig,
         metadata: MetadataCache,
         brokers: BrokerConnections,
         *,

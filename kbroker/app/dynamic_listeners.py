@@ -17,7 +17,7 @@ from twisted.internet.error import CannotListenError
 from twisted.logger import Logger
 
 from kbroker.common.endpoint import Endpoint
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 
 log = Logger(namespace="kbroker.broker")
 
@@ -41,7 +41,7 @@ class DynamicListeners:
         self._server = server
         self._bound = {endpoint.listener: endpoint for endpoint in bound}
 
-    def advertised(self, config: BrokerConfig) -> tuple[Endpoint, ...]:
+    def advertised(self, config: KafkaConfig) -> tuple[Endpoint, ...]:
         """Return what *config* advertises, of the listeners that are bound; port 0 is the port that was bound."""
         return tuple(
             replace(endpoint, port=endpoint.port or self._bound[endpoint.listener].port)
@@ -49,7 +49,7 @@ class DynamicListeners:
             if endpoint.listener in self._bound
         )
 
-    def add(self, config: BrokerConfig) -> None:
+    def add(self, config: KafkaConfig) -> None:
         """Bind the listeners that *config* has in addition. One that cannot be bound is logged and left out."""
         for endpoint in config.endpoints:
             if endpoint.listener in self._bound:
@@ -66,7 +66,7 @@ class DynamicListeners:
             else:
                 log.info("listening at {endpoint}", endpoint=str(self._bound[endpoint.listener]))
 
-    def remove(self, config: BrokerConfig) -> None:
+    def remove(self, config: KafkaConfig) -> None:
         """Close the listeners that *config* no longer has."""
         for name in self._bound.keys() - {endpoint.listener for endpoint in config.endpoints}:
             log.info("no longer listening at {endpoint}", endpoint=str(self._bound.pop(name)))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kbroker.app import allocator, collector
-from kbroker.config import BrokerConfig, ConfigError
+from kbroker.config import ConfigError, KafkaConfig
 
 if TYPE_CHECKING:
     from kbroker.apis.pipeline import RequestPipeline
@@ -39,7 +39,7 @@ def run(
 ) -> int:
     """Run one broker until it has to stop; return the exit code. *make_world* is called with the reactor installed."""
     try:
-        config = BrokerConfig.load(file, overrides)
+        config = KafkaConfig.load(file, overrides)
     except ConfigError as error:
         many = len(error.problems)
         print(f"kbroker: {file}: {many} problem{'s' * (many > 1)}", file=sys.stderr)  # noqa: T201
@@ -68,7 +68,7 @@ def exit_with(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _has_tls_listener(config: BrokerConfig) -> bool:
+def _has_tls_listener(config: KafkaConfig) -> bool:
     return any(endpoint.security_protocol.endswith("SSL") for endpoint in config.endpoints)
 
 
@@ -94,7 +94,7 @@ def install_reactor(*, with_tls: bool) -> Any:
 class Process:
     """Starts one broker, waits for a reason to stop, and stops it within a bounded time."""
 
-    def __init__(self, reactor: Any, config: BrokerConfig, world: World) -> None:
+    def __init__(self, reactor: Any, config: KafkaConfig, world: World) -> None:
         from kbroker.app.broker import Broker
 
         self._reactor = reactor

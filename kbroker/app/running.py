@@ -23,7 +23,7 @@ from kbroker.app.dynamic_listeners import DynamicListeners
 from kbroker.app.undo import Undo
 from kbroker.common.endpoint import Endpoint
 from kbroker.common.turns import SharedTurns
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.metadata.broker_registration import (
     BrokerRegistration,
     Registered,
@@ -100,7 +100,7 @@ def listen(broker: BootstrappedBroker, undo: Undo) -> RunningBroker:
     )
     registration.on_event(partial(_registration_changed, broker))
 
-    def reconfigure(config: BrokerConfig) -> None:
+    def reconfigure(config: KafkaConfig) -> None:
         listeners.add(config)
         registration.advertise(listeners.advertised(config))
         listeners.remove(config)

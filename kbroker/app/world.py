@@ -17,7 +17,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from kbroker.common.logger_levels import LoggerLevels
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.log.cleaner_process import CleanerProcess
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.log_cleaner import NewWorker
@@ -58,7 +58,7 @@ class World:
     """Of the machine: another one after it went down, with what was written and not synced."""
     dial: Dial = connect
     """How other brokers are reached."""
-    socket_server: Callable[[Any, BrokerConfig, Service], SocketServer] = SocketServer
+    socket_server: Callable[[Any, KafkaConfig, Service], SocketServer] = SocketServer
     """Makes the socket server, from the reactor, the configuration and the service for its requests."""
     zookeeper: Callable[[Any, str, float], ZooKeeperClient] = zookeeper_session
     previous_session: Callable[[Path], PreviousSession] = PreviousSession

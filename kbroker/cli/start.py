@@ -42,10 +42,10 @@ def check_config(file: Path, overrides: tuple[str, ...]) -> None:
     Lists every problem, every setting that is unknown or has no effect, and those that are honoured,
     with their values; exit code 1 if a broker would refuse to start.
     """
-    from kbroker.config import BrokerConfig, ConfigError
+    from kbroker.config import ConfigError, KafkaConfig
 
     try:
-        config = BrokerConfig.load(file, overrides)
+        config = KafkaConfig.load(file, overrides)
     except ConfigError as error:
         for problem in error.problems:
             click.echo(f"problem: {problem}")

@@ -33,11 +33,11 @@ def stop(file: Path, overrides: tuple[str, ...], timeout: float) -> None:
     The broker is the process that holds the locks of the log.dirs in FILE. It gets SIGTERM: its leaders move to other
     brokers, then it ends. Exit code 1: no such broker runs, or it runs on after the timeout.
     """
-    from kbroker.config import BrokerConfig, ConfigError
+    from kbroker.config import ConfigError, KafkaConfig
     from kbroker.log.lock_holder import lock_holder
 
     try:
-        directories = BrokerConfig.load(file, overrides).directories
+        directories = KafkaConfig.load(file, overrides).directories
     except ConfigError as error:
         _fail(*error.problems)
     listed = ", ".join(directories)

@@ -32,7 +32,7 @@ from typing import Final, NamedTuple, Protocol
 
 from kbroker.common.steps import at_once
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.config.log import LogConfig
 from kbroker.log.cleaner import CleanerSizes, RoundLimits, SourceSegment
 from kbroker.log.cleaning_round import CleaningRound, RoundCleaner, Steps, state_of
@@ -81,7 +81,7 @@ class CleanerConfig(NamedTuple):
     """Of one round: all of them together keep to log.cleaner.io.max.bytes.per.second."""
 
     @classmethod
-    def of(cls, config: BrokerConfig) -> CleanerConfig:
+    def of(cls, config: KafkaConfig) -> CleanerConfig:
         """Return the log.cleaner settings of *config*, for one round each."""
         each = max(config.log_cleaner_threads, 1)
         return cls(

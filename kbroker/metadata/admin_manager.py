@@ -23,7 +23,7 @@ from twisted.logger import Logger
 
 from kbroker.common.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.common.reactor import Clock
-from kbroker.config import BrokerConfig, LogConfig
+from kbroker.config import KafkaConfig, LogConfig
 from kbroker.metadata.core.config_entries import check_topic_config
 from kbroker.metadata.core.topic_rules import check_collision, check_topic_name
 from kbroker.metadata.metadata_cache import BrokerMetadata, MetadataCache
@@ -92,7 +92,7 @@ class AdminManager:
         zookeeper: ZooKeeper,
         reconnect: Reconnect,
         cache: MetadataCache,
-        config: Callable[[], BrokerConfig],
+        config: Callable[[], KafkaConfig],
         *,
         new_topic_id: Callable[[], UUID],
         random_below: Callable[[int], int],

@@ -3,8 +3,8 @@
 Theory of operation
 ===================
 A change is one multi: the resource's znode, conditional on the version that was read, and a sequential notification
-under /config/changes, which every broker watches (`dynamic_config.py`). The new settings are computed from the ones
-that were read, and computed again after a lost race, so no change overwrites another. An invalid value is rejected
+under /config/changes, which every broker watches (`dynamic_config_manager.py`). The new settings are computed from the
+ones that were read, and computed again after a lost race, so no change overwrites another. An invalid value is rejected
 before anything is written. After a lost answer the settings are read again: an applied change has no difference left.
 
 In: changes of clients   Out: znodes   Owner: the reactor's thread
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.metadata.core.config_entries import (
     Change,
     ConfigOperation,
@@ -50,7 +50,7 @@ class ConfigAdminManager:
     """Writes settings, like the class of this name in Kafka. *in_force* returns this broker's configuration."""
 
     def __init__(
-        self, zookeeper: ZooKeeper, reconnect: Reconnect, in_force: Callable[[], BrokerConfig]
+        self, zookeeper: ZooKeeper, reconnect: Reconnect, in_force: Callable[[], KafkaConfig]
     ) -> None:
         self._zookeeper = zookeeper
         self._reconnect = reconnect

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from twisted.logger import Logger
 
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.metadata.core.replica_assignment import (
     InvalidAssignmentError,
     assign_replicas,
@@ -49,7 +49,7 @@ class TopicPlacement:
     """Places replicas on live brokers; *random_below* chooses the first one."""
 
     def __init__(
-        self, config: Callable[[], BrokerConfig], random_below: Callable[[int], int]
+        self, config: Callable[[], KafkaConfig], random_below: Callable[[int], int]
     ) -> None:
         self._config = config
         self._random_below = random_below

@@ -13,7 +13,7 @@ from collections import Counter
 
 from twisted.logger import Logger
 
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.config.connection_overrides import parse_connection_overrides
 from kbroker.log import open_files
 
@@ -29,7 +29,7 @@ BROKER_RESERVE = 64
 class ConnectionQuotas:
     """The connections of all listeners together."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: KafkaConfig) -> None:
         self.configure(config)
         self._tokens = self._rate
         self._refilled: float | None = None
@@ -38,7 +38,7 @@ class ConnectionQuotas:
         self.total = 0
         """Open connections."""
 
-    def configure(self, config: BrokerConfig) -> None:
+    def configure(self, config: KafkaConfig) -> None:
         """Use the limits of *config* from now on; connections above them stay open."""
         self._max = config.max_connections
         self._per_ip = config.max_connections_per_ip

@@ -17,7 +17,7 @@ from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
 
 from kbroker.common.endpoint import Endpoint
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.network.acceptor import Acceptor, listen
 from kbroker.network.connection import Connection, Limits, escaped
 from kbroker.network.connection_quotas import (
@@ -169,7 +169,7 @@ class SocketServer:
     def __init__(
         self,
         reactor: Any,
-        config: BrokerConfig,
+        config: KafkaConfig,
         service: Service,
         *,
         clock: Callable[[], float] = time.monotonic,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.network.service import Peer
 from kbroker.quota.core.entities import ClientQuotas, QuotaEntity, QuotaKind
 from kbroker.quota.core.meters import Rate, TokenBucket
@@ -56,7 +56,7 @@ class ClientQuotaManager:
 
     def __init__(
         self,
-        config: BrokerConfig,
+        config: KafkaConfig,
         seconds: Callable[[], float],
         work_clock: Callable[[], float],
     ) -> None:

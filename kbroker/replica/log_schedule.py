@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.common.turns import THINGS_PER_TURN, WorkerTurns
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.config.log import LONG_MAX
 from kbroker.log.log_cleaner import CleanerConfig, LookSteps
 from kbroker.log.log_manager import LogManager
@@ -43,7 +43,7 @@ class LogSchedule:
     def __init__(
         self,
         reactor: Any,
-        config: BrokerConfig,
+        config: KafkaConfig,
         log_manager: LogManager,
         high_watermark: Callable[[TopicPartition], int | None],
         log_start_advanced: Callable[[TopicPartition], None],
@@ -69,7 +69,7 @@ class LogSchedule:
         self._every(config.producer_id_expiration_check_interval_ms / 1000, self._expire_producers)
         self._compact_later()
 
-    def reconfigure(self, config: BrokerConfig) -> None:
+    def reconfigure(self, config: KafkaConfig) -> None:
         """Use *config* from now on; timers keep the interval that they started with, except that of compaction."""
         backoff_ms = self._config.log_cleaner_backoff_ms
         self._config = config
@@ -168,7 +168,7 @@ class LogSchedule:
         return timer
 
 
-def checkpoint_interval_ms(config: BrokerConfig) -> int:
+def checkpoint_interval_ms(config: KafkaConfig) -> int:
     """Return how often all checkpoints are written: together, so at the shortest of Kafka's intervals; 0 is none."""
     return min(
         config.replica_high_watermark_checkpoint_interval_ms,

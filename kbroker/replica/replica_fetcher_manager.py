@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.metadata.epoch_fences import Registration
 from kbroker.network.broker_connections import DialBroker
 from kbroker.replica.core.replication_quota import ReplicationQuota
@@ -30,7 +30,7 @@ class ReplicaFetcherManager:
     def __init__(
         self,
         reactor: Any,
-        config: BrokerConfig,
+        config: KafkaConfig,
         *,
         broker_id: int,
         registration: Registration,

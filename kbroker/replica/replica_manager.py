@@ -31,7 +31,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.config import BrokerConfig, LogConfig
+from kbroker.config import KafkaConfig, LogConfig
 from kbroker.log.log_manager import LogManager
 from kbroker.log.log_moves import OnMove
 from kbroker.metadata.epoch_fences import ControllerFence, Registration
@@ -105,7 +105,7 @@ class ReplicaManager:
     def __init__(
         self,
         reactor: Any,
-        config: BrokerConfig,
+        config: KafkaConfig,
         *,
         broker_id: int,
         registration: Registration,
@@ -442,7 +442,7 @@ class ReplicaManager:
                 partition.perform(partition.leader_state.set_min_insync_replicas(required))
                 partition.abort_copied_transactions(is_promoted_now=key in promoted)
 
-    def throttle(self, config: BrokerConfig) -> None:
+    def throttle(self, config: KafkaConfig) -> None:
         """Apply the broker's replication rates, and that of moves between log directories."""
         self.log_manager.moves.limit(config.replica_alter_log_dirs_io_max_bytes_per_second)
         self.quotas.limit(

@@ -11,12 +11,12 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred, fail, succeed
 
 from kbroker.common.endpoint import Endpoint
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.controller.controller import KafkaController
 from kbroker.controller.settings import ControllerSettings
 from kbroker.metadata.admin_manager import AdminManager
 from kbroker.metadata.config_admin_manager import ConfigAdminManager
-from kbroker.metadata.dynamic_config import DynamicConfig
+from kbroker.metadata.dynamic_config_manager import DynamicConfigManager
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.zk import znodes
 from kbroker.zk.client import ZooKeeperClient
@@ -135,7 +135,7 @@ class ControlPlane:
             reconnect=self.reconnect,
         )
         self.cache = self.cluster[self.broker_id].cache
-        self.config = BrokerConfig.of(
+        self.config = KafkaConfig.of(
             {"zookeeper.connect": "x:1", "broker.id": str(self.broker_id), "log.dirs": "/nowhere"}
         )
         self.topics = AdminManager(
@@ -147,7 +147,7 @@ class ControlPlane:
             new_topic_id=uuid4,
             random_below=lambda n: 0,
         )
-        self.dynamic = DynamicConfig(
+        self.dynamic = DynamicConfigManager(
             self.zk,
             self.reconnect,
             self.config,

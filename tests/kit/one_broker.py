@@ -28,7 +28,7 @@ from kbroker.apis.pipeline import RequestPipeline
 from kbroker.apis.request import HandlerFactory
 from kbroker.common.steps import at_once
 from kbroker.common.turns import SharedTurns
-from kbroker.config import BrokerConfig, LogConfig
+from kbroker.config import KafkaConfig, LogConfig
 from kbroker.log.claimed_log_dirs import ClaimedLogDirs
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.log_manager import LogManager
@@ -77,7 +77,7 @@ class OneBroker:
         add_partitions_to_txn_manager: AddPartitionsToTxnManager | None = None,
     ) -> None:
         self.reactor = reactor
-        self.config = BrokerConfig.of(
+        self.config = KafkaConfig.of(
             {
                 "broker.id": str(BROKER),
                 "listeners": "PLAINTEXT://127.0.0.1:0",

@@ -17,7 +17,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
 from kbroker.common.endpoint import Endpoint
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.log.slices import FileSlice
 from kbroker.network.socket_server import Listener, SocketServer
 from kbroker.network.transport import UnsentMemory
@@ -166,7 +166,7 @@ class Wires:
     def network(self, host: Host) -> Callable[..., SocketServer]:
         """Return what stands for `kbroker.network.socket_server.SocketServer` on *host*."""
 
-        def make(process: Process, config: BrokerConfig, service: Any) -> SocketServer:
+        def make(process: Process, config: KafkaConfig, service: Any) -> SocketServer:
             return _SocketServer(process, config, service, host)
 
         return make
@@ -175,7 +175,7 @@ class Wires:
 class _SocketServer(SocketServer):
     """A broker's listeners, without sockets."""
 
-    def __init__(self, process: Process, config: BrokerConfig, service: Any, host: Host) -> None:
+    def __init__(self, process: Process, config: KafkaConfig, service: Any, host: Host) -> None:
         super().__init__(process, config, service, clock=process.seconds)
         self._host = host
 

@@ -20,7 +20,7 @@ from kbroker.app.broker import Broker, CannotStartError
 from kbroker.app.running import RunningBroker
 from kbroker.app.world import World
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.log.clean_shutdown_file import CLEAN_SHUTDOWN
 from kbroker.log.core.directory_names import parse_directory
 from kbroker.log.core.partition_metadata_file import PARTITION_METADATA, decode_partition_metadata
@@ -73,9 +73,7 @@ SETTINGS = {
 
 
 @lru_cache(maxsize=16)
-def config_of(
-    node: int, disks: int = 1, settings: tuple[tuple[str, str], ...] = ()
-) -> BrokerConfig:
+def config_of(node: int, disks: int = 1, settings: tuple[tuple[str, str], ...] = ()) -> KafkaConfig:
     """Return the configuration of broker *node*, with that many log directories and other *settings*."""
     given = {
         **SETTINGS,
@@ -84,7 +82,7 @@ def config_of(
         "broker.id": str(node),
         "listeners": f"PLAINTEXT://node{node}:{PORT}",
     }
-    return BrokerConfig.of(given)
+    return KafkaConfig.of(given)
 
 
 class Node:

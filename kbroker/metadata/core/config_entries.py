@@ -14,9 +14,9 @@ from enum import IntEnum
 from kbroker.config import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,
-    BrokerConfig,
     ConfigError,
     ConfigType,
+    KafkaConfig,
     LogConfig,
     Setting,
     check_listener_changes,
@@ -86,7 +86,7 @@ class Entry:
 class BrokerLayers:
     """The sources of a broker's settings, besides Kafka's defaults."""
 
-    static: BrokerConfig
+    static: KafkaConfig
     dynamic: Mapping[str, str]
     """/config/brokers/N."""
     dynamic_default: Mapping[str, str]
@@ -148,7 +148,7 @@ def _topic_entry(
 
 
 def broker_entries(
-    effective: BrokerConfig, layers: BrokerLayers, names: Iterable[str] | None = None
+    effective: KafkaConfig, layers: BrokerLayers, names: Iterable[str] | None = None
 ) -> list[Entry]:
     """Describe this broker. The values of settings that it does not know are null: they may be secrets."""
     wanted = None if names is None else frozenset(names)
@@ -267,8 +267,8 @@ def _as_far_as_usable(
 
 
 def effective_broker_config(
-    static: BrokerConfig, values: Mapping[str, str]
-) -> tuple[BrokerConfig, list[str]]:
+    static: KafkaConfig, values: Mapping[str, str]
+) -> tuple[KafkaConfig, list[str]]:
     """Return *static* with the dynamic *values*, without those that do not go with the others, and the problems."""
     try:
         return static.with_values(values), []
@@ -307,7 +307,7 @@ def usable_broker_config(
 def changed_broker(
     overrides: Mapping[str, str],
     changes: Iterable[Change],
-    effective: BrokerConfig,
+    effective: KafkaConfig,
     *,
     is_default: bool = False,
 ) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kbroker.app.world import World
     from kbroker.common.logger_levels import LoggerLevels
-    from kbroker.config import BrokerConfig
+    from kbroker.config import KafkaConfig
     from kbroker.network.service import Service
     from kbroker.network.socket_server import SocketServer
 
@@ -33,7 +33,7 @@ def _world(path: Path, levels: LoggerLevels) -> World:
 
     plan = FaultPlan(path)
 
-    def socket_server(reactor: Any, config: BrokerConfig, service: Service) -> SocketServer:
+    def socket_server(reactor: Any, config: KafkaConfig, service: Service) -> SocketServer:
         faulty = FaultyService(
             service, plan, reactor, config.broker_id, config.inter_broker_listener
         )

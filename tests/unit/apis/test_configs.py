@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.metadata.core.config_entries import (
     BrokerLayers,
     Change,
@@ -25,7 +25,7 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 
 def config(**given):
     base = {"zookeeper.connect": "z:2181", "broker.id": "1", "log.dirs": "/nowhere"}
-    return BrokerConfig.of({**base, **{k.replace("_", "."): v for k, v in given.items()}})
+    return KafkaConfig.of({**base, **{k.replace("_", "."): v for k, v in given.items()}})
 
 
 def entry(name, overrides=None, *, static=None, dynamic=None, default=None):

@@ -10,11 +10,11 @@ from twisted.internet.error import CannotListenError
 
 from kbroker.app.dynamic_listeners import DynamicListeners
 from kbroker.common.endpoint import Endpoint
-from kbroker.config import BrokerConfig, check_listener_changes
+from kbroker.config import KafkaConfig, check_listener_changes
 
 
-def config(listeners: str, advertised: str = "") -> BrokerConfig:
-    return BrokerConfig.of({
+def config(listeners: str, advertised: str = "") -> KafkaConfig:
+    return KafkaConfig.of({
         "broker.id": "1",
         "zookeeper.connect": "zk:2181",
         "listeners": listeners,
@@ -39,11 +39,11 @@ class Ports:
         self.calls.append(f"-{name}")
 
 
-def running(first: BrokerConfig) -> tuple[Ports, Callable[[BrokerConfig], list[str]]]:
+def running(first: KafkaConfig) -> tuple[Ports, Callable[[KafkaConfig], list[str]]]:
     ports = Ports()
     listeners = DynamicListeners(ports, [replace(e, port=e.port or 50000) for e in first.endpoints])
 
-    def change(to: BrokerConfig) -> list[str]:
+    def change(to: KafkaConfig) -> list[str]:
         listeners.add(to)
         advertised = listeners.advertised(to)
         listeners.remove(to)

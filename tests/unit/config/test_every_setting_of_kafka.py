@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, LogConfig
+from kbroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, ConfigError, KafkaConfig, LogConfig
 from kbroker.config.setting import ConfigType, Setting, attribute, show_value
 
 HERE = Path(__file__).parent
@@ -24,7 +24,7 @@ CHECKED = {"broker.id.generation.enable"}
 """Settings with one effect: a value is refused."""
 CHECKS = ROOT / "kbroker/config/checks.py"
 """A value that is only checked is not honoured."""
-RESOLVING = ROOT / "kbroker/config/broker.py"
+RESOLVING = ROOT / "kbroker/config/kafka_config.py"
 """Here the broker's value becomes the default of the topic's: that alone does not honour the topic's setting."""
 
 SAMPLES = {
@@ -75,7 +75,7 @@ def answer_to(name: str) -> str:
     """Return how a broker answers when *name* is set: its problems and warnings."""
     given = {**GOOD, name: sample(name, BROKER_SETTINGS.get(name))}
     try:
-        return "\n".join(BrokerConfig.of(given).warnings)
+        return "\n".join(KafkaConfig.of(given).warnings)
     except ConfigError as error:
         return "\n".join(error.problems)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.log.cleaner import CleanerSizes
 from kbroker.log.log_cleaner import CleanerConfig, LookSteps
 from kbroker.log.unified_log import UnifiedLog
@@ -313,9 +313,9 @@ def test_the_settings_are_divided_among_the_rounds() -> None:
         "log.cleaner.io.buffer.load.factor": "0.5",
         "log.cleaner.io.max.bytes.per.second": "1000",
     }
-    config = CleanerConfig.of(BrokerConfig.of(given))
+    config = CleanerConfig.of(KafkaConfig.of(given))
     assert config == CleanerConfig(4, CleanerSizes(2_000_000, 0.5, 100_000), 250)
-    off = CleanerConfig.of(BrokerConfig.of({**given, "log.cleaner.enable": "false"}))
+    off = CleanerConfig.of(KafkaConfig.of({**given, "log.cleaner.enable": "false"}))
     assert off.threads == 0
-    small = CleanerConfig.of(BrokerConfig.of({**given, "log.cleaner.io.buffer.size": "0"}))
+    small = CleanerConfig.of(KafkaConfig.of({**given, "log.cleaner.io.buffer.size": "0"}))
     assert small.sizes.buffer_bytes == 4096

@@ -10,7 +10,7 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.metadata.admin_manager import ATTEMPTS, AdminManager
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.metadata.topic_placement import NewTopic
@@ -143,7 +143,7 @@ def topics_on(zookeeper: Any, brokers_known: Sequence[int] = (1,)) -> AdminManag
     cache = MetadataCache("cluster")
     brokers = [UpdateMetadataBroker(broker, [], None) for broker in brokers_known]
     cache.update(UpdateMetadataRequest(controller_epoch=1, live_brokers=brokers))
-    config = BrokerConfig.of({"zookeeper.connect": "x:1", "broker.id": "1", "log.dirs": "/nowhere"})
+    config = KafkaConfig.of({"zookeeper.connect": "x:1", "broker.id": "1", "log.dirs": "/nowhere"})
     clock: Any = Clock()
     return AdminManager(
         clock,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from kbroker.config.broker import BrokerConfig
+from kbroker.config.kafka_config import KafkaConfig
 from kbroker.config.log import LogConfig
 from kbroker.metadata.core.config_entries import (
     Change,
@@ -26,7 +26,7 @@ def of_topic(overrides: Mapping[str, str], changes: list[Change]) -> dict[str, s
 
 
 def of_broker(overrides: Mapping[str, str], changes: list[Change]) -> dict[str, str]:
-    return changed_broker(overrides, changes, BrokerConfig())
+    return changed_broker(overrides, changes, KafkaConfig())
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.metadata.metadata_cache import BrokerMetadata
 from kbroker.metadata.topic_placement import NewTopic, TopicPlacement
 from kbroker.zk.znodes import ReplicaAssignment, TopicAssignment
@@ -33,7 +33,7 @@ def alive(racks: Racks) -> dict[int, BrokerMetadata]:
 
 def of_new(racks: Racks, new: NewTopic, begin: int = 0) -> dict[int, tuple[int, ...]]:
     """Place a new topic on live brokers, *racks* by broker."""
-    config = BrokerConfig.of(SETTINGS)
+    config = KafkaConfig.of(SETTINGS)
     return TopicPlacement(lambda: config, lambda _below: begin).of_new(new, alive(racks))
 
 
@@ -41,7 +41,7 @@ def grown(
     racks: Racks, topic: TopicAssignment, count: int, given: list[list[int]] | None = None
 ) -> TopicAssignment:
     """Grow a topic on live brokers, *racks* by broker."""
-    config = BrokerConfig.of(SETTINGS)
+    config = KafkaConfig.of(SETTINGS)
     placement = TopicPlacement(lambda: config, lambda _below: 0)
     return placement.grown("t", topic, count, given, alive(racks))
 

@@ -10,7 +10,7 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from kbroker.common.endpoint import Endpoint
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.network.connection import Connection
 from kbroker.network.plaintext_transport import PlaintextTransport
 from kbroker.network.socket_server import Listener, SocketServer
@@ -129,7 +129,7 @@ def make(
 ) -> tuple[TestReactor, SocketServer, Callable[[], Line]]:
     """Return a reactor, a network with *service*, and how to connect to it."""
     reactor = TestReactor()
-    config = BrokerConfig.of({"zookeeper.connect": "h:1", "broker.id": "1", **(settings or {})})
+    config = KafkaConfig.of({"zookeeper.connect": "h:1", "broker.id": "1", **(settings or {})})
     network = SocketServer(reactor, config, service, clock=reactor.seconds)
     listener = Listener(Endpoint("PLAINTEXT", "PLAINTEXT", "", 0), network)
     return reactor, network, lambda: Line(reactor, network, listener, descriptor())

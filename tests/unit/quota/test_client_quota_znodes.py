@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from kbroker.config import BrokerConfig
-from kbroker.metadata.dynamic_config import DynamicConfig
+from kbroker.config import KafkaConfig
+from kbroker.metadata.dynamic_config_manager import DynamicConfigManager
 from kbroker.quota.client_quota_admin import ClientQuotaAdmin
 from kbroker.quota.client_quota_config import ClientQuotaConfig
 from kbroker.quota.client_quota_manager import ClientQuotaManager
@@ -37,8 +37,8 @@ class Broker:
         self.zk = client_of(world.ensemble, self.process, broker_id, self.connections)
         world.done(as_deferred(self.zk.start(10)))
         reconnect = Reconnect(self.zk, self.process)
-        static = BrokerConfig.of({"zookeeper.connect": "x:1", "log.dirs": "/nowhere"})
-        self.dynamic = DynamicConfig(
+        static = KafkaConfig.of({"zookeeper.connect": "x:1", "log.dirs": "/nowhere"})
+        self.dynamic = DynamicConfigManager(
             self.zk, reconnect, static, broker_id=broker_id, now_ms=lambda: 0
         )
         self.manager = ClientQuotaManager(static, self.process.seconds, self.process.seconds)

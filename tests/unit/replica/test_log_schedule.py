@@ -9,7 +9,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from kbroker.common.turns import THINGS_PER_TURN
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.replica.log_schedule import LogSchedule, checkpoint_interval_ms
 from tests.kit.inline_cleaner import CompactingBroker, filled
 
@@ -18,9 +18,9 @@ POINT = "log.flush.offset.checkpoint.interval.ms"
 START = "log.flush.start.offset.checkpoint.interval.ms"
 
 
-def config(**settings: str) -> BrokerConfig:
+def config(**settings: str) -> KafkaConfig:
     given = {name.replace("_", "."): value for name, value in settings.items()}
-    return BrokerConfig.of({"zookeeper.connect": "zk:2181", **given})
+    return KafkaConfig.of({"zookeeper.connect": "zk:2181", **given})
 
 
 def started(clock: Clock, path: Path, **settings: str) -> tuple[CompactingBroker, LogSchedule]:
@@ -101,5 +101,5 @@ def test_no_log_is_compacted_where_the_cleaner_is_off(tmp_path: Path) -> None:
 def test_all_checkpoints_are_written_at_the_shortest_of_their_intervals(
     given: dict[str, str], expected: int
 ) -> None:
-    config = BrokerConfig.of({"zookeeper.connect": "zk:2181", **given})
+    config = KafkaConfig.of({"zookeeper.connect": "zk:2181", **given})
     assert checkpoint_interval_ms(config) == expected

@@ -57,7 +57,7 @@ from kbroker.coordinator.group.core.effects import (
 )
 from kbroker.coordinator.group.core.limits import GroupLimits
 from kbroker.coordinator.group.core.members import (
-    Member,
+    MemberMetadata,
     Refusal,
     Roster,
     listed,
@@ -302,7 +302,7 @@ class Group:
         self.protocol_type = snapshot.protocol_type
         self.protocol_name = snapshot.protocol_name
         for saved in snapshot.members:
-            member = Member.restored(saved)
+            member = MemberMetadata.restored(saved)
             self.members.add(member)
             self._restart_session(member, now)
         self.members.leader = snapshot.leader
@@ -418,7 +418,7 @@ class Group:
             self._maybe_prepare_rebalance(f"{join.group_instance_id} rejoined", now)
 
     def _add(self, token: Token, join: Join, member_id: str, now: float) -> None:
-        member = Member(
+        member = MemberMetadata(
             member_id=member_id,
             group_instance_id=join.group_instance_id,
             client_id=join.client_id,
@@ -437,7 +437,7 @@ class Group:
         why = f": {join.reason}" if join.reason else ""
         self._member_joined(f"{member_id} joins{why}", now)
 
-    def _update(self, token: Token, member: Member, join: Join) -> None:
+    def _update(self, token: Token, member: MemberMetadata, join: Join) -> None:
         # An earlier attempt of the member.
         self._out.fail_join(member, ErrorCode.REBALANCE_IN_PROGRESS)
         member.awaiting_join = token
@@ -453,7 +453,7 @@ class Group:
             self._new_member_added = True
         self._maybe_prepare_rebalance(reason, now)
 
-    def _replace_static_member(self, member: Member, new_id: str) -> None:
+    def _replace_static_member(self, member: MemberMetadata, new_id: str) -> None:
         """Give *member* the id *new_id*; requests with the old id are fenced."""
         self._out.fail_join(member, ErrorCode.FENCED_INSTANCE_ID)
         self._out.fail_sync(member, ErrorCode.FENCED_INSTANCE_ID)
@@ -477,7 +477,7 @@ class Group:
             self._remove(self.members[member_id], ErrorCode.UNKNOWN_MEMBER_ID)
         return error
 
-    def _remove(self, member: Member, error: ErrorCode) -> None:
+    def _remove(self, member: MemberMetadata, error: ErrorCode) -> None:
         """Remove *member*; its waiting requests get *error*. `_members_removed` comes next."""
         self._out.fail_join(member, error)
         self._out.fail_sync(member, error)
@@ -582,7 +582,7 @@ class Group:
     def _answer_join(
         self,
         token: Token,
-        member: Member,
+        member: MemberMetadata,
         *,
         skip_assignment: bool = False,
         leader: str | None = None,
@@ -609,7 +609,7 @@ class Group:
     # --- The sync phase -----------------------------------------------------------------------
 
     def _sync_member(
-        self, token: Token, member: Member, assignments: dict[str, bytes], now: float
+        self, token: Token, member: MemberMetadata, assignments: dict[str, bytes], now: float
     ) -> None:
         """Handle a SyncGroup of *member*, except in PreparingRebalance. *assignments* are the leader's."""
         self._pending_sync.discard(member.member_id)
@@ -645,7 +645,7 @@ class Group:
         self._assignment_sequence = self._out.next_sequence
         self._out.dirty = True
 
-    def _answer_sync(self, token: Token, member: Member) -> None:
+    def _answer_sync(self, token: Token, member: MemberMetadata) -> None:
         synced = SyncGroupResult(
             ErrorCode.NONE, self.protocol_type, self.protocol_name, member.assignment
         )
@@ -684,7 +684,7 @@ class Group:
             if member is not None and member.awaiting_join is None and member.awaiting_sync is None:
                 self._restart_session(member, now)
 
-    def _restart_session(self, member: Member, now: float) -> None:
+    def _restart_session(self, member: MemberMetadata, now: float) -> None:
         member.session_deadline = now + member.session_timeout
         self._out.arm(member.session_deadline)
 
@@ -697,7 +697,7 @@ class Group:
         return self._out.flush(self.snapshot)
 
 
-def _keep_alive(member: Member, now: float) -> None:
+def _keep_alive(member: MemberMetadata, now: float) -> None:
     # Infinite: a request of it waits, and the answer restarts its session.
     if member.session_deadline != inf and not member.is_new:
         member.session_deadline = now + member.session_timeout

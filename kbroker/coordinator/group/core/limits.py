@@ -20,7 +20,7 @@ class GroupLimits:
     """Upper bound of the state znode; ZooKeeper closes the connection of a write above 1 MiB."""
 
     max_pending_members: int = 10_000
-    """Member ids that were sent and are not joined with yet (KIP-394)."""
+    """MemberMetadata ids that were sent and are not joined with yet (KIP-394)."""
 
     def allow_session_timeout(self, seconds: float) -> bool:
         """Return whether a member may have a session timeout of *seconds*."""

@@ -18,7 +18,7 @@ from kclient.wire.error_codes import ErrorCode
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class MemberMetadata:
     """One member. Timeouts in seconds; *session_deadline* on the clock of the events."""
 
     member_id: str
@@ -60,7 +60,7 @@ class Member:
         )
 
     @classmethod
-    def restored(cls, saved: MemberSnapshot) -> Member:
+    def restored(cls, saved: MemberSnapshot) -> MemberMetadata:
         """Return the member of the snapshot *saved*."""
         return cls(
             member_id=saved.member_id,
@@ -84,12 +84,12 @@ def member_bytes(protocols: Protocols, names: int) -> int:
     return 400 + 2 * names + listed + sum(map(len, distinct)) * 4 // 3
 
 
-def _size(member: Member) -> int:
+def _size(member: MemberMetadata) -> int:
     ids = len(member.member_id) + len(member.group_instance_id or "")
     return member_bytes(member.protocols, ids + len(member.client_id) + len(member.client_host))
 
 
-def select_protocol(members: Iterable[Member]) -> str | None:
+def select_protocol(members: Iterable[MemberMetadata]) -> str | None:
     """Count a vote of each member for its first protocol that all members support.
 
     Of equal counts, the protocol with the first vote wins.
@@ -117,27 +117,27 @@ class Roster:
         """Ids that were sent (KIP-394) and are not joined with yet, with their expiry."""
         self.state_bytes = 0
         """Estimated bytes of the state znode without the assignments."""
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, MemberMetadata] = {}
         self._static: dict[str, str] = {}
         self._supporters: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._members)
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[MemberMetadata]:
         return iter(self._members.values())
 
     def __contains__(self, member_id: object) -> bool:
         return member_id in self._members
 
-    def __getitem__(self, member_id: str) -> Member:
+    def __getitem__(self, member_id: str) -> MemberMetadata:
         return self._members[member_id]
 
-    def get(self, member_id: str) -> Member | None:
+    def get(self, member_id: str) -> MemberMetadata | None:
         """Return the member, None if there is none of that id."""
         return self._members.get(member_id)
 
-    def static(self, group_instance_id: str | None) -> Member | None:
+    def static(self, group_instance_id: str | None) -> MemberMetadata | None:
         """Return the static member with *group_instance_id*."""
         holder = self._static.get(group_instance_id) if group_instance_id is not None else None
         return self._members[holder] if holder is not None else None
@@ -183,7 +183,7 @@ class Roster:
             JoinedMember(m.member_id, m.group_instance_id, m.metadata(protocol_name)) for m in self
         )
 
-    def add(self, member: Member) -> None:
+    def add(self, member: MemberMetadata) -> None:
         """Add *member*; the first one leads."""
         self._members[member.member_id] = member
         if member.group_instance_id is not None:
@@ -192,7 +192,7 @@ class Roster:
             self.leader = member.member_id
         self._count(member, 1)
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: MemberMetadata) -> None:
         """Remove *member*; if it led, the oldest of the others leads."""
         del self._members[member.member_id]
         if member.group_instance_id is not None:
@@ -201,7 +201,7 @@ class Roster:
             self.leader = next(iter(self._members), None)
         self._count(member, -1)
 
-    def rename(self, member: Member, member_id: str) -> None:
+    def rename(self, member: MemberMetadata, member_id: str) -> None:
         """Give *member* the id *member_id*; it stays the leader if it led."""
         led = self.leader == member.member_id
         del self._members[member.member_id]
@@ -211,7 +211,7 @@ class Roster:
         if led:
             self.leader = member_id
 
-    def set_protocols(self, member: Member, protocols: Protocols) -> None:
+    def set_protocols(self, member: MemberMetadata, protocols: Protocols) -> None:
         """Replace the protocols of *member*."""
         self._count(member, -1)
         member.protocols = protocols
@@ -230,7 +230,7 @@ class Roster:
         """Remove all members and pending ids."""
         self.__init__()  # type: ignore[misc]
 
-    def _count(self, member: Member, sign: int) -> None:
+    def _count(self, member: MemberMetadata, sign: int) -> None:
         self.state_bytes += sign * _size(member)
         for name in {name for name, _ in member.protocols}:
             self._supporters[name] = self._supporters.get(name, 0) + sign

@@ -20,7 +20,7 @@ from kbroker.coordinator.group.core.effects import (
     SyncGroupResult,
     Token,
 )
-from kbroker.coordinator.group.core.members import Member
+from kbroker.coordinator.group.core.members import MemberMetadata
 from kbroker.coordinator.group.core.records import GroupSnapshot
 from kclient.wire.error_codes import ErrorCode
 
@@ -64,13 +64,13 @@ class Outbox:
         """Answer *member_id* once the newest snapshot, this event's included, is in ZooKeeper."""
         self._durable.append((Answer(token, value), member_id))
 
-    def fail_join(self, member: Member, error: ErrorCode) -> None:
+    def fail_join(self, member: MemberMetadata, error: ErrorCode) -> None:
         """Answer the waiting JoinGroup of *member*, if there is one, with *error*."""
         if member.awaiting_join is not None:
             self.answer(member.awaiting_join, _failed_join(error, member.member_id))
             member.awaiting_join = None
 
-    def fail_sync(self, member: Member, error: ErrorCode) -> None:
+    def fail_sync(self, member: MemberMetadata, error: ErrorCode) -> None:
         """Answer the waiting SyncGroup of *member*, if there is one, with *error*."""
         if member.awaiting_sync is not None:
             self.answer(member.awaiting_sync, SyncGroupResult(error))

@@ -12,17 +12,17 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.logger import formatEvent, globalLogPublisher
 
-from kbroker.config import BrokerConfig
+from kbroker.config import KafkaConfig
 from kbroker.metadata.config_admin_manager import ConfigAdminManager
 from kbroker.metadata.core.config_entries import Change, ConfigOperation
-from kbroker.metadata.dynamic_config import DynamicConfig
+from kbroker.metadata.dynamic_config_manager import DynamicConfigManager
 from kbroker.zk import znodes
 from kbroker.zk.errors import BadVersion, ConnectionLoss, NoNode
 from kbroker.zk.interface import Children, Node, Stat
 from kbroker.zk.reconnect import Reconnect
 from kclient.wire.errors import RequestTimedOut, UnknownTopicOrPartition
 
-STATIC = BrokerConfig.of({"zookeeper.connect": "x:1", "broker.id": "1", "log.dirs": "/nowhere"})
+STATIC = KafkaConfig.of({"zookeeper.connect": "x:1", "broker.id": "1", "log.dirs": "/nowhere"})
 T, U = "/config/topics/t", "/config/topics/u"
 DEFAULT = "/config/brokers/<default>"
 FIRST, SECOND = "/config/changes/config_change_1", "/config/changes/config_change_2"
@@ -94,7 +94,7 @@ class World:
     def __init__(self) -> None:
         self.zookeeper: Any = PaperZooKeeper()
         reconnect = Reconnect(self.zookeeper, Clock())
-        self.dynamic = DynamicConfig(
+        self.dynamic = DynamicConfigManager(
             self.zookeeper, reconnect, STATIC, broker_id=1, now_ms=lambda: 0
         )
         self.changes = ConfigAdminManager(

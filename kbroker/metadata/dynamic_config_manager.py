@@ -33,7 +33,7 @@ from twisted.python.failure import Failure
 
 from kbroker.common.gather import all_of
 from kbroker.common.turns import Turns, WithoutTurns, for_each
-from kbroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, LogConfig
+from kbroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, KafkaConfig, LogConfig
 from kbroker.metadata.config_admin_manager import BROKERS, TOPICS
 from kbroker.metadata.core.config_entries import (
     BrokerLayers,
@@ -60,14 +60,14 @@ _AT_ONCE: Final = WithoutTurns()
 PURGE_AFTER_MS: Final = 15 * 60 * 1000
 
 
-class DynamicConfig:
+class DynamicConfigManager:
     """The configuration of this broker and its topics, kept up to date."""
 
     def __init__(
         self,
         zookeeper: ZooKeeper,
         reconnect: Reconnect,
-        static: BrokerConfig,
+        static: KafkaConfig,
         *,
         broker_id: int,
         now_ms: Callable[[], int],
@@ -90,7 +90,7 @@ class DynamicConfig:
         self._watch: Watch | None = None
         self._reported: dict[str, str] = {}
         self._topic_callbacks: list[Callable[[Collection[str]], None]] = []
-        self._broker_callbacks: list[Callable[[BrokerConfig], None]] = []
+        self._broker_callbacks: list[Callable[[KafkaConfig], None]] = []
         self._quota_callbacks: list[Callable[[], None]] = []
 
     # -- start and stop--------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class DynamicConfig:
         """Call *callback* with the loaded topics that have other settings now, many at a time."""
         self._topic_callbacks.append(callback)
 
-    def on_broker_config(self, callback: Callable[[BrokerConfig], None]) -> None:
+    def on_broker_config(self, callback: Callable[[KafkaConfig], None]) -> None:
         """Call *callback* when this broker's own settings changed."""
         self._broker_callbacks.append(callback)
 
@@ -122,7 +122,7 @@ class DynamicConfig:
     # -- look-ups --------------------------------------------------------------------------
 
     @property
-    def broker_config(self) -> BrokerConfig:
+    def broker_config(self) -> KafkaConfig:
         """This broker's settings, dynamic ones included."""
         return self._effective
 

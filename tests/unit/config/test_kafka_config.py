@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, LogConfig
+from kbroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, ConfigError, KafkaConfig, LogConfig
 from kbroker.network.connection_quotas import ConnectionQuotas
 
 GOOD = {"broker.id": "1", "zookeeper.connect": "127.0.0.1:2181/east", "log.dirs": "/tmp/kb-none"}
@@ -15,7 +15,7 @@ GOOD = {"broker.id": "1", "zookeeper.connect": "127.0.0.1:2181/east", "log.dirs"
 
 def problems_of(**given: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        BrokerConfig.of({**GOOD, **{key.replace("_", "."): value for key, value in given.items()}})
+        KafkaConfig.of({**GOOD, **{key.replace("_", "."): value for key, value in given.items()}})
     return caught.value.problems
 
 
@@ -37,12 +37,12 @@ def test_what_is_no_int_is_refused(text: str) -> None:
 
 
 def test_numbers_may_have_blanks_around_them() -> None:
-    assert BrokerConfig.of({**GOOD, "num.partitions": " 5 "}).num_partitions == 5
+    assert KafkaConfig.of({**GOOD, "num.partitions": " 5 "}).num_partitions == 5
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("TRUE", True), ("False", False)])
 def test_booleans_are_true_and_false_in_any_case(text: str, value: bool) -> None:
-    assert BrokerConfig.of({**GOOD, "delete.topic.enable": text}).delete_topic_enable is value
+    assert KafkaConfig.of({**GOOD, "delete.topic.enable": text}).delete_topic_enable is value
 
 
 @pytest.mark.parametrize("text", ["yes", "1", ""])
@@ -71,7 +71,7 @@ def test_unusable_listeners_are_refused(listeners: str) -> None:
 
 
 def test_ipv6_listeners_are_read() -> None:
-    config = BrokerConfig.of({**GOOD, "listeners": "PLAINTEXT://[::1]:9092"})
+    config = KafkaConfig.of({**GOOD, "listeners": "PLAINTEXT://[::1]:9092"})
     assert (config.endpoints[0].host, str(config.endpoints[0])) == ("::1", "PLAINTEXT://[::1]:9092")
 
 
@@ -89,7 +89,7 @@ def test_the_wildcard_cannot_be_advertised() -> None:
 
 
 def test_a_listener_at_the_wildcard_advertises_localhost() -> None:
-    assert str(BrokerConfig.of(GOOD).advertised[0]) == "PLAINTEXT://localhost:9092"
+    assert str(KafkaConfig.of(GOOD).advertised[0]) == "PLAINTEXT://localhost:9092"
 
 
 @pytest.mark.parametrize("connect", ["", "  ", "h:0", "h:1,,k:2", "h:1/a//b", "h:1/a,k:2/a"])
@@ -98,7 +98,7 @@ def test_unusable_zookeeper_connect_is_refused(connect: str) -> None:
 
 
 def test_an_unknown_key_is_a_warning_with_the_nearest_name() -> None:
-    config = BrokerConfig.of({**GOOD, "log.retention.hour": "1"})
+    config = KafkaConfig.of({**GOOD, "log.retention.hour": "1"})
     assert "did you mean log.retention.hours?" in config.warnings[0]
 
 
@@ -110,7 +110,7 @@ def test_an_authorizer_is_not_ignored_in_silence() -> None:
 
 
 def test_keys_without_effect_are_named_in_one_line() -> None:
-    config = BrokerConfig.of({**GOOD, "num.io.threads": "8", "num.network.threads": "3"})
+    config = KafkaConfig.of({**GOOD, "num.io.threads": "8", "num.network.threads": "3"})
     assert config.warnings == ("accepted, no effect: num.io.threads, num.network.threads",)
 
 
@@ -125,7 +125,7 @@ def test_keys_without_effect_are_named_in_one_line() -> None:
     ],
 )
 def test_the_nearest_synonym_of_retention_counts(given: dict[str, str], retention_ms: int) -> None:
-    assert BrokerConfig.of({**GOOD, **given}).log_defaults.retention_ms == retention_ms
+    assert KafkaConfig.of({**GOOD, **given}).log_defaults.retention_ms == retention_ms
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_the_nearest_synonym_of_retention_counts(given: dict[str, str], retentio
 def test_the_jitter_of_rolls_is_the_default_of_topics(
     given: dict[str, str], jitter_ms: int
 ) -> None:
-    assert BrokerConfig.of({**GOOD, **given}).log_defaults.segment_jitter_ms == jitter_ms
+    assert KafkaConfig.of({**GOOD, **given}).log_defaults.segment_jitter_ms == jitter_ms
 
 
 def test_a_topics_own_settings_win() -> None:
@@ -163,13 +163,13 @@ def test_every_synonym_of_a_topic_setting_is_a_broker_setting() -> None:
 
 def test_each_round_of_compaction_has_memory_and_may_read() -> None:
     given = {"zookeeper.connect": "zk:2181", "log.cleaner.threads": "4"}
-    BrokerConfig.of({**given, "log.cleaner.dedupe.buffer.size": str(4 << 20)})
+    KafkaConfig.of({**given, "log.cleaner.dedupe.buffer.size": str(4 << 20)})
     for wrong in (
         {"log.cleaner.dedupe.buffer.size": str((4 << 20) - 4)},
         {"log.cleaner.io.max.bytes.per.second": "0"},
     ):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
-            BrokerConfig.of({**given, **wrong})
+            KafkaConfig.of({**given, **wrong})
 
 
 def test_every_default_satisfies_its_own_bounds() -> None:
@@ -190,16 +190,16 @@ def test_a_file_that_cannot_be_read_is_a_problem(make, problem: str, tmp_path: P
     path = tmp_path / "server.properties"
     make(path)
     with pytest.raises(ConfigError, match=problem) as raised:
-        BrokerConfig.load(path)
+        KafkaConfig.load(path)
     assert len(raised.value.problems) == 1
 
 
 def test_overrides_win_over_the_file_and_must_be_pairs(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("".join(f"{key}={value}\n" for key, value in GOOD.items()))
-    assert BrokerConfig.load(path, ["broker.id=7"]).broker_id == 7
+    assert KafkaConfig.load(path, ["broker.id=7"]).broker_id == 7
     with pytest.raises(ConfigError, match="is not key=value"):
-        BrokerConfig.load(path, ["broker.id"])
+        KafkaConfig.load(path, ["broker.id"])
 
 
 @pytest.mark.parametrize(
@@ -215,9 +215,9 @@ def test_limits_that_would_lock_out_or_have_no_effect_are_refused(
     given: dict[str, str], problem: str
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(problem)):
-        BrokerConfig.of({**GOOD, **given})
+        KafkaConfig.of({**GOOD, **given})
     with pytest.raises(ConfigError, match=re.escape(problem)):
-        BrokerConfig.of(GOOD).with_values(given)
+        KafkaConfig.of(GOOD).with_values(given)
 
 
 def test_only_addresses_with_an_override_may_connect() -> None:
@@ -225,7 +225,7 @@ def test_only_addresses_with_an_override_may_connect() -> None:
         "max.connections.per.ip": "0",
         "max.connections.per.ip.overrides": "[::1]:2, 10.0.0.1:3",
     }
-    config = BrokerConfig.of({**GOOD, **given})
+    config = KafkaConfig.of({**GOOD, **given})
     quotas = ConnectionQuotas(config)
     assert [quotas.refusal(host, False, 0) is None for host in ("::1", "10.0.0.1", "10.0.0.2")] == [
         True,

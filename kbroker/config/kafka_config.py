@@ -33,11 +33,11 @@ MINUTE_MS = 60_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrokerConfig(BrokerSettings):
+class KafkaConfig(BrokerSettings):
     """Settings that passed all checks: `config.log_segment_bytes` is log.segment.bytes."""
 
     @classmethod
-    def load(cls, path: str | Path, overrides: Iterable[str] = ()) -> BrokerConfig:
+    def load(cls, path: str | Path, overrides: Iterable[str] = ()) -> KafkaConfig:
         """Read server.properties at *path*, then `key=value` *overrides*; ConfigError lists all problems."""
         found = properties.read(Path(path))
         if found.problems and not found.values:
@@ -53,14 +53,12 @@ class BrokerConfig(BrokerSettings):
         return cls._build(given, problems, list(found.warnings))
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> BrokerConfig:
+    def of(cls, given: Mapping[str, str]) -> KafkaConfig:
         """Build a configuration from keys and values as text; ConfigError lists all problems."""
         return cls._build(dict(given), [], [])
 
     @classmethod
-    def _build(
-        cls, given: dict[str, str], problems: list[str], warnings: list[str]
-    ) -> BrokerConfig:
+    def _build(cls, given: dict[str, str], problems: list[str], warnings: list[str]) -> KafkaConfig:
         values, wrong = parse_all(BROKER_SETTINGS, given)
         problems += wrong
         more_warnings, refusals = classify(given, BROKER_SETTINGS)
@@ -122,7 +120,7 @@ class BrokerConfig(BrokerSettings):
         )
         return chosen if chosen >= 0 else -1
 
-    def with_values(self, given: Mapping[str, str]) -> BrokerConfig:
+    def with_values(self, given: Mapping[str, str]) -> KafkaConfig:
         """Return this configuration with more settings, the dynamic ones of `/config/brokers`; ConfigError.
 
         What cannot change is not checked again: a log directory that fails must not undo the dynamic settings.
@@ -156,5 +154,5 @@ def replace_host(endpoint: Endpoint, host: str) -> Endpoint:
     return replace(endpoint, host=host)
 
 
-BROKER_SETTINGS: Final[dict[str, Setting]] = settings_of(BrokerConfig)
+BROKER_SETTINGS: Final[dict[str, Setting]] = settings_of(KafkaConfig)
 """Every broker-level setting that has a meaning here, by Kafka's name."""
