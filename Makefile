@@ -65,7 +65,7 @@ demo: $(VENV)/.demo
 	@$(BIN)/python -m kbroker demo $(DEMO_ARGS)
 
 # Tests of processes mostly wait: each takes 0.37 of a core, and four at a time leave room on two. That is where the other
-# tests compute: they yield to those of processes, whose deadlines are a user's, and print when they end. They do without
+# tests compute: they yield to those of processes, which have the deadlines of users, and print when they end. They do without
 # workers of xdist: in CI each of 11,000 tests may be repeated (tests/conftest.py), and a worker asks its controller about
 # that over a socket, which took as much of the processor as the tests.
 PROCESSES := tests/integration tests/compat

@@ -5,7 +5,7 @@ All batches of a partition in a transaction use one connection, at most five req
 
 Without transactions at the target the same machine appends plain batches and commits its positions by OffsetCommit.
 
-In: effects of the machine   Out: its events, `TransactionTarget.report` lines   Owner: the reactor's thread
+In: effects of the machine   Out: its events, lines for *report*   Owner: the reactor's thread
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ set -euo pipefail
 extra=${1:?which extra: demo, dist or test}
 cd "$(dirname "$0")/.."
 
-say() { printf 'setup: %s\n' "$*" >&2; }
-die() { say "$*"; exit 1; }
+note() { printf 'setup: %s\n' "$*" >&2; }
+die() { note "$*"; exit 1; }
 
 as_root() {  # runs the words as root if that takes no password; fails otherwise
     if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then sudo -n "$@"; else return 1; fi
@@ -15,15 +15,15 @@ as_root() {  # runs the words as root if that takes no password; fails otherwise
 install_system() {  # install_system WHAT DEBIAN-PACKAGE FEDORA-PACKAGE BREW-PACKAGE
     local what=$1 deb=$2 rpm=$3 brew=$4
     if command -v apt-get >/dev/null; then
-        say "installing $what ($deb) with apt-get"
+        note "installing $what ($deb) with apt-get"
         as_root env DEBIAN_FRONTEND=noninteractive sh -c "apt-get update -q && apt-get install -qy --no-install-recommends $deb" >&2 && return 0
         die "$what is missing. Type: sudo apt-get install $deb"
     elif command -v dnf >/dev/null; then
-        say "installing $what ($rpm) with dnf"
+        note "installing $what ($rpm) with dnf"
         as_root dnf install -qy "$rpm" >&2 && return 0
         die "$what is missing. Type: sudo dnf install $rpm"
     elif command -v brew >/dev/null; then
-        say "installing $what ($brew) with brew"
+        note "installing $what ($brew) with brew"
         brew install -q "$brew" >&2 && return 0
         die "$what is missing. Type: brew install $brew"
     fi
@@ -37,7 +37,7 @@ find_python() {
             command -v "$name"; return 0
         fi
     done
-    die "no Python 3.11 or newer was found (looked for python3.13, 3.12, 3.11, python3). Install one, or say which: make PYTHON=/path/to/python"
+    die "no Python 3.11 or newer was found (looked for python3.13, 3.12, 3.11, python3). Install one, or note which: make PYTHON=/path/to/python"
 }
 
 java_major() {  # prints the major version of the Java that would be run, or nothing
@@ -48,7 +48,7 @@ java_major() {  # prints the major version of the Java that would be run, or not
 
 if [ ! -x .venv/bin/python ] || ! .venv/bin/python -c 'import pip' 2>/dev/null; then
     python=$(find_python)
-    say "making .venv with $python"
+    note "making .venv with $python"
     if ! "$python" -m venv .venv 2>/dev/null; then
         rm -rf .venv
         version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
@@ -60,7 +60,7 @@ fi
 if [ "$extra" != dist ]; then
     major=$(java_major || true)
     if [ -z "$major" ] || [ "$major" -lt 17 ]; then
-        say "Java 17 or newer is needed (for ZooKeeper and Spark); found: ${major:-none}"
+        note "Java 17 or newer is needed (for ZooKeeper and Spark); found: ${major:-none}"
         install_system "Java 17" openjdk-17-jre-headless java-17-openjdk-headless openjdk@17
         major=$(java_major || true)
         [ -n "$major" ] && [ "$major" -ge 17 ] || die "the Java on the PATH is still not 17 or newer: set JAVA_HOME to one that is"
@@ -74,12 +74,12 @@ if [ "$extra" = test ]; then  # a peer, never a dependency: tests and benchmarks
     fetch=$!
     trap 'kill "$fetch" 2>/dev/null || true; rm -f "$fetched"' EXIT
 fi
-say "installing Python packages [$extra] into .venv (about a minute the first time)"
+note "installing Python packages [$extra] into .venv (about a minute the first time)"
 # --no-compile: most modules are never imported, and Python compiles those that are. It halves the processor time of pip.
 .venv/bin/python -m pip install -q --disable-pip-version-check --no-compile -e ".[$extra]"
 if [ "$extra" = test ]; then
     wait "$fetch" || true
     peer=$(tail -n 1 "$fetched")
-    say "Apache Kafka to test against: ${peer:-not fetched within 240 s}"
+    note "Apache Kafka to test against: ${peer:-not fetched within 240 s}"
 fi
-say "ready: .venv${major:+, Java $major}"
+note "ready: .venv${major:+, Java $major}"

@@ -1,4 +1,4 @@
-"""The repository's text, taken apart: names of the code, words of strings, and prose with its line numbers.
+"""The repository's text, taken apart: names of the code, strings that are data, and prose with its line numbers.
 
 Prose is docstrings, comments and Markdown. A scan by one regular expression takes a sixth of the time of `tokenize`:
 the whole repository in 0.5 s.
@@ -31,6 +31,9 @@ _TOKEN = re.compile(
 )
 _FENCED = re.compile(r"^```.*?^```|(?<=\n\n)(?: {4}[^\n]*\n+)+", re.MULTILINE | re.DOTALL)
 _WORD = re.compile(r"[A-Za-z_]\w*")
+DATA = re.compile(
+    r".*\.(?:properties|yaml|sh|j2|cfg|toml|json|avsc)|(?:.*\.)?Dockerfile|Makefile|\.importlinter"
+)
 
 
 @dataclass(slots=True)
@@ -40,7 +43,7 @@ class Text:
     path: str
     whole: str
     names: set[str] = field(default_factory=set)
-    words: set[str] = field(default_factory=set)  # of strings that are data, not prose
+    strings: set[str] = field(default_factory=set)  # whole, without their quotes
     prose: list[tuple[int, str]] = field(default_factory=list)
 
     def line(self, offset: int) -> int:
@@ -54,6 +57,9 @@ def read(path: Path) -> Text:
     text = Text(str(path.relative_to(ROOT)), whole)
     if path.suffix == ".txt":
         return text
+    if DATA.fullmatch(path.name):
+        text.names.update(_WORD.findall(whole))
+        return text
     if path.suffix == ".md":
         text.prose.append((0, _FENCED.sub(lambda block: " " * len(block.group()), whole)))
         return text
@@ -62,16 +68,22 @@ def read(path: Path) -> Text:
         if kind == "name":
             text.names.add(token.group())
         elif kind == "string":
-            text.words.update(_WORD.findall(token.group("string")))
+            text.strings.add(token.group("string")[1:-1])
         elif kind is not None:
             text.prose.append((token.start(), token.group()))
     return text
 
 
 def files() -> list[Path]:
-    """Return every .py and .md file of the repository, and the scripts of the simulation, in order."""
-    found = [path for room in CODE for path in (ROOT / room).rglob("*.py")]
-    found += ROOT.glob("*.md")
-    found += [path for room in ("docs", *CODE) for path in (ROOT / room).rglob("*.md")]
+    """Return every .py and .md file of the repository, its data files and the simulation's scripts, in order."""
+    found = [path for path in ROOT.iterdir() if path.suffix in (".py", ".md") or _is_data(path)]
+    for room in ("docs", *CODE):
+        paths = [path for path in (ROOT / room).rglob("*") if "__pycache__" not in path.parts]
+        found += [path for path in paths if path.suffix in (".py", ".md") or _is_data(path)]
     found += (ROOT / "tests/simulation/scripts").rglob("*.txt")
     return sorted(found)
+
+
+def _is_data(path: Path) -> bool:
+    """Return whether *path* is a data file; results of benchmarks are none."""
+    return DATA.fullmatch(path.name) is not None and path.parent.name != "results"
