@@ -71,9 +71,9 @@ async def _is_gone(zk, topic):
     return "" if await zk.exists(znodes.topic_path(topic)) is None else f"{topic} is not deleted"
 
 
-async def run_scenario(connect, fate):
-    """Crash the controller of broker 1 by *fate* while it has work; then check the outcome."""
-    async with controller_failover(connect, fate, (2, 3)) as scene:
+async def run_scenario(connect, crash_point):
+    """Crash the controller of broker 1 at *crash_point* while it has work; then check the outcome."""
+    async with controller_failover(connect, crash_point, (2, 3)) as scene:
         other, cluster = scene.zookeeper, scene.cluster
         await other.create("/config/topics/a", znodes.encode_config({}))
         await put_topic(other, "a", (1, 2), (3,))

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.kit.brokers import Cluster, MakeCluster
-from tests.kit.lossy_proxy import Fate, LossyProxy
+from tests.kit.lossy_proxy import CrashPoint, LossyProxy
 from tests.kit.replicated import Observer, until_replicas_agree
 from tests.kit.waiting import eventually
 from tests.kit.writers import KafkaPythonWriter, KclientWriter, LibrdkafkaWriter, Writer
@@ -108,11 +108,11 @@ def test_answers_that_are_lost_leave_one_copy_in_order(
     dice = random.Random(7)
     with proxy:
         create_topic(proxy, segment_bytes="20000")
-        proxy.fate = lambda number: Fate.CUT if dice.random() < 0.2 else Fate.PASS
+        proxy.fate = lambda number: CrashPoint.CUT if dice.random() < 0.2 else CrashPoint.PASS
         writer = client(proxy.address)
         writer.start()
         eventually("answers are lost", lambda: proxy.lost >= 25 or writer.problem is not None)
-        proxy.fate = lambda number: Fate.PASS
+        proxy.fate = lambda number: CrashPoint.PASS
         writer.finish()
         assert writer.count == writer.sent > 100, writer.failed
         judge(writer, cluster[1].address)
@@ -134,10 +134,10 @@ def test_a_broker_killed_between_append_and_answer_recognises_what_it_has(
                 lambda before=before: proxy.answers > before + 40 or writer.problem is not None,
             )
             lost = proxy.lost
-            proxy.fate = lambda number: Fate.SWALLOW
+            proxy.fate = lambda number: CrashPoint.SWALLOW
             eventually("answers are lost", lambda lost=lost: proxy.lost >= lost + 2)
             cluster.kill(1)
-            proxy.fate = lambda number: Fate.PASS
+            proxy.fate = lambda number: CrashPoint.PASS
             start(cluster, proxy)
         before = proxy.answers
         eventually("it goes on", lambda: proxy.answers > before + 40)
@@ -165,10 +165,10 @@ def test_the_next_leader_recognises_what_the_killed_one_did_not_answer(
             before = proxy.answers
             eventually("the leader answers", lambda p=proxy, n=before: p.answers > n + 20)
             before = proxy.lost
-            proxy.fate = lambda number: Fate.SWALLOW
+            proxy.fate = lambda number: CrashPoint.SWALLOW
             eventually("answers are lost", lambda p=proxy, n=before: p.lost >= n + 3)
             cluster.kill(victim)
-            proxy.fate = lambda number: Fate.PASS
+            proxy.fate = lambda number: CrashPoint.PASS
             observer.led_by_another(TOPIC, 0, victim)
             cluster.start(victim, advertised_listeners=f"PLAINTEXT://{proxy.address}")
             observer.in_sync(TOPIC, 0, [1, 2, 3], 15)

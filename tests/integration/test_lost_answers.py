@@ -12,20 +12,20 @@ from kbroker.metadata.topic_placement import NewTopic
 from kbroker.zk import znodes
 from kbroker.zk.client import ZooKeeperClient
 from tests.kit.controllers import ControlPlane, FakeBrokers, register
-from tests.kit.dying import Fate, ForgetfulZooKeeper
+from tests.kit.crash_points import CrashPoint, LossyZooKeeper
 from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
-async def run_scenario(connect, fate, applied):
+async def run_scenario(connect, crash_point, applied):
     session = ZooKeeperClient(reactor, connect, session_timeout=4.0)
     await session.start(10)
     await ensure_paths(session)
     cluster = FakeBrokers()
     await register(session, 1)
     await register(session, 2)
-    member = ControlPlane(ForgetfulZooKeeper(session, fate, applied=applied), cluster, 1)
+    member = ControlPlane(LossyZooKeeper(session, crash_point, applied=applied), cluster, 1)
     try:
         member.controller.start()
         await until(lambda: set(member.cache.brokers) == {1, 2})
@@ -50,7 +50,7 @@ async def run_scenario(connect, fate, applied):
         assert await member.topics.until_led("t", [0], 10)
         assert member.cache.topic("t").topic_id == again.topic_id
     except BaseException:
-        print(f"lost: {fate.steps_taken[fate.at - 1 : fate.at]}")  # noqa: T201
+        print(f"lost: {crash_point.steps_taken[crash_point.at - 1 : crash_point.at]}")  # noqa: T201
         raise
     finally:
         member.controller.stop()
@@ -63,9 +63,9 @@ async def test_no_lost_answer_does_any_harm(zookeeper_connect: str, applied: boo
     at = 0
     while True:
         at += 1
-        fate = Fate(at, after=applied)
-        await run_scenario(f"{zookeeper_connect}/run-{at}", fate, applied)
-        if fate.steps < at:
+        crash_point = CrashPoint(at, after=applied)
+        await run_scenario(f"{zookeeper_connect}/run-{at}", crash_point, applied)
+        if crash_point.steps < at:
             break
     print(f"{at - 1} writes")  # noqa: T201
     assert at > 10

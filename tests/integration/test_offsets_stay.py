@@ -22,8 +22,8 @@ from kclient.wire.versions import ApiKey
 from tests.kit.brokers import Broker, Cluster, MakeCluster
 from tests.kit.replicated import Observer
 from tests.kit.waiting import eventually
-from tests.kit.wires import Wires
 from tests.kit.zookeeper import Ensemble
+from tests.kit.zookeeper_links import ZooKeeperLinks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -114,8 +114,8 @@ class Fetches(Asking):
 
 
 @pytest.fixture
-def wires(own_ensemble: Ensemble) -> Iterator[Wires]:
-    made = Wires(own_ensemble)
+def zookeeper_links(own_ensemble: Ensemble) -> Iterator[ZooKeeperLinks]:
+    made = ZooKeeperLinks(own_ensemble)
     yield made
     made.board.close()
 
@@ -150,12 +150,12 @@ def until_over(seconds: float) -> None:
 
 
 def test_s31_no_offset_goes_back_behind_an_acknowledged_commit(
-    broker_clusters: MakeCluster, own_ensemble: Ensemble, wires: Wires
+    broker_clusters: MakeCluster, own_ensemble: Ensemble, zookeeper_links: ZooKeeperLinks
 ) -> None:
     cluster: Cluster = broker_clusters(
         3, SETTINGS, zookeeper=f"{own_ensemble.connect}/stay", start=False
     )
-    for broker_id, port in wires.ports.items():
+    for broker_id, port in zookeeper_links.ports.items():
         cluster.start(broker_id, zookeeper_connect=f"127.0.0.1:{port}/stay")
     observer = Observer(cluster)
     observer.create("t", [[1, 2, 3]])
@@ -173,7 +173,7 @@ def test_s31_no_offset_goes_back_behind_an_acknowledged_commit(
             coordinator = observer.placement(OFFSETS).leader
             before = answered(fetches)
             if fault == "cut":
-                with wires.cut(coordinator):
+                with zookeeper_links.cut(coordinator):
                     led_by_another(cluster, coordinator)
                     acknowledges(history)
             elif fault == "pause":

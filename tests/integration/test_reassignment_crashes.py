@@ -23,8 +23,8 @@ from kbroker.zk.errors import BadVersion, NoNode
 from kclient.types import TopicPartition
 from kclient.wire.versions import ApiKey
 from tests.kit.controllers import FakeBrokers
+from tests.kit.crash_points import CrashPoint
 from tests.kit.crashing_controller import controller_failover, crash_at_every_step
-from tests.kit.dying import Fate
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -101,9 +101,9 @@ def _knows_it_has_nothing(cluster: FakeBrokers) -> bool:
     )
 
 
-async def run_scenario(connect: str, fate: Fate) -> None:
-    """Run the controller of broker 1 until *fate* kills it during the reassignments; then check the end."""
-    async with controller_failover(connect, fate, (2, 3, 4)) as scene:
+async def run_scenario(connect: str, crash_point: CrashPoint) -> None:
+    """Run the controller of broker 1 until it crashes at *crash_point* during the reassignments; then check the end."""
+    async with controller_failover(connect, crash_point, (2, 3, 4)) as scene:
         other, cluster = scene.zookeeper, scene.cluster
         content = znodes.TopicAssignment(uuid4(), {0: znodes.ReplicaAssignment((2, 3))})
         await other.create(znodes.topic_path(T.topic), znodes.encode_topic(content))

@@ -22,7 +22,7 @@ from kclient.wire.framing import framed
 from tests.integration.test_replicated_topics import check_acknowledged, until_progress
 from tests.kit.brokers import Broker, Cluster, MakeCluster
 from tests.kit.replicated import Observer
-from tests.kit.turned_clock import TurnedClock
+from tests.kit.shifted_clock import ShiftedClock
 from tests.kit.waiting import eventually
 from tests.kit.writers import LibrdkafkaWriter
 from tests.kit.zookeeper import zookeeper_at
@@ -146,7 +146,7 @@ def test_s35_clocks_that_jump_by_an_hour_or_go_to_and_fro_stop_nothing(
         },
         start=False,
     )
-    clocks = {n: TurnedClock(tmp_path / f"clock-{n}", os.getcwd()) for n in ALL}
+    clocks = {n: ShiftedClock(tmp_path / f"clock-{n}", os.getcwd()) for n in ALL}
     for broker_id, clock in clocks.items():
         cluster[broker_id].environment = clock.environment
     cluster.start()
@@ -164,11 +164,11 @@ def test_s35_clocks_that_jump_by_an_hour_or_go_to_and_fro_stop_nothing(
         os.utime(path, (0, 0))  # no test depends on the age of a file
     before = what_a_failure_would_change(cluster.zookeeper_connect)
 
-    clocks[1].turn(HOUR)
-    clocks[2].turn(-HOUR)
+    clocks[1].shift(HOUR)
+    clocks[2].shift(-HOUR)
     over = time.monotonic() + SESSION + 1
     for offset in itertools.cycle((30.0, -30.0)):
-        clocks[3].turn(offset)
+        clocks[3].shift(offset)
         time.sleep(0.05)
         if time.monotonic() > over:
             break
@@ -178,7 +178,7 @@ def test_s35_clocks_that_jump_by_an_hour_or_go_to_and_fro_stop_nothing(
     write_old_records(cluster)
     until_old_records_are_gone(cluster)
     for clock in clocks.values():
-        clock.turn(0)
+        clock.shift(0)
     until_progress([writer], 100)
 
     assert what_a_failure_would_change(cluster.zookeeper_connect) == before

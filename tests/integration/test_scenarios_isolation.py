@@ -18,8 +18,8 @@ from kclient.wire.records import Record, encode_batch
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.replicated import Observer, read_all, until_replicas_agree
 from tests.kit.waiting import eventually
-from tests.kit.wires import Wires
 from tests.kit.zookeeper import Ensemble
+from tests.kit.zookeeper_links import ZooKeeperLinks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -34,36 +34,40 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def wires(zookeeper_server: Ensemble) -> Iterator[Wires]:
-    made = Wires(zookeeper_server)
+def zookeeper_links(zookeeper_server: Ensemble) -> Iterator[ZooKeeperLinks]:
+    made = ZooKeeperLinks(zookeeper_server)
     yield made
     made.board.close()
 
 
 @pytest.fixture(scope="module")
 def cluster(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper_server: Ensemble, wires: Wires
+    tmp_path_factory: pytest.TempPathFactory,
+    zookeeper_server: Ensemble,
+    zookeeper_links: ZooKeeperLinks,
 ) -> Iterator[Cluster]:
     """Three brokers; every test leaves them running."""
     chroot = f"{zookeeper_server.connect}/isolation"
     made = Cluster(tmp_path_factory.mktemp("isolation"), chroot, 3, overrides=SETTINGS)
-    for broker_id in wires.ports:
-        start(made, wires, broker_id)
+    for broker_id in zookeeper_links.ports:
+        start(made, zookeeper_links, broker_id)
     yield made
     made.stop_all()
     assert not made.complaints(), "\n".join(made.complaints()[:5])
 
 
 @pytest.fixture(autouse=True)
-def every_broker_runs(cluster: Cluster, wires: Wires) -> None:
+def every_broker_runs(cluster: Cluster, zookeeper_links: ZooKeeperLinks) -> None:
     """Start the brokers that a failed attempt left down."""
     for broker_id in cluster.down:
-        start(cluster, wires, broker_id)
+        start(cluster, zookeeper_links, broker_id)
 
 
-def start(cluster: Cluster, wires: Wires, broker_id: int) -> None:
+def start(cluster: Cluster, zookeeper_links: ZooKeeperLinks, broker_id: int) -> None:
     """Start a broker behind its wire to ZooKeeper."""
-    cluster.start(broker_id, zookeeper_connect=f"127.0.0.1:{wires.ports[broker_id]}/isolation")
+    cluster.start(
+        broker_id, zookeeper_connect=f"127.0.0.1:{zookeeper_links.ports[broker_id]}/isolation"
+    )
 
 
 def exchange(broker: Broker, frame: bytes) -> bytes:
@@ -96,7 +100,7 @@ def read_from(broker: Broker, topic: str) -> str:
 
 
 def test_s11_a_leader_with_an_expired_session_serves_no_client_until_it_leads_again(
-    cluster: Cluster, wires: Wires
+    cluster: Cluster, zookeeper_links: ZooKeeperLinks
 ) -> None:
     observer = Observer(cluster)
     controller = eventually("a controller", lambda: max(observer.controller(), 0), PATIENCE)
@@ -104,7 +108,7 @@ def test_s11_a_leader_with_an_expired_session_serves_no_client_until_it_leads_ag
     left = f"left-{next(_numbers)}"
     observer.create(left, [[leader, *others]], {"min.insync.replicas": "2"})
     assert produce_to(cluster[leader], left, b"before") == "NONE"
-    with wires.cut(leader):
+    with zookeeper_links.cut(leader):
         observer.led_by_another(left, 0, leader, PATIENCE)
         refused = ErrorCode.NOT_LEADER_OR_FOLLOWER.name
         eventually("refusal", lambda: produce_to(cluster[leader], left, b"1", 1) == refused)
@@ -120,7 +124,7 @@ def test_s11_a_leader_with_an_expired_session_serves_no_client_until_it_leads_ag
 
 
 def test_s11_alone_in_the_isr_a_leader_that_is_cut_off_acknowledges_nothing(
-    cluster: Cluster, wires: Wires
+    cluster: Cluster, zookeeper_links: ZooKeeperLinks
 ) -> None:
     observer = Observer(cluster)
     controller = eventually("a controller", lambda: max(observer.controller(), 0), PATIENCE)
@@ -132,7 +136,7 @@ def test_s11_alone_in_the_isr_a_leader_that_is_cut_off_acknowledges_nothing(
     cluster.terminate(follower)
     observer.in_sync(alone, 0, [leader], PATIENCE)
     assert produce_to(cluster[leader], alone, b"before") == "NONE"
-    with wires.cut(leader):
+    with zookeeper_links.cut(leader):
         eventually("no leader", lambda: observer.placement(alone).leader == -1, PATIENCE)
         assert produce_to(cluster[leader], alone, b"cut off") == "NOT_LEADER_OR_FOLLOWER"
         # Without another replica no other broker can lead: reads stay correct.
@@ -143,12 +147,12 @@ def test_s11_alone_in_the_isr_a_leader_that_is_cut_off_acknowledges_nothing(
     )
     assert list(read_all(cluster.bootstrap, alone, 1)[0].values()) == [b"before", b"after"]
     eventually("it serves", lambda: produce_to(cluster[leader], only, b"after") == "NONE", PATIENCE)
-    start(cluster, wires, follower)
+    start(cluster, zookeeper_links, follower)
     observer.in_sync(alone, 0, [leader, follower], PATIENCE)
 
 
 def test_s04_a_leader_cut_off_for_a_moment_goes_on_as_before(
-    cluster: Cluster, wires: Wires
+    cluster: Cluster, zookeeper_links: ZooKeeperLinks
 ) -> None:
     observer = Observer(cluster)
     controller = eventually("a controller", lambda: max(observer.controller(), 0), PATIENCE)
@@ -156,7 +160,7 @@ def test_s04_a_leader_cut_off_for_a_moment_goes_on_as_before(
     moment = f"moment-{next(_numbers)}"
     observer.create(moment, [[leader, *others]], {"min.insync.replicas": "2"})
     for _ in range(3):
-        with wires.cut(leader):
+        with zookeeper_links.cut(leader):
             over = time.monotonic() + 1.0  # shorter than the session
             while time.monotonic() < over:
                 assert produce_to(cluster[leader], moment, b"on") == "NONE"

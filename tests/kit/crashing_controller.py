@@ -1,4 +1,4 @@
-"""A controller that crashes by its `Fate`, and another broker that takes over; for tests that crash at every step.
+"""A controller that crashes at a `CrashPoint`, and another broker that takes over: for a crash at every step.
 
 Broker 1 crashes, broker 2 takes over. After the crash the session of broker 1 ends, and it registers again as a broker
 that is no candidate, as after a restart.
@@ -23,7 +23,7 @@ from kbroker.metadata.broker_registration import ensure_paths
 from kbroker.zk.client import ZooKeeperClient
 from kclient.wire.versions import ApiKey
 from tests.kit.controllers import ControlPlane, FakeBrokers, register
-from tests.kit.dying import DyingZooKeeper, Fate
+from tests.kit.crash_points import CrashingZooKeeper, CrashPoint
 from tests.kit.waiting import until
 
 reactor: Any = twisted_reactor
@@ -33,7 +33,7 @@ reactor: Any = twisted_reactor
 class ControllerFailover:
     """The controller that crashes, the next one, and what they see."""
 
-    fate: Fate
+    crash_point: CrashPoint
     crashing: ZooKeeperClient
     zookeeper: ZooKeeperClient
     """Of every other broker."""
@@ -45,24 +45,26 @@ class ControllerFailover:
     async def begin(self) -> None:
         """Elect the first controller, unless it crashes before, then start the second candidate."""
         self.first.start()
-        await until(lambda: self.first.is_active or self.fate.is_dead)
+        await until(lambda: self.first.is_active or self.crash_point.has_crashed)
         self.second.controller.start()
 
     async def until_solved(self, problem: Callable[[], Awaitable[str]], seconds: float) -> None:
         """Wait until *problem* returns "", restarting the broker that crashed as one that is no candidate."""
         deadline = time.monotonic() + seconds
         while text := await problem():
-            if self.fate.is_dead and not self.is_restarted:
+            if self.crash_point.has_crashed and not self.is_restarted:
                 self.is_restarted = True
                 await self.crashing.stop(2)
                 await register(self.zookeeper, 1)
-            assert time.monotonic() < deadline, f"{text}; died at {self.fate.steps_taken[-3:]}"
+            assert time.monotonic() < deadline, (
+                f"{text}; crashed at {self.crash_point.steps_taken[-3:]}"
+            )
             await deferLater(reactor, 0.02)
 
 
 @asynccontextmanager
 async def controller_failover(
-    connect: str, fate: Fate, others: Iterable[int]
+    connect: str, crash_point: CrashPoint, others: Iterable[int]
 ) -> AsyncIterator[ControllerFailover]:
     """Give the two on a chroot of their own, with broker 1 and the *others* registered; at the end both stop."""
     sessions = [ZooKeeperClient(reactor, connect, session_timeout=4.0) for _ in range(2)]
@@ -75,29 +77,29 @@ async def controller_failover(
     for broker_id in others:
         await register(other, broker_id)
 
-    def dying_send(
+    def crashing_send(
         broker_id: int, host: str, port: int, api: ApiKey, version: int, request: Any
     ) -> Deferred[Any]:
-        return fate.step(
+        return crash_point.step(
             f"{api.name} to {broker_id}",
             lambda: cluster.send(broker_id, host, port, api, version, request),
         )
 
     first = KafkaController(
         reactor,
-        DyingZooKeeper(crashing, fate),
+        CrashingZooKeeper(crashing, crash_point),
         ControllerSettings(1, "PLAINTEXT"),
-        dying_send,
+        crashing_send,
         now_ms=lambda: 1,
         new_topic_id=uuid4,
     )
     made = ControllerFailover(
-        fate, crashing, other, cluster, first, ControlPlane(other, cluster, 2)
+        crash_point, crashing, other, cluster, first, ControlPlane(other, cluster, 2)
     )
     try:
         yield made
     finally:
-        fate.is_dead = True
+        crash_point.has_crashed = True
         first.stop()
         made.second.controller.stop()
         for session in sessions:
@@ -105,14 +107,14 @@ async def controller_failover(
 
 
 async def crash_at_every_step(
-    connect: str, scenario: Callable[[str, Fate], Awaitable[None]], *, after: bool
+    connect: str, scenario: Callable[[str, CrashPoint], Awaitable[None]], *, after: bool
 ) -> int:
     """Run *scenario* again and again, on a chroot each, with a crash one step later; return how many there were."""
     at = 0
     while True:
         at += 1
-        fate = Fate(at, after=after)
-        await scenario(f"{connect}/run-{at}", fate)
-        if fate.steps < at:  # it has done all of its work
+        crash_point = CrashPoint(at, after=after)
+        await scenario(f"{connect}/run-{at}", crash_point)
+        if crash_point.steps < at:  # it has done all of its work
             print(f"{at - 1} crash points")  # noqa: T201
             return at - 1

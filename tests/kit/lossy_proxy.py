@@ -21,7 +21,7 @@ _SILENCE = 5.0
 swallowed sends again then, and not when its own patience ends (kafka-python's: 30 s)."""
 
 
-class Fate(Enum):
+class CrashPoint(Enum):
     """What becomes of an answer to Produce."""
 
     PASS = "pass"
@@ -42,7 +42,7 @@ class LossyProxy:
         self._open: set[socket.socket] = set()
         self._closed = False
         self.port: int = self._listener.getsockname()[1]
-        self.fate: Callable[[int], Fate] = lambda _number: Fate.PASS
+        self.fate: Callable[[int], CrashPoint] = lambda _number: CrashPoint.PASS
         """Asked with the number of the Produce answer, counted from 1 over all connections."""
         self.answers = 0
         """Answers to Produce so far."""
@@ -108,10 +108,10 @@ class LossyProxy:
                     with self._lock:
                         self.answers += 1
                         fate = self.fate(self.answers)
-                        self.lost += fate is not Fate.PASS
-                    if fate is Fate.SWALLOW:
+                        self.lost += fate is not CrashPoint.PASS
+                    if fate is CrashPoint.SWALLOW:
                         continue
-                    if fate is Fate.CUT:
+                    if fate is CrashPoint.CUT:
                         break
                 client.sendall(_PREFIX.pack(len(frame)) + frame)
         self._close(client, server)

@@ -21,7 +21,7 @@ from kbroker.log.core.partition_metadata_file import PartitionMetadata
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import BatchInfo, check_crc, iterate, parse
 from kclient.wire.records import Record, decode_batch, encode_batch
-from tests.kit.dying_disk import Ended, EndingDisk
+from tests.kit.crashing_disk import Crashed, CrashingDisk
 from tests.kit.logs import read_bytes
 from tests.kit.property_tests import examples
 
@@ -34,7 +34,7 @@ class World:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.disk = EndingDisk.with_log(DIRECTORY)
+        self.disk = CrashingDisk.with_log(DIRECTORY)
         self.config = LogConfig(
             cleanup_policy=("compact",),
             segment_bytes=rng.choice([700, 1500]),
@@ -254,7 +254,7 @@ def test_a_round_that_ends_anywhere_loses_no_newest_record(
     world = filled(seed)
     calls = changes_of(seed)
     world.disk.calls_left = int(at * calls)
-    with suppress(Ended):
+    with suppress(Crashed):
         world.clean(world.log.log_end_offset)
         return
     world.disk.calls_left = -1

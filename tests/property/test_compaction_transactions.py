@@ -26,7 +26,7 @@ from kbroker.log.unified_log import UnifiedLog
 from kclient.wire import fetch
 from kclient.wire.batches import TRANSACTIONAL, BatchInfo, check_crc, iterate, parse
 from kclient.wire.records import ABORT, COMMIT, Record, decode_batch, encode_batch
-from tests.kit.dying_disk import Ended, EndingDisk
+from tests.kit.crashing_disk import Crashed, CrashingDisk
 from tests.kit.property_tests import examples
 from tests.kit.transactional_logs import Decoded, decoded, marker, other_control, visible
 
@@ -52,7 +52,7 @@ class World:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.disk = EndingDisk.with_log(DIRECTORY)
+        self.disk = CrashingDisk.with_log(DIRECTORY)
         self.config = LogConfig(
             cleanup_policy=("compact",),
             segment_bytes=rng.choice([400, 900, 2000]),
@@ -488,7 +488,7 @@ def test_a_round_that_ends_anywhere_loses_nothing_committed_and_shows_nothing_ab
     world = filled(seed)
     calls = changes_of(seed)
     world.disk.calls_left = int(at * calls)
-    with suppress(Ended):
+    with suppress(Crashed):
         world.clean()
         return
     world.disk.calls_left = -1

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from kbroker.log.log_manager import LogManager
 from kbroker.log.unified_log import UnifiedLog
-from tests.kit.dying_disk import Ended, EndingDisk
+from tests.kit.crashing_disk import Crashed, CrashingDisk
 from tests.kit.log_managers import ID, Broker, Pool
 from tests.kit.logs import append, records
 from tests.kit.property_tests import examples
@@ -33,7 +33,7 @@ class World:
     def __init__(self, seed: int, *, loses_power: bool = False, **settings: Any) -> None:
         self.loses_power = loses_power
         self.rng = random.Random(seed)
-        self.disk = EndingDisk()
+        self.disk = CrashingDisk()
         for path in PATHS:
             self.disk.mkdir(path)
         self.disk.sync_dir("/")
@@ -191,7 +191,7 @@ def test_the_end_at_any_call_loses_nothing(
     world = World(seed, loses_power=loses_power, **flushes)
     world.run(steps, truncates=not loses_power)
     world.disk.calls_left = calls
-    with suppress(Ended):
+    with suppress(Crashed):
         world.complete(world.rng.choice(PATHS))
     world.disk.calls_left = -1
     if flushes and world.log.held_at is not None:  # what producers have answers for

@@ -21,7 +21,7 @@ from kbroker.log.unified_log import UnifiedLog
 from kclient.wire import fetch
 from kclient.wire.batches import iterate, parse
 from kclient.wire.records import ABORT, COMMIT
-from tests.kit.dying_disk import Ended, EndingDisk
+from tests.kit.crashing_disk import Crashed, CrashingDisk
 from tests.kit.logs import batch_of
 from tests.kit.property_tests import examples
 from tests.kit.transactional_logs import (
@@ -42,7 +42,7 @@ class World:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.disk = EndingDisk.with_log(DIRECTORY)
+        self.disk = CrashingDisk.with_log(DIRECTORY)
         self.config = LogConfig(
             segment_bytes=rng.choice([300, 700, 10**6]),
             index_interval_bytes=rng.choice([1, 150, 400]),
@@ -292,7 +292,7 @@ def test_the_transactions_of_a_log_are_those_of_its_batches(seed: int, ends: lis
         if calls is None:
             break
         world.disk.calls_left = calls
-        with suppress(Ended):
+        with suppress(Crashed):
             for _ in range(40):
                 world.step()
         world.disk.calls_left = -1
@@ -302,7 +302,7 @@ def test_the_transactions_of_a_log_are_those_of_its_batches(seed: int, ends: lis
             world.disk.kill()
         if rng.random() < 0.3:  # ... and within the recovery
             world.disk.calls_left = rng.randint(0, 8)
-            with suppress(Ended):
+            with suppress(Crashed):
                 world.open()
             world.disk.calls_left = -1
             world.disk.lose_power(rng)

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 )
 
 from mirrormaker.link_state import GapPolicy, LinkState
-from tests.kit.mirror_world import World
+from tests.kit.link_model import LinkModel
 from tests.kit.property_tests import examples
 
 spans = st.lists(st.integers(1, 3), min_size=1, max_size=4)
@@ -25,30 +25,30 @@ ones = st.lists(st.just(1), min_size=1, max_size=4)
 class OneLink(RuleBasedStateMachine):
     """What may happen to every link."""
 
-    world: World
+    model: LinkModel
 
-    @precondition(lambda self: self.world.link.has_append)
+    @precondition(lambda self: self.model.link.has_append)
     @rule()
     def send(self):
-        self.world.send()
+        self.model.send()
 
-    @precondition(lambda self: self.world.wire)
+    @precondition(lambda self: self.model.wire)
     @rule()
     def target_handles(self):
-        self.world.target_handles()
+        self.model.target_handles()
 
     @rule(appends=st.integers(1, 5))
     def fill_pipeline(self, appends):
-        self.world.fill_pipeline(appends)
+        self.model.fill_pipeline(appends)
 
     @rule(turns=st.integers(1, 10))
     def work(self, turns):
         for _ in range(turns):
-            self.world.step()
+            self.model.step()
 
     @rule()
     def killed(self):
-        self.world.new_link()
+        self.model.new_link()
 
 
 class Copying(OneLink):
@@ -56,73 +56,73 @@ class Copying(OneLink):
 
     @initialize(first=st.lists(spans, max_size=6), cut=st.none() | st.integers(0, 12))
     def begin(self, first, cut):
-        self.world = World()
+        self.model = LinkModel()
         for each in first:
-            self.world.produce(*each)
-        ends = [0, *(b.end for b in self.world.source)]
+            self.model.produce(*each)
+        ends = [0, *(b.end for b in self.model.source)]
         if cut is not None:
-            self.world.cut = min(ends, key=lambda end: abs(end - cut))
-            self.world.new_link()
+            self.model.cut = min(ends, key=lambda end: abs(end - cut))
+            self.model.new_link()
 
     @rule(each=spans, gap=st.sampled_from([0, 0, 0, 2]))
     def produce(self, each, gap):
-        self.world.produce(*each, gap=gap)
+        self.model.produce(*each, gap=gap)
 
-    @precondition(lambda self: self.world.locates)
+    @precondition(lambda self: self.model.locates)
     @rule()
     def locate(self):
-        self.world.locate()
+        self.model.locate()
 
-    @precondition(lambda self: self.world.link.wants_fetch)
+    @precondition(lambda self: self.model.link.wants_fetch)
     @rule(most=st.integers(1, 4))
     def ask(self, most):
-        self.world.ask(most)
+        self.model.ask(most)
 
-    @precondition(lambda self: self.world.fetches)
+    @precondition(lambda self: self.model.fetches)
     @rule()
     def fetched(self):
-        self.world.fetched()
+        self.model.fetched()
 
-    @precondition(lambda self: self.world.replies)
+    @precondition(lambda self: self.model.replies)
     @rule()
     def reply(self):
-        self.world.reply()
+        self.model.reply()
 
-    @precondition(lambda self: self.world.wire)
+    @precondition(lambda self: self.model.wire)
     @rule()
     def target_cannot(self):
-        self.world.target_cannot()
+        self.model.target_cannot()
 
     @rule()
     def lose_connection(self):
-        self.world.lose_connection()
+        self.model.lose_connection()
 
-    @precondition(lambda self: self.world.zombies)
+    @precondition(lambda self: self.model.zombies)
     @rule(number=st.integers(0, 99))
     def zombie_arrives(self, number):
-        self.world.zombie_arrives(number)
+        self.model.zombie_arrives(number)
 
     @invariant()
     def the_target_is_a_prefix_of_the_source(self):
-        target = self.world.target
-        assert target == self.world.source[: len(target)]
+        target = self.model.target
+        assert target == self.model.source[: len(target)]
 
     @invariant()
     def nothing_is_reported_appended_that_is_not(self):
-        assert self.world.link.appended_end <= self.world.target_end
+        assert self.model.link.appended_end <= self.model.target_end
 
     @invariant()
     def nothing_stops_it(self):
-        assert self.world.link.state is not LinkState.STOPPED, self.world.link.problem
+        assert self.model.link.state is not LinkState.STOPPED, self.model.link.problem
 
     def teardown(self):
-        if not hasattr(self, "world"):
+        if not hasattr(self, "model"):
             return
-        world = self.world
-        world.settle()
-        end = world.source_end if world.cut is None else world.cut
-        assert [b for b in world.source if b.base < end] == world.target
-        assert world.cut is None or world.link.state is LinkState.FINISHED
+        model = self.model
+        model.settle()
+        end = model.source_end if model.cut is None else model.cut
+        assert [b for b in model.source if b.base < end] == model.target
+        assert model.cut is None or model.link.state is LinkState.FINISHED
 
 
 class Meddling(OneLink):
@@ -130,50 +130,50 @@ class Meddling(OneLink):
 
     @initialize(first=st.lists(ones, max_size=5))
     def begin(self, first):
-        self.world = World()
+        self.model = LinkModel()
         for each in first:
-            self.world.produce(*each)
+            self.model.produce(*each)
 
     @rule(each=ones)
     def produce(self, each):
-        self.world.produce(*each)
+        self.model.produce(*each)
 
-    @precondition(lambda self: self.world.link.wants_fetch)
+    @precondition(lambda self: self.model.link.wants_fetch)
     @rule()
     def ask(self):
-        self.world.ask(1)
+        self.model.ask(1)
 
-    @precondition(lambda self: self.world.target)
+    @precondition(lambda self: self.model.target)
     @rule()
     def another_producer_writes_to_the_target(self):
-        self.world.write_to_target()
+        self.model.write_to_target()
 
     @rule(count=st.integers(1, 3), others=st.integers(0, 4))
     def the_source_loses_its_tail(self, count, others):
-        self.world.lose_source_tail(count)
-        self.world.produce(*[1] * others)
+        self.model.lose_source_tail(count)
+        self.model.produce(*[1] * others)
 
     @invariant()
     def nothing_is_written_behind_a_foreign_record(self):
-        target, foreign = self.world.target, self.world.foreign
+        target, foreign = self.model.target, self.model.foreign
         if foreign:
             assert target[target.index(foreign[0]) :] == foreign
 
     @invariant()
     def the_target_is_what_the_source_was_at_some_time(self):
-        copied = self.world.copied
-        held = [self.world.source, *self.world.versions]
+        copied = self.model.copied
+        held = [self.model.source, *self.model.versions]
         assert any(copied == version[: len(copied)] for version in held)
 
     def teardown(self):
-        if not hasattr(self, "world"):
+        if not hasattr(self, "model"):
             return
-        world = self.world
-        world.settle()
-        if not world.source or world.source_end < world.target_end:
+        model = self.model
+        model.settle()
+        if not model.source or model.source_end < model.target_end:
             return  # it may still be waiting for a source that comes back
-        if world.target != world.source[: len(world.target)]:
-            assert world.link.state is LinkState.STOPPED
+        if model.target != model.source[: len(model.target)]:
+            assert model.link.state is LinkState.STOPPED
 
 
 class Skipping(OneLink):
@@ -181,46 +181,46 @@ class Skipping(OneLink):
 
     @initialize(first=st.lists(ones, max_size=5))
     def begin(self, first):
-        self.world = World(gap_policy=GapPolicy.SKIP)
+        self.model = LinkModel(gap_policy=GapPolicy.SKIP)
         for each in first:
-            self.world.produce(*each)
+            self.model.produce(*each)
 
     @rule(each=ones)
     def produce(self, each):
-        self.world.produce(*each)
+        self.model.produce(*each)
 
     @rule(count=st.integers(1, 4))
     def the_source_deletes_its_oldest_records(self, count):
-        self.world.age_out(count)
+        self.model.age_out(count)
 
-    @precondition(lambda self: self.world.locates)
+    @precondition(lambda self: self.model.locates)
     @rule()
     def locate(self):
-        self.world.locate()
+        self.model.locate()
 
-    @precondition(lambda self: self.world.link.wants_fetch)
+    @precondition(lambda self: self.model.link.wants_fetch)
     @rule()
     def ask(self):
-        self.world.ask(1)
+        self.model.ask(1)
 
-    @precondition(lambda self: self.world.to_record)
+    @precondition(lambda self: self.model.to_record)
     @rule()
     def write_ledger(self):
-        self.world.write_ledger()
+        self.model.write_ledger()
 
-    @precondition(lambda self: self.world.to_record)
+    @precondition(lambda self: self.model.to_record)
     @rule()
     def ledger_fails(self):
-        self.world.ledger_fails()
+        self.model.ledger_fails()
 
-    @precondition(lambda self: self.world.acknowledged)
+    @precondition(lambda self: self.model.acknowledged)
     @rule()
     def acknowledge_gap(self):
-        self.world.acknowledge_gap()
+        self.model.acknowledge_gap()
 
     @invariant()
     def every_gap_of_the_target_is_in_the_ledger_as_it_is(self):
-        target, ledger = self.world.target, self.world.ledger
+        target, ledger = self.model.target, self.model.ledger
         for before, after in pairwise(target):
             if before.end != after.base:
                 assert before.end in ledger
@@ -228,15 +228,15 @@ class Skipping(OneLink):
 
     @invariant()
     def an_entry_is_about_offsets_that_the_target_does_not_have(self):
-        for gap in self.world.ledger.values():
-            assert not any(b.base < gap.until and b.end > gap.first for b in self.world.target)
+        for gap in self.model.ledger.values():
+            assert not any(b.base < gap.until and b.end > gap.first for b in self.model.target)
 
     def teardown(self):
-        if not hasattr(self, "world"):
+        if not hasattr(self, "model"):
             return
-        self.world.settle()
-        assert self.world.link.state is not LinkState.STOPPED
-        assert not self.world.source or self.world.target_end == self.world.source_end
+        self.model.settle()
+        assert self.model.link.state is not LinkState.STOPPED
+        assert not self.model.source or self.model.target_end == self.model.source_end
 
 
 Copying.TestCase.settings = Meddling.TestCase.settings = Skipping.TestCase.settings = settings(

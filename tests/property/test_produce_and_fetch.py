@@ -15,7 +15,7 @@ from kio.static.constants import EntityType
 from kclient.wire import fetch, produce
 from kclient.wire.errors import MalformedMessage
 from kclient.wire.messages import decode_request_header, decode_response_header
-from tests.kit import hot_messages
+from tests.kit import produce_and_fetch_messages
 from tests.kit.property_tests import examples
 
 CORRELATION_ID = 0x01020304
@@ -59,7 +59,7 @@ each_message = pytest.mark.parametrize(("api", "direction", "version"), CASES)
 
 def strategy(api, direction, version):
     name = f"{api.__name__.rpartition('.')[2]}_{direction}s"
-    return getattr(hot_messages, name)(version)
+    return getattr(produce_and_fetch_messages, name)(version)
 
 
 def kio_schema(api, direction, version):
@@ -116,7 +116,7 @@ def without_default_tags(message):
     for topic in message.topics:
         for partition in topic.partitions:
             if getattr(partition, "current_leader", 0) is None:
-                partition.current_leader = hot_messages.LeaderIdAndEpoch()
+                partition.current_leader = produce_and_fetch_messages.LeaderIdAndEpoch()
             if getattr(partition, "diverging_epoch", 0) is None:
                 partition.diverging_epoch = fetch.EpochEndOffset()
     return message

@@ -15,7 +15,7 @@ from kclient.producer.partitioner import partition_for_key
 from kclient.types import TopicPartition
 from kclient.wire import batches
 from kclient.wire.compression import Codec
-from tests.kit.paper_producer import PaperProducer
+from tests.kit.producer_fixture import ProducerFixture
 from tests.kit.property_tests import examples
 from tests.kit.record_batches import NOW_MS, maybe_bytes
 
@@ -23,7 +23,7 @@ PARTITIONS = 3
 HEADERS = [("trace", b"1"), ("none", None)]
 
 
-def polled(made: PaperProducer) -> dict[int, list[tuple[Any, ...]]]:
+def polled(made: ProducerFixture) -> dict[int, list[tuple[Any, ...]]]:
     """What a poll of each partition returns of what was produced: offset, timestamp, key, value, headers."""
     found: dict[int, list[tuple[Any, ...]]] = {}
     for (topic, partition), log in made.logs.items():
@@ -94,7 +94,7 @@ def test_rows_are_polled_as_they_were_given(
     keys = [key if has_keys else None for key, _, _ in given_rows]
     values = [value for _, value, _ in given_rows]
     times = [time for _, _, time in given_rows]
-    made = PaperProducer({"t": PARTITIONS}, **options)
+    made = ProducerFixture({"t": PARTITIONS}, **options)
     data: Any = values
     also: dict[str, Any] = {"keys": keys if has_keys else None, "timestamps_ms": times}
     if form in ("table", "batch"):

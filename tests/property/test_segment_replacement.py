@@ -19,7 +19,7 @@ from kbroker.log.core.partition_metadata_file import PartitionMetadata
 from kbroker.log.segment_replacement import SegmentReplacement
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse
-from tests.kit.dying_disk import Ended, EndingDisk
+from tests.kit.crashing_disk import Crashed, CrashingDisk
 from tests.kit.logs import batch_of, held_batches
 from tests.kit.property_tests import examples
 
@@ -34,7 +34,7 @@ class World:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.disk = EndingDisk.with_log(DIRECTORY)
+        self.disk = CrashingDisk.with_log(DIRECTORY)
         self.config = LogConfig(
             segment_bytes=400,
             index_interval_bytes=100,
@@ -299,7 +299,7 @@ def begin(seed: int, *, calls: int) -> tuple[random.Random, World]:
 
 def go_on(rng: random.Random, world: World) -> None:
     """Play the story up to its end, or that of the process."""
-    with suppress(Ended):
+    with suppress(Crashed):
         for _ in range(rng.randint(5, 40)):
             world.step()
 
@@ -336,7 +336,7 @@ def test_recovery_finds_the_old_segments_or_the_new_one(
     end()
     if again is not None:
         world.disk.calls_left = again
-        with suppress(Ended):
+        with suppress(Crashed):
             world.opened()
         end()
     world.check_found(power_lost=power_lost)

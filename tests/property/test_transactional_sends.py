@@ -1,4 +1,4 @@
-"""A whole transactional producer on paper brokers: what it sends when, and what becomes of its records.
+"""A whole transactional producer on scripted brokers: what it sends when, and what becomes of its records.
 
 Requests are answered, refused or lost with their connection, records are sent at any time, transactions are committed
 and aborted. A committed transaction has each record once and in order, an aborted one has none; no batch is sent to a
@@ -34,9 +34,9 @@ from kclient.wire.schema.add_partitions_to_txn import (
 from kclient.wire.schema.end_txn import EndTxnResponse
 from kclient.wire.schema.init_producer_id import InitProducerIdResponse
 from kclient.wire.versions import ApiKey
-from tests.kit.paper_cluster import Asked, PaperCluster
 from tests.kit.property_tests import examples
 from tests.kit.scripted_broker import Outcome
+from tests.kit.scripted_cluster import PendingRequest, ScriptedCluster
 
 PARTITIONS = 2
 APIS = (
@@ -66,7 +66,7 @@ class Brokers:
     pending: list[tuple[TopicPartition, bytes]] = field(default_factory=list)
     visible: list[tuple[TopicPartition, bytes]] = field(default_factory=list)
 
-    def handle(self, asked: Asked, refused: bool = False) -> Any:
+    def handle(self, asked: PendingRequest, refused: bool = False) -> Any:
         """Handle a request, or refuse it; return the response."""
         message, code = asked.message, int(RETRIABLE[asked.api]) if refused else 0
         if asked.api is ApiKey.INIT_PRODUCER_ID:
@@ -162,10 +162,10 @@ class TransactionalSends(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.paper = PaperCluster({"t": PARTITIONS}, brokers=2)
+        self.scripted = ScriptedCluster({"t": PARTITIONS}, brokers=2)
         self.brokers = Brokers()
         self.producer: Producer[Any, Any] = Producer(
-            reactor=self.paper.clock,
+            reactor=self.scripted.clock,
             transactional_id="tx",
             linger_ms=1,
             batch_size=150,
@@ -174,7 +174,7 @@ class TransactionalSends(RuleBasedStateMachine):
             retry_backoff_ms=10,
             retry_backoff_max_ms=10,
         )
-        self.paper.attach(self.producer.cluster)
+        self.scripted.attach(self.producer.cluster)
         self.seen = 0
         self.transaction = 0
         self.records: dict[int, list[tuple[TopicPartition, bytes, Outcome]]] = {}
@@ -190,7 +190,7 @@ class TransactionalSends(RuleBasedStateMachine):
         return self.producer._transactions.manager.state
 
     def turn(self, seconds: float = 0.02) -> None:
-        self.paper.pass_time(seconds, step=0.005)
+        self.scripted.pass_time(seconds, step=0.005)
         self.check_requests()
 
     # --- the caller
@@ -226,10 +226,10 @@ class TransactionalSends(RuleBasedStateMachine):
 
     # --- the brokers
 
-    def waiting(self) -> list[list[Asked]]:
+    def waiting(self) -> list[list[PendingRequest]]:
         """Return the unanswered requests of each connection that has some, in order."""
-        found: dict[tuple[int, str], list[Asked]] = {}
-        for asked in self.paper.asked:
+        found: dict[tuple[int, str], list[PendingRequest]] = {}
+        for asked in self.scripted.requests:
             if asked.api in APIS and asked.waits:
                 found.setdefault((asked.node, asked.channel), []).append(asked)
         return list(found.values())
@@ -296,7 +296,7 @@ class TransactionalSends(RuleBasedStateMachine):
 
     def check_requests(self) -> None:
         """Batches are sent to partitions of the transaction, before its end only."""
-        for asked in self.paper.asked[self.seen :]:
+        for asked in self.scripted.requests[self.seen :]:
             if asked.api is ApiKey.END_TXN:
                 self.ends_asked.add(self.transaction)
             if asked.api is ApiKey.PRODUCE and asked.waits:
@@ -307,7 +307,7 @@ class TransactionalSends(RuleBasedStateMachine):
                     for p in topic.partitions:
                         assert TopicPartition(topic.name, p.index) in self.brokers.added
                         assert batches.parse(p.records).is_transactional
-        self.seen = len(self.paper.asked)
+        self.seen = len(self.scripted.requests)
 
     @invariant()
     def transactions_are_visible_whole_and_once_or_not_at_all(self) -> None:

@@ -16,7 +16,7 @@ from kbroker.zk.reconnect import CONNECT_TIMEOUT, Reconnect
 from kclient.wire.errors import ClusterAuthorizationFailed
 
 
-class PaperZooKeeper:
+class InMemoryZooKeeper:
     """Answers reads of /controller_epoch on demand."""
 
     connected = True
@@ -52,7 +52,7 @@ def znodes_node(epoch: int, stat: Any) -> Any:
 class World:
     def __init__(self) -> None:
         self.clock = Clock()
-        self.zookeeper = PaperZooKeeper()
+        self.zookeeper = InMemoryZooKeeper()
         zookeeper: Any = self.zookeeper
         self.epochs = ControllerEpochs(zookeeper, Reconnect(zookeeper, self.clock))
 

@@ -81,8 +81,8 @@ def cache():
     return made
 
 
-class PaperTopics:
-    """Creates topics on paper: at once, unless *error* is set or *led* is false."""
+class InMemoryTopics:
+    """Creates topics in memory: at once, unless *error* is set or *led* is false."""
 
     def __init__(self, cache, *, error=None, led=True):
         self.cache, self.error, self.led = cache, error, led
@@ -107,7 +107,7 @@ class Asker:
     """Asks a Metadata handler over its real codec."""
 
     def __init__(self, cache, topics=None, *, auto_create=False):
-        self.topics = topics or PaperTopics(cache)
+        self.topics = topics or InMemoryTopics(cache)
         self.handler = Metadata(cache, self.topics, lambda: auto_create, lambda: 0.0)
 
     def bytes(self, request, version=12, listener="PLAINTEXT"):
@@ -236,7 +236,7 @@ def test_a_broker_without_the_whole_metadata_denies_no_topic_and_creates_none():
 
 
 def test_a_created_topic_without_leaders_yet_is_not_available(cache):
-    ask = Asker(cache, PaperTopics(cache, led=False), auto_create=True)
+    ask = Asker(cache, InMemoryTopics(cache, led=False), auto_create=True)
     (found,) = ask(named("new")).topics
     assert found.error_code == ErrorCode.LEADER_NOT_AVAILABLE
 
@@ -249,14 +249,14 @@ def test_a_created_topic_without_leaders_yet_is_not_available(cache):
     ],
 )
 def test_a_topic_that_cannot_be_created_has_the_cause(cache, error, code):
-    ask = Asker(cache, PaperTopics(cache, error=error), auto_create=True)
+    ask = Asker(cache, InMemoryTopics(cache, error=error), auto_create=True)
     (found,) = ask(named("new")).topics
     assert found.error_code == code
 
 
 @pytest.mark.long
 def test_twenty_thousand_unknown_topics_are_not_created(cache):
-    ask = Asker(cache, PaperTopics(cache, led=False), auto_create=True)
+    ask = Asker(cache, InMemoryTopics(cache, led=False), auto_create=True)
     response = ask(named(*(f"t{n}" for n in range(20_000))))
     assert len(response.topics) == 20_000
     assert len(ask.topics.created) == AUTO_CREATE_BURST

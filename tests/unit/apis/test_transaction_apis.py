@@ -44,7 +44,7 @@ FENCED, OLD_FENCED = int(ErrorCode.PRODUCER_FENCED), int(ErrorCode.INVALID_PRODU
 
 
 class Topics:
-    """Creates __transaction_state on paper."""
+    """Creates __transaction_state in memory."""
 
     def __init__(self, cluster: TransactionalBrokers) -> None:
         self.cluster = cluster

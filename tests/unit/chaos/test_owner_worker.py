@@ -11,14 +11,14 @@ import pytest
 from kclient.types import TopicPartition
 from tests.chaos.owner_worker import GROUP, Facts
 from tests.chaos.recorder import Recorder
-from tests.kit.paper_consumer import PaperConsumer
+from tests.kit.consumer_fixture import ConsumerFixture
 
 
 class Member:
-    """A member on brokers of paper, and what it writes down."""
+    """A member on scripted brokers, and what it writes down."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self.it = PaperConsumer(3, group_id=GROUP, partition_assignment_strategy="range")
+        self.it = ConsumerFixture(3, group_id=GROUP, partition_assignment_strategy="range")
         self.recorder = recorder
         self.facts = Facts(self.it.consumer, self.recorder, 7)
         self.it.share = [TopicPartition("t", 0), TopicPartition("t", 2)]
@@ -29,7 +29,7 @@ class Member:
         """Let the group come to rest."""
         for _ in range(4):
             self.it.poll()
-            self.it.paper.pass_time(0.5)
+            self.it.scripted.pass_time(0.5)
 
     @property
     def noted(self) -> list[tuple[Any, ...]]:
@@ -66,14 +66,14 @@ def test_every_generation_is_a_fact_of_its_own(member: Member) -> None:
 
 
 def test_outside_of_a_generation_there_are_none(recorder: Recorder) -> None:
-    it = PaperConsumer(1, group_id=GROUP)
+    it = ConsumerFixture(1, group_id=GROUP)
     Facts(it.consumer, recorder, 7).look()
     assert recorder.events == []
 
 
 def test_nor_for_a_member_that_has_left(member: Member) -> None:
     member.it.consumer.unsubscribe()
-    member.it.paper.pass_time(1)
+    member.it.scripted.pass_time(1)
     assert member.it.consumer.group_metadata().generation_id == -1
     member.facts.look()
     assert member.noted == [(1, "t-0", "t-2")]
@@ -82,7 +82,7 @@ def test_nor_for_a_member_that_has_left(member: Member) -> None:
 class Moving:
     """A consumer with a generation that changes while its assignment is read."""
 
-    def __init__(self, it: PaperConsumer) -> None:
+    def __init__(self, it: ConsumerFixture) -> None:
         self._it = it
 
     def group_metadata(self) -> Any:

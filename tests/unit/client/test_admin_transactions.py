@@ -28,24 +28,24 @@ from kclient.wire.schema import list_transactions as list_wire
 from kclient.wire.schema import write_txn_markers as markers_wire
 from kclient.wire.schema.init_producer_id import InitProducerIdResponse
 from kclient.wire.versions import ApiKey
-from tests.kit.paper_cluster import PaperCluster
 from tests.kit.scripted_broker import Outcome
+from tests.kit.scripted_cluster import ScriptedCluster
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Admin:
-    """An admin client on two paper brokers; broker 2 coordinates."""
+    """An admin client on two scripted brokers; broker 2 coordinates."""
 
     def __init__(self) -> None:
-        self.paper = PaperCluster({"t": 2}, brokers=2)
-        self.paper.coordinator = 2
-        self.admin = AdminClient(reactor=self.paper.clock)
-        self.paper.attach(self.admin.cluster)
+        self.scripted = ScriptedCluster({"t": 2}, brokers=2)
+        self.scripted.coordinator = 2
+        self.admin = AdminClient(reactor=self.scripted.clock)
+        self.scripted.attach(self.admin.cluster)
 
     def call(self, method: Callable[..., Any], *args: Any, **options: Any) -> Outcome:
         outcome = Outcome(method(*args, **options))
-        self.paper.pass_time(1.0)
+        self.scripted.pass_time(1.0)
         return outcome
 
     def serve_producers(self, *producers: producers_wire.ProducerState) -> None:
@@ -64,7 +64,7 @@ class Admin:
                 ],
             )
 
-        self.paper.answers[ApiKey.DESCRIBE_PRODUCERS] = answer
+        self.scripted.answers[ApiKey.DESCRIBE_PRODUCERS] = answer
 
     def serve_transactions(self, *found: describe_wire.TransactionState) -> None:
         """Answer DescribeTransactions and ListTransactions from the same table."""
@@ -89,8 +89,8 @@ class Admin:
                 ]
             )
 
-        self.paper.answers[ApiKey.DESCRIBE_TRANSACTIONS] = describe
-        self.paper.answers[ApiKey.LIST_TRANSACTIONS] = list_
+        self.scripted.answers[ApiKey.DESCRIBE_TRANSACTIONS] = describe
+        self.scripted.answers[ApiKey.LIST_TRANSACTIONS] = list_
 
 
 def producer(producer_id: int, start: int, timestamp: int = 0) -> producers_wire.ProducerState:
@@ -108,7 +108,7 @@ def test_producers_are_described_by_the_leaders() -> None:
     found = it.call(it.admin.describe_producers, [T0, T1]).value
     expected = (ProducerState(7, 3, 9, 0, None, 5), ProducerState(8, 3, 9, 0, None, None))
     assert found == {T0: expected, T1: expected}
-    asked = [a for a in it.paper.asked if a.api is ApiKey.DESCRIBE_PRODUCERS]
+    asked = [a for a in it.scripted.requests if a.api is ApiKey.DESCRIBE_PRODUCERS]
     assert sorted(a.node for a in asked) == [1, 2]
 
 
@@ -117,7 +117,7 @@ def test_transactions_are_described_by_their_coordinator() -> None:
     it.serve_transactions(ongoing("x", 7, 0, 1))
     found = it.call(it.admin.describe_transactions, ["x"]).value
     assert found == {"x": TransactionDescription("x", 2, "Ongoing", 7, 3, 60_000, 1_000, (T0, T1))}
-    assert it.paper.asked[-1].node == 2
+    assert it.scripted.requests[-1].node == 2
     unknown = it.call(it.admin.describe_transactions, ["y"])
     assert isinstance(unknown.error, TransactionalIdNotFound)
 
@@ -125,15 +125,15 @@ def test_transactions_are_described_by_their_coordinator() -> None:
 def test_a_coordinator_that_moved_is_asked_again() -> None:
     it = Admin()
     it.serve_transactions(ongoing("x", 7))
-    usual = it.paper.answers[ApiKey.DESCRIBE_TRANSACTIONS]
+    usual = it.scripted.answers[ApiKey.DESCRIBE_TRANSACTIONS]
 
     def moved(request: Any) -> Any:
-        it.paper.coordinator = 1
-        it.paper.answers[ApiKey.DESCRIBE_TRANSACTIONS] = usual
+        it.scripted.coordinator = 1
+        it.scripted.answers[ApiKey.DESCRIBE_TRANSACTIONS] = usual
         state = describe_wire.TransactionState(int(ErrorCode.NOT_COORDINATOR), "x")
         return describe_wire.DescribeTransactionsResponse(0, [state])
 
-    it.paper.answers[ApiKey.DESCRIBE_TRANSACTIONS] = moved
+    it.scripted.answers[ApiKey.DESCRIBE_TRANSACTIONS] = moved
     assert it.call(it.admin.describe_transactions, ["x"]).value["x"].coordinator == 1
 
 
@@ -142,14 +142,14 @@ def test_transactions_are_listed_at_every_broker() -> None:
     it.serve_transactions(ongoing("x", 7))
     found = it.call(it.admin.list_transactions, states=["Ongoing"], open_for=0.005).value
     assert [(each.transactional_id, each.coordinator) for each in found] == [("x", 1), ("x", 2)]
-    request = it.paper.asked[-1].message
+    request = it.scripted.requests[-1].message
     assert (request.state_filters, request.duration_filter) == (["Ongoing"], 5)
 
 
 def test_a_broker_that_cannot_list_by_duration_is_an_error() -> None:
     it = Admin()
     it.serve_transactions()
-    it.paper.versions[ApiKey.LIST_TRANSACTIONS] = 0
+    it.scripted.versions[ApiKey.LIST_TRANSACTIONS] = 0
     assert it.call(it.admin.list_transactions).value == []
     refused = it.call(it.admin.list_transactions, open_for=0.005)
     assert isinstance(refused.error, UnsupportedVersion)
@@ -157,7 +157,7 @@ def test_a_broker_that_cannot_list_by_duration_is_an_error() -> None:
 
 def test_an_unknown_state_is_an_error() -> None:
     it = Admin()
-    it.paper.answers[ApiKey.LIST_TRANSACTIONS] = lambda _: list_wire.ListTransactionsResponse(
+    it.scripted.answers[ApiKey.LIST_TRANSACTIONS] = lambda _: list_wire.ListTransactionsResponse(
         unknown_state_filters=["Wrong"]
     )
     assert "Wrong" in str(it.call(it.admin.list_transactions, states=["Wrong"]).error)
@@ -184,14 +184,14 @@ def serve_markers(it: Admin, code: int) -> None:
             ]
         )
 
-    it.paper.answers[ApiKey.WRITE_TXN_MARKERS] = answer
+    it.scripted.answers[ApiKey.WRITE_TXN_MARKERS] = answer
 
 
 def test_an_abort_is_a_marker_at_the_leader() -> None:
     it = Admin()
     serve_markers(it, 0)
     assert it.call(it.admin.abort_transaction, T1, 7, 3, coordinator_epoch=4).value is None
-    asked = it.paper.asked[-1]
+    asked = it.scripted.requests[-1]
     (marker,) = asked.message.markers
     assert asked.node == 2
     assert (marker.producer_id, marker.producer_epoch, marker.coordinator_epoch) == (7, 3, 4)
@@ -208,12 +208,12 @@ def test_a_refused_abort_is_raised() -> None:
 def test_producers_are_fenced_by_a_new_epoch() -> None:
     it = Admin()
     codes = [int(ErrorCode.CONCURRENT_TRANSACTIONS), 0]
-    it.paper.answers[ApiKey.INIT_PRODUCER_ID] = lambda _: InitProducerIdResponse(
+    it.scripted.answers[ApiKey.INIT_PRODUCER_ID] = lambda _: InitProducerIdResponse(
         0, codes.pop(0), 7, 4
     )
     found = it.call(it.admin.fence_producers, ["x"]).value
     assert found == {"x": ProducerIdAndEpoch(7, 4)}
-    request = it.paper.asked[-1].message
+    request = it.scripted.requests[-1].message
     assert (request.transactional_id, request.producer_id, request.producer_epoch) == ("x", -1, -1)
 
 

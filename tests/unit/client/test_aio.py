@@ -1,4 +1,4 @@
-"""The asyncio clients on brokers of paper: cancelled tasks lose no record, and loops may follow one another."""
+"""The asyncio clients on scripted brokers: cancelled tasks lose no record, and loops may follow one another."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from kclient.wire.produce import (
     ProduceTopicResponse,
 )
 from kclient.wire.versions import ApiKey
-from tests.kit.paper_cluster import PaperCluster
-from tests.kit.paper_consumer import PaperConsumer
+from tests.kit.consumer_fixture import ConsumerFixture
+from tests.kit.scripted_cluster import ScriptedCluster
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-class OnPaper:
-    """An asyncio consumer on paper, in real time."""
+class OnScriptedCluster:
+    """An asyncio consumer on scripted brokers, in real time."""
 
     def __init__(self, records: int = 3, **settings: Any) -> None:
-        self.paper = PaperConsumer(2, **settings)
+        self.scripted = ConsumerFixture(2, **settings)
         self.consumer = aio.Consumer(
             fetch_max_wait_ms=50, **{"auto_offset_reset": "earliest", **settings}
         )
-        self.paper.paper.clock = self.consumer._core.cluster.reactor
+        self.scripted.scripted.clock = self.consumer._core.cluster.reactor
         for n in range(2 if records else 0):
-            self.paper.produce(n, *[b"%d.%d" % (n, i) for i in range(records)])
-        self.paper.paper.attach(self.consumer._core.cluster)
+            self.scripted.produce(n, *[b"%d.%d" % (n, i) for i in range(records)])
+        self.scripted.scripted.attach(self.consumer._core.cluster)
 
     async def values(self, wanted: int) -> list[bytes | None]:
         found: list[bytes | None] = []
@@ -59,11 +59,13 @@ class OnPaper:
         return found
 
 
-def on_paper(test: Callable[[OnPaper], Awaitable[None]], **settings: Any) -> None:
-    """Run *test* with a consumer on paper, on a loop of its own."""
+def on_scripted_cluster(
+    test: Callable[[OnScriptedCluster], Awaitable[None]], **settings: Any
+) -> None:
+    """Run *test* with a consumer on scripted brokers, on a loop of its own."""
 
     async def main() -> None:
-        it = OnPaper(**settings)
+        it = OnScriptedCluster(**settings)
         await test(it)
         await it.consumer.close()
 
@@ -74,7 +76,7 @@ def on_paper(test: Callable[[OnPaper], Awaitable[None]], **settings: Any) -> Non
 
 
 def test_records_come_by_getone_getmany_and_iteration() -> None:
-    async def test(it: OnPaper) -> None:
+    async def test(it: OnScriptedCluster) -> None:
         it.consumer.assign([T0, T1])
         assert (await it.consumer.getone(T1)).value == b"1.0"
         assert (await it.consumer.getone()).value == b"0.0"
@@ -87,13 +89,13 @@ def test_records_come_by_getone_getmany_and_iteration() -> None:
         assert sorted(seen) == [b"0.1", b"0.2", b"1.2"]
         assert await it.consumer.getmany(timeout_ms=50) == {}
 
-    on_paper(test)
+    on_scripted_cluster(test)
 
 
 def test_no_record_is_lost_however_often_getone_is_cancelled() -> None:
     """A task may be cancelled when the record is there already, but before the task has run again."""
 
-    async def test(it: OnPaper) -> None:
+    async def test(it: OnScriptedCluster) -> None:
         it.consumer.assign([T0])
         found: list[int] = []
         cancelled = 0
@@ -102,9 +104,9 @@ def test_no_record_is_lost_however_often_getone_is_cancelled() -> None:
         while len(found) < 300:
             assert time.monotonic() < give_up_at
             if produced <= len(found):
-                it.paper.produce(0, b"x")
+                it.scripted.produce(0, b"x")
                 produced += 1
-                it.paper.paper.clock.callLater(0, it.paper.release)
+                it.scripted.scripted.clock.callLater(0, it.scripted.release)
             task = asyncio.ensure_future(it.consumer.getone())
             for _ in range((cancelled + produced) % 9):
                 await asyncio.sleep(0)
@@ -116,12 +118,12 @@ def test_no_record_is_lost_however_often_getone_is_cancelled() -> None:
         assert found == list(range(300))
         assert cancelled > 10
 
-    on_paper(test, records=0)
+    on_scripted_cluster(test, records=0)
 
 
 @pytest.mark.parametrize("call", ["getone", "getmany", "poll_batches", "poll_arrow"])
 def test_a_task_that_is_cancelled_when_its_wait_has_ended_takes_no_record(call: str) -> None:
-    async def test(it: OnPaper) -> None:
+    async def test(it: OnScriptedCluster) -> None:
         it.consumer.assign([T0])
         core = it.consumer._core
         arguments: dict[str, Any] = {} if call == "getone" else {"timeout": 10}
@@ -133,11 +135,11 @@ def test_a_task_that_is_cancelled_when_its_wait_has_ended_takes_no_record(call: 
             await task
         assert await it.values(3) == [b"0.0", b"0.1", b"0.2"]
 
-    on_paper(test)
+    on_scripted_cluster(test)
 
 
 def test_several_tasks_take_turns_and_each_record_has_one() -> None:
-    async def test(it: OnPaper) -> None:
+    async def test(it: OnScriptedCluster) -> None:
         it.consumer.assign([T0, T1])
         found: list[Any] = []
 
@@ -158,11 +160,11 @@ def test_several_tasks_take_turns_and_each_record_has_one() -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
         assert Counter(found) == Counter(b"%d.%d" % (p, n) for p in (0, 1) for n in range(20))
 
-    on_paper(test, records=20)
+    on_scripted_cluster(test, records=20)
 
 
 def test_closing_ends_what_waits() -> None:
-    async def test(it: OnPaper) -> None:
+    async def test(it: OnScriptedCluster) -> None:
         it.consumer.assign([T0])
 
         async def iterate() -> int:
@@ -183,11 +185,11 @@ def test_closing_ends_what_waits() -> None:
         with pytest.raises(ClientClosed):
             await it.consumer.start()
 
-    on_paper(test, records=0)
+    on_scripted_cluster(test, records=0)
 
 
 def test_odd_bounds() -> None:
-    async def test(it: OnPaper) -> None:
+    async def test(it: OnScriptedCluster) -> None:
         it.consumer.assign([T0])
         assert (await it.consumer.consume(2, math.inf))[1].value == b"0.1"
         assert (await it.consumer.consume(1, -1))[0].value == b"0.2"
@@ -198,7 +200,7 @@ def test_odd_bounds() -> None:
         with pytest.raises(KafkaError, match="t-1 is not assigned"):
             await it.consumer.getone(T1)
 
-    on_paper(test)
+    on_scripted_cluster(test)
 
 
 # --- groups
@@ -207,34 +209,34 @@ def test_odd_bounds() -> None:
 def test_callbacks_may_be_coroutines_of_asyncio_and_commit() -> None:
     calls: list[Any] = []
 
-    async def test(it: OnPaper) -> None:
+    async def test(it: OnScriptedCluster) -> None:
         async def on_revoke(consumer: aio.Consumer, partitions: list[TopicPartition]) -> None:
             await asyncio.sleep(0.01)
             await consumer.commit()
             calls.append((consumer is it.consumer, partitions))
 
-        it.paper.share = [T0]
+        it.scripted.share = [T0]
         it.consumer.subscribe(["t"], on_revoke=on_revoke, on_assign=lambda *_: None)
         assert await it.values(3) == [b"0.0", b"0.1", b"0.2"]
-        it.paper.share = [T1]
-        it.paper.heartbeat_code = ErrorCode.REBALANCE_IN_PROGRESS
+        it.scripted.share = [T1]
+        it.scripted.heartbeat_code = ErrorCode.REBALANCE_IN_PROGRESS
         assert await it.values(3) == [b"1.0", b"1.1", b"1.2"]
         assert calls == [(True, [T0])]
-        assert it.paper.commits() == [{("t", 0): 3}]
+        assert it.scripted.commits() == [{("t", 0): 3}]
 
-    on_paper(test, group_id="g", heartbeat_interval_ms=20, enable_auto_commit=False)
+    on_scripted_cluster(test, group_id="g", heartbeat_interval_ms=20, enable_auto_commit=False)
 
 
 def test_a_timeout_of_getone_does_not_cancel_a_callback() -> None:
     events: list[str] = []
 
-    async def test(it: OnPaper) -> None:
+    async def test(it: OnScriptedCluster) -> None:
         async def on_assign(consumer: aio.Consumer, partitions: list[TopicPartition]) -> None:
             events.append("begins")
             await asyncio.sleep(0.3)
             events.append("ends")
 
-        it.paper.share = [T0]
+        it.scripted.share = [T0]
         it.consumer.subscribe(["t"], on_assign=on_assign)
         while not events:
             with pytest.raises(TimeoutError):
@@ -243,7 +245,7 @@ def test_a_timeout_of_getone_does_not_cancel_a_callback() -> None:
         assert (await it.consumer.getone()).value == b"0.0"
         assert events == ["begins", "ends"]
 
-    on_paper(test, group_id="g")
+    on_scripted_cluster(test, group_id="g")
 
 
 @pytest.mark.parametrize("call", ["getone", "getmany"])
@@ -251,7 +253,7 @@ def test_a_callback_that_asks_for_records_is_refused(call: str) -> None:
     """They come when it has ended: it waited for itself."""
     problems: list[Any] = []
 
-    async def test(it: OnPaper) -> None:
+    async def test(it: OnScriptedCluster) -> None:
         async def on_assign(consumer: aio.Consumer, partitions: list[TopicPartition]) -> None:
             arguments: dict[str, Any] = {} if call == "getone" else {"timeout": 10}
             with pytest.raises(IllegalStateError, match="in a rebalance callback") as caught:
@@ -260,31 +262,31 @@ def test_a_callback_that_asks_for_records_is_refused(call: str) -> None:
             workers.append(asyncio.ensure_future(consumer.getone(*partitions)))
 
         workers: list[Any] = []
-        it.paper.share = [T0]
+        it.scripted.share = [T0]
         it.consumer.subscribe(["t"], on_assign=on_assign)
         first = await asyncio.wait_for(it.consumer.getone(), 10)
         second = await asyncio.wait_for(workers[0], 10)
         assert {first.value, second.value} == {b"0.0", b"0.1"}, "tasks that it starts may ask"
         assert problems
 
-    on_paper(test, group_id="g")
+    on_scripted_cluster(test, group_id="g")
 
 
 def test_a_commit_without_waiting_has_a_callback() -> None:
-    async def test(it: OnPaper) -> None:
+    async def test(it: OnScriptedCluster) -> None:
         it.consumer.assign([T0])
         await it.values(3)
         outcomes: list[Any] = []
         it.consumer.commit_async(callback=lambda *outcome: outcomes.append(outcome))
         await it.consumer.commit({T0: 1})
         assert outcomes == [(None, {T0: OffsetAndMetadata(3, "", 0)})]
-        it.paper.refuse_commits(ErrorCode.REBALANCE_IN_PROGRESS)
+        it.scripted.refuse_commits(ErrorCode.REBALANCE_IN_PROGRESS)
         it.consumer.commit_async({T0: 2}, lambda problem, offsets: outcomes.append(problem))
         with pytest.raises(RebalanceInProgress):
             await it.consumer.commit({T0: 1})
         assert isinstance(outcomes[1], RebalanceInProgress)
 
-    on_paper(test, group_id="g", enable_auto_commit=False)
+    on_scripted_cluster(test, group_id="g", enable_auto_commit=False)
 
 
 # --- loops
@@ -292,7 +294,7 @@ def test_a_commit_without_waiting_has_a_callback() -> None:
 
 def test_one_loop_after_the_other_and_two_at_a_time() -> None:
     async def main() -> list[bytes | None]:
-        it = OnPaper()
+        it = OnScriptedCluster()
         it.consumer.assign([T0])
         found = await it.values(3)
         await it.consumer.close()
@@ -311,7 +313,7 @@ def test_one_loop_after_the_other_and_two_at_a_time() -> None:
 @pytest.mark.parametrize("closes", [True, False])
 def test_a_loop_leaves_no_file_descriptors_behind(closes: bool) -> None:
     async def main() -> None:
-        it = OnPaper()
+        it = OnScriptedCluster()
         if closes:
             await it.consumer.close()
 
@@ -330,7 +332,7 @@ def test_a_loop_leaves_no_file_descriptors_behind(closes: bool) -> None:
 
 def test_a_client_is_of_one_loop_only() -> None:
     async def make() -> aio.Consumer:
-        return OnPaper().consumer
+        return OnScriptedCluster().consumer
 
     consumer = asyncio.run(make())
 
@@ -377,12 +379,12 @@ def test_a_client_is_created_in_a_coroutine_and_installs_no_global_reactor() -> 
 
 
 def produced(
-    test: Callable[[aio.Producer[Any, Any], PaperCluster], Coroutine[Any, Any, None]],
+    test: Callable[[aio.Producer[Any, Any], ScriptedCluster], Coroutine[Any, Any, None]],
 ) -> None:
     async def main() -> None:
         producer: aio.Producer[Any, Any] = aio.Producer(linger_ms=0, enable_idempotence=False)
-        paper = PaperCluster({"t": 1})
-        paper.clock = producer._core.cluster.reactor
+        scripted = ScriptedCluster({"t": 1})
+        scripted.clock = producer._core.cluster.reactor
         end = 0
 
         def append(request: ProduceRequest) -> ProduceResponse:
@@ -394,16 +396,16 @@ def produced(
                 [ProduceTopicResponse("t", [ProducePartitionResponse(0, base_offset=base)])]
             )
 
-        paper.answers[ApiKey.PRODUCE] = append
-        paper.attach(producer._core.cluster)
-        await test(producer, paper)
+        scripted.answers[ApiKey.PRODUCE] = append
+        scripted.attach(producer._core.cluster)
+        await test(producer, scripted)
         await producer.stop()
 
     asyncio.run(main())
 
 
 def test_a_send_is_a_future() -> None:
-    async def test(producer: aio.Producer[Any, Any], paper: PaperCluster) -> None:
+    async def test(producer: aio.Producer[Any, Any], scripted: ScriptedCluster) -> None:
         sent = producer.send("t", "value", b"key")
         assert isinstance(sent, asyncio.Future)
         assert (await sent).offset == 0
@@ -417,7 +419,7 @@ def test_a_send_is_a_future() -> None:
 
 
 def test_a_cancelled_send_is_sent_all_the_same() -> None:
-    async def test(producer: aio.Producer[Any, Any], paper: PaperCluster) -> None:
+    async def test(producer: aio.Producer[Any, Any], scripted: ScriptedCluster) -> None:
         sent = producer.send("t", "value")
         sent.cancel()
         assert (await producer.send("t", "value")).offset == 1
@@ -428,7 +430,7 @@ def test_a_cancelled_send_is_sent_all_the_same() -> None:
 
 
 def test_the_error_of_a_record_is_that_of_its_future() -> None:
-    async def test(producer: aio.Producer[Any, Any], paper: PaperCluster) -> None:
+    async def test(producer: aio.Producer[Any, Any], scripted: ScriptedCluster) -> None:
         with pytest.raises(MessageTooLarge):
             await producer.send("t", b"x" * 2_000_000)
         outcomes: list[Any] = []

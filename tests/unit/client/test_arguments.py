@@ -17,7 +17,7 @@ from kclient.arguments import config_text, consumer_arguments, names_in, partiti
 from kclient.errors import ClientClosed, SerializationError
 from kclient.producer.record_serializer import RecordSerializer
 from kclient.types import OffsetAndMetadata, TopicPartition
-from tests.kit.paper_cluster import now
+from tests.kit.scripted_cluster import now
 
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
 T0 = TopicPartition("t", 0)

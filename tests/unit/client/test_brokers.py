@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from kclient.config import CommonConfig
 from kclient.errors import Address, ClientClosed, ConnectionClosed
 from kclient.net.brokers import Brokers
-from tests.kit.paper_cluster import now
+from tests.kit.scripted_cluster import now
 
 HERE, THERE = Address("here", 9), Address("there", 9)
 

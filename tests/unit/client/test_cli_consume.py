@@ -107,8 +107,8 @@ def test_what_is_no_decoder_is_refused(text: str) -> None:
 # --- the last records
 
 
-class PaperLogs:
-    """A consumer of logs on paper: offsets without a record are markers, or compacted records."""
+class InMemoryLogs:
+    """A consumer of logs in memory: offsets without a record are markers, or compacted records."""
 
     def __init__(self, logs: dict[TopicPartition, list[Record[Any, Any] | None]]) -> None:
         self._logs = logs
@@ -160,7 +160,7 @@ def test_the_last_records_are_those_of_a_whole_read(
             row = Record("t", partition, offset, latest, 0, None, b"%d" % (offset % 3))
             rows.append(None if delta is None else row)
         logs[TopicPartition("t", partition)] = rows
-    consumer = PaperLogs(logs)
+    consumer = InMemoryLogs(logs)
     starts = dict.fromkeys(logs, 0)
     ends = {tp: len(rows) for tp, rows in logs.items()}
     accept = record_filter(None, "1", ()) if filtered else None

@@ -30,21 +30,21 @@ from kclient.wire.produce import (
 )
 from kclient.wire.schema.init_producer_id import InitProducerIdResponse
 from kclient.wire.versions import ApiKey
-from tests.kit.paper_cluster import PaperCluster
 from tests.kit.scripted_broker import Outcome
+from tests.kit.scripted_cluster import ScriptedCluster
 
 
-class PaperProduce:
-    """The deliveries of one `kclient produce` to topic "t" on paper; `answer` acknowledges them."""
+class ProduceOnScriptedCluster:
+    """The deliveries of one `kclient produce` to topic "t" on scripted brokers; `answer` acknowledges them."""
 
     def __init__(self, most: int, rate: float | None = None, **settings: Any) -> None:
-        self.paper = PaperCluster({"t": 1})
-        self.paper.answers[ApiKey.INIT_PRODUCER_ID] = lambda _: InitProducerIdResponse(
+        self.scripted = ScriptedCluster({"t": 1})
+        self.scripted.answers[ApiKey.INIT_PRODUCER_ID] = lambda _: InitProducerIdResponse(
             producer_id=5, producer_epoch=0
         )
-        self.producer: Producer[Any, Any] = Producer(reactor=self.paper.clock, **settings)
-        self.paper.attach(self.producer.cluster)
-        pace = None if rate is None else Pace(self.paper.clock, rate)
+        self.producer: Producer[Any, Any] = Producer(reactor=self.scripted.clock, **settings)
+        self.scripted.attach(self.producer.cluster)
+        pace = None if rate is None else Pace(self.scripted.clock, rate)
         self.deliveries = Deliveries(self.producer, "t", most=most, pace=pace)
 
     def send(self, values: Iterable[bytes]) -> Outcome:
@@ -56,21 +56,21 @@ class PaperProduce:
 
     def answer(self, code: int = 0) -> None:
         """Answer every Produce that waits."""
-        self.paper.pass_time(0.2)
-        for asked in self.paper.waiting(ApiKey.PRODUCE):
+        self.scripted.pass_time(0.2)
+        for asked in self.scripted.waiting(ApiKey.PRODUCE):
             request: ProduceRequest = asked.message
             [topic] = request.topics
             answers = [ProducePartitionResponse(p.index, error_code=code, base_offset=0)
                        for p in topic.partitions]  # fmt: skip
             asked.answer(ProduceResponse([ProduceTopicResponse("t", answers)]))
-        self.paper.pass_time(0.2)
+        self.scripted.pass_time(0.2)
 
 
 def test_only_so_many_records_wait_for_their_acknowledgements() -> None:
     """A million lines waited in the producer, and most of them for longer than their delivery timeout."""
-    it = PaperProduce(most=100)
+    it = ProduceOnScriptedCluster(most=100)
     sending = it.send(b"%d" % n for n in range(250))
-    it.paper.pass_time(0.2)
+    it.scripted.pass_time(0.2)
     assert it.deliveries.sent == 100
     it.answer()
     assert it.deliveries.delivered == 100
@@ -83,42 +83,42 @@ def test_only_so_many_records_wait_for_their_acknowledgements() -> None:
 
 @pytest.mark.parametrize("as_rows", [False, True])
 def test_at_a_rate_records_are_sent_when_they_are_due(as_rows: bool) -> None:
-    it = PaperProduce(most=10_000, rate=100)
+    it = ProduceOnScriptedCluster(most=10_000, rate=100)
     values = [b"%d" % n for n in range(2 * FEWEST_ROWS)]
     sending = it.send_rows(values) if as_rows else it.send(values)
     assert it.deliveries.sent == 1
-    it.paper.pass_time(0.5, step=0.01)
+    it.scripted.pass_time(0.5, step=0.01)
     assert 50 <= it.deliveries.sent <= 52
-    it.paper.pass_time(0.5, step=0.01)
+    it.scripted.pass_time(0.5, step=0.01)
     assert sending.fired
     assert it.deliveries.sent == len(values)
 
 
 def test_after_a_pause_of_the_input_its_records_are_not_sent_faster() -> None:
-    it = PaperProduce(most=10_000, rate=100)
+    it = ProduceOnScriptedCluster(most=10_000, rate=100)
     assert it.send([b"first"]).fired
-    it.paper.pass_time(60)
+    it.scripted.pass_time(60)
     it.send([b"%d" % n for n in range(1000)])
     assert it.deliveries.sent <= 1 + 100 * BURST_S + 1
-    it.paper.pass_time(0.5, step=0.01)
+    it.scripted.pass_time(0.5, step=0.01)
     assert 50 <= it.deliveries.sent <= 1 + 100 * (BURST_S + 0.5) + 1
 
 
 def test_no_more_records_are_sent_after_one_was_not_acknowledged_in_time() -> None:
-    it = PaperProduce(most=100, delivery_timeout_ms=2000, max_block_ms=2000)
-    it.paper.answers[ApiKey.PRODUCE] = lambda _: ProduceResponse(
+    it = ProduceOnScriptedCluster(most=100, delivery_timeout_ms=2000, max_block_ms=2000)
+    it.scripted.answers[ApiKey.PRODUCE] = lambda _: ProduceResponse(
         [ProduceTopicResponse("t", [ProducePartitionResponse(0, ErrorCode.NOT_ENOUGH_REPLICAS)])]
     )
     sending = it.send(b"%d" % n for n in range(1000))
     for _ in range(30):
-        it.paper.pass_time(0.2)
+        it.scripted.pass_time(0.2)
     assert sending.fired
     assert it.deliveries.timed_out
     assert (it.deliveries.sent, it.deliveries.delivered, it.deliveries.failed) == (100, 0, 100)
 
 
 def test_equal_errors_are_counted_and_not_repeated() -> None:
-    it = PaperProduce(most=10)
+    it = ProduceOnScriptedCluster(most=10)
     it.send([b"a", b"b", b"c"])
     it.answer(code=ErrorCode.INVALID_RECORD)
     assert list(it.deliveries.problems.values()) == [3]
@@ -126,7 +126,7 @@ def test_equal_errors_are_counted_and_not_repeated() -> None:
 
 
 def test_many_lines_are_rows_and_only_so_many_wait() -> None:
-    it = PaperProduce(most=100)
+    it = ProduceOnScriptedCluster(most=100)
     for first in range(0, 300, 150):
         sending = it.send_rows(b"%d" % n for n in range(first, first + 150))
     assert it.deliveries.sent == 150
@@ -138,17 +138,17 @@ def test_many_lines_are_rows_and_only_so_many_wait() -> None:
 
 def test_a_few_lines_wait_for_linger_as_records_do() -> None:
     """Columns are sent at once: each line of a slow pipe would be a batch."""
-    it = PaperProduce(most=100, linger_ms=5000)
+    it = ProduceOnScriptedCluster(most=100, linger_ms=5000)
     it.send_rows([b"a"] * (FEWEST_ROWS - 1))
-    it.paper.pass_time(1)
-    assert not it.paper.waiting(ApiKey.PRODUCE)
+    it.scripted.pass_time(1)
+    assert not it.scripted.waiting(ApiKey.PRODUCE)
     it.send_rows([b"a"] * FEWEST_ROWS)
-    it.paper.pass_time(1)
-    assert it.paper.waiting(ApiKey.PRODUCE)
+    it.scripted.pass_time(1)
+    assert it.scripted.waiting(ApiKey.PRODUCE)
 
 
 def test_one_line_that_is_too_large_does_not_fail_the_others() -> None:
-    it = PaperProduce(most=1000, max_request_size=1000)
+    it = ProduceOnScriptedCluster(most=1000, max_request_size=1000)
     it.send_rows([*[b"a"] * FEWEST_ROWS, b"b" * 2000, *[b"c"] * FEWEST_ROWS])
     while it.deliveries.undelivered:
         it.answer()
@@ -157,7 +157,7 @@ def test_one_line_that_is_too_large_does_not_fail_the_others() -> None:
 
 
 def test_rows_that_fail_are_counted_under_their_cause() -> None:
-    it = PaperProduce(most=1000)
+    it = ProduceOnScriptedCluster(most=1000)
     keys: list[bytes | None] = [b"k"] * 200
     it.send_rows([b"a"] * 200, keys)
     it.answer(code=ErrorCode.INVALID_RECORD)

@@ -29,8 +29,8 @@ from kclient.wire.errors import (
 from kclient.wire.schema.find_coordinator import Coordinator, FindCoordinatorResponse
 from kclient.wire.schema.metadata import MetadataResponse
 from kclient.wire.versions import ApiKey
-from tests.kit.paper_cluster import HELD, PaperCluster
 from tests.kit.scripted_broker import Outcome
+from tests.kit.scripted_cluster import HELD, ScriptedCluster
 
 CONFIG = AdminConfig.load(bootstrap_servers="one:1,two:2")
 
@@ -39,72 +39,72 @@ def started(coroutine: Any) -> Outcome:
     return Outcome(Deferred.fromCoroutine(coroutine))
 
 
-def fresh(paper: PaperCluster) -> Cluster:
-    return paper.attach(Cluster(paper.clock, CONFIG))
+def fresh(scripted: ScriptedCluster) -> Cluster:
+    return scripted.attach(Cluster(scripted.clock, CONFIG))
 
 
 def test_concurrent_callers_share_one_metadata_request() -> None:
-    paper = PaperCluster({"t": 2})
-    cluster = fresh(paper)
+    scripted = ScriptedCluster({"t": 2})
+    cluster = fresh(scripted)
     both = [started(cluster.start()), started(cluster.start())]
-    paper.turn()
-    assert paper.count(ApiKey.METADATA) == 1
-    assert [outcome.value.cluster_id for outcome in both] == ["paper", "paper"]
+    scripted.turn()
+    assert scripted.count(ApiKey.METADATA) == 1
+    assert [outcome.value.cluster_id for outcome in both] == ["scripted", "scripted"]
 
 
 def test_no_broker_of_the_list_gives_every_address_with_its_cause() -> None:
-    paper = PaperCluster()
-    paper.down = {1}
-    outcome = started(fresh(paper).start())
+    scripted = ScriptedCluster()
+    scripted.down = {1}
+    outcome = started(fresh(scripted).start())
     assert isinstance(outcome.error, BootstrapError)
     assert [str(a.address) for a in outcome.error.attempts] == ["one:1", "two:2"]
     assert "one:1: connection refused" in str(outcome.error)
 
 
 def test_a_broker_without_known_brokers_is_retried() -> None:
-    paper = PaperCluster()
-    knows_all = paper.answers[ApiKey.METADATA]
-    paper.answers[ApiKey.METADATA] = lambda _: MetadataResponse(brokers=[])
-    outcome = started(fresh(paper).start())
-    paper.pass_time(1.0)
+    scripted = ScriptedCluster()
+    knows_all = scripted.answers[ApiKey.METADATA]
+    scripted.answers[ApiKey.METADATA] = lambda _: MetadataResponse(brokers=[])
+    outcome = started(fresh(scripted).start())
+    scripted.pass_time(1.0)
     assert not outcome.fired
-    paper.answers[ApiKey.METADATA] = knows_all
-    paper.pass_time(1.0)
+    scripted.answers[ApiKey.METADATA] = knows_all
+    scripted.pass_time(1.0)
     assert list(outcome.value.brokers) == [1]
 
 
 def test_a_broker_that_never_knows_brokers_is_an_error() -> None:
-    paper = PaperCluster()
-    paper.answers[ApiKey.METADATA] = lambda _: MetadataResponse(brokers=[])
-    outcome = started(fresh(paper).start())
-    paper.pass_time(62.0, step=0.5)
+    scripted = ScriptedCluster()
+    scripted.answers[ApiKey.METADATA] = lambda _: MetadataResponse(brokers=[])
+    outcome = started(fresh(scripted).start())
+    scripted.pass_time(62.0, step=0.5)
     assert isinstance(outcome.error, BrokerNotAvailable)
 
 
 def test_metadata_lost_on_the_way_are_asked_of_the_next_broker() -> None:
-    paper = PaperCluster({"t": 1}, brokers=2)
-    cluster = paper.cluster(CONFIG)
-    paper.answers[ApiKey.METADATA] = lambda _: HELD
+    scripted = ScriptedCluster({"t": 1}, brokers=2)
+    cluster = scripted.cluster(CONFIG)
+    scripted.answers[ApiKey.METADATA] = lambda _: HELD
     outcome = Outcome(cluster.refresh())
-    paper.one(ApiKey.METADATA).fail()
-    del paper.answers[ApiKey.METADATA]
-    paper.one(ApiKey.METADATA).answer(paper._metadata(paper.one(ApiKey.METADATA).message))
+    scripted.one(ApiKey.METADATA).fail()
+    del scripted.answers[ApiKey.METADATA]
+    scripted.one(ApiKey.METADATA).answer(scripted._metadata(scripted.one(ApiKey.METADATA).message))
     assert outcome.value.brokers.keys() == {1, 2}
 
 
 def test_wrong_metadata_are_updated_once_after_the_backoff() -> None:
-    paper = PaperCluster({"t": 1})
-    cluster = paper.cluster(CONFIG)
-    paper.turn(10)
+    scripted = ScriptedCluster({"t": 1})
+    cluster = scripted.cluster(CONFIG)
+    scripted.turn(10)
     for _ in range(5):
         cluster.update_soon()
-    paper.pass_time(1)
-    assert paper.count(ApiKey.METADATA) == 2
+    scripted.pass_time(1)
+    assert scripted.count(ApiKey.METADATA) == 2
 
 
 def test_a_listener_that_finds_the_metadata_wrong_gets_others_after_the_backoff() -> None:
-    paper = PaperCluster({"t": 1})
-    cluster = paper.cluster(CONFIG)
+    scripted = ScriptedCluster({"t": 1})
+    cluster = scripted.cluster(CONFIG)
     received = []
 
     def listener(metadata: ClusterMetadata) -> None:
@@ -113,58 +113,58 @@ def test_a_listener_that_finds_the_metadata_wrong_gets_others_after_the_backoff(
             cluster.update_soon()
 
     cluster.on_change(listener)
-    paper.turn(10)
+    scripted.turn(10)
     cluster.update_soon()
-    paper.pass_time(3)
+    scripted.pass_time(3)
     assert len(received) == 3
 
 
 def test_old_metadata_are_asked_again() -> None:
-    paper = PaperCluster({"t": 1})
-    paper.cluster(CONFIG)
-    paper.turn(301)
-    paper.turn()
-    assert paper.count(ApiKey.METADATA) == 2
+    scripted = ScriptedCluster({"t": 1})
+    scripted.cluster(CONFIG)
+    scripted.turn(301)
+    scripted.turn()
+    assert scripted.count(ApiKey.METADATA) == 2
 
 
 def test_a_new_topic_is_found_without_another_call() -> None:
-    paper = PaperCluster()
-    cluster = paper.cluster(CONFIG)
+    scripted = ScriptedCluster()
+    cluster = scripted.cluster(CONFIG)
     outcome = started(cluster.partitions("late", timeout=5))
-    paper.pass_time(1)
+    scripted.pass_time(1)
     assert not outcome.fired
-    paper.topics["late"] = 3
-    paper.pass_time(2)
+    scripted.topics["late"] = 3
+    scripted.pass_time(2)
     assert outcome.value == [0, 1, 2]
 
 
 def test_a_topic_that_does_not_appear_fails_in_time_with_the_clusters_own_error() -> None:
-    paper = PaperCluster()
-    cluster = paper.cluster(CONFIG)
+    scripted = ScriptedCluster()
+    cluster = scripted.cluster(CONFIG)
     outcome = started(cluster.partitions("never", timeout=2))
-    paper.pass_time(2.5)
+    scripted.pass_time(2.5)
     assert "UNKNOWN_TOPIC_OR_PARTITION: topic 'never'" in str(outcome.error)
 
 
 def test_a_name_that_can_never_exist_fails_at_once() -> None:
-    paper = PaperCluster()
-    paper.topic_errors["no good"] = 17
-    outcome = started(paper.cluster(CONFIG).partitions("no good", timeout=60))
-    paper.turn()
+    scripted = ScriptedCluster()
+    scripted.topic_errors["no good"] = 17
+    outcome = started(scripted.cluster(CONFIG).partitions("no good", timeout=60))
+    scripted.turn()
     assert isinstance(outcome.error, InvalidTopicException)
 
 
 def test_a_call_that_keeps_failing_ends_with_its_last_failure_not_a_bare_timeout() -> None:
-    paper = PaperCluster()
-    cluster = paper.cluster(CONFIG)
+    scripted = ScriptedCluster()
+    cluster = scripted.cluster(CONFIG)
     tries: list[float] = []
 
     async def attempt() -> None:
-        tries.append(paper.clock.seconds())
+        tries.append(scripted.clock.seconds())
         raise NotLeaderOrFollower("t-0")
 
     outcome = started(cluster.retrying(attempt, timeout=3, what="trying"))
-    paper.pass_time(4)
+    scripted.pass_time(4)
     assert isinstance(outcome.error, NotLeaderOrFollower)
     gaps = [b - a for a, b in pairwise(tries)]
     assert gaps[0] < 0.2
@@ -172,22 +172,22 @@ def test_a_call_that_keeps_failing_ends_with_its_last_failure_not_a_bare_timeout
 
 
 def test_a_call_that_hangs_ends_in_time_and_names_what_it_was() -> None:
-    paper = PaperCluster()
-    cluster = paper.cluster(CONFIG)
+    scripted = ScriptedCluster()
+    cluster = scripted.cluster(CONFIG)
     never: Deferred[None] = Deferred()
 
     async def attempt() -> None:
         await never
 
     outcome = started(cluster.retrying(attempt, timeout=3, what="listing groups"))
-    paper.pass_time(4)
+    scripted.pass_time(4)
     assert isinstance(outcome.error, KafkaTimeoutError)
     assert "listing groups: gave up after 3 s" in str(outcome.error)
 
 
 def test_a_failure_that_no_repetition_cures_is_raised_at_once() -> None:
-    paper = PaperCluster()
-    cluster = paper.cluster(CONFIG)
+    scripted = ScriptedCluster()
+    cluster = scripted.cluster(CONFIG)
 
     async def attempt() -> None:
         raise InvalidTopicException("x")
@@ -198,48 +198,48 @@ def test_a_failure_that_no_repetition_cures_is_raised_at_once() -> None:
 
 
 def test_the_coordinator_is_remembered_until_it_is_wrong() -> None:
-    paper = PaperCluster(brokers=2)
-    cluster = paper.cluster(CONFIG)
+    scripted = ScriptedCluster(brokers=2)
+    cluster = scripted.cluster(CONFIG)
     for _ in range(2):
         outcome = started(cluster.coordinator("g"))
-        paper.turn()
+        scripted.turn()
         assert outcome.value.node == 1
-    assert paper.count(ApiKey.FIND_COORDINATOR) == 1
+    assert scripted.count(ApiKey.FIND_COORDINATOR) == 1
     cluster.coordinators.forget("g")
-    paper.coordinator = 2
+    scripted.coordinator = 2
     outcome = started(cluster.coordinator("g"))
-    paper.turn()
+    scripted.turn()
     assert outcome.value.node == 2
 
 
 def test_a_missing_coordinator_is_coordinator_not_available() -> None:
-    paper = PaperCluster()
-    cluster = paper.cluster(CONFIG)
+    scripted = ScriptedCluster()
+    cluster = scripted.cluster(CONFIG)
     missing = FindCoordinatorResponse(coordinators=[Coordinator(key="g", error_code=15)])
-    paper.answers[ApiKey.FIND_COORDINATOR] = lambda _: missing
+    scripted.answers[ApiKey.FIND_COORDINATOR] = lambda _: missing
     outcome = started(cluster.coordinator("g"))
-    paper.turn()
+    scripted.turn()
     assert isinstance(outcome.error, CoordinatorNotAvailable)
 
 
 def test_a_coordinator_that_cannot_be_reached_is_forgotten() -> None:
-    paper = PaperCluster(brokers=2)
-    cluster = paper.cluster(CONFIG)
-    paper.coordinator = 2
-    paper.down = {2}
+    scripted = ScriptedCluster(brokers=2)
+    cluster = scripted.cluster(CONFIG)
+    scripted.coordinator = 2
+    scripted.down = {2}
     outcome = started(cluster.coordinator("g"))
-    paper.turn()
+    scripted.turn()
     assert isinstance(outcome.error, ConnectError)
     assert cluster.coordinators.known("g") is None
 
 
 def test_a_broker_that_left_the_cluster_is_looked_for_once_more() -> None:
-    paper = PaperCluster({"t": 1})
-    cluster = paper.cluster(CONFIG)
+    scripted = ScriptedCluster({"t": 1})
+    cluster = scripted.cluster(CONFIG)
     outcome = started(cluster.connection(7))
-    paper.turn()
+    scripted.turn()
     assert isinstance(outcome.error, LeaderUnavailable)
-    assert paper.count(ApiKey.METADATA) == 2
+    assert scripted.count(ApiKey.METADATA) == 2
 
 
 def test_an_advertised_address_that_does_not_work_is_named_with_its_broker() -> None:
@@ -250,9 +250,9 @@ def test_an_advertised_address_that_does_not_work_is_named_with_its_broker() -> 
 
 
 def test_a_leader_that_is_down_has_no_connection_but_a_cause() -> None:
-    paper = PaperCluster({"t": 2}, brokers=2)
-    cluster = paper.cluster(CONFIG)
-    paper.down = {2}
+    scripted = ScriptedCluster({"t": 2}, brokers=2)
+    cluster = scripted.cluster(CONFIG)
+    scripted.down = {2}
     assert cluster.leader_connection(TopicPartition("t", 1)) is None
     outcome = started(cluster.connection(2))
     assert "broker 2 advertises broker-2:9092, which refuses connections" in str(outcome.error)

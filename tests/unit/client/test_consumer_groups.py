@@ -1,4 +1,4 @@
-"""A consumer in a group, on brokers of paper: the listener, and what is committed when."""
+"""A consumer in a group, on scripted brokers: the listener, and what is committed when."""
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -14,8 +14,8 @@ from kclient.wire.errors import (
     RebalanceInProgress,
 )
 from kclient.wire.versions import ApiKey
-from tests.kit.paper_cluster import commit_answer
-from tests.kit.paper_consumer import PaperConsumer
+from tests.kit.consumer_fixture import ConsumerFixture
+from tests.kit.scripted_cluster import commit_answer
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 EAGER = {"partition_assignment_strategy": "range"}
@@ -51,7 +51,7 @@ def member(*share, partitions=2, records=3, fresh=False, **settings):
     """
     from kclient.types import TopicPartition
 
-    it = PaperConsumer(
+    it = ConsumerFixture(
         partitions,
         group_id="g",
         heartbeat_interval_ms=1000,
@@ -65,10 +65,10 @@ def member(*share, partitions=2, records=3, fresh=False, **settings):
     it.listener = Listener()
     it.consumer.subscribe(["t"], listener=it.listener)
     it.poll()
-    it.paper.pass_time(0.3)
+    it.scripted.pass_time(0.3)
     if not fresh:
         it.poll()
-        it.paper.pass_time(0.3)
+        it.scripted.pass_time(0.3)
     return it
 
 
@@ -91,7 +91,7 @@ def test_the_listener_is_called_before_the_records_of_its_partitions_are_returne
 
 def test_the_listener_runs_in_polls_only():
     it = member(0, fresh=True)
-    it.paper.pass_time(3.0)
+    it.scripted.pass_time(3.0)
     assert it.listener.events == []
     it.poll()
     assert it.listener.events == [("assigned", [0])]
@@ -102,7 +102,7 @@ def test_a_rebalance_reports_revoked_then_assigned_partitions():
     it.poll()
     it.rebalance(1)
     it.poll()
-    it.paper.pass_time(0.3)
+    it.scripted.pass_time(0.3)
     it.poll()
     assert it.listener.events == [("assigned", [0]), ("revoked", [0]), ("assigned", [1])]
     assert it.consumer.assignment() == {T1}
@@ -113,7 +113,7 @@ def test_a_cooperative_rebalance_reports_moving_partitions_only():
     it.poll()
     it.rebalance(0)
     it.poll()
-    it.paper.pass_time(0.3)
+    it.scripted.pass_time(0.3)
     assert it.consumer.assignment() == {T0}
     it.poll()
     assert it.listener.events[:3] == [("assigned", [0, 1]), ("revoked", [1]), ("assigned", [])]
@@ -126,12 +126,12 @@ def test_group_metadata_has_the_consumers_identity_in_its_group():
     assert it.consumer.group_metadata() == ("g", generation, member_id, "i")
     it.rebalance(1)
     it.poll()
-    it.paper.pass_time(0.3)
+    it.scripted.pass_time(0.3)
     assert it.consumer.group_metadata().generation_id == it.generation == generation + 1
-    alone = PaperConsumer(1, group_id="g")
+    alone = ConsumerFixture(1, group_id="g")
     assert alone.consumer.group_metadata() == ("g", -1, "", None)
     with pytest.raises(KafkaError, match=r"group\.id"):
-        PaperConsumer(1).consumer.group_metadata()
+        ConsumerFixture(1).consumer.group_metadata()
 
 
 def test_a_commit_in_on_partitions_revoked_is_accepted():
@@ -146,7 +146,7 @@ def test_a_commit_in_on_partitions_revoked_is_accepted():
     it.rebalance(1)
     it.poll(1000)
     assert it.committed[T0] == 3
-    sent = [a.message for a in it.paper.asked if a.api is ApiKey.OFFSET_COMMIT]
+    sent = [a.message for a in it.scripted.requests if a.api is ApiKey.OFFSET_COMMIT]
     assert [m.generation_id_or_member_epoch for m in sent] == [1]
 
 
@@ -161,7 +161,7 @@ def test_what_a_listener_raises_poll_raises_and_the_rebalance_goes_on():
     it.rebalance(1)
     with pytest.raises(RuntimeError, match="in revoked"):
         it.poll()
-    it.paper.pass_time(0.3)
+    it.scripted.pass_time(0.3)
     with pytest.raises(RuntimeError, match="in assigned"):
         it.poll()
     assert it.consumer.assignment() == {T1}
@@ -171,7 +171,7 @@ def test_lost_partitions_are_reported_as_lost_and_not_committed():
     it = member(0)
     it.records(1)
     it.heartbeat_code = ErrorCode.UNKNOWN_MEMBER_ID
-    it.paper.pass_time(1.2)
+    it.scripted.pass_time(1.2)
     commits = len(it.commits())
     it.poll()
     assert it.listener.events[1] == ("lost", [0])
@@ -183,7 +183,7 @@ def test_partitions_lost_during_their_revocation_are_reported_as_lost():
     it.records(1)
     it.rebalance(1)
     it.heartbeat_code = ErrorCode.UNKNOWN_MEMBER_ID
-    it.paper.pass_time(1.2)
+    it.scripted.pass_time(1.2)
     commits = len(it.commits())
     it.poll()
     assert it.listener.events[1] == ("lost", [0])
@@ -196,7 +196,7 @@ def test_closing_commits_calls_the_listener_and_leaves():
     it.run(it.consumer.close())
     assert it.listener.events == [("assigned", [0]), ("revoked", [0])]
     assert it.committed[T0] == 3
-    apis = [a.api for a in it.paper.asked]
+    apis = [a.api for a in it.scripted.requests]
     assert apis.index(ApiKey.OFFSET_COMMIT) < apis.index(ApiKey.LEAVE_GROUP)
 
 
@@ -205,7 +205,7 @@ def test_closing_after_a_lost_membership_reports_lost_and_commits_nothing():
     it.poll()
     it.rebalance(1)
     it.heartbeat_code = ErrorCode.UNKNOWN_MEMBER_ID
-    it.paper.pass_time(1.2)
+    it.scripted.pass_time(1.2)
     commits = it.commits()
     it.run(it.consumer.close())
     assert it.listener.events[-1] == ("lost", [0])
@@ -218,12 +218,12 @@ def test_unsubscribing_commits_calls_the_listener_and_leaves():
     it.run(it.consumer.unsubscribe())
     assert it.listener.events == [("assigned", [0]), ("revoked", [0])]
     assert it.committed[T0] == 3
-    assert it.paper.count(ApiKey.LEAVE_GROUP) == 1
+    assert it.scripted.count(ApiKey.LEAVE_GROUP) == 1
     assert it.consumer.assignment() == set()
     assert it.consumer.subscription() == set()
-    asked = it.paper.count(ApiKey.JOIN_GROUP)
-    it.paper.pass_time(20.0)
-    assert it.paper.count(ApiKey.JOIN_GROUP) == asked
+    asked = it.scripted.count(ApiKey.JOIN_GROUP)
+    it.scripted.pass_time(20.0)
+    assert it.scripted.count(ApiKey.JOIN_GROUP) == asked
 
 
 def test_unsubscribing_leaves_even_if_the_last_commit_fails():
@@ -231,18 +231,18 @@ def test_unsubscribing_leaves_even_if_the_last_commit_fails():
     it.records(1)
     it.refuse_commits(ErrorCode.UNKNOWN_MEMBER_ID)
     it.run(it.consumer.unsubscribe())
-    assert it.paper.count(ApiKey.LEAVE_GROUP) == 1
+    assert it.scripted.count(ApiKey.LEAVE_GROUP) == 1
     assert it.consumer.assignment() == set()
 
 
 def test_a_caller_that_exceeds_max_poll_interval_gets_the_reason_in_its_next_poll():
     it = member(0, max_poll_interval_ms=5000)
     it.poll()
-    it.paper.pass_time(7.0)
+    it.scripted.pass_time(7.0)
     with pytest.raises(ConsumerLeftGroup, match=r"max\.poll\.interval\.ms"):
         it.poll()
     it.poll()
-    it.paper.pass_time(0.5)
+    it.scripted.pass_time(0.5)
     it.poll()
     assert it.listener.events == [("assigned", [0]), ("lost", [0]), ("assigned", [0])]
 
@@ -251,7 +251,7 @@ def test_a_fatal_error_of_the_group_is_raised_by_every_poll():
     it = member(0, group_instance_id="i")
     it.poll()
     it.heartbeat_code = ErrorCode.FENCED_INSTANCE_ID
-    it.paper.pass_time(1.2)
+    it.scripted.pass_time(1.2)
     for _ in range(3):
         with pytest.raises(KafkaError, match="FENCED_INSTANCE_ID"):
             it.poll()
@@ -262,10 +262,10 @@ def test_a_fatal_error_of_the_group_is_raised_by_every_poll():
 
 def test_polls_commit_what_the_polls_before_handed_out():
     it = member(0, auto_commit_interval_ms=1000)
-    it.paper.turn(1.1)
+    it.scripted.turn(1.1)
     it.poll(most=2)
     assert it.committed == {T0: 0}
-    it.paper.turn(1.1)
+    it.scripted.turn(1.1)
     it.poll()
     assert it.committed == {T0: 2}
 
@@ -274,7 +274,7 @@ def test_nothing_is_committed_between_polls():
     it = member(0, auto_commit_interval_ms=1000)
     it.poll()
     commits = it.commits()
-    it.paper.pass_time(10.0)
+    it.scripted.pass_time(10.0)
     assert it.commits() == commits
 
 
@@ -288,15 +288,15 @@ def test_a_rebalance_commits_only_once_the_caller_polls_again():
     it = member(0)
     it.poll()
     it.rebalance(1)
-    it.paper.pass_time(3.0)
+    it.scripted.pass_time(3.0)
     assert it.committed.get(T0, 0) == 0, "the caller may still be at work on what it got"
     it.poll()
-    it.paper.turn()
+    it.scripted.turn()
     assert it.committed == {T0: 3}
 
 
 def test_partitions_assigned_by_hand_are_committed_too():
-    it = PaperConsumer(group_id="g", auto_commit_interval_ms=1000)
+    it = ConsumerFixture(group_id="g", auto_commit_interval_ms=1000)
     it.produce(0, b"0", b"1")
     it.assign(0)
     it.records(2)
@@ -307,14 +307,14 @@ def test_partitions_assigned_by_hand_are_committed_too():
 def test_an_automatic_commit_that_fails_is_not_repeated_behind_a_later_one():
     it = member(0, auto_commit_interval_ms=1000)
     it.poll(most=1)
-    it.paper.answers[ApiKey.OFFSET_COMMIT] = lambda _: NotCoordinator("moved")
-    it.paper.turn(1.1)
+    it.scripted.answers[ApiKey.OFFSET_COMMIT] = lambda _: NotCoordinator("moved")
+    it.scripted.turn(1.1)
     before = len(it.commits())
     it.poll(most=1)
     assert it.commits()[before:] == [{("t", 0): 1}]
-    it.paper.serve_commits(it.committed)
+    it.scripted.serve_commits(it.committed)
     it.run(it.consumer.commit())
-    it.paper.pass_time(5.0)
+    it.scripted.pass_time(5.0)
     assert it.committed == {T0: 2}
     assert it.commits()[-1] == {("t", 0): 2}
 
@@ -334,17 +334,17 @@ def test_a_commit_that_the_coordinator_cannot_store_now_is_sent_again(code):
     it.records(1)
     it.refuse_commits(code)
     waiting = it.consumer.commit()
-    it.paper.turn()
+    it.scripted.turn()
     assert not waiting.called
-    it.paper.serve_commits(it.committed)
-    it.paper.pass_time(1.0)
+    it.scripted.serve_commits(it.committed)
+    it.scripted.pass_time(1.0)
     it.run(waiting)
     assert it.committed == {T0: 3}
     assert it.listener.events == [("assigned", [0])]
 
 
 def test_leaving_by_an_error_commits_only_what_was_followed_by_another_poll():
-    it = PaperConsumer(group_id="g")
+    it = ConsumerFixture(group_id="g")
     it.produce(0, b"0", b"1", b"2")
     it.assign(0)
 
@@ -356,17 +356,17 @@ def test_leaving_by_an_error_commits_only_what_was_followed_by_another_poll():
             raise RuntimeError("at the second record")
 
     done = Deferred.fromCoroutine(work())
-    it.paper.pass_time(1.0)
+    it.scripted.pass_time(1.0)
     with pytest.raises(RuntimeError):
         it.run(done)
     assert it.committed == {T0: 1}
 
 
 def test_an_error_after_a_poll_that_found_nothing_more_commits_all_before_it():
-    it = PaperConsumer(group_id="g")
+    it = ConsumerFixture(group_id="g")
     it.produce(0, b"0", b"1", b"2")
     it.assign(0)
-    it.paper.turn()
+    it.scripted.turn()
 
     async def work():
         async with it.consumer as consumer:
@@ -375,7 +375,7 @@ def test_an_error_after_a_poll_that_found_nothing_more_commits_all_before_it():
             raise RuntimeError("after the last record")
 
     done = Deferred.fromCoroutine(work())
-    it.paper.pass_time(1.0)
+    it.scripted.pass_time(1.0)
     with pytest.raises(RuntimeError):
         it.run(done)
     assert it.committed == {T0: 3}
@@ -393,16 +393,16 @@ def test_a_commit_during_a_cooperative_rebalance_is_repeated_as_what_the_member_
         it.committed[T0] = request.topics[0].partitions[0].committed_offset
         return commit_answer(request)
 
-    it.paper.answers[ApiKey.OFFSET_COMMIT] = commit
-    join = it.paper.answers.pop(ApiKey.JOIN_GROUP)
+    it.scripted.answers[ApiKey.OFFSET_COMMIT] = commit
+    join = it.scripted.answers.pop(ApiKey.JOIN_GROUP)
     it.rebalance(0, 1)
     waiting = it.consumer.commit({T0: 2})
-    it.paper.turn()
+    it.scripted.turn()
     assert len(refused) == 1
     assert not waiting.called
-    asked = it.paper.one(ApiKey.JOIN_GROUP)
+    asked = it.scripted.one(ApiKey.JOIN_GROUP)
     asked.answer(join(asked.message))
-    it.paper.pass_time(0.5)
+    it.scripted.pass_time(0.5)
     assert it.run(waiting) is None
     assert it.committed == {T0: 2}
 
@@ -418,9 +418,9 @@ def test_a_commit_for_a_partition_that_went_is_refused():
 def test_a_commit_without_a_generation_is_refused_before_it_is_sent():
     it = member(0, enable_auto_commit="false")
     it.records(1)
-    it.paper.answers.pop(ApiKey.JOIN_GROUP)
+    it.scripted.answers.pop(ApiKey.JOIN_GROUP)
     it.heartbeat_code = ErrorCode.UNKNOWN_MEMBER_ID
-    it.paper.pass_time(1.2)
+    it.scripted.pass_time(1.2)
     with pytest.raises(RebalanceInProgress, match="not in a generation"):
         it.run(it.consumer.commit({T0: 3}))
     assert it.commits() == []
@@ -430,18 +430,18 @@ def test_leader_epoch_nought_is_an_epoch():
     it = member(0, enable_auto_commit="false")
     it.records(1)
     it.run(it.consumer.commit())
-    (sent,) = [a.message for a in it.paper.asked if a.api is ApiKey.OFFSET_COMMIT]
+    (sent,) = [a.message for a in it.scripted.requests if a.api is ApiKey.OFFSET_COMMIT]
     assert sent.topics[0].partitions[0].committed_leader_epoch == 0
 
 
 def test_commits_do_not_stand_behind_a_join():
     it = member(0, **COOPERATIVE, enable_auto_commit="false")
     it.records(1)
-    it.paper.answers.pop(ApiKey.JOIN_GROUP)
+    it.scripted.answers.pop(ApiKey.JOIN_GROUP)
     it.rebalance(0)
-    join = it.paper.one(ApiKey.JOIN_GROUP)
+    join = it.scripted.one(ApiKey.JOIN_GROUP)
     it.run(it.consumer.commit())
-    (commit,) = [a for a in it.paper.asked if a.api is ApiKey.OFFSET_COMMIT]
+    (commit,) = [a for a in it.scripted.requests if a.api is ApiKey.OFFSET_COMMIT]
     assert (join.node, commit.node) == (1, 1)
     assert join.channel != commit.channel
 
@@ -449,16 +449,16 @@ def test_commits_do_not_stand_behind_a_join():
 def test_commits_go_one_after_the_other():
     it = member(0, enable_auto_commit="false")
     it.records(1)
-    commit = it.paper.answers.pop(ApiKey.OFFSET_COMMIT)
+    commit = it.scripted.answers.pop(ApiKey.OFFSET_COMMIT)
     first = it.consumer.commit_async({T0: 1})
     second = it.consumer.commit({T0: OffsetAndMetadata(2, "note")})
-    it.paper.turn()
-    asked = it.paper.one(ApiKey.OFFSET_COMMIT)
+    it.scripted.turn()
+    asked = it.scripted.one(ApiKey.OFFSET_COMMIT)
     asked.answer(commit(asked.message))
-    it.paper.turn()
+    it.scripted.turn()
     assert first.called
     assert not second.called
-    asked = it.paper.one(ApiKey.OFFSET_COMMIT)
+    asked = it.scripted.one(ApiKey.OFFSET_COMMIT)
     asked.answer(commit(asked.message))
     it.run(second)
     assert it.committed == {T0: 2}
@@ -471,9 +471,9 @@ def test_a_negative_offset_is_not_committed():
 
 
 def test_a_pattern_subscribes_to_what_matches_whole_names():
-    it = PaperConsumer(2, group_id="g")
-    it.paper.topics.update({"t-1": 1, "xt": 1})
+    it = ConsumerFixture(2, group_id="g")
+    it.scripted.topics.update({"t-1": 1, "xt": 1})
     it.consumer.subscribe(pattern="t.*")
     it.poll()
-    it.paper.pass_time(0.3)
+    it.scripted.pass_time(0.3)
     assert it.consumer.subscription() == {"t", "t-1"}

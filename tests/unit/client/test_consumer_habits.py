@@ -1,4 +1,4 @@
-"""What users of confluent-kafka, kafka-python and aiokafka expect of a consumer, on brokers of paper."""
+"""What users of confluent-kafka, kafka-python and aiokafka expect of a consumer, on scripted brokers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kclient.errors import ClientClosed, IllegalStateError, KafkaError
 from kclient.types import OffsetAndMetadata, TopicPartition
 from kclient.wire.errors import ErrorCode, RebalanceInProgress
 from kclient.wire.versions import ApiKey
-from tests.kit.paper_cluster import HELD, now
-from tests.kit.paper_consumer import PaperConsumer
+from tests.kit.consumer_fixture import ConsumerFixture
+from tests.kit.scripted_cluster import HELD, now
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 MEMBER = {
@@ -25,33 +25,33 @@ MEMBER = {
 }
 
 
-def filled(*partitions: int, records: int = 3, **settings: Any) -> PaperConsumer:
+def filled(*partitions: int, records: int = 3, **settings: Any) -> ConsumerFixture:
     """A consumer with assigned partitions, with fetched records."""
-    it = PaperConsumer(2, **settings)
+    it = ConsumerFixture(2, **settings)
     for n in range(2):
         it.produce(n, *[b"%d.%d" % (n, i) for i in range(records)])
     it.assign(*partitions)
     waiting = it.consumer.getmany(timeout=0)
-    it.paper.turn()
+    it.scripted.turn()
     assert now(waiting) == {}
-    it.paper.pass_time(0.2)
+    it.scripted.pass_time(0.2)
     return it
 
 
-def member(**settings: Any) -> PaperConsumer:
+def member(**settings: Any) -> ConsumerFixture:
     """A member of a group, without partitions by now."""
-    it = PaperConsumer(2, **{**MEMBER, **settings})
+    it = ConsumerFixture(2, **{**MEMBER, **settings})
     for n in range(2):
         it.produce(n, *[b"%d.%d" % (n, i) for i in range(3)])
     it.share = [T0]
     return it
 
 
-def join(it: PaperConsumer) -> None:
+def join(it: ConsumerFixture) -> None:
     it.poll()
-    it.paper.pass_time(0.3)
+    it.scripted.pass_time(0.3)
     it.poll()
-    it.paper.pass_time(0.3)
+    it.scripted.pass_time(0.3)
 
 
 # --- getone, getmany
@@ -61,11 +61,11 @@ def test_getone_returns_one_record_after_another() -> None:
     it = filled(0)
     assert [it.run(it.consumer.getone()).value for _ in range(3)] == [b"0.0", b"0.1", b"0.2"]
     waiting = it.consumer.getone()
-    it.paper.pass_time(30)
+    it.scripted.pass_time(30)
     assert not waiting.called
     it.produce(0, b"late")
     it.release()
-    it.paper.turn()
+    it.scripted.turn()
     assert now(waiting).value == b"late"
 
 
@@ -87,11 +87,11 @@ def test_a_cancelled_getone_takes_no_record() -> None:
     assert it.run(it.consumer.getone()).offset == 0
     waiting: Deferred[Any] = it.consumer.getone()
     waiting.addErrback(lambda failure: failure.trap(CancelledError))
-    it.paper.turn()
+    it.scripted.turn()
     waiting.cancel()
     it.produce(0, b"next")
     it.release()
-    it.paper.turn()
+    it.scripted.turn()
     assert it.run(it.consumer.getone()).value == b"next"
 
 
@@ -114,9 +114,9 @@ def test_getone_of_a_partition_that_is_revoked_meanwhile_ends() -> None:
     it = filled(0, records=1)
     it.poll()
     waiting = it.consumer.getone(T0)
-    it.paper.pass_time(0.5)
+    it.scripted.pass_time(0.5)
     it.consumer.assign([T1])
-    it.paper.pass_time(1.0)
+    it.scripted.pass_time(1.0)
     with pytest.raises(IllegalStateError, match="t-0 is not assigned"):
         now(waiting)
 
@@ -134,17 +134,17 @@ def test_a_poll_waits_without_limit() -> None:
     it = filled(0, records=1)
     it.poll()
     waiting = it.consumer.poll(timeout=math.inf)
-    it.paper.pass_time(100)
+    it.scripted.pass_time(100)
     it.produce(0, b"next")
     it.release()
-    it.paper.turn()
+    it.scripted.turn()
     assert now(waiting)[T0][0].value == b"next"
 
 
 def test_a_closed_consumer_ends_a_getone() -> None:
     it = filled()
     waiting = it.consumer.getone()
-    it.paper.turn()
+    it.scripted.turn()
     it.run(it.consumer.close())
     with pytest.raises(ClientClosed):
         now(waiting)
@@ -173,10 +173,10 @@ def test_a_seek_drops_what_an_iteration_has_not_yielded() -> None:
 def test_an_automatic_commit_between_getones_covers_what_was_yielded_only() -> None:
     it = filled(0, 1, group_id="g", auto_commit_interval_ms=1)
     first = it.run(it.consumer.getone())
-    it.paper.pass_time(0.1)
+    it.scripted.pass_time(0.1)
     other = T1 if first.partition == 0 else T0
     it.run(it.consumer.getone(other))
-    it.paper.pass_time(0.1)
+    it.scripted.pass_time(0.1)
     assert it.commits()[-1] == {tuple(first.topic_partition): 1}
 
 
@@ -204,7 +204,7 @@ def test_functions_are_called_with_the_consumer_and_the_partitions() -> None:
     it.poll()
     assert calls[:2] == [("assign", True, [T0]), ("revoke", True, [T0])]
     it.heartbeat_code = ErrorCode.UNKNOWN_MEMBER_ID
-    it.paper.pass_time(1.3)
+    it.scripted.pass_time(1.3)
     it.poll()
     # Without on_lost, on_revoke is called, as in confluent-kafka.
     assert [what for what, _, _ in calls] == ["assign", "revoke", "assign", "revoke", "assign"]
@@ -220,7 +220,7 @@ def test_on_lost_is_called_in_place_of_on_revoke() -> None:
     )
     join(it)
     it.heartbeat_code = ErrorCode.UNKNOWN_MEMBER_ID
-    it.paper.pass_time(1.3)
+    it.scripted.pass_time(1.3)
     it.poll()
     assert calls == ["lost"]
 
@@ -239,7 +239,7 @@ def test_a_listener_of_another_library_has_no_on_partitions_lost() -> None:
     it.consumer.subscribe(["t"], listener=Foreign())  # type: ignore[arg-type]
     join(it)
     it.heartbeat_code = ErrorCode.UNKNOWN_MEMBER_ID
-    it.paper.pass_time(1.3)
+    it.scripted.pass_time(1.3)
     it.poll()
     assert calls == ["assigned", "revoked", "assigned"]
 
@@ -272,17 +272,17 @@ def test_a_cancelled_poll_does_not_cancel_the_listener_and_the_next_one_waits_fo
 
     it.consumer.subscribe(["t"], on_assign=on_assign)
     it.poll()
-    it.paper.pass_time(0.3)
+    it.scripted.pass_time(0.3)
     waiting = it.consumer.poll(timeout=5)
     waiting.addErrback(lambda failure: failure.trap(CancelledError))
-    it.paper.turn()
+    it.scripted.turn()
     waiting.cancel()
     assert events == ["begins"]
     waiting = it.consumer.poll(timeout=1)
-    it.paper.pass_time(2)
+    it.scripted.pass_time(2)
     assert not waiting.called
     ends.callback(None)
-    it.paper.turn()
+    it.scripted.turn()
     with pytest.raises(ZeroDivisionError):
         now(waiting)
     assert events == ["begins", "ends"]
@@ -294,10 +294,10 @@ def test_a_problem_of_a_listener_of_a_cancelled_poll_is_raised_by_the_next_one()
     ends: Deferred[None] = Deferred()
     it.consumer.subscribe(["t"], on_assign=lambda consumer, partitions: ends)
     it.poll()
-    it.paper.pass_time(0.3)
+    it.scripted.pass_time(0.3)
     waiting = it.consumer.poll(timeout=5)
     waiting.addErrback(lambda failure: failure.trap(CancelledError))
-    it.paper.turn()
+    it.scripted.turn()
     waiting.cancel()
     ends.errback(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
@@ -320,13 +320,13 @@ def test_closing_waits_for_the_listener_of_a_cancelled_poll() -> None:
     it.rebalance(1)
     waiting = it.consumer.poll(timeout=5)
     waiting.addErrback(lambda failure: failure.trap(CancelledError))
-    it.paper.turn()
+    it.scripted.turn()
     waiting.cancel()
     closing = it.consumer.close()
-    it.paper.turn()
+    it.scripted.turn()
     assert not closing.called
     ends.callback(None)
-    it.paper.turn()
+    it.scripted.turn()
     assert closing.called
     assert events == ["begins", "ends"], "once, although the consumer was closed meanwhile"
 
@@ -340,32 +340,32 @@ def test_closing_takes_no_longer_than_its_timeout_though_the_coordinator_is_sile
     join(it)
     assert it.poll() or it.poll()
     for api in (ApiKey.OFFSET_COMMIT, ApiKey.LEAVE_GROUP):
-        it.paper.answers[api] = lambda _: HELD
+        it.scripted.answers[api] = lambda _: HELD
     began = it.now
     closing = it.consumer.close(timeout)
     while not closing.called:
-        it.paper.pass_time(0.1)
+        it.scripted.pass_time(0.1)
         assert it.now - began <= timeout + 0.2
-    assert any(asked.api is ApiKey.LEAVE_GROUP for asked in it.paper.asked)
+    assert any(asked.api is ApiKey.LEAVE_GROUP for asked in it.scripted.requests)
 
 
 # --- store_offsets
 
 
-def stored(**settings: Any) -> PaperConsumer:
+def stored(**settings: Any) -> ConsumerFixture:
     return filled(0, 1, group_id="g", enable_auto_offset_store=False, **settings)
 
 
 def test_automatic_commits_commit_what_is_stored_and_nothing_else() -> None:
     it = stored(auto_commit_interval_ms=1)
     record = it.run(it.consumer.getone())
-    it.paper.pass_time(0.1)
+    it.scripted.pass_time(0.1)
     it.poll()
-    it.paper.pass_time(0.1)
+    it.scripted.pass_time(0.1)
     assert it.commits() == []
     it.consumer.store_offsets(record)
     it.poll()
-    it.paper.pass_time(0.1)
+    it.scripted.pass_time(0.1)
     assert it.commits() == [{tuple(record.topic_partition): record.offset + 1}]
 
 
@@ -406,7 +406,7 @@ def test_the_callback_of_a_commit_gets_the_error_or_none_and_the_offsets() -> No
     it.run(it.consumer.commit_async(callback=lambda *outcome: outcomes.append(outcome)))
     it.refuse_commits(ErrorCode.REBALANCE_IN_PROGRESS)
     failed = it.consumer.commit_async({T0: 1}, lambda *outcome: outcomes.append(outcome))
-    it.paper.pass_time(1)
+    it.scripted.pass_time(1)
     with pytest.raises(RebalanceInProgress):
         now(failed)
     assert outcomes[0] == (None, {T0: OffsetAndMetadata(3, "", 0)})

@@ -9,7 +9,7 @@ from kclient.types import Record, TopicPartition
 from kclient.wire import batches
 from kclient.wire import records as wire
 from kclient.wire.errors import InvalidRecord
-from tests.kit.paper_cluster import batch_of
+from tests.kit.scripted_cluster import batch_of
 
 TP = TopicPartition("t", 0)
 

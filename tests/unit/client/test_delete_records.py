@@ -14,7 +14,7 @@ from kclient.types import TopicPartition
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema import delete_records as messages
 from kclient.wire.versions import ApiKey
-from tests.kit.paper_cluster import Asked, PaperCluster
+from tests.kit.scripted_cluster import PendingRequest, ScriptedCluster
 
 ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -23,16 +23,16 @@ class Deleting:
     """A deletion below 5 of two partitions, with leaders of their own."""
 
     def __init__(self) -> None:
-        self.paper = PaperCluster({"t": 2}, brokers=2)
-        cluster = self.paper.cluster(CommonConfig.load({"bootstrap.servers": "a:1"}))
+        self.scripted = ScriptedCluster({"t": 2}, brokers=2)
+        cluster = self.scripted.cluster(CommonConfig.load({"bootstrap.servers": "a:1"}))
         self.results: list[Any] = []
         running = Deferred.fromCoroutine(delete_records(cluster, {ZERO: 5, ONE: 5}, timeout=3.0))
         running.addBoth(self.results.append)
-        self.paper.turn()
+        self.scripted.turn()
 
-    def waiting(self) -> dict[int, Asked]:
+    def waiting(self) -> dict[int, PendingRequest]:
         return {asked.message.topics[0].partitions[0].partition_index: asked
-                for asked in self.paper.waiting(ApiKey.DELETE_RECORDS)}  # fmt: skip
+                for asked in self.scripted.waiting(ApiKey.DELETE_RECORDS)}  # fmt: skip
 
     def answer(self, partition: int, error: ErrorCode = ErrorCode.NONE) -> None:
         result = messages.DeleteRecordsPartitionResult(
@@ -65,7 +65,7 @@ def test_an_error_of_one_partition_leaves_the_result_of_the_other(deleting: Dele
 def test_a_lost_connection_to_one_leader_repeats_only_its_partitions(deleting: Deleting) -> None:
     deleting.waiting()[0].fail()
     deleting.answer(1)
-    deleting.paper.pass_time(1.0)
+    deleting.scripted.pass_time(1.0)
     assert list(deleting.waiting()) == [0]
     deleting.answer(0)
     assert deleting.results == [{ZERO: 5, ONE: 5}]
@@ -77,7 +77,7 @@ def test_a_partition_without_an_answer_in_time_has_the_error_as_its_result(
     deleting.answer(1)
     deleting.answer(0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     for _ in range(50):
-        deleting.paper.pass_time(0.1)
+        deleting.scripted.pass_time(0.1)
         if 0 in deleting.waiting():
             deleting.answer(0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     (results,) = deleting.results
@@ -88,7 +88,7 @@ def test_a_partition_without_an_answer_in_time_has_the_error_as_its_result(
 def test_a_leader_that_does_not_answer_hides_no_result_of_another(deleting: Deleting) -> None:
     """The records are gone: an error would have the caller believe that they are not."""
     deleting.answer(1)
-    deleting.paper.pass_time(5.0)
+    deleting.scripted.pass_time(5.0)
     (results,) = deleting.results
     assert isinstance(results[ZERO], KafkaTimeoutError)
     assert results[ONE] == 5

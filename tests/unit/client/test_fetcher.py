@@ -1,4 +1,4 @@
-"""The fetcher, on brokers of paper: what it asks, and what it makes of late, wrong and missing answers."""
+"""The fetcher, on scripted brokers: what it asks, and what it makes of late, wrong and missing answers."""
 
 from types import SimpleNamespace
 
@@ -13,17 +13,17 @@ from kclient.wire.errors import CorruptMessage, ErrorCode, TopicAuthorizationFai
 from kclient.wire.fetch import AbortedTransaction
 from kclient.wire.records import ABORT, encode_transaction_marker
 from kclient.wire.versions import ApiKey
-from tests.kit.paper_cluster import PaperCluster, batch_of, part
+from tests.kit.scripted_cluster import ScriptedCluster, batch_of, part
 
 T0, T1, T2 = (TopicPartition("t", n) for n in range(3))
 
 
 class Fetching:
-    """A fetcher on a paper cluster, and its reports."""
+    """A fetcher on a scripted cluster, and its reports."""
 
-    def __init__(self, paper, **settings):
-        self.paper = paper
-        self.cluster = paper.cluster(ConsumerConfig.load({"retry_backoff_ms": 100, **settings}))
+    def __init__(self, scripted, **settings):
+        self.scripted = scripted
+        self.cluster = scripted.cluster(ConsumerConfig.load({"retry_backoff_ms": 100, **settings}))
         self.partitions = Partitions()
         self.arrived = 0
         self.out_of_range = []
@@ -54,35 +54,35 @@ class Fetching:
 
     def asked(self):
         """(topic, partition, offset) of the one Fetch that waits."""
-        message = self.paper.one(ApiKey.FETCH).message
+        message = self.scripted.one(ApiKey.FETCH).message
         return [
-            (self.paper.topic_name(t), p.partition, p.fetch_offset)
+            (self.scripted.topic_name(t), p.partition, p.fetch_offset)
             for t in message.topics
             for p in t.partitions
         ]
 
     def forgotten(self):
         """(topic, partition) that the one Fetch that waits does not want any more."""
-        message = self.paper.one(ApiKey.FETCH).message
-        return [(self.paper.topic_name(t), p) for t in message.forgotten for p in t.partitions]
+        message = self.scripted.one(ApiKey.FETCH).message
+        return [(self.scripted.topic_name(t), p) for t in message.forgotten for p in t.partitions]
 
     def answer(self, *partitions, **of_session):
         pairs = [(TopicPartition("t", each.partition), each) for each in partitions]
-        self.paper.one(ApiKey.FETCH).answer(self.paper.fetched(*pairs, **of_session))
-        self.paper.turn()
+        self.scripted.one(ApiKey.FETCH).answer(self.scripted.fetched(*pairs, **of_session))
+        self.scripted.turn()
 
 
 @pytest.fixture
-def paper():
-    return PaperCluster({"t": 3})
+def scripted():
+    return ScriptedCluster({"t": 3})
 
 
-def test_one_fetch_asks_one_leader_for_all_its_partitions(paper):
-    paper.brokers = [1, 2]
-    fetching = Fetching(paper)
+def test_one_fetch_asks_one_leader_for_all_its_partitions(scripted):
+    scripted.brokers = [1, 2]
+    fetching = Fetching(scripted)
     fetching.start(p0=5, p1=6, p2=7)
     fetching.fetcher.send_fetches()
-    fetches = paper.waiting(ApiKey.FETCH)
+    fetches = scripted.waiting(ApiKey.FETCH)
     assert [asked.node for asked in fetches] == [1, 2]
     assert [
         [(p.partition, p.fetch_offset) for t in asked.message.topics for p in t.partitions]
@@ -90,23 +90,23 @@ def test_one_fetch_asks_one_leader_for_all_its_partitions(paper):
     ] == [[(0, 5), (2, 7)], [(1, 6)]]
 
 
-def test_what_came_is_buffered_and_the_next_fetch_goes_on_behind_it(paper):
-    fetching = Fetching(paper)
+def test_what_came_is_buffered_and_the_next_fetch_goes_on_behind_it(scripted):
+    fetching = Fetching(scripted)
     fetching.start(p0=5)
     fetching.answer(part(0, batch_of(4, b"a", b"b") + batch_of(6, b"c")))
     assert (fetching.arrived, fetching.values()) == (1, [4, 6])
     assert fetching.asked() == [("t", 0, 7)]
 
 
-def test_a_batch_that_ends_before_the_position_is_not_buffered(paper):
-    fetching = Fetching(paper)
+def test_a_batch_that_ends_before_the_position_is_not_buffered(scripted):
+    fetching = Fetching(scripted)
     fetching.start(p0=6)
     fetching.answer(part(0, batch_of(4, b"a", b"b") + batch_of(6, b"c")))
     assert fetching.values() == [6]
 
 
-def test_an_answer_from_before_a_seek_changes_nothing(paper):
-    fetching = Fetching(paper)
+def test_an_answer_from_before_a_seek_changes_nothing(scripted):
+    fetching = Fetching(scripted)
     fetching.start(p0=5)
     fetching.state().seek(50)
     fetching.answer(part(0, batch_of(5, b"a")))
@@ -114,8 +114,8 @@ def test_an_answer_from_before_a_seek_changes_nothing(paper):
     assert fetching.asked() == [("t", 0, 50)]
 
 
-def test_an_answer_for_a_partition_that_went_and_came_back_changes_nothing(paper):
-    fetching = Fetching(paper)
+def test_an_answer_for_a_partition_that_went_and_came_back_changes_nothing(scripted):
+    fetching = Fetching(scripted)
     fetching.start(p0=5)
     fetching.partitions.assign([])
     fetching.partitions.assign([T0])
@@ -124,84 +124,84 @@ def test_an_answer_for_a_partition_that_went_and_came_back_changes_nothing(paper
     assert (fetching.values(), fetching.state().fetch_offset) == ([], 50)
 
 
-def test_an_error_from_before_a_seek_changes_nothing(paper):
-    fetching = Fetching(paper)
+def test_an_error_from_before_a_seek_changes_nothing(scripted):
+    fetching = Fetching(scripted)
     fetching.start(p0=5)
     fetching.state().seek(50)
     fetching.answer(part(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
     assert fetching.out_of_range == []
 
 
-def test_a_leader_that_is_none_any_more_leads_to_the_new_one(paper):
-    paper.brokers = [1, 2]
-    fetching = Fetching(paper)
+def test_a_leader_that_is_none_any_more_leads_to_the_new_one(scripted):
+    scripted.brokers = [1, 2]
+    fetching = Fetching(scripted)
     fetching.start(p0=5)
-    paper.leaders[T0] = (2, 1)
+    scripted.leaders[T0] = (2, 1)
     fetching.answer(part(0, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
-    assert paper.waiting(ApiKey.FETCH) == []
-    paper.pass_time(0.3)
-    if paper.one(ApiKey.FETCH).node == 1:  # Its turn came just before the new metadata.
+    assert scripted.waiting(ApiKey.FETCH) == []
+    scripted.pass_time(0.3)
+    if scripted.one(ApiKey.FETCH).node == 1:  # Its turn came just before the new metadata.
         fetching.answer(part(0, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        paper.pass_time(0.3)
-    fetch = paper.one(ApiKey.FETCH)
+        scripted.pass_time(0.3)
+    fetch = scripted.one(ApiKey.FETCH)
     assert fetch.node == 2
     assert fetch.message.topics[0].partitions[0].current_leader_epoch == 1
     assert fetching.reported == []
 
 
-def test_a_broker_that_cannot_be_reached_is_tried_again(paper):
-    fetching = Fetching(paper)
-    paper.down.add(1)
+def test_a_broker_that_cannot_be_reached_is_tried_again(scripted):
+    fetching = Fetching(scripted)
+    scripted.down.add(1)
     fetching.start(p0=5)
-    paper.pass_time(0.5)
-    assert paper.waiting(ApiKey.FETCH) == []
-    paper.down.clear()
-    paper.pass_time(0.3)
+    scripted.pass_time(0.5)
+    assert scripted.waiting(ApiKey.FETCH) == []
+    scripted.down.clear()
+    scripted.pass_time(0.3)
     assert fetching.asked() == [("t", 0, 5)]
     assert fetching.reported == []
 
 
-def test_a_partition_without_a_leader_waits_and_does_not_hold_up_others(paper):
-    paper.leaders[T0] = (-1, 0)
-    fetching = Fetching(paper)
+def test_a_partition_without_a_leader_waits_and_does_not_hold_up_others(scripted):
+    scripted.leaders[T0] = (-1, 0)
+    fetching = Fetching(scripted)
     fetching.start(p0=5, p1=6)
     assert fetching.asked() == [("t", 1, 6)]
-    paper.leaders.clear()
+    scripted.leaders.clear()
     fetching.answer(part(1))
-    paper.pass_time(0.3)
+    scripted.pass_time(0.3)
     fetching.answer(part(1))
     assert ("t", 0, 5) in fetching.asked()
 
 
-def test_after_an_unknown_topic_id_the_fetch_is_retried(paper):
-    fetching = Fetching(paper)
+def test_after_an_unknown_topic_id_the_fetch_is_retried(scripted):
+    fetching = Fetching(scripted)
     fetching.start(p0=5)
-    before = paper.count(ApiKey.METADATA)
+    before = scripted.count(ApiKey.METADATA)
     fetching.answer(part(0, error_code=ErrorCode.UNKNOWN_TOPIC_ID))
-    paper.pass_time(0.3)
-    assert paper.count(ApiKey.METADATA) > before
+    scripted.pass_time(0.3)
+    assert scripted.count(ApiKey.METADATA) > before
     assert fetching.asked() == [("t", 0, 5)]
     assert fetching.reported == []
 
 
-def test_a_cluster_without_topic_ids_is_asked_by_name(paper):
-    paper.with_topic_ids = False
-    fetching = Fetching(paper)
+def test_a_cluster_without_topic_ids_is_asked_by_name(scripted):
+    scripted.with_topic_ids = False
+    fetching = Fetching(scripted)
     fetching.start(p0=5)
-    assert paper.one(ApiKey.FETCH).version == 12
+    assert scripted.one(ApiKey.FETCH).version == 12
     fetching.answer(part(0, batch_of(5, b"a")))
     assert fetching.values() == [5]
 
 
-def test_topic_ids_are_used_where_there_are_some(paper):
-    fetching = Fetching(paper)
+def test_topic_ids_are_used_where_there_are_some(scripted):
+    fetching = Fetching(scripted)
     fetching.start(p0=5)
-    assert paper.one(ApiKey.FETCH).version > 12
-    assert paper.one(ApiKey.FETCH).message.topics[0].topic_id == paper.topic_id("t")
+    assert scripted.one(ApiKey.FETCH).version > 12
+    assert scripted.one(ApiKey.FETCH).message.topics[0].topic_id == scripted.topic_id("t")
 
 
-def test_an_offset_out_of_range_is_reported_and_not_fetched_again(paper):
-    fetching = Fetching(paper)
+def test_an_offset_out_of_range_is_reported_and_not_fetched_again(scripted):
+    fetching = Fetching(scripted)
     fetching.start(p0=5, p1=6)
     fetching.partitions.get(T0)
     fetching.answer(part(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE), part(1, batch_of(6, b"a")))
@@ -209,20 +209,20 @@ def test_an_offset_out_of_range_is_reported_and_not_fetched_again(paper):
     assert fetching.values(1) == [6]
 
 
-def test_an_error_that_is_not_retriable_is_reported_and_retried_later_only(paper):
-    fetching = Fetching(paper)
+def test_an_error_that_is_not_retriable_is_reported_and_retried_later_only(scripted):
+    fetching = Fetching(scripted)
     fetching.start(p0=5)
     fetching.answer(part(0, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     ((tp, problem),) = fetching.reported
     assert tp == T0
     assert isinstance(problem, TopicAuthorizationFailed)
-    assert paper.waiting(ApiKey.FETCH) == []
-    paper.pass_time(0.2)
+    assert scripted.waiting(ApiKey.FETCH) == []
+    scripted.pass_time(0.2)
     assert fetching.asked() == [("t", 0, 5)]
 
 
-def test_a_paused_partition_is_not_fetched(paper):
-    fetching = Fetching(paper)
+def test_a_paused_partition_is_not_fetched(scripted):
+    fetching = Fetching(scripted)
     fetching.partitions.assign([T0, T1])
     fetching.state(0).seek(1)
     fetching.state(1).seek(2)
@@ -231,8 +231,8 @@ def test_a_paused_partition_is_not_fetched(paper):
     assert fetching.asked() == [("t", 1, 2)]
 
 
-def test_what_paused_partitions_hold_back_does_not_starve_others(paper):
-    fetching = Fetching(paper, fetch_max_bytes=100)
+def test_what_paused_partitions_hold_back_does_not_starve_others(scripted):
+    fetching = Fetching(scripted, fetch_max_bytes=100)
     fetching.start(p0=0, p1=0)
     fetching.answer(part(0, batch_of(0, b"x" * 200)), part(1))
     fetching.state(0).paused = True
@@ -240,63 +240,63 @@ def test_what_paused_partitions_hold_back_does_not_starve_others(paper):
     assert fetching.asked() == [("t", 1, 0)]
 
 
-def test_nothing_is_fetched_beyond_fetch_max_bytes(paper):
-    fetching = Fetching(paper, fetch_max_bytes=100)
+def test_nothing_is_fetched_beyond_fetch_max_bytes(scripted):
+    fetching = Fetching(scripted, fetch_max_bytes=100)
     fetching.start(p0=0, p1=0)
     fetching.answer(part(0, batch_of(0, b"x" * 200)), part(1))
-    assert paper.waiting(ApiKey.FETCH) == []
+    assert scripted.waiting(ApiKey.FETCH) == []
     fetching.state(0).take()
     fetching.fetcher.send_fetches()
     assert fetching.asked() == [("t", 0, 1), ("t", 1, 0)]
 
 
-def test_a_partition_with_a_full_buffer_is_not_fetched(paper):
-    fetching = Fetching(paper, max_partition_fetch_bytes=100)
+def test_a_partition_with_a_full_buffer_is_not_fetched(scripted):
+    fetching = Fetching(scripted, max_partition_fetch_bytes=100)
     fetching.start(p0=0, p1=0)
     fetching.answer(part(0, batch_of(0, b"x" * 200)), part(1))
     assert fetching.asked() == [("t", 1, 0)]
 
 
-def test_closing_drops_the_answers_that_still_come(paper):
-    fetching = Fetching(paper)
+def test_closing_drops_the_answers_that_still_come(scripted):
+    fetching = Fetching(scripted)
     fetching.start(p0=5)
     fetching.fetcher.close()
     fetching.answer(part(0, batch_of(5, b"a")))
     assert (fetching.arrived, fetching.values()) == (0, [])
-    assert paper.waiting(ApiKey.FETCH) == []
+    assert scripted.waiting(ApiKey.FETCH) == []
 
 
-def test_closing_while_a_fetch_fails_reports_nothing(paper):
-    fetching = Fetching(paper)
+def test_closing_while_a_fetch_fails_reports_nothing(scripted):
+    fetching = Fetching(scripted)
     fetching.start(p0=5)
     fetching.fetcher.close()
-    paper.one(ApiKey.FETCH).fail()
-    paper.pass_time(1.0)
+    scripted.one(ApiKey.FETCH).fail()
+    scripted.pass_time(1.0)
     assert fetching.reported == []
-    assert paper.count(ApiKey.FETCH) == 1
+    assert scripted.count(ApiKey.FETCH) == 1
 
 
-def test_a_partition_that_is_missing_in_an_answer_is_not_asked_in_a_circle(paper):
-    fetching = Fetching(paper)
+def test_a_partition_that_is_missing_in_an_answer_is_not_asked_in_a_circle(scripted):
+    fetching = Fetching(scripted)
     fetching.start(p0=5)
     fetching.answer()
-    assert paper.waiting(ApiKey.FETCH) == []
-    paper.pass_time(0.2)
+    assert scripted.waiting(ApiKey.FETCH) == []
+    scripted.pass_time(0.2)
     assert fetching.asked() == [("t", 0, 5)]
 
 
-def test_a_cut_off_batch_behind_another_partition_comes_the_next_time(paper):
-    fetching = Fetching(paper)
+def test_a_cut_off_batch_behind_another_partition_comes_the_next_time(scripted):
+    fetching = Fetching(scripted)
     fetching.start(p0=0, p1=0)
     fetching.answer(part(0, batch_of(0, b"a")), part(1, batch_of(0, b"b" * 500)[:100]))
     assert fetching.reported == []
-    paper.pass_time(0.2)
+    scripted.pass_time(0.2)
     fetching.answer(part(0))
     assert ("t", 1, 0) in fetching.asked()
 
 
-def test_a_single_truncated_batch_is_an_error(paper):
-    fetching = Fetching(paper)
+def test_a_single_truncated_batch_is_an_error(scripted):
+    fetching = Fetching(scripted)
     fetching.start(p0=0)
     fetching.answer(part(0, batch_of(0, b"b" * 500)[:100]))
     ((tp, problem),) = fetching.reported
@@ -304,8 +304,8 @@ def test_a_single_truncated_batch_is_an_error(paper):
     assert "without a complete batch" in str(problem)
 
 
-def test_batches_before_a_corrupt_one_are_returned_and_its_error_comes_after_them(paper):
-    fetching = Fetching(paper)
+def test_batches_before_a_corrupt_one_are_returned_and_its_error_comes_after_them(scripted):
+    fetching = Fetching(scripted)
     fetching.start(p0=0)
     broken = bytearray(batch_of(1, b"b"))
     broken[-1] ^= 1
@@ -318,8 +318,8 @@ def test_batches_before_a_corrupt_one_are_returned_and_its_error_comes_after_the
     assert str(problem).startswith("CORRUPT_MESSAGE: t-0 at offset 1: ")
 
 
-def test_a_broken_crc_passes_where_it_is_not_to_be_checked(paper):
-    fetching = Fetching(paper, check_crcs=False)
+def test_a_broken_crc_passes_where_it_is_not_to_be_checked(scripted):
+    fetching = Fetching(scripted, check_crcs=False)
     fetching.start(p0=0)
     broken = bytearray(batch_of(0, b"b"))
     broken[-2] ^= 1
@@ -327,23 +327,23 @@ def test_a_broken_crc_passes_where_it_is_not_to_be_checked(paper):
     assert fetching.values() == [0]
 
 
-def test_a_partition_set_aside_is_looked_at_in_time_whatever_else_was_set_aside_before(paper):
-    paper.brokers = [1, 2]
-    fetching = Fetching(paper)
+def test_a_partition_set_aside_is_looked_at_in_time_whatever_else_was_set_aside_before(scripted):
+    scripted.brokers = [1, 2]
+    fetching = Fetching(scripted)
     fetching.start(p0=5, p1=6)
-    zero, one = paper.waiting(ApiKey.FETCH)
+    zero, one = scripted.waiting(ApiKey.FETCH)
     not_available = part(0, error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
-    zero.answer(paper.fetched((T0, not_available)))
-    paper.turn(0.06)
-    one.answer(paper.fetched((T1, part(1, error_code=ErrorCode.UNKNOWN_SERVER_ERROR))))
-    paper.pass_time(0.06, step=0.02)
-    assert [asked.node for asked in paper.waiting(ApiKey.FETCH)] == [1]
-    paper.pass_time(0.08, step=0.02)
-    assert [asked.node for asked in paper.waiting(ApiKey.FETCH)] == [1, 2]
+    zero.answer(scripted.fetched((T0, not_available)))
+    scripted.turn(0.06)
+    one.answer(scripted.fetched((T1, part(1, error_code=ErrorCode.UNKNOWN_SERVER_ERROR))))
+    scripted.pass_time(0.06, step=0.02)
+    assert [asked.node for asked in scripted.waiting(ApiKey.FETCH)] == [1]
+    scripted.pass_time(0.08, step=0.02)
+    assert [asked.node for asked in scripted.waiting(ApiKey.FETCH)] == [1, 2]
 
 
-def test_the_offsets_of_a_fetch_response_are_kept(paper):
-    fetching = Fetching(paper)
+def test_the_offsets_of_a_fetch_response_are_kept(scripted):
+    fetching = Fetching(scripted)
     fetching.start(p0=5)
     fetching.answer(part(0, high_watermark=25, last_stable_offset=20, log_start_offset=3))
     state = fetching.state()
@@ -373,10 +373,10 @@ def marker(offset, producer_id, kind=ABORT):
     )
 
 
-def test_batches_of_aborted_transactions_and_markers_are_hidden(paper):
-    fetching = Fetching(paper, isolation_level="read_committed")
+def test_batches_of_aborted_transactions_and_markers_are_hidden(scripted):
+    fetching = Fetching(scripted, isolation_level="read_committed")
     fetching.start(p0=0)
-    assert paper.one(ApiKey.FETCH).message.isolation_level == 1
+    assert scripted.one(ApiKey.FETCH).message.isolation_level == 1
     data = (
         transactional(0, 7, b"aborted")
         + transactional(1, 8, b"committed")
@@ -392,8 +392,8 @@ def test_batches_of_aborted_transactions_and_markers_are_hidden(paper):
     assert fetching.state().fetch_offset == 7
 
 
-def test_a_control_batch_that_compaction_emptied_ends_no_transaction(paper):
-    fetching = Fetching(paper, isolation_level="read_committed")
+def test_a_control_batch_that_compaction_emptied_ends_no_transaction(scripted):
+    fetching = Fetching(scripted, isolation_level="read_committed")
     fetching.start(p0=0)
     empty = batches.build(
         b"", record_count=0, last_offset_delta=0, base_timestamp=-1, max_timestamp=-1,
@@ -405,16 +405,16 @@ def test_a_control_batch_that_compaction_emptied_ends_no_transaction(paper):
     assert shown == [3]
 
 
-def test_under_read_uncommitted_only_markers_are_hidden(paper):
-    fetching = Fetching(paper)
+def test_under_read_uncommitted_only_markers_are_hidden(scripted):
+    fetching = Fetching(scripted)
     fetching.start(p0=0)
     fetching.answer(part(0, transactional(0, 7, b"a") + marker(1, 7)))
     assert [b.hidden for b in fetching.state().buffered] == [False, True]
 
 
-def test_an_unexpected_exception_is_reported_instead_of_retried_forever(paper):
-    fetching = Fetching(paper)
+def test_an_unexpected_exception_is_reported_instead_of_retried_forever(scripted):
+    fetching = Fetching(scripted)
     fetching.start(p0=5)
-    paper.one(ApiKey.FETCH).answer(SimpleNamespace(error_code=0, topics=None))
-    paper.turn()
+    scripted.one(ApiKey.FETCH).answer(SimpleNamespace(error_code=0, topics=None))
+    scripted.turn()
     assert len(fetching.reported) == 1

@@ -19,17 +19,17 @@ from kclient.wire.schema.describe_configs import (
 from kclient.wire.schema.describe_log_dirs import DescribeLogDirsResponse
 from kclient.wire.schema.list_partition_reassignments import ListPartitionReassignmentsResponse
 from kclient.wire.versions import ApiKey
-from tests.kit.paper_cluster import PaperCluster
 from tests.kit.scripted_broker import Outcome
+from tests.kit.scripted_cluster import ScriptedCluster
 
 CONTROLLER = 1
 
 
-def paper_cluster(*, min_isr_code: int = 0) -> PaperCluster:
+def scripted_cluster(*, min_isr_code: int = 0) -> ScriptedCluster:
     """Three brokers and a topic; the controller is broker 1."""
-    paper = PaperCluster({"t": 1}, brokers=3)
-    paper.answers[ApiKey.DESCRIBE_LOG_DIRS] = lambda _: DescribeLogDirsResponse()
-    paper.answers[ApiKey.LIST_PARTITION_REASSIGNMENTS] = lambda _: (
+    scripted = ScriptedCluster({"t": 1}, brokers=3)
+    scripted.answers[ApiKey.DESCRIBE_LOG_DIRS] = lambda _: DescribeLogDirsResponse()
+    scripted.answers[ApiKey.LIST_PARTITION_REASSIGNMENTS] = lambda _: (
         ListPartitionReassignmentsResponse()
     )
 
@@ -48,32 +48,32 @@ def paper_cluster(*, min_isr_code: int = 0) -> PaperCluster:
             ]
         )
 
-    paper.answers[ApiKey.DESCRIBE_CONFIGS] = configs
-    return paper
+    scripted.answers[ApiKey.DESCRIBE_CONFIGS] = configs
+    return scripted
 
 
-def report(paper: PaperCluster, *, timeout: float = 10.0) -> tuple[Health, float]:
+def report(scripted: ScriptedCluster, *, timeout: float = 10.0) -> tuple[Health, float]:
     """Return the health, and the seconds that it took."""
     config = AdminConfig.load(bootstrap_servers="one:1,two:2")
-    cluster = paper.cluster(config)
-    before = paper.clock.seconds()
+    cluster = scripted.cluster(config)
+    before = scripted.clock.seconds()
     outcome = Outcome(Deferred.fromCoroutine(describe_health(cluster, timeout=timeout)))
-    while not outcome.fired and paper.clock.seconds() < before + 60:
-        paper.pass_time(0.1)
-    return outcome.value, paper.clock.seconds() - before
+    while not outcome.fired and scripted.clock.seconds() < before + 60:
+        scripted.pass_time(0.1)
+    return outcome.value, scripted.clock.seconds() - before
 
 
 def test_a_cluster_that_answers_is_asked_for_everything() -> None:
-    found, _ = report(paper_cluster())
+    found, _ = report(scripted_cluster())
     assert "does not answer" not in str(found.reasons)
     assert found.unchecked == ()
 
 
 def test_a_killed_controller_that_counts_as_live_is_in_the_report() -> None:
     """4 s after the kill, before ZooKeeper expires its session, the command ended with one error."""
-    paper = paper_cluster()
-    paper.down = {CONTROLLER}
-    found, seconds = report(paper)
+    scripted = scripted_cluster()
+    scripted.down = {CONTROLLER}
+    found, seconds = report(scripted)
     assert found.silent == (CONTROLLER,)
     assert found.reasons[0] == "broker 1 (the controller) does not answer"
     [unknown] = found.unchecked
@@ -85,18 +85,18 @@ def test_a_killed_controller_that_counts_as_live_is_in_the_report() -> None:
 
 
 def test_a_new_controller_is_asked_within_the_timeout() -> None:
-    paper = paper_cluster()
+    scripted = scripted_cluster()
     answers = [ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER, 0]
-    paper.answers[ApiKey.LIST_PARTITION_REASSIGNMENTS] = lambda _: (
+    scripted.answers[ApiKey.LIST_PARTITION_REASSIGNMENTS] = lambda _: (
         ListPartitionReassignmentsResponse(error_code=answers.pop(0))
     )
-    found, _ = report(paper)
+    found, _ = report(scripted)
     assert (found.silent, found.unchecked) == ((), ())
 
 
 def test_metadata_lost_on_the_way_are_asked_for_again() -> None:
-    paper = paper_cluster()
-    knows = paper.answers[ApiKey.METADATA]
+    scripted = scripted_cluster()
+    knows = scripted.answers[ApiKey.METADATA]
     lost: list[Any] = []
 
     def metadata(request: Any) -> Any:
@@ -105,16 +105,16 @@ def test_metadata_lost_on_the_way_are_asked_for_again() -> None:
             return ConnectionClosed("the connection was lost")
         return knows(request)
 
-    paper.answers[ApiKey.METADATA] = metadata
-    found, _ = report(paper)
+    scripted.answers[ApiKey.METADATA] = metadata
+    found, _ = report(scripted)
     assert found.expected == (1, 2, 3)
 
 
 def test_an_answer_that_refuses_is_no_silence() -> None:
     refusal = DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    paper = paper_cluster(min_isr_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    paper.answers[ApiKey.DESCRIBE_LOG_DIRS] = lambda _: refusal
-    found, _ = report(paper)
+    scripted = scripted_cluster(min_isr_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    scripted.answers[ApiKey.DESCRIBE_LOG_DIRS] = lambda _: refusal
+    found, _ = report(scripted)
     assert found.silent == ()
     log_dirs, min_isr = found.unchecked[:3], found.unchecked[3]
     assert "log directories of broker 2 are unknown: CLUSTER_AUTHORIZATION_FAILED" in log_dirs[1]
@@ -123,5 +123,5 @@ def test_an_answer_that_refuses_is_no_silence() -> None:
 
 
 def test_a_topic_that_was_deleted_in_between_is_no_problem() -> None:
-    found, _ = report(paper_cluster(min_isr_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    found, _ = report(scripted_cluster(min_isr_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     assert found.unchecked == ()

@@ -3,7 +3,7 @@
 from kclient.consumer.partitions import FetchedBatch, Partitions
 from kclient.types import TopicPartition
 from kclient.wire import batches
-from tests.kit.paper_cluster import batch_of
+from tests.kit.scripted_cluster import batch_of
 
 T0, T1, T2 = (TopicPartition("t", n) for n in range(3))
 

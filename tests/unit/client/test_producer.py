@@ -22,31 +22,31 @@ from kclient.wire.produce import (
 )
 from kclient.wire.schema.init_producer_id import InitProducerIdResponse
 from kclient.wire.versions import ApiKey
-from tests.kit.paper_cluster import Asked, PaperCluster
 from tests.kit.scripted_broker import Outcome
+from tests.kit.scripted_cluster import PendingRequest, ScriptedCluster
 
 
-class PaperProducer:
-    """A producer on paper brokers, its metadata known."""
+class ProducerFixture:
+    """A producer on scripted brokers, its metadata known."""
 
     def __init__(self, topics: dict[str, int] | None = None, **settings: Any) -> None:
-        self.paper = PaperCluster({"t": 2} if topics is None else topics)
-        self.paper.answers[ApiKey.INIT_PRODUCER_ID] = lambda _: InitProducerIdResponse(
+        self.scripted = ScriptedCluster({"t": 2} if topics is None else topics)
+        self.scripted.answers[ApiKey.INIT_PRODUCER_ID] = lambda _: InitProducerIdResponse(
             producer_id=5, producer_epoch=0
         )
-        self.producer: Producer[Any, Any] = Producer(reactor=self.paper.clock, **settings)
-        self.paper.attach(self.producer.cluster)
+        self.producer: Producer[Any, Any] = Producer(reactor=self.scripted.clock, **settings)
+        self.scripted.attach(self.producer.cluster)
         self.offsets: dict[tuple[str, int], int] = {}
 
     def send(self, value: Any = b"v", **options: Any) -> Outcome:
         return Outcome(self.producer.send(options.pop("topic", "t"), value, **options))
 
     def pass_time(self, seconds: float) -> None:
-        self.paper.pass_time(seconds)
+        self.scripted.pass_time(seconds)
 
-    def acknowledge(self, asked: Asked | None = None, code: int = 0) -> None:
+    def acknowledge(self, asked: PendingRequest | None = None, code: int = 0) -> None:
         """Answer the oldest Produce, with offsets that go on from the last."""
-        one = asked or self.paper.waiting(ApiKey.PRODUCE)[0]
+        one = asked or self.scripted.waiting(ApiKey.PRODUCE)[0]
         request: ProduceRequest = one.message
         topics = []
         for topic in request.topics:
@@ -62,7 +62,7 @@ class PaperProducer:
 
 
 def test_a_send_fires_with_the_records_position() -> None:
-    made = PaperProducer()
+    made = ProducerFixture()
     outcome = made.send(partition=1, timestamp_ms=77)
     made.pass_time(0.2)
     made.acknowledge()
@@ -70,7 +70,7 @@ def test_a_send_fires_with_the_records_position() -> None:
 
 
 def test_records_sent_before_the_metadata_are_there_keep_their_order() -> None:
-    made = PaperProducer(linger_ms=0, max_in_flight_requests_per_connection=1)
+    made = ProducerFixture(linger_ms=0, max_in_flight_requests_per_connection=1)
     outcomes = [made.send(b"%d" % i, partition=0) for i in range(3)]
     made.pass_time(0.2)
     made.acknowledge()
@@ -78,7 +78,7 @@ def test_records_sent_before_the_metadata_are_there_keep_their_order() -> None:
 
 
 def test_an_unknown_topic_fails_its_records_only_after_max_block() -> None:
-    made = PaperProducer(max_block_ms=2000)
+    made = ProducerFixture(max_block_ms=2000)
     lost, fine = made.send(topic="nope"), made.send()
     made.pass_time(1.0)
     assert not lost.fired
@@ -89,7 +89,7 @@ def test_an_unknown_topic_fails_its_records_only_after_max_block() -> None:
 
 
 def test_full_memory_makes_records_wait_and_acknowledgements_let_them_go_in_order() -> None:
-    made = PaperProducer(buffer_memory=1000, batch_size=500, linger_ms=0)
+    made = ProducerFixture(buffer_memory=1000, batch_size=500, linger_ms=0)
     outcomes = [made.send(b"x" * 300, partition=0) for _ in range(6)]
     made.pass_time(0.2)
     while not outcomes[-1].fired:
@@ -101,20 +101,20 @@ def test_full_memory_makes_records_wait_and_acknowledgements_let_them_go_in_orde
 
 
 def test_a_small_record_does_not_overtake_a_large_one_that_waits_for_memory() -> None:
-    made = PaperProducer(buffer_memory=1000, batch_size=500, linger_ms=0)
+    made = ProducerFixture(buffer_memory=1000, batch_size=500, linger_ms=0)
     made.send(partition=0)
     made.pass_time(0.2)
     made.acknowledge()
     outcomes = [made.send(b"x" * size, partition=0) for size in (700, 700, 10)]
     made.pass_time(0.2)
-    while made.paper.waiting(ApiKey.PRODUCE):
+    while made.scripted.waiting(ApiKey.PRODUCE):
         made.acknowledge()
         made.pass_time(0.2)
     assert [outcome.value.offset for outcome in outcomes] == [1, 2, 3]
 
 
 def test_memory_full_for_max_block_refuses_and_names_the_setting() -> None:
-    made = PaperProducer(buffer_memory=400, max_block_ms=1000)
+    made = ProducerFixture(buffer_memory=400, max_block_ms=1000)
     made.send(b"x" * 300)
     refused = made.send(b"x" * 300)
     made.pass_time(1.5)
@@ -123,7 +123,7 @@ def test_memory_full_for_max_block_refuses_and_names_the_setting() -> None:
 
 
 def test_ready_fires_when_there_is_memory_again() -> None:
-    made = PaperProducer(buffer_memory=400, linger_ms=0)
+    made = ProducerFixture(buffer_memory=400, linger_ms=0)
     made.send(b"x" * 300)
     made.pass_time(0.2)
     room = Outcome(made.producer.ready(300))
@@ -133,23 +133,23 @@ def test_ready_fires_when_there_is_memory_again() -> None:
 
 
 def test_a_leader_that_moved_is_found_and_the_record_sent_again() -> None:
-    made = PaperProducer()
+    made = ProducerFixture()
     outcome = made.send(partition=0)
     made.pass_time(0.2)
-    before = made.paper.count(ApiKey.METADATA)
+    before = made.scripted.count(ApiKey.METADATA)
     made.acknowledge(code=int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
     made.pass_time(0.5)
-    assert made.paper.count(ApiKey.METADATA) > before
+    assert made.scripted.count(ApiKey.METADATA) > before
     made.acknowledge()
     assert outcome.value.offset == 1
 
 
 def test_a_record_never_acknowledged_fails_in_time_with_the_last_problem() -> None:
-    made = PaperProducer(delivery_timeout_ms=3000)
+    made = ProducerFixture(delivery_timeout_ms=3000)
     outcome = made.send(partition=0)
     made.pass_time(0.2)
     for _ in range(30):
-        if made.paper.waiting(ApiKey.PRODUCE):
+        if made.scripted.waiting(ApiKey.PRODUCE):
             made.acknowledge(code=int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         made.pass_time(0.2)
     assert isinstance(outcome.error, KafkaTimeoutError | NotLeaderOrFollower)
@@ -157,7 +157,7 @@ def test_a_record_never_acknowledged_fails_in_time_with_the_last_problem() -> No
 
 
 def test_flush_does_not_wait_for_linger_and_counts_what_is_left() -> None:
-    made = PaperProducer(linger_ms=60_000)
+    made = ProducerFixture(linger_ms=60_000)
     made.send()
     made.pass_time(0.2)
     made.send()
@@ -172,7 +172,7 @@ def test_flush_does_not_wait_for_linger_and_counts_what_is_left() -> None:
 
 
 def test_closing_delivers_within_its_time_then_gives_up_what_is_left() -> None:
-    made = PaperProducer()
+    made = ProducerFixture()
     delivered = made.send()
     made.pass_time(0.2)
     made.acknowledge()
@@ -187,13 +187,13 @@ def test_closing_delivers_within_its_time_then_gives_up_what_is_left() -> None:
 
 
 def test_a_closed_producer_leaves_no_timer_behind() -> None:
-    made = PaperProducer()
+    made = ProducerFixture()
     made.send()
     made.pass_time(0.2)
     made.acknowledge()
     Outcome(made.producer.close(1.0))
     made.pass_time(0.1)
-    left = [call for call in made.paper.clock.getDelayedCalls() if call.getTime() < 100]
+    left = [call for call in made.scripted.clock.getDelayedCalls() if call.getTime() < 100]
     assert left == []
 
 
@@ -210,7 +210,7 @@ def test_a_closed_producer_leaves_no_timer_behind() -> None:
 def test_what_cannot_be_sent_fails_at_once(
     value: Any, options: dict[str, Any], error: type[Exception]
 ) -> None:
-    made = PaperProducer()
+    made = ProducerFixture()
     first = made.send()
     made.pass_time(0.2)
     assert isinstance(made.send(value, **options).error, error)
@@ -219,16 +219,16 @@ def test_what_cannot_be_sent_fails_at_once(
 
 
 def test_serializers_are_used_and_their_failures_named() -> None:
-    made = PaperProducer(value_serializer=lambda value: str(value).encode(), key_serializer=int)
+    made = ProducerFixture(value_serializer=lambda value: str(value).encode(), key_serializer=int)
     assert "key for topic 't' cannot be serialized" in str(made.send(1, key="x").error)
 
 
 def test_a_partitioner_may_choose_or_leave_it_to_the_default() -> None:
     chosen = {b"a": 1, b"b": None}
-    made = PaperProducer(partitioner=lambda topic, key, partitions: chosen[key])
+    made = ProducerFixture(partitioner=lambda topic, key, partitions: chosen[key])
     by_choice, by_key = made.send(key=b"a"), made.send(key=b"b")
     made.pass_time(0.3)
-    while made.paper.waiting(ApiKey.PRODUCE):
+    while made.scripted.waiting(ApiKey.PRODUCE):
         made.acknowledge()
     from kclient.producer.partitioner import partition_for_key
 
@@ -237,9 +237,9 @@ def test_a_partitioner_may_choose_or_leave_it_to_the_default() -> None:
 
 
 def test_without_an_answer_to_wait_for_a_record_is_done_when_it_is_on_its_way() -> None:
-    made = PaperProducer(acks="0")
+    made = ProducerFixture(acks="0")
     sent: list[Any] = []
-    connection = made.paper._connection(1, "")
+    connection = made.scripted._connection(1, "")
     connection.send = lambda *request: sent.append(request)  # type: ignore[attr-defined]
     outcome = made.send(partition=0)
     made.pass_time(0.2)
@@ -248,7 +248,7 @@ def test_without_an_answer_to_wait_for_a_record_is_done_when_it_is_on_its_way() 
 
 
 def test_produce_reports_by_callback_like_confluent_kafka() -> None:
-    made = PaperProducer()
+    made = ProducerFixture()
     results: list[Any] = []
     made.producer.produce(
         "t", b"v", on_delivery=lambda error, where: results.append((error, where))

@@ -28,7 +28,7 @@ from kclient.wire.errors import (
 )
 from kclient.wire.records import decode_batch
 from kclient.wire.versions import ApiKey
-from tests.kit.paper_producer import PaperProducer
+from tests.kit.producer_fixture import ProducerFixture
 from tests.kit.scripted_broker import Outcome
 
 ROW = b"x" * 100
@@ -41,16 +41,16 @@ SMALL = {
 }
 
 
-def make(**settings: Any) -> PaperProducer:
+def make(**settings: Any) -> ProducerFixture:
     """A producer that knows topic t, of one partition."""
-    made = PaperProducer({"t": 1}, **settings)
+    made = ProducerFixture({"t": 1}, **settings)
     made.send_columns([b"first"])
     made.deliver()
     made.logs.clear()
     return made
 
 
-def values_of(made: PaperProducer, partition: int = 0) -> list[bytes | None]:
+def values_of(made: ProducerFixture, partition: int = 0) -> list[bytes | None]:
     return [
         record.value
         for raw in made.logs.get(("t", partition), [])
@@ -79,7 +79,7 @@ def test_rows_wait_for_memory_and_a_later_send_waits_behind_them() -> None:
 def test_rows_without_room_for_max_block_fail_and_the_others_are_acknowledged() -> None:
     made = make(buffer_memory=1200, max_block_ms=1000, **SMALL)
     outcome = made.send_columns(numbered(40))
-    made.paper.pass_time(1.5)
+    made.scripted.pass_time(1.5)
     assert not outcome.fired, "two batches are in flight"
     assert made.producer.undelivered == 2 * IN_A_BATCH
     made.deliver()
@@ -96,7 +96,7 @@ def test_max_block_begins_again_with_each_batch() -> None:
     made = make(buffer_memory=1200, max_block_ms=1000, **SMALL)
     outcome = made.send_columns(numbered(40))
     for _ in range(30):
-        made.paper.pass_time(0.6)
+        made.scripted.pass_time(0.6)
         made.answer()
     assert outcome.value.row_count == 40
 
@@ -104,7 +104,7 @@ def test_max_block_begins_again_with_each_batch() -> None:
 def test_a_refused_batch_names_its_rows() -> None:
     made = make(enable_idempotence=False, **SMALL)
     outcome = made.send_columns(numbered(3 * IN_A_BATCH))
-    made.paper.pass_time(0.1)
+    made.scripted.pass_time(0.1)
     made.answer(int(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     made.deliver()
     problem = outcome.error
@@ -128,7 +128,7 @@ def test_rows_in_order_have_a_batch_size_of_their_own() -> None:
 def test_batches_of_rows_are_smaller_after_one_was_too_large() -> None:
     made = make(enable_idempotence=False, **{**SMALL, "columns_batch_size": 1 << 20})
     made.send_columns(numbered(100))
-    made.paper.pass_time(0.1)
+    made.scripted.pass_time(0.1)
     made.answer(int(ErrorCode.MESSAGE_TOO_LARGE))
     made.deliver()
     made.send_columns(numbered(100))
@@ -150,11 +150,11 @@ def test_a_batch_that_the_broker_finds_too_large_is_split() -> None:
     made = make(enable_idempotence=False, **SMALL)
     rows = numbered(2 * IN_A_BATCH)
     outcome = made.send_columns(rows)
-    made.paper.pass_time(0.1)
+    made.scripted.pass_time(0.1)
     made.answer(int(ErrorCode.MESSAGE_TOO_LARGE))
-    made.paper.pass_time(0.1)
+    made.scripted.pass_time(0.1)
     made.answer()
-    made.paper.pass_time(0.1)
+    made.scripted.pass_time(0.1)
     made.answer(int(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     made.deliver()
     problem = outcome.error
@@ -167,8 +167,8 @@ def test_a_broker_that_is_gone_fails_the_rows_after_the_delivery_timeout() -> No
     made = make(delivery_timeout_ms=3000, request_timeout_ms=1000, **SMALL)
     outcome = made.send_columns(numbered(10), keys=[b"k"] * 10)
     for _ in range(40):
-        made.paper.pass_time(0.1)
-        for asked in made.paper.waiting(ApiKey.PRODUCE):
+        made.scripted.pass_time(0.1)
+        for asked in made.scripted.waiting(ApiKey.PRODUCE):
             asked.fail()
     problem = outcome.error
     assert isinstance(problem, RowsNotAcknowledged)
@@ -180,8 +180,8 @@ def test_a_connection_that_breaks_is_no_error_and_the_sequences_go_on() -> None:
     made = make(**SMALL)
     rows = numbered(10)
     outcome = made.send_columns(rows)
-    made.paper.pass_time(0.1)
-    for each in made.paper.waiting(ApiKey.PRODUCE):
+    made.scripted.pass_time(0.1)
+    for each in made.scripted.waiting(ApiKey.PRODUCE):
         each.fail()
     made.deliver()
     assert outcome.value.row_count == 10
@@ -193,18 +193,18 @@ def test_batches_that_are_ready_are_sent_up_to_the_limit_without_waiting_for_ans
     """One request was sent for each answer, if no record was appended meanwhile: a round trip for each batch."""
     made = make(**SMALL)
     outcome = made.send_columns(numbered(6 * IN_A_BATCH))
-    made.paper.pass_time(0.1)
-    assert len(made.paper.waiting(ApiKey.PRODUCE)) == 5, "max.in.flight.requests.per.connection"
+    made.scripted.pass_time(0.1)
+    assert len(made.scripted.waiting(ApiKey.PRODUCE)) == 5, "max.in.flight.requests.per.connection"
     made.answer()
-    made.paper.pass_time(0.1)
-    assert len(made.paper.waiting(ApiKey.PRODUCE)) == 5
+    made.scripted.pass_time(0.1)
+    assert len(made.scripted.waiting(ApiKey.PRODUCE)) == 5
     made.deliver()
     assert outcome.value.row_count == 6 * IN_A_BATCH
     assert values_of(made) == numbered(6 * IN_A_BATCH)
 
 
 def test_rows_outside_a_transaction_are_refused() -> None:
-    made = PaperProducer({"t": 1}, transactional_id="x")
+    made = ProducerFixture({"t": 1}, transactional_id="x")
     assert isinstance(made.send_columns([b"a"]).error, TransactionStateError)
 
 
@@ -222,7 +222,7 @@ def test_closing_fails_the_rows_that_wait_and_counts_them() -> None:
 def test_an_unknown_topic_fails_all_rows_after_max_block() -> None:
     made = make(max_block_ms=1000)
     outcome = made.send_columns([b"a", b"b"], topic="nope")
-    made.paper.pass_time(1.5)
+    made.scripted.pass_time(1.5)
     problem = outcome.error
     assert isinstance(problem, RowsNotAcknowledged)
     assert isinstance(problem.cause, UnknownTopicOrPartition)
@@ -246,7 +246,7 @@ def test_a_custom_partitioner_is_asked_for_each_row() -> None:
         asked.append(key)
         return None if key == b"default" else 1
 
-    made = PaperProducer({"t": 2}, partitioner=second)
+    made = ProducerFixture({"t": 2}, partitioner=second)
     outcome = made.send_columns([b"a", b"b", b"c"], keys=[b"x", None, b"default"])
     made.deliver()
     assert asked == [b"x", None, b"default"]
@@ -258,7 +258,7 @@ def test_an_error_of_the_partitioner_is_the_error_of_the_rows() -> None:
     def broken(topic: str, key: bytes | None, partitions: Any) -> int:
         raise ValueError("no idea")
 
-    made = PaperProducer({"t": 1}, partitioner=broken)
+    made = ProducerFixture({"t": 1}, partitioner=broken)
     outcome = made.send_columns([b"a"])
     made.deliver()
     assert isinstance(outcome.error, RowsNotAcknowledged)
@@ -381,7 +381,7 @@ def test_timestamps_of_any_unit_are_milliseconds_from_any_place_in_their_array()
 
 
 def test_a_producer_with_a_serializer_refuses_columns() -> None:
-    made = PaperProducer({"t": 1}, value_serializer=str.encode)
+    made = ProducerFixture({"t": 1}, value_serializer=str.encode)
     error = made.send_columns([b"a"]).error
     assert isinstance(error, KafkaError)
     assert "this producer has a serializer" in str(error)

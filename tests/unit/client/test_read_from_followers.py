@@ -1,4 +1,4 @@
-"""Reading from the follower that the leader named, and going back to the leader (KIP-392), on brokers of paper."""
+"""Reading from the follower that the leader named, and going back to the leader (KIP-392), on scripted brokers."""
 
 import pytest
 
@@ -6,47 +6,47 @@ from kclient.consumer.preferred_read_replica import PreferredReadReplica
 from kclient.types import TopicPartition
 from kclient.wire.errors import ErrorCode
 from kclient.wire.versions import ApiKey
-from tests.kit.paper_cluster import PaperCluster, batch_of, part
+from tests.kit.scripted_cluster import ScriptedCluster, batch_of, part
 from tests.unit.client.test_fetcher import Fetching
 
 T0 = TopicPartition("t", 0)
 
 
 @pytest.fixture
-def paper():
+def scripted():
     """Partition 0 is led by broker 1, partition 1 by broker 2."""
-    paper = PaperCluster({"t": 3})
-    paper.brokers = [1, 2]
-    return paper
+    scripted = ScriptedCluster({"t": 3})
+    scripted.brokers = [1, 2]
+    return scripted
 
 
-def sent_to_follower(paper, **settings):
+def sent_to_follower(scripted, **settings):
     """A fetcher that broker 1 has sent to broker 2 for partition 0, and that asks there now."""
-    fetching = Fetching(paper, client_rack="west", metadata_max_age_ms=10_000, **settings)
+    fetching = Fetching(scripted, client_rack="west", metadata_max_age_ms=10_000, **settings)
     fetching.start(p0=5)
-    asked = paper.one(ApiKey.FETCH)
+    asked = scripted.one(ApiKey.FETCH)
     assert (asked.node, asked.message.rack_id) == (1, "west")
     fetching.answer(part(0, preferred_read_replica=2))
-    assert paper.one(ApiKey.FETCH).node == 2
+    assert scripted.one(ApiKey.FETCH).node == 2
     return fetching
 
 
-def test_the_follower_that_the_leader_names_is_read_from_at_once(paper):
-    fetching = sent_to_follower(paper)
+def test_the_follower_that_the_leader_names_is_read_from_at_once(scripted):
+    fetching = sent_to_follower(scripted)
     assert fetching.asked() == [("t", 0, 5)]
     fetching.answer(part(0, batch_of(5, b"a")))
     assert fetching.values() == [5]
-    assert (paper.one(ApiKey.FETCH).node, fetching.asked()) == (2, [("t", 0, 6)])
+    assert (scripted.one(ApiKey.FETCH).node, fetching.asked()) == (2, [("t", 0, 6)])
 
 
-def test_after_a_while_the_leader_is_asked_again(paper):
-    fetching = sent_to_follower(paper)
-    paper.pass_time(9.5)
+def test_after_a_while_the_leader_is_asked_again(scripted):
+    fetching = sent_to_follower(scripted)
+    scripted.pass_time(9.5)
     fetching.answer(part(0, batch_of(5, b"a")))
-    assert paper.one(ApiKey.FETCH).node == 2
-    paper.pass_time(1)
+    assert scripted.one(ApiKey.FETCH).node == 2
+    scripted.pass_time(1)
     fetching.answer(part(0, batch_of(6, b"b")))
-    assert paper.one(ApiKey.FETCH).node == 1
+    assert scripted.one(ApiKey.FETCH).node == 1
 
 
 @pytest.mark.parametrize(
@@ -60,34 +60,37 @@ def test_after_a_while_the_leader_is_asked_again(paper):
         ErrorCode.CORRUPT_MESSAGE,
     ],
 )
-def test_what_goes_wrong_at_a_follower_only_leads_back_to_the_leader(paper, code):
-    fetching = sent_to_follower(paper)
+def test_what_goes_wrong_at_a_follower_only_leads_back_to_the_leader(scripted, code):
+    fetching = sent_to_follower(scripted)
     fetching.answer(part(0, error_code=code))
-    paper.pass_time(0.2)
-    asked = paper.one(ApiKey.FETCH)
+    scripted.pass_time(0.2)
+    asked = scripted.one(ApiKey.FETCH)
     assert (asked.node, fetching.asked()) == (1, [("t", 0, 5)])
     assert (fetching.out_of_range, fetching.reported) == ([], [])
     assert asked.message.rack_id == "", "the leader would name it again"
-    paper.pass_time(31)
+    scripted.pass_time(31)
     fetching.answer(part(0, batch_of(5, b"a")))
-    assert (paper.one(ApiKey.FETCH).node, paper.one(ApiKey.FETCH).message.rack_id) == (1, "west")
+    assert (scripted.one(ApiKey.FETCH).node, scripted.one(ApiKey.FETCH).message.rack_id) == (
+        1,
+        "west",
+    )
 
 
-def test_out_of_range_at_the_leader_is_the_truth(paper):
-    fetching = sent_to_follower(paper)
+def test_out_of_range_at_the_leader_is_the_truth(scripted):
+    fetching = sent_to_follower(scripted)
     fetching.answer(part(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
-    paper.pass_time(0.2)
+    scripted.pass_time(0.2)
     fetching.answer(part(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
     assert fetching.out_of_range == [T0]
 
 
-def test_a_follower_that_is_gone_leads_back_to_the_leader(paper):
-    fetching = sent_to_follower(paper)
-    paper.down.add(2)
-    paper.one(ApiKey.FETCH).fail()
-    paper.turn()
-    paper.pass_time(0.3)
-    assert paper.one(ApiKey.FETCH).node == 1
+def test_a_follower_that_is_gone_leads_back_to_the_leader(scripted):
+    fetching = sent_to_follower(scripted)
+    scripted.down.add(2)
+    scripted.one(ApiKey.FETCH).fail()
+    scripted.turn()
+    scripted.pass_time(0.3)
+    assert scripted.one(ApiKey.FETCH).node == 1
     assert fetching.reported == []
 
 

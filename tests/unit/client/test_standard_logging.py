@@ -16,8 +16,8 @@ from kclient.net.cluster import Cluster
 from kclient.standard_logging import use_standard_logging
 from kclient.types import TopicPartition
 from kclient.wire.errors import ErrorCode
-from tests.kit.paper_cluster import PaperCluster
-from tests.kit.paper_consumer import PaperConsumer
+from tests.kit.consumer_fixture import ConsumerFixture
+from tests.kit.scripted_cluster import ScriptedCluster
 
 
 @pytest.fixture(autouse=True)
@@ -51,12 +51,12 @@ def test_a_failure_has_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_topic_that_does_not_exist_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    it = PaperConsumer(group_id="g", metadata_max_age_ms=100)
-    it.paper.topic_errors["nope"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    it = ConsumerFixture(group_id="g", metadata_max_age_ms=100)
+    it.scripted.topic_errors["nope"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     it.consumer.subscribe(["t", "nope"])
     for _ in range(10):
         it.poll()
-        it.paper.pass_time(0.3)
+        it.scripted.pass_time(0.3)
     [line] = warnings(caplog)
     assert line == "topic 'nope' does not exist: group g has no records of it until it is created"
 
@@ -65,32 +65,32 @@ def test_a_topic_that_does_not_exist_is_logged_once(caplog: pytest.LogCaptureFix
 def test_an_assigned_topic_that_does_not_exist_is_logged_once(
     caplog: pytest.LogCaptureFixture, offsets: dict[TopicPartition, int]
 ) -> None:
-    it = PaperConsumer(metadata_max_age_ms=100)
-    it.paper.topic_errors["nope"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    it = ConsumerFixture(metadata_max_age_ms=100)
+    it.scripted.topic_errors["nope"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     it.consumer.assign([TopicPartition("nope", 0), TopicPartition("nope", 1)], offsets)
     for _ in range(10):
         it.poll()
-        it.paper.pass_time(0.3)
+        it.scripted.pass_time(0.3)
     [line] = warnings(caplog)
     assert line == (
         "topic 'nope' does not exist: this consumer has no records of it until it is created"
     )
-    it.paper.topics["nope"] = 2
-    del it.paper.topic_errors["nope"]
-    it.paper.pass_time(3)
-    it.paper.topic_errors["nope"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    it.paper.pass_time(3)
+    it.scripted.topics["nope"] = 2
+    del it.scripted.topic_errors["nope"]
+    it.scripted.pass_time(3)
+    it.scripted.topic_errors["nope"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    it.scripted.pass_time(3)
     assert warnings(caplog) == [line, line]
 
 
 def test_an_assigned_partition_that_does_not_exist_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    it = PaperConsumer(2, metadata_max_age_ms=100)
+    it = ConsumerFixture(2, metadata_max_age_ms=100)
     it.consumer.assign([TopicPartition("t", n) for n in (1, 2, 7)])
     for _ in range(10):
         it.poll()
-        it.paper.pass_time(0.3)
+        it.scripted.pass_time(0.3)
     [line] = warnings(caplog)
     assert line.startswith("topic 't' has no partition 2, 7, only 2 in all: ")
 
@@ -98,33 +98,33 @@ def test_an_assigned_partition_that_does_not_exist_is_logged_once(
 def test_what_is_missing_is_found_without_waiting_for_the_age_of_metadata(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    it = PaperConsumer(2).assign(0)
-    it.paper.pass_time(3)
+    it = ConsumerFixture(2).assign(0)
+    it.scripted.pass_time(3)
     nope, absent = TopicPartition("nope", 0), TopicPartition("t", 7)
     it.consumer.assign([nope, absent], {nope: 0, absent: 0})
-    it.paper.pass_time(3)
+    it.scripted.pass_time(3)
     assert len(warnings(caplog)) == 2
 
 
 def test_an_assigned_topic_that_is_refused_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    it = PaperConsumer(metadata_max_age_ms=100)
-    it.paper.topic_errors["secret"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    it = ConsumerFixture(metadata_max_age_ms=100)
+    it.scripted.topic_errors["secret"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     it.consumer.assign([TopicPartition("secret", 0)], {TopicPartition("secret", 0): 0})
     for _ in range(10):
         it.poll()
-        it.paper.pass_time(0.3)
+        it.scripted.pass_time(0.3)
     [line] = warnings(caplog)
     assert line.startswith("TOPIC_AUTHORIZATION_FAILED: topic 'secret': ")
 
 
 def test_brokers_that_are_down_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """A producer waited for 59 s without a line."""
-    paper = PaperCluster({"t": 1})
-    paper.down = {1}
-    cluster = paper.attach(Cluster(paper.clock, AdminConfig.load(bootstrap_servers="one:1")))
+    scripted = ScriptedCluster({"t": 1})
+    scripted.down = {1}
+    cluster = scripted.attach(Cluster(scripted.clock, AdminConfig.load(bootstrap_servers="one:1")))
     waiting: Deferred[Any] = Deferred.fromCoroutine(cluster.partitions("t", timeout=60))
     waiting.addErrback(lambda _: None)
-    paper.pass_time(5)
+    scripted.pass_time(5)
     [line] = warnings(caplog)
     assert "one:1: connection refused" in line
     assert "retrying" in line

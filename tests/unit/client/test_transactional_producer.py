@@ -1,4 +1,4 @@
-"""The transactional producer on brokers of paper: what is sent in which order, what calls raise, what fails."""
+"""The transactional producer on scripted brokers: what is sent in which order, what calls raise, what fails."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from kclient.wire import batches
 from kclient.wire.errors import ErrorCode, MessageTooLarge, ProducerFenced
 from kclient.wire.schema.end_txn import EndTxnResponse
 from kclient.wire.versions import ApiKey
-from tests.kit.paper_cluster import HELD, Asked, PaperCluster
-from tests.kit.paper_transactions import PaperTransactionCoordinator
 from tests.kit.scripted_broker import Outcome
+from tests.kit.scripted_cluster import HELD, PendingRequest, ScriptedCluster
+from tests.kit.scripted_transaction_coordinator import ScriptedTransactionCoordinator
 
 GROUP = ConsumerGroupMetadata("g", 3, "member", "instance")
 T0 = TopicPartition("t", 0)
 
 
 class TransactionalProducer:
-    """A producer on paper; `codes` are the errors of its requests, one by one."""
+    """A producer on scripted brokers; `codes` are the errors of its requests, one by one."""
 
     def __init__(self, *, begun: bool = True, **settings: Any) -> None:
-        self.paper = PaperCluster({"t": 2}, brokers=2)
-        self.coordinator = PaperTransactionCoordinator(self.paper)
+        self.scripted = ScriptedCluster({"t": 2}, brokers=2)
+        self.coordinator = ScriptedTransactionCoordinator(self.scripted)
         self.codes = self.coordinator.codes
         self.producer: Producer[Any, Any] = Producer(
-            reactor=self.paper.clock, transactional_id="tx", **settings
+            reactor=self.scripted.clock, transactional_id="tx", **settings
         )
-        self.paper.attach(self.producer.cluster)
+        self.scripted.attach(self.producer.cluster)
         if begun:
             assert self.call(self.producer.init_transactions).value is None
             assert self.call(self.producer.begin_transaction).value is None
@@ -48,38 +48,38 @@ class TransactionalProducer:
 
     def call(self, method: Callable[..., Any], *args: Any, seconds: float = 0.5) -> Outcome:
         outcome = Outcome(method(*args))
-        self.paper.pass_time(seconds)
+        self.scripted.pass_time(seconds)
         return outcome
 
     def send(self, value: Any = b"v", partition: int = 0, seconds: float = 0.0) -> Outcome:
         outcome = Outcome(self.producer.send("t", value, partition=partition))
-        self.paper.pass_time(seconds)
+        self.scripted.pass_time(seconds)
         return outcome
 
     # --- the brokers
 
     def hold(self, api: ApiKey) -> Callable[[], None]:
         """Let requests of *api* wait; return a function that answers them, and later ones."""
-        usual = self.paper.answers[api]
-        self.paper.answers[api] = lambda _: HELD
+        usual = self.scripted.answers[api]
+        self.scripted.answers[api] = lambda _: HELD
 
         def go_on() -> None:
-            self.paper.answers[api] = usual
-            for asked in self.paper.waiting(api):
-                self.paper.answer(asked)
+            self.scripted.answers[api] = usual
+            for asked in self.scripted.waiting(api):
+                self.scripted.answer(asked)
 
         return go_on
 
     def asked(self) -> list[ApiKey]:
         """Return the requests about transactions, and Produce, in their order."""
         own = (ApiKey.METADATA, ApiKey.FIND_COORDINATOR)
-        return [asked.api for asked in self.paper.asked if asked.api not in own]
+        return [asked.api for asked in self.scripted.requests if asked.api not in own]
 
-    def all(self, api: ApiKey) -> list[Asked]:
-        return [asked for asked in self.paper.asked if asked.api is api]
+    def all(self, api: ApiKey) -> list[PendingRequest]:
+        return [asked for asked in self.scripted.requests if asked.api is api]
 
 
-def header(asked: Asked) -> batches.BatchInfo:
+def header(asked: PendingRequest) -> batches.BatchInfo:
     """Return the header of the only batch of a Produce."""
     (topic,) = asked.message.topics
     (partition,) = topic.partitions
@@ -101,7 +101,9 @@ def test_a_transaction_is_added_produced_and_ended_in_this_order() -> None:
         ApiKey.PRODUCE,
         ApiKey.END_TXN,
     ]
-    init, added, produced, _, ended = [asked for asked in it.paper.asked if asked.api in it.asked()]
+    init, added, produced, _, ended = [
+        asked for asked in it.scripted.requests if asked.api in it.asked()
+    ]
     assert (init.message.transactional_id, init.message.transaction_timeout_ms) == ("tx", 60_000)
     (topic,) = added.message.v3_and_below_topics
     assert (topic.name, topic.partitions) == ("t", [0, 1])
@@ -121,8 +123,8 @@ def test_sequences_go_on_in_the_next_transaction() -> None:
     it.send()
     it.call(it.producer.commit_transaction)
     assert [header(each).base_sequence for each in it.all(ApiKey.PRODUCE)] == [0, 1]
-    assert it.paper.count(ApiKey.ADD_PARTITIONS_TO_TXN) == 2
-    assert it.paper.count(ApiKey.INIT_PRODUCER_ID) == 1
+    assert it.scripted.count(ApiKey.ADD_PARTITIONS_TO_TXN) == 2
+    assert it.scripted.count(ApiKey.INIT_PRODUCER_ID) == 1
 
 
 def test_a_commit_does_not_wait_for_linger() -> None:
@@ -136,10 +138,10 @@ def test_no_batch_is_sent_before_its_partition_is_added() -> None:
     it = TransactionalProducer(linger_ms=0)
     go_on = it.hold(ApiKey.ADD_PARTITIONS_TO_TXN)
     it.send(seconds=0.5)
-    assert it.paper.count(ApiKey.PRODUCE) == 0
+    assert it.scripted.count(ApiKey.PRODUCE) == 0
     go_on()
-    it.paper.pass_time(0.2)
-    assert it.paper.count(ApiKey.PRODUCE) == 1
+    it.scripted.pass_time(0.2)
+    assert it.scripted.count(ApiKey.PRODUCE) == 1
 
 
 def test_the_end_waits_for_every_acknowledgement() -> None:
@@ -148,9 +150,9 @@ def test_the_end_waits_for_every_acknowledgement() -> None:
     it.send()
     committing = it.call(it.producer.commit_transaction, seconds=2)
     assert not committing.fired
-    assert it.paper.count(ApiKey.END_TXN) == 0
+    assert it.scripted.count(ApiKey.END_TXN) == 0
     go_on()
-    it.paper.pass_time(0.2)
+    it.scripted.pass_time(0.2)
     assert committing.value is None
 
 
@@ -160,7 +162,7 @@ def test_records_that_wait_for_memory_are_part_of_the_commit() -> None:
     assert it.call(it.producer.commit_transaction, seconds=3).value is None
     assert all(outcome.value.offset == 0 for outcome in sent)
     assert it.asked()[-1] is ApiKey.END_TXN
-    assert it.paper.count(ApiKey.PRODUCE) == 4
+    assert it.scripted.count(ApiKey.PRODUCE) == 4
 
 
 def test_offsets_are_sent_as_the_member_of_the_group() -> None:
@@ -199,10 +201,10 @@ def test_an_abort_fails_what_is_not_sent_and_waits_for_what_is() -> None:
     assert isinstance(waiting.error, TransactionAborted)
     assert not aborting.fired
     go_on()
-    it.paper.pass_time(0.2)
+    it.scripted.pass_time(0.2)
     assert aborting.value is None
     assert in_flight.value.offset == 0
-    assert it.paper.count(ApiKey.PRODUCE) == 1
+    assert it.scripted.count(ApiKey.PRODUCE) == 1
     assert not it.all(ApiKey.END_TXN)[0].message.committed
 
 
@@ -211,11 +213,11 @@ def test_a_batch_in_flight_is_not_sent_again_after_an_abort() -> None:
     it.hold(ApiKey.PRODUCE)
     record = it.send(seconds=0.3)
     aborting = it.call(it.producer.abort_transaction)
-    it.paper.one(ApiKey.PRODUCE).fail()
-    it.paper.pass_time(1.0)
+    it.scripted.one(ApiKey.PRODUCE).fail()
+    it.scripted.pass_time(1.0)
     assert isinstance(record.error, TransactionAborted)
     assert aborting.value is None
-    assert it.paper.count(ApiKey.PRODUCE) == 1
+    assert it.scripted.count(ApiKey.PRODUCE) == 1
     assert it.asked()[-2:] == [ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID]
 
 
@@ -243,7 +245,7 @@ def test_a_record_that_fails_during_the_commit_fails_the_commit() -> None:
     it.send()
     refused = it.call(it.producer.commit_transaction)
     assert isinstance(refused.error, TransactionAborted)
-    assert it.paper.count(ApiKey.END_TXN) == 0
+    assert it.scripted.count(ApiKey.END_TXN) == 0
 
 
 def test_a_record_too_large_to_send_fails_the_transaction_and_one_not_serialized_does_not() -> None:
@@ -266,7 +268,7 @@ def test_a_batch_too_large_for_the_broker_is_split_within_the_transaction() -> N
         (0, 2),
         (2, 3),
     ]
-    assert it.paper.count(ApiKey.INIT_PRODUCER_ID) == 1
+    assert it.scripted.count(ApiKey.INIT_PRODUCER_ID) == 1
 
 
 @pytest.mark.parametrize(
@@ -309,13 +311,13 @@ def test_concurrent_transactions_are_asked_again_after_20_ms() -> None:
     it.codes[ApiKey.ADD_PARTITIONS_TO_TXN] = [ErrorCode.CONCURRENT_TRANSACTIONS] * 3
     sent = it.send(seconds=0.4)
     assert sent.value.offset == 0
-    assert it.paper.count(ApiKey.ADD_PARTITIONS_TO_TXN) == 4
+    assert it.scripted.count(ApiKey.ADD_PARTITIONS_TO_TXN) == 4
 
 
 def test_a_coordinator_that_moved_is_found_again() -> None:
     it = TransactionalProducer()
     it.codes[ApiKey.ADD_PARTITIONS_TO_TXN] = [ErrorCode.NOT_COORDINATOR]
-    it.paper.coordinator = 2
+    it.scripted.coordinator = 2
     it.send()
     assert it.call(it.producer.commit_transaction, seconds=1.0).value is None
     assert [asked.node for asked in it.all(ApiKey.ADD_PARTITIONS_TO_TXN)] == [1, 2]
@@ -327,11 +329,11 @@ def test_a_coordinator_that_does_not_answer_is_found_again_and_the_epoch_raised(
     it.hold(ApiKey.END_TXN)
     it.send()
     committing = it.call(it.producer.commit_transaction)
-    it.paper.one(ApiKey.END_TXN).fail()
-    it.paper.coordinator = 2
-    it.paper.pass_time(0.5)
-    it.paper.one(ApiKey.END_TXN).answer(EndTxnResponse())
-    it.paper.pass_time(0.2)
+    it.scripted.one(ApiKey.END_TXN).fail()
+    it.scripted.coordinator = 2
+    it.scripted.pass_time(0.5)
+    it.scripted.one(ApiKey.END_TXN).answer(EndTxnResponse())
+    it.scripted.pass_time(0.2)
     assert committing.value is None
     assert [asked.node for asked in it.all(ApiKey.END_TXN)] == [1, 2]
     assert it.call(it.producer.begin_transaction).value is None
@@ -349,9 +351,9 @@ def test_a_commit_that_times_out_may_be_repeated() -> None:
     again = it.call(it.producer.commit_transaction)
     assert not again.fired
     go_on()
-    it.paper.pass_time(0.2)
+    it.scripted.pass_time(0.2)
     assert again.value is None
-    assert it.paper.count(ApiKey.END_TXN) == 1
+    assert it.scripted.count(ApiKey.END_TXN) == 1
 
 
 def test_a_record_that_is_not_delivered_in_time_fails_the_transaction() -> None:
@@ -380,13 +382,13 @@ def test_old_coordinators_get_old_versions() -> None:
         ApiKey.TXN_OFFSET_COMMIT: 0,
         ApiKey.END_TXN: 0,
     }
-    it.paper.versions.update(old)
+    it.scripted.versions.update(old)
     it.call(it.producer.init_transactions)
     it.call(it.producer.begin_transaction)
     it.send()
     it.call(it.producer.send_offsets_to_transaction, {T0: 5}, GROUP)
     assert it.call(it.producer.commit_transaction).value is None
-    assert all(asked.version == 0 for asked in it.paper.asked if asked.api in old)
+    assert all(asked.version == 0 for asked in it.scripted.requests if asked.api in old)
 
 
 def test_columns_are_part_of_the_transaction_also_those_that_wait_for_memory() -> None:
@@ -396,8 +398,8 @@ def test_columns_are_part_of_the_transaction_also_those_that_wait_for_memory() -
     committed = it.call(it.producer.commit_transaction, seconds=5.0)
     assert committed.value is None
     assert sent.value.row_count == 40
-    marked = [asked.api for asked in it.paper.asked].index(ApiKey.END_TXN)
-    assert ApiKey.PRODUCE not in [asked.api for asked in it.paper.asked[marked:]]
+    marked = [asked.api for asked in it.scripted.requests].index(ApiKey.END_TXN)
+    assert ApiKey.PRODUCE not in [asked.api for asked in it.scripted.requests[marked:]]
 
 
 def test_an_abort_fails_the_rows_that_wait_for_memory() -> None:
@@ -415,9 +417,9 @@ def test_an_abort_fails_the_rows_that_wait_for_memory() -> None:
 
 
 def test_transactional_calls_need_a_transactional_id() -> None:
-    paper = PaperCluster({"t": 1})
-    producer: Producer[Any, Any] = Producer(reactor=paper.clock)
-    paper.attach(producer.cluster)
+    scripted = ScriptedCluster({"t": 1})
+    producer: Producer[Any, Any] = Producer(reactor=scripted.clock)
+    scripted.attach(producer.cluster)
     for call in (producer.init_transactions, producer.begin_transaction):
         assert "transactional.id" in str(Outcome(call()).error)
     with pytest.raises(TransactionStateError, match=r"transactional\.id"):
@@ -460,7 +462,7 @@ def test_closing_waits_for_a_commit() -> None:
     closed = it.call(it.producer.close, 5.0, seconds=1.0)
     assert not closed.fired
     go_on()
-    it.paper.pass_time(0.5)
+    it.scripted.pass_time(0.5)
     assert committing.value is None
     assert closed.value == (1, 0)
 
@@ -473,7 +475,7 @@ def test_a_closed_producer_leaves_no_timer_and_no_call_waiting() -> None:
     closed = it.call(it.producer.close, 1.0, seconds=2.0)
     assert closed.fired
     assert committing.fired
-    left = [call for call in it.paper.clock.getDelayedCalls() if call.getTime() < 100]
+    left = [call for call in it.scripted.clock.getDelayedCalls() if call.getTime() < 100]
     assert left == []
 
 

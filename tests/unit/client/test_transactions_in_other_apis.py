@@ -1,4 +1,4 @@
-"""Transactions of the blocking and the asyncio producer, on brokers of paper but in real time."""
+"""Transactions of the blocking and the asyncio producer, on scripted brokers but in real time."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from kclient.errors import TransactionAborted, TransactionStateError
 from kclient.types import ConsumerGroupMetadata, TopicPartition
 from kclient.wire.errors import ErrorCode, MessageTooLarge
 from kclient.wire.versions import ApiKey
-from tests.kit.paper_cluster import PaperCluster
-from tests.kit.paper_transactions import PaperTransactionCoordinator
+from tests.kit.scripted_cluster import ScriptedCluster
+from tests.kit.scripted_transaction_coordinator import ScriptedTransactionCoordinator
 
 
 class BlockingProducer:
-    """A blocking producer on paper."""
+    """A blocking producer on scripted brokers."""
 
     def __init__(self) -> None:
-        self.paper = PaperCluster({"t": 1})
-        self.paper.clock = reactor_thread().reactor
-        self.codes = PaperTransactionCoordinator(self.paper).codes
+        self.scripted = ScriptedCluster({"t": 1})
+        self.scripted.clock = reactor_thread().reactor
+        self.codes = ScriptedTransactionCoordinator(self.scripted).codes
         self.producer: Producer[Any, Any] = Producer(transactional_id="tx", linger_ms=1)
-        self.paper.attach(self.producer._core.cluster)
+        self.scripted.attach(self.producer._core.cluster)
         self.producer.init_transactions()
 
     def ends(self) -> list[bool]:
         """Return how the transactions ended: whether each was committed."""
-        return [a.message.committed for a in self.paper.asked if a.api is ApiKey.END_TXN]
+        return [a.message.committed for a in self.scripted.requests if a.api is ApiKey.END_TXN]
 
 
 def test_a_block_commits_records_and_offsets() -> None:
@@ -98,15 +98,15 @@ ASYNCIO = """
 import asyncio
 from kclient import aio
 from kclient.wire.versions import ApiKey
-from tests.kit.paper_cluster import PaperCluster
-from tests.kit.paper_transactions import PaperTransactionCoordinator
+from tests.kit.scripted_cluster import ScriptedCluster
+from tests.kit.scripted_transaction_coordinator import ScriptedTransactionCoordinator
 
 async def main():
     producer = aio.Producer(transactional_id="tx", linger_ms=1)
-    paper = PaperCluster({"t": 1})
-    paper.clock = producer._core.cluster.reactor
-    PaperTransactionCoordinator(paper)
-    paper.attach(producer._core.cluster)
+    scripted = ScriptedCluster({"t": 1})
+    scripted.clock = producer._core.cluster.reactor
+    ScriptedTransactionCoordinator(scripted)
+    scripted.attach(producer._core.cluster)
     await producer.init_transactions()
     async with producer.transaction():
         await producer.send("t", b"v", partition=0)
@@ -116,7 +116,7 @@ async def main():
             producer.send("t", b"not awaited", partition=0)
             raise ValueError
     except ValueError:
-        print([a.message.committed for a in paper.asked if a.api is ApiKey.END_TXN])
+        print([a.message.committed for a in scripted.requests if a.api is ApiKey.END_TXN])
     await producer.close()
 
 asyncio.run(main())

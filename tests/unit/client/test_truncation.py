@@ -11,8 +11,8 @@ from kclient.wire.schema.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from kclient.wire.versions import ApiKey
-from tests.kit.paper_cluster import PaperCluster, batch_of, part
-from tests.kit.paper_consumer import PaperConsumer
+from tests.kit.consumer_fixture import ConsumerFixture
+from tests.kit.scripted_cluster import ScriptedCluster, batch_of, part
 from tests.unit.client.test_fetcher import Fetching
 
 T0 = TopicPartition("t", 0)
@@ -32,7 +32,7 @@ class Reading(Fetching):
     """Reads t-0 from offset 0: ten records in epoch 0, *taken* of them handed out; then the leader changes."""
 
     def __init__(self, taken=10, **settings):
-        super().__init__(PaperCluster({"t": 1}, brokers=2), **settings)
+        super().__init__(ScriptedCluster({"t": 1}, brokers=2), **settings)
         self.start(p0=0)
         for n in range(10):
             self.answer(part(0, batch_of(n, b"x")))
@@ -40,29 +40,29 @@ class Reading(Fetching):
             self.state().take()
             self.state().position = n + 1
             self.state().leader_epoch = 0
-        self.paper.leaders[T0] = (2, 1)
+        self.scripted.leaders[T0] = (2, 1)
         self.cluster.update_soon()
-        self.paper.pass_time(0.2)
+        self.scripted.pass_time(0.2)
         self.answer(part(0, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        self.paper.pass_time(0.2)
+        self.scripted.pass_time(0.2)
 
     def ends(self, *answer, **more):
-        self.paper.one(EPOCH).answer(log_ends(*answer, **more))
-        self.paper.turn()
+        self.scripted.one(EPOCH).answer(log_ends(*answer, **more))
+        self.scripted.turn()
 
 
 def test_nothing_is_fetched_from_a_new_leader_before_the_position_was_checked():
     it = Reading()
-    assert it.paper.waiting(ApiKey.FETCH) == []
-    asked = it.paper.one(EPOCH)
+    assert it.scripted.waiting(ApiKey.FETCH) == []
+    asked = it.scripted.one(EPOCH)
     (place,) = asked.message.topics[0].partitions
     assert (asked.node, place.current_leader_epoch, place.leader_epoch) == (2, 1, 0)
     assert asked.message.replica_id == -1
     it.ends(10)
     assert it.asked() == [("t", 0, 10)]
-    assert it.paper.one(ApiKey.FETCH).node == 2
+    assert it.scripted.one(ApiKey.FETCH).node == 2
     it.answer(part(0))
-    assert it.paper.waiting(EPOCH) == [], "once per epoch"
+    assert it.scripted.waiting(EPOCH) == [], "once per epoch"
 
 
 def test_a_log_that_was_cut_off_before_the_position_is_read_from_the_cut():
@@ -95,8 +95,8 @@ def test_without_a_policy_the_caller_decides():
     assert isinstance(it.state().problem, LogTruncated)
     assert (it.state().problem.position, it.state().problem.divergent_offset) == (10, 6)
     assert "truncated to offset 6, below the position 10" in str(it.state().problem)
-    it.paper.pass_time(1.0)
-    assert it.paper.waiting(ApiKey.FETCH) == []
+    it.scripted.pass_time(1.0)
+    assert it.scripted.waiting(ApiKey.FETCH) == []
     it.state().seek(6)
     it.fetcher.send_fetches()
     assert it.asked() == [("t", 0, 6)]
@@ -111,10 +111,10 @@ def test_a_leader_that_knows_nothing_of_the_epoch_leaves_it_to_the_policy():
 def test_a_question_that_failed_is_asked_again():
     it = Reading()
     it.ends(-1, code=ErrorCode.UNKNOWN_LEADER_EPOCH)
-    assert it.paper.waiting(EPOCH) == []
-    it.paper.pass_time(0.3)
-    it.paper.one(EPOCH).fail()
-    it.paper.pass_time(0.3)
+    assert it.scripted.waiting(EPOCH) == []
+    it.scripted.pass_time(0.3)
+    it.scripted.one(EPOCH).fail()
+    it.scripted.pass_time(0.3)
     it.ends(10)
     assert it.asked() == [("t", 0, 10)]
     assert it.reported == []
@@ -122,8 +122,8 @@ def test_a_question_that_failed_is_asked_again():
 
 def test_a_broker_that_cannot_be_asked_is_believed():
     it = Reading()
-    it.paper.one(EPOCH).fail(UnsupportedVersion("before KIP-320"))
-    it.paper.turn()
+    it.scripted.one(EPOCH).fail(UnsupportedVersion("before KIP-320"))
+    it.scripted.turn()
     assert it.asked() == [("t", 0, 10)]
 
 
@@ -145,17 +145,17 @@ def test_closing_during_a_validation_reports_nothing():
 
 @pytest.mark.parametrize("policy", ["earliest", "none"])
 def test_poll_continues_or_raises_log_truncated(policy):
-    it = PaperConsumer(1, group_id="g", auto_offset_reset=policy)
+    it = ConsumerFixture(1, group_id="g", auto_offset_reset=policy)
     it.produce(0, b"0", b"1", b"2")
     it.committed[T0] = 0
     it.assign(0)
     assert it.records(2) == {0: [b"0", b"1", b"2"]}
-    it.paper.answers[EPOCH] = lambda _: log_ends(1)
-    it.paper.leaders[T0] = (1, 5)
+    it.scripted.answers[EPOCH] = lambda _: log_ends(1)
+    it.scripted.leaders[T0] = (1, 5)
     it.log[T0] = [(0, 0, batch_of(0, b"0")), (1, 1, batch_of(1, b"new", leader_epoch=5))]
     it.ends[T0] = (0, 2)
     it.consumer.cluster.update_soon()
-    it.paper.pass_time(1.0)
+    it.scripted.pass_time(1.0)
     if policy == "earliest":
         assert it.records(2) == {0: [b"new"]}
     else:
@@ -167,37 +167,37 @@ def test_poll_continues_or_raises_log_truncated(policy):
 
 
 def test_a_commit_with_an_epoch_is_checked_before_it_is_used():
-    from tests.kit.paper_cluster import HELD
+    from tests.kit.scripted_cluster import HELD
 
-    it = PaperConsumer(1, group_id="g")
+    it = ConsumerFixture(1, group_id="g")
     it.produce(0, b"0", b"1", b"2")
-    serve = it.paper.answers[ApiKey.OFFSET_FETCH]
+    serve = it.scripted.answers[ApiKey.OFFSET_FETCH]
 
     def with_epoch(request):
         answer = serve(request)
         answer.groups[0].topics[0].partitions[0].committed_leader_epoch = 0
         return answer
 
-    it.paper.answers[ApiKey.OFFSET_FETCH] = with_epoch
+    it.scripted.answers[ApiKey.OFFSET_FETCH] = with_epoch
     it.committed[T0] = 2
-    it.paper.answers[EPOCH] = lambda _: HELD
+    it.scripted.answers[EPOCH] = lambda _: HELD
     it.assign(0)
     assert it.records(2) == {}
-    it.paper.one(EPOCH).answer(log_ends(3))
+    it.scripted.one(EPOCH).answer(log_ends(3))
     assert it.records(2) == {0: [b"2"]}
 
 
 def test_batches_after_a_part_of_one_are_not_fetched_from_a_new_leader_before_the_check():
-    it = PaperConsumer(1)
+    it = ConsumerFixture(1)
     it.produce(0, b"0", b"1", b"2")
     it.assign(0)
     it.poll()
     assert it.poll(most=1) == {0: [b"0"]}
-    it.paper.leaders[T0] = (1, 1)
+    it.scripted.leaders[T0] = (1, 1)
     it.consumer.cluster.update_soon()
-    it.paper.pass_time(0.2)
-    before = it.paper.count(EPOCH)
+    it.scripted.pass_time(0.2)
+    before = it.scripted.count(EPOCH)
     it.run(it.consumer.poll_batches())
-    it.paper.pass_time(0.6)
-    asked = [each for each in it.paper.asked if each.api == EPOCH][before:]
+    it.scripted.pass_time(0.6)
+    asked = [each for each in it.scripted.requests if each.api == EPOCH][before:]
     assert [each.message.topics[0].partitions[0].leader_epoch for each in asked] == [0]

@@ -5,7 +5,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
 from kclient.consumer.wakeup import Wakeup
-from tests.kit.paper_cluster import now
+from tests.kit.scripted_cluster import now
 
 
 @pytest.fixture

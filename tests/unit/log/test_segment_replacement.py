@@ -17,7 +17,7 @@ from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse
 from kclient.wire.errors import CorruptMessage, KafkaStorageError
 from kclient.wire.records import ABORT
-from tests.kit.dying_disk import Ended, EndingDisk
+from tests.kit.crashing_disk import Crashed, CrashingDisk
 from tests.kit.logs import append, open_log, records
 from tests.kit.transactional_logs import marker, transactional
 
@@ -262,7 +262,7 @@ def test_a_crash_at_any_step_loses_no_aborted_transaction(
     reached_end = False
     calls = 0
     while not reached_end:
-        disk = EndingDisk.with_log("/data/t-0")
+        disk = CrashingDisk.with_log("/data/t-0")
         config = LogConfig(segment_bytes=10**6)
         metadata = PartitionMetadata(None)
         log = UnifiedLog.create("/data/t-0", config, metadata, now_ms=0, disk=disk)
@@ -273,7 +273,7 @@ def test_a_crash_at_any_step_loses_no_aborted_transaction(
         log.flush()
         kept = [list(each.transaction_index.entries()) for each in log.segments][1]
         disk.calls_left = calls
-        with suppress(Ended):
+        with suppress(Crashed):
             replace(log, kept, is_cancelled=is_cancelled)
             reached_end = True
         disk.calls_left = -1

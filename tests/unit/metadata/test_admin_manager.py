@@ -35,7 +35,7 @@ PATH = znodes.topic_path("t")
 STAT = Stat(*[0] * 11)
 
 
-class PaperZooKeeper:
+class InMemoryZooKeeper:
     """*answers* are given to the writes one by one; the znodes are in *nodes*."""
 
     session: Session | None = Session(1, 6.0)
@@ -54,8 +54,8 @@ class PaperZooKeeper:
     def on_session(self, _callback: object) -> None:
         pass
 
-    def in_session(self, session: Session) -> PaperSession:
-        return PaperSession(self, session)
+    def in_session(self, session: Session) -> InMemorySession:
+        return InMemorySession(self, session)
 
     def exists(self, path: str) -> Deferred[Stat | None]:
         return succeed(self._stat(path) if path in self.nodes else None)
@@ -105,10 +105,10 @@ class PaperZooKeeper:
             raise answer
 
 
-class PaperSession:
+class InMemorySession:
     """The same, for as long as the session lasts."""
 
-    def __init__(self, zookeeper: PaperZooKeeper, session: Session) -> None:
+    def __init__(self, zookeeper: InMemoryZooKeeper, session: Session) -> None:
         self._zookeeper = zookeeper
         self._session = session
 
@@ -164,13 +164,13 @@ def outcome(work: Any) -> Any:
 
 
 def test_a_topic_that_a_lost_attempt_made_is_ours() -> None:
-    zookeeper = PaperZooKeeper(ConnectionLoss(), NodeExists(PATH))
+    zookeeper = InMemoryZooKeeper(ConnectionLoss(), NodeExists(PATH))
     created = outcome(topics_on(zookeeper).create(NewTopic("t")))
     assert created.topic_id == OURS
 
 
 def test_a_topic_that_another_client_made_meanwhile_is_theirs() -> None:
-    zookeeper = PaperZooKeeper(NodeExists(PATH))
+    zookeeper = InMemoryZooKeeper(NodeExists(PATH))
     topics = topics_on(zookeeper)
     zookeeper.answers.insert(0, ConnectionLoss())
     creating = topics._write("t", OURS, {0: (1,)}, {}, zookeeper, 0)
@@ -179,19 +179,19 @@ def test_a_topic_that_another_client_made_meanwhile_is_theirs() -> None:
 
 
 def test_a_creation_is_repeated_after_a_lost_answer() -> None:
-    zookeeper = PaperZooKeeper(ConnectionLoss(), None)
+    zookeeper = InMemoryZooKeeper(ConnectionLoss(), None)
     assert outcome(topics_on(zookeeper).create(NewTopic("t"))).topic_id == OURS
     assert not zookeeper.answers
 
 
 def test_a_topic_that_may_have_been_deleted_meanwhile_is_not_created_again() -> None:
-    zookeeper = PaperZooKeeper(ChangedMeanwhile(), None)
+    zookeeper = InMemoryZooKeeper(ChangedMeanwhile(), None)
     assert isinstance(outcome(topics_on(zookeeper).create(NewTopic("t"))), RequestTimedOut)
     assert zookeeper.answers == [None]
 
 
 def test_a_topic_that_was_created_again_meanwhile_does_not_grow() -> None:
-    zookeeper = PaperZooKeeper(CreatedAgain(PATH), None)
+    zookeeper = InMemoryZooKeeper(CreatedAgain(PATH), None)
     zookeeper.nodes[PATH] = topic_of(OURS)
     error = outcome(topics_on(zookeeper).add_partitions("t", 2))
     assert isinstance(error, UnknownTopicOrPartition)
@@ -200,20 +200,20 @@ def test_a_topic_that_was_created_again_meanwhile_does_not_grow() -> None:
 
 @pytest.mark.parametrize("attempts", [0, 1, ATTEMPTS - 1])
 def test_a_deletion_is_retried_until_it_is_answered(attempts: int) -> None:
-    zookeeper = PaperZooKeeper(*[ConnectionLoss()] * attempts, None)
+    zookeeper = InMemoryZooKeeper(*[ConnectionLoss()] * attempts, None)
     zookeeper.nodes[PATH] = topic_of(OURS)
     assert outcome(topics_on(zookeeper).delete("t")) is None
 
 
 def test_a_topic_that_was_created_again_meanwhile_is_not_deleted_by_a_retry() -> None:
-    zookeeper = PaperZooKeeper(CreatedAgain(PATH), None)
+    zookeeper = InMemoryZooKeeper(CreatedAgain(PATH), None)
     zookeeper.nodes[PATH] = topic_of(OURS)
     assert outcome(topics_on(zookeeper).delete("t")) is None
     assert zookeeper.answers == [None]
 
 
 def test_a_topic_that_was_created_again_is_not_deleted_by_the_id_of_the_former_one() -> None:
-    zookeeper = PaperZooKeeper(None)
+    zookeeper = InMemoryZooKeeper(None)
     zookeeper.nodes[PATH] = topic_of(THEIRS)
     error = outcome(topics_on(zookeeper).delete("t", OURS))
     assert isinstance(error, UnknownTopicId)
@@ -223,7 +223,7 @@ def test_a_topic_that_was_created_again_is_not_deleted_by_the_id_of_the_former_o
 
 
 def test_a_deletion_without_an_answer_is_no_success() -> None:
-    zookeeper = PaperZooKeeper(*[ConnectionLoss()] * ATTEMPTS)
+    zookeeper = InMemoryZooKeeper(*[ConnectionLoss()] * ATTEMPTS)
     zookeeper.nodes[PATH] = topic_of(OURS)
     error = outcome(topics_on(zookeeper).delete("t"))
     assert isinstance(error, KafkaError)
@@ -232,21 +232,21 @@ def test_a_deletion_without_an_answer_is_no_success() -> None:
 
 def test_a_topic_is_not_deleted_in_a_later_session() -> None:
     """Another broker may have deleted it meanwhile, and another client may have made it again."""
-    zookeeper = PaperZooKeeper(SessionLost({}), None)
+    zookeeper = InMemoryZooKeeper(SessionLost({}), None)
     zookeeper.nodes[PATH] = topic_of(OURS)
     assert isinstance(outcome(topics_on(zookeeper).delete("t")), RequestTimedOut)
     assert zookeeper.answers == [None]
 
 
 def test_a_deletion_that_is_found_done_in_a_later_session_is_a_success() -> None:
-    zookeeper = PaperZooKeeper(SessionLost({znodes.delete_topic_path("t"): b""}), None)
+    zookeeper = InMemoryZooKeeper(SessionLost({znodes.delete_topic_path("t"): b""}), None)
     zookeeper.nodes[PATH] = topic_of(OURS)
     assert outcome(topics_on(zookeeper).delete("t")) is None
     assert zookeeper.answers == [None]
 
 
 def test_a_topic_does_not_grow_in_a_later_session() -> None:
-    zookeeper = PaperZooKeeper(SessionLost({PATH: topic_of(THEIRS)}), None)
+    zookeeper = InMemoryZooKeeper(SessionLost({PATH: topic_of(THEIRS)}), None)
     zookeeper.nodes[PATH] = topic_of(OURS)
     assert isinstance(outcome(topics_on(zookeeper).add_partitions("t", 2)), RequestTimedOut)
     assert zookeeper.answers == [None]
@@ -255,13 +255,13 @@ def test_a_topic_does_not_grow_in_a_later_session() -> None:
 def test_a_growth_that_is_found_done_in_a_later_session_is_a_success() -> None:
     grown = {p: znodes.ReplicaAssignment((1,)) for p in range(2)}
     done = znodes.encode_topic(znodes.TopicAssignment(OURS, grown))
-    zookeeper = PaperZooKeeper(SessionLost({PATH: done}), None)
+    zookeeper = InMemoryZooKeeper(SessionLost({PATH: done}), None)
     zookeeper.nodes[PATH] = topic_of(OURS)
     assert outcome(topics_on(zookeeper).add_partitions("t", 2)) == range(1, 2)
 
 
 def test_a_broker_cut_off_from_zookeeper_changes_nothing() -> None:
-    zookeeper = PaperZooKeeper()
+    zookeeper = InMemoryZooKeeper()
     zookeeper.nodes[PATH] = topic_of(OURS)
     zookeeper.session = None
     topics = topics_on(zookeeper)
@@ -272,7 +272,7 @@ def test_a_broker_cut_off_from_zookeeper_changes_nothing() -> None:
 
 def test_a_broker_that_is_registered_no_more_gets_no_replica_though_the_metadata_name_it() -> None:
     """As at a new controller, until its own UpdateMetadata arrives."""
-    zookeeper = PaperZooKeeper(None, None, None)
+    zookeeper = InMemoryZooKeeper(None, None, None)
     zookeeper.registered = ["2", "3"]
     topics = topics_on(zookeeper, brokers_known=[1, 2, 3])
     created = outcome(topics.create(NewTopic("t", 4, 2)))
@@ -291,7 +291,7 @@ def test_a_broker_that_is_registered_no_more_gets_no_replica_though_the_metadata
 @pytest.mark.parametrize(("brokers", "min_isr"), [([1, 2, 3], "2"), ([1], "1")])
 def test_the_topic_of_transactions_has_its_settings(brokers: list[int], min_isr: str) -> None:
     """Not a min.insync.replicas above its replicas: kclient cluster health would report its partitions for ever."""
-    zookeeper = PaperZooKeeper(None)
+    zookeeper = InMemoryZooKeeper(None)
     zookeeper.registered = [str(broker) for broker in brokers]
     assert outcome(topics_on(zookeeper, brokers_known=brokers).create_transactions_topic()) is None
     settings, topic = zookeeper.written[-2:]
@@ -306,6 +306,6 @@ def test_the_topic_of_transactions_has_its_settings(brokers: list[int], min_isr:
 
 
 def test_topics_without_a_znode_are_deleted_ones() -> None:
-    zookeeper = PaperZooKeeper()
+    zookeeper = InMemoryZooKeeper()
     zookeeper.topics = ["here"]
     assert outcome(topics_on(zookeeper).deleted_of(["here", "gone"])) == {"gone"}

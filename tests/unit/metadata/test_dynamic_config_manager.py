@@ -32,7 +32,7 @@ def stat(version: int = 0) -> Stat:
     return Stat(0, 0, 0, 0, version, 0, 0, 0, 0, 0, 0)
 
 
-class PaperZooKeeper:
+class InMemoryZooKeeper:
     """Reads wait until they are answered; znodes below /config/brokers are there, and empty."""
 
     session = None
@@ -92,7 +92,7 @@ class World:
     """Settings of broker 1, with topics t and u loaded."""
 
     def __init__(self) -> None:
-        self.zookeeper: Any = PaperZooKeeper()
+        self.zookeeper: Any = InMemoryZooKeeper()
         reconnect = Reconnect(self.zookeeper, Clock())
         self.dynamic = DynamicConfigManager(
             self.zookeeper, reconnect, STATIC, broker_id=1, now_ms=lambda: 0

@@ -18,7 +18,7 @@ from kclient.errors import Address, Cause, ConnectError
 HOSTS = {"one": ["10.0.0.1", "fd00::1"], "two": ["::ffff:10.0.0.2"], "127.0.0.1": ["127.0.0.1"]}
 
 
-class PaperZooKeeper:
+class InMemoryZooKeeper:
     """/brokers/ids, with its watch."""
 
     connected = True
@@ -59,7 +59,7 @@ async def resolve(host: str) -> list[str]:
     return HOSTS[host]
 
 
-def addresses(zookeeper: PaperZooKeeper) -> RegisteredAddresses:
+def addresses(zookeeper: InMemoryZooKeeper) -> RegisteredAddresses:
     made: Any = zookeeper
     found = RegisteredAddresses(made, Reconnect(made, Clock()), "PLAINTEXT", resolve)
     Deferred.fromCoroutine(found.start())
@@ -67,7 +67,7 @@ def addresses(zookeeper: PaperZooKeeper) -> RegisteredAddresses:
 
 
 def test_brokers_are_found_by_every_address_of_their_inter_broker_host() -> None:
-    zookeeper = PaperZooKeeper()
+    zookeeper = InMemoryZooKeeper()
     zookeeper.register(1, "one")
     zookeeper.register(2, "two")
     zookeeper.register(3, "one")
@@ -79,13 +79,13 @@ def test_brokers_are_found_by_every_address_of_their_inter_broker_host() -> None
 
 
 def test_loopback_counts_for_a_broker_that_is_registered_there() -> None:
-    zookeeper = PaperZooKeeper()
+    zookeeper = InMemoryZooKeeper()
     zookeeper.register(1, "127.0.0.1")
     assert set(addresses(zookeeper).brokers_at("127.0.0.1")) == {1}
 
 
 def test_what_is_unreadable_gone_or_not_resolved_counts_for_nothing() -> None:
-    zookeeper = PaperZooKeeper()
+    zookeeper = InMemoryZooKeeper()
     zookeeper.register(1, "unknown")
     zookeeper.register(2, "two")
     zookeeper.nodes |= {3: b"poison", 4: None}
@@ -94,7 +94,7 @@ def test_what_is_unreadable_gone_or_not_resolved_counts_for_nothing() -> None:
 
 
 def test_every_change_of_the_list_is_read() -> None:
-    zookeeper = PaperZooKeeper()
+    zookeeper = InMemoryZooKeeper()
     found = addresses(zookeeper)
     zookeeper.register(1, "one")
     assert not found.brokers_at("10.0.0.1")

@@ -17,7 +17,7 @@ from mirrormaker.catalog import Catalog
 from mirrormaker.config import MirrorConfig
 from mirrormaker.mirror import Mirror
 from mirrormaker.topics import MARK, Creation, Plan
-from tests.kit.paper_cluster import PaperCluster
+from tests.kit.scripted_cluster import ScriptedCluster
 
 TOPIC_CONFIG = 1
 
@@ -46,10 +46,12 @@ class Described:
     """A cluster with two topics; *errors* are the error codes of their configs."""
 
     def __init__(self) -> None:
-        self.paper = PaperCluster({"orders": 1, "other": 2})
+        self.scripted = ScriptedCluster({"orders": 1, "other": 2})
         self.errors: dict[str, ErrorCode] = {}
-        self.paper.answers[ApiKey.DESCRIBE_CONFIGS] = self._describe
-        self.catalog = Catalog(self.paper.cluster(CommonConfig.load({"bootstrap.servers": "a:1"})))
+        self.scripted.answers[ApiKey.DESCRIBE_CONFIGS] = self._describe
+        self.catalog = Catalog(
+            self.scripted.cluster(CommonConfig.load({"bootstrap.servers": "a:1"}))
+        )
 
     def _describe(self, request: describe_configs.DescribeConfigsRequest) -> Any:
         return described(request, self.errors)
@@ -58,7 +60,7 @@ class Described:
         """Return the result of *coroutine*, or raise its error."""
         results: list[Any] = []
         Deferred.fromCoroutine(coroutine).addBoth(results.append)
-        self.paper.pass_time(1.0)
+        self.scripted.pass_time(1.0)
         (result,) = results
         if isinstance(getattr(result, "value", None), KafkaError):
             raise result.value
@@ -109,7 +111,7 @@ def test_a_topic_that_another_client_created_meanwhile_is_compared_before_it_is_
     exists = create_topics.CreatableTopicResult(
         name="new", error_code=int(ErrorCode.TOPIC_ALREADY_EXISTS)
     )
-    cluster.paper.answers[ApiKey.CREATE_TOPICS] = lambda _: create_topics.CreateTopicsResponse(
+    cluster.scripted.answers[ApiKey.CREATE_TOPICS] = lambda _: create_topics.CreateTopicsResponse(
         topics=[exists]
     )
     plan = Plan({"new": "new"}, (Creation("new", 1, {MARK: "east"}),))
@@ -119,11 +121,11 @@ def test_a_topic_that_another_client_created_meanwhile_is_compared_before_it_is_
 
 @pytest.mark.parametrize("policy", ["keep", "delete"])
 def test_a_comparison_reads_the_metadata_of_each_cluster_once(policy: str) -> None:
-    source, target = PaperCluster({"orders": 1}), PaperCluster({"orders": 1, "gone": 1})
+    source, target = ScriptedCluster({"orders": 1}), ScriptedCluster({"orders": 1, "gone": 1})
     target.clock = source.clock
-    for paper in (source, target):
-        paper.answers[ApiKey.DESCRIBE_CONFIGS] = lambda request: described(request, {})
-    papers = iter([source, target])
+    for scripted in (source, target):
+        scripted.answers[ApiKey.DESCRIBE_CONFIGS] = lambda request: described(request, {})
+    clusters = iter([source, target])
     config = MirrorConfig.of(
         {
             "clusters": "east, west",
@@ -138,7 +140,7 @@ def test_a_comparison_reads_the_metadata_of_each_cluster_once(policy: str) -> No
         config,
         once=False,
         report=lambda _about, _what: None,
-        cluster=lambda _, client: next(papers).cluster(client),
+        cluster=lambda _, client: next(clusters).cluster(client),
     )
     before = source.count(ApiKey.METADATA), target.count(ApiKey.METADATA)
     plans: list[Plan] = []

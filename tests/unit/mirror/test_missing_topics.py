@@ -15,7 +15,7 @@ from kclient.wire.schema import create_topics, describe_acls, describe_configs
 from kclient.wire.versions import ApiKey
 from mirrormaker.config import MirrorConfig
 from mirrormaker.mirror import Mirror
-from tests.kit.paper_cluster import PaperCluster
+from tests.kit.scripted_cluster import ScriptedCluster
 
 TP = TopicPartition("orders", 0)
 TOPIC_CONFIG = 1
@@ -46,16 +46,16 @@ class Mirrored:
     """A mirror with a link for the partition of its one topic. The controllers know the topics *at_controller*."""
 
     def __init__(self) -> None:
-        self.source, self.target = PaperCluster({"orders": 1}), PaperCluster({"orders": 1})
+        self.source, self.target = ScriptedCluster({"orders": 1}), ScriptedCluster({"orders": 1})
         self.target.clock = self.source.clock
         self.at_controller = {"orders"}
-        for name, paper in (("east", self.source), ("west", self.target)):
-            paper.answers[ApiKey.DESCRIBE_CONFIGS] = described
-            paper.answers[ApiKey.DESCRIBE_ACLS] = without_authorizer
-            paper.answers[ApiKey.METADATA] = partial(self._metadata, name, paper)
+        for name, scripted in (("east", self.source), ("west", self.target)):
+            scripted.answers[ApiKey.DESCRIBE_CONFIGS] = described
+            scripted.answers[ApiKey.DESCRIBE_ACLS] = without_authorizer
+            scripted.answers[ApiKey.METADATA] = partial(self._metadata, name, scripted)
         self.target.answers[ApiKey.CREATE_TOPICS] = self._create
         self.events: list[str] = []
-        papers = iter([self.source, self.target])
+        clusters = iter([self.source, self.target])
 
         def report(about: str, what: str) -> None:
             self.events.append(f"{about}: {what}")
@@ -72,16 +72,18 @@ class Mirrored:
             ).flows[0],
             once=False,
             report=report,
-            cluster=lambda _, client: next(papers).cluster(client),
+            cluster=lambda _, client: next(clusters).cluster(client),
         )
         self.compare()
         self.link = self.mirror.flow.links[TP]
         self.events.clear()
 
-    def _metadata(self, cluster_id: str, paper: PaperCluster, request: Any) -> Any:
+    def _metadata(self, cluster_id: str, scripted: ScriptedCluster, request: Any) -> Any:
         """Answer for all topics as a broker, for one topic as the controller."""
         asked = (
-            paper if request.topics is None else PaperCluster(dict.fromkeys(self.at_controller, 1))
+            scripted
+            if request.topics is None
+            else ScriptedCluster(dict.fromkeys(self.at_controller, 1))
         )
         return replace(asked._metadata(request), cluster_id=cluster_id)
 

@@ -15,7 +15,7 @@ from mirrormaker.lineage import text_of
 from mirrormaker.link_state import Cause, LogEnds, Problem
 from mirrormaker.position import Position
 from mirrormaker.renumbered_ends import read_renumbered_ends
-from tests.kit.paper_cluster import PaperCluster, batch_of, part
+from tests.kit.scripted_cluster import ScriptedCluster, batch_of, part
 
 PAIRS = {TopicPartition("t", n): TopicPartition("east.t", n) for n in (0, 1)}
 CONFIG = CommonConfig.load({"bootstrap.servers": "a:1"})
@@ -25,7 +25,7 @@ class Reading:
     """Both partitions end at 9 in the target; the stored positions describe it up to 5."""
 
     def __init__(self) -> None:
-        east, self.west = PaperCluster({"t": 2}), PaperCluster({"east.t": 2}, brokers=2)
+        east, self.west = ScriptedCluster({"t": 2}), ScriptedCluster({"east.t": 2}, brokers=2)
         self.west.clock = east.clock
         east.serve_offsets(dict.fromkeys(PAIRS, (0, 9)))
         self.west.serve_offsets(dict.fromkeys(PAIRS.values(), (0, 9)))

@@ -16,7 +16,7 @@ from mirrormaker.link_state import LogEnds
 from mirrormaker.position import Position, position_group
 from mirrormaker.target_offsets import KeptOffsets, RenumberedOffsets
 from mirrormaker.topics import Plan
-from tests.kit.paper_cluster import PaperCluster
+from tests.kit.scripted_cluster import ScriptedCluster
 
 TP = TopicPartition("orders", 0)
 COPY = TopicPartition("east.orders", 0)
@@ -24,7 +24,7 @@ CONFIG = CommonConfig.load({"bootstrap.servers": "a:1"})
 PLAN = Plan({"orders": "east.orders"}, lineages={"east.orders": Lineage("first", "second")})
 
 
-def serve_positions(paper: PaperCluster, group: str, positions: dict[str, Position]) -> None:
+def serve_positions(scripted: ScriptedCluster, group: str, positions: dict[str, Position]) -> None:
     """Answer OffsetFetch for all partitions of *group*: partition 0 of each topic of *positions*."""
 
     def answer(request: offset_fetch.OffsetFetchRequest) -> Any:
@@ -47,15 +47,15 @@ def serve_positions(paper: PaperCluster, group: str, positions: dict[str, Positi
         answered = offset_fetch.OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)
         return offset_fetch.OffsetFetchResponse(groups=[answered])
 
-    paper.answers[ApiKey.OFFSET_FETCH] = answer
+    scripted.answers[ApiKey.OFFSET_FETCH] = answer
 
 
 class Pair:
     """A source with offsets 3 to 9, and a target that ends at 20."""
 
     def __init__(self) -> None:
-        self.east = PaperCluster({"orders": 1, "invoices": 1})
-        self.west = PaperCluster({"east.orders": 1})
+        self.east = ScriptedCluster({"orders": 1, "invoices": 1})
+        self.west = ScriptedCluster({"east.orders": 1})
         self.west.clock = self.east.clock
         self.east.serve_offsets({TP: (3, 9)})
         self.west.serve_offsets({COPY: (0, 20)})

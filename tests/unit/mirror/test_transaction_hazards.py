@@ -18,7 +18,7 @@ from mirrormaker.transaction import (
     State,
     TransactionMachine,
 )
-from tests.kit.transaction_world import PARTITIONS, Mirror, Target, World
+from tests.kit.mirror_transaction_model import PARTITIONS, Mirror, Target, TransactionModel
 
 TP = PARTITIONS[0]
 
@@ -54,41 +54,41 @@ class NoNewEpoch(TransactionMachine):
 
 def world_with(
     *, target: type[Target] = Target, machine: type[TransactionMachine] = TransactionMachine
-) -> tuple[World, Mirror]:
+) -> tuple[TransactionModel, Mirror]:
     """A mirror that has stored its first positions, and two records to copy."""
-    world = World(machine=machine)
-    world.target = target()
-    mirror = world.start()
-    settle(world)
+    model = TransactionModel(machine=machine)
+    model.target = target()
+    mirror = model.start()
+    settle(model)
     mirror.begin(1)
-    settle(world)
+    settle(model)
     assert mirror.machine.state is State.IDLE
-    world.sources[TP] += [1, 2]
-    return world, mirror
+    model.sources[TP] += [1, 2]
+    return model, mirror
 
 
-def settle(world: World, *, held: object = None) -> None:
+def settle(model: TransactionModel, *, held: object = None) -> None:
     """Have all requests but *held* arrive, and all answers; the group applies each commit at once."""
     for _ in range(50):
-        world.target.apply_marker()
-        arriving = [n for n, request in enumerate(world.wire) if request is not held]
-        if world.answers:
-            world.answer(0)
+        model.target.apply_marker()
+        arriving = [n for n, request in enumerate(model.wire) if request is not held]
+        if model.answers:
+            model.answer(0)
         elif arriving:
-            world.deliver(arriving[0])
+            model.deliver(arriving[0])
 
 
-def until(world: World, kind: type[Any]) -> Any:
+def until(model: TransactionModel, kind: type[Any]) -> Any:
     """Have requests arrive until one of *kind* is on the wire; return it."""
-    while not (world.wire and isinstance(world.wire[0].effect, kind)):
-        world.answer(0) if world.answers else world.deliver(0)
-    return world.wire[0]
+    while not (model.wire and isinstance(model.wire[0].effect, kind)):
+        model.answer(0) if model.answers else model.deliver(0)
+    return model.wire[0]
 
 
-def visible(world: World) -> list[int]:
+def visible(model: TransactionModel) -> list[int]:
     """The records that a consumer finds, when all requests have arrived."""
-    settle(world)
-    return world.target.visible(TP)
+    settle(model)
+    return model.target.visible(TP)
 
 
 @pytest.mark.parametrize(
@@ -99,14 +99,14 @@ def visible(world: World) -> list[int]:
 def test_a_late_produce_is_rejected_by_the_epoch_of_the_marker(
     target: type[Target], found: list[int]
 ) -> None:
-    world, mirror = world_with(target=target)
+    model, mirror = world_with(target=target)
     mirror.begin(1)
-    late = until(world, Produce)
+    late = until(model, Produce)
     mirror.fail(mirror.machine.generation)
-    settle(world, held=late)
-    world.deliver(world.wire.index(late))
+    settle(model, held=late)
+    model.deliver(model.wire.index(late))
     mirror.begin(2)
-    assert visible(world) == found
+    assert visible(model) == found
 
 
 @pytest.mark.parametrize(
@@ -117,14 +117,14 @@ def test_a_late_produce_is_rejected_by_the_epoch_of_the_marker(
 def test_a_late_end_does_not_commit_the_next_transaction(
     machine: type[TransactionMachine], target: type[Target], found: list[int]
 ) -> None:
-    world, mirror = world_with(machine=machine, target=target)
+    model, mirror = world_with(machine=machine, target=target)
     mirror.begin(1)
-    late = until(world, EndTransaction)
+    late = until(model, EndTransaction)
     mirror.fail(mirror.machine.generation)
-    settle(world, held=late)
+    settle(model, held=late)
     mirror.begin(2)
-    settle(world, held=late)
-    assert visible(world) == found
+    settle(model, held=late)
+    assert visible(model) == found
 
 
 @pytest.mark.parametrize(
@@ -133,16 +133,16 @@ def test_a_late_end_does_not_commit_the_next_transaction(
 def test_a_position_is_not_read_before_the_last_commit_is_applied(
     target: type[Target], found: list[int]
 ) -> None:
-    world, mirror = world_with(target=target)
+    model, mirror = world_with(target=target)
     mirror.begin(1)
-    until(world, EndTransaction)
-    world.deliver(0)
-    world.answers.clear()
+    until(model, EndTransaction)
+    model.deliver(0)
+    model.answers.clear()
     mirror.fail(mirror.machine.generation)
     for _ in range(2):  # InitProducerId and ReadPositions, before the group applies the commit
-        world.deliver(0)
-        world.answer(0)
+        model.deliver(0)
+        model.answer(0)
     if mirror.machine.state is not State.IDLE:
-        settle(world)
+        settle(model)
     mirror.begin(2)
-    assert visible(world) == found
+    assert visible(model) == found

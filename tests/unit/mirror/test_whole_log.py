@@ -14,7 +14,7 @@ from kclient.wire.fetch import FetchPartitionResponse
 from kclient.wire.records import Record, encode_batch
 from kclient.wire.versions import ApiKey
 from mirrormaker.whole_log import TIMEOUT, LogReader
-from tests.kit.paper_cluster import PaperCluster
+from tests.kit.scripted_cluster import ScriptedCluster
 
 TP = TopicPartition("t", 0)
 
@@ -24,9 +24,9 @@ class Reading:
 
     def __init__(self, *answers: int) -> None:
         self.left = list(answers)
-        self.paper = PaperCluster({"t": 1})
-        self.paper.answers[ApiKey.FETCH] = self._fetched
-        cluster = self.paper.cluster(CommonConfig.load({"bootstrap.servers": "a:1"}))
+        self.scripted = ScriptedCluster({"t": 1})
+        self.scripted.answers[ApiKey.FETCH] = self._fetched
+        cluster = self.scripted.cluster(CommonConfig.load({"bootstrap.servers": "a:1"}))
         self.reader = LogReader(cluster, TP, 0, 1)
 
     def _fetched(self, _: Any) -> Any:
@@ -35,12 +35,12 @@ class Reading:
         answer = FetchPartitionResponse(
             0, high_watermark=high_watermark, records=[memoryview(data)]
         )
-        return self.paper.fetched((TP, answer))
+        return self.scripted.fetched((TP, answer))
 
     def read(self) -> Any:
         results: list[Any] = []
         Deferred.fromCoroutine(self.reader.read()).addBoth(results.append)
-        self.paper.pass_time(TIMEOUT + 5)
+        self.scripted.pass_time(TIMEOUT + 5)
         (result,) = results
         return result
 

@@ -16,7 +16,7 @@ from kclient.wire.versions import ApiKey
 from tests.kit.inter_broker import proofs_of
 
 
-class PaperConnection:
+class ScriptedConnection:
     """Remembers what was asked, and why it was closed."""
 
     def __init__(self) -> None:
@@ -31,9 +31,9 @@ class PaperConnection:
         self.reason = reason
 
 
-def dialled() -> PaperConnection:
+def dialled() -> ScriptedConnection:
     """Connect broker 1 to broker 2."""
-    connection = PaperConnection()
+    connection = ScriptedConnection()
 
     async def dial(*_given: object, **_options: object) -> Any:
         return connection
@@ -42,7 +42,7 @@ def dialled() -> PaperConnection:
     arrived = Deferred.fromCoroutine(
         connect(2, Address("there", 9092), client_id="broker-1", request_timeout=1.0)
     )
-    assert arrived.result is connection  # type: ignore[comparison-overlap]  # of paper
+    assert arrived.result is connection  # type: ignore[comparison-overlap]  # scripted
     return connection
 
 

@@ -1,4 +1,4 @@
-"""The follower's loop on a connection of paper: what it asks for, when, and what it makes of errors."""
+"""The follower's loop on a scripted connection: what it asks for, when, and what it makes of errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.kit.partitions import HostedPartition
 SESSION = 77
 
 
-class PaperConnection:
+class ScriptedConnection:
     """What was asked, and the Deferreds of the answers."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.clock = Clock()
-        self.connections: list[PaperConnection] = []
+        self.connections: list[ScriptedConnection] = []
         self._directory = directory
         settings = FetcherSettings(2, 500, 1, 1 << 20, 1 << 20, 1.0, 30.0)
         registration = Registration()
@@ -80,11 +80,11 @@ class World:
             registration=registration,
             now_ms=lambda: 0,
             throttle=ReplicationQuotas(2).follower,
-            dial=self.dial,  # type: ignore[arg-type]  # of paper
+            dial=self.dial,  # type: ignore[arg-type]  # scripted
         )
 
-    async def dial(self, *_: Any, **__: Any) -> PaperConnection:
-        self.connections.append(PaperConnection())
+    async def dial(self, *_: Any, **__: Any) -> ScriptedConnection:
+        self.connections.append(ScriptedConnection())
         return self.connections[-1]
 
     def follow(self, index: int) -> HostedPartition:

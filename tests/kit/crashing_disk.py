@@ -1,4 +1,4 @@
-"""A simulated disk on which the process ends in place of a call."""
+"""A simulated disk that crashes its process in place of a call."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tests.kit.simulated_disk import SimulatedDisk
 CHANGES = frozenset({"open", "pwritev", "ftruncate", "fsync", "sync_dir", "rename", "unlink"})
 
 
-class Ended(BaseException):
-    """The process ended in place of a call."""
+class Crashed(BaseException):
+    """The process crashed in place of a call."""
 
 
-class EndingDisk(SimulatedDisk):
-    """A disk that ends the process in place of a call that changes something."""
+class CrashingDisk(SimulatedDisk):
+    """A disk that crashes the process in place of a call that changes something."""
 
     calls_left = -1
     """Negative: for ever."""
@@ -33,6 +33,6 @@ class EndingDisk(SimulatedDisk):
     def __getattribute__(self, name: str) -> Any:
         if name in CHANGES and self.calls_left >= 0:
             if self.calls_left == 0:
-                raise Ended
+                raise Crashed
             self.calls_left -= 1
         return super().__getattribute__(name)

@@ -1,9 +1,9 @@
-"""The wall clock of one broker process, turned from outside while it runs (S35). libfaketime is not needed.
+"""The wall clock of one broker process, shifted from outside while it runs (S35). libfaketime is not needed.
 
 The process finds a ``sitecustomize`` on its path, which imports this module before anything else: from then on
 `time.time` is the machine's clock plus the offset in a file that we write. All of Python's wall clock that our code
 and its libraries use is read there (`tests/unit/app/test_wall_clock.py`); the monotonic clock is left alone, as it
-is when an operator or ntpd turns the clock of a machine.
+is when an operator or ntpd sets the clock of a machine.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _OFFSET = struct.Struct("d")
 _VARIABLE = "KBROKER_TESTS_CLOCK_OFFSET"
 
 
-class TurnedClock:
+class ShiftedClock:
     """The clock of the process that is started with `environment`."""
 
     def __init__(self, directory: Path, python_path: str) -> None:
         directory.mkdir(parents=True)
-        (directory / "sitecustomize.py").write_text("import tests.kit.turned_clock\n")
+        (directory / "sitecustomize.py").write_text("import tests.kit.shifted_clock\n")
         file = directory / "offset"
         file.write_bytes(bytes(_OFFSET.size))
         self._file = file
@@ -32,25 +32,25 @@ class TurnedClock:
             _VARIABLE: str(file),
         }
 
-    def turn(self, seconds: float) -> None:
-        """Let it go so many seconds before (or, below 0, behind) the machine's from now on."""
+    def shift(self, seconds: float) -> None:
+        """Set it so many seconds ahead of the machine's clock, or behind it where *seconds* is negative."""
         with self._file.open("r+b") as file:
             file.write(_OFFSET.pack(seconds))
 
 
-def _turn_this_process(path: str) -> None:
+def _shift_this_process(path: str) -> None:
     with open(path, "rb") as file:
         offset = mmap.mmap(file.fileno(), _OFFSET.size, prot=mmap.PROT_READ)
     true_time, true_time_ns, unpack = time.time, time.time_ns, _OFFSET.unpack_from
 
-    def turned() -> float:
+    def shifted() -> float:
         return true_time() + float(unpack(offset)[0])
 
-    def turned_ns() -> int:
+    def shifted_ns() -> int:
         return true_time_ns() + int(unpack(offset)[0] * 1e9)
 
-    time.time, time.time_ns = turned, turned_ns
+    time.time, time.time_ns = shifted, shifted_ns
 
 
 if _VARIABLE in os.environ:
-    _turn_this_process(os.environ[_VARIABLE])
+    _shift_this_process(os.environ[_VARIABLE])

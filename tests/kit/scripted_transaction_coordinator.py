@@ -1,4 +1,4 @@
-"""A transaction coordinator of paper: it grants everything but the errors that a test lists."""
+"""A scripted transaction coordinator: it grants everything but the errors that a test lists."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from kclient.wire.schema.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from kclient.wire.versions import ApiKey
-from tests.kit.paper_cluster import PaperCluster
+from tests.kit.scripted_cluster import ScriptedCluster
 
 
-class PaperTransactionCoordinator:
-    """Answers the requests of a transactional producer at *paper*, its batches too.
+class ScriptedTransactionCoordinator:
+    """Answers the requests of a transactional producer at *scripted*, its batches too.
 
     The next requests of an API have the errors in `codes`, one after the other. Each InitProducerId raises the epoch.
     """
 
-    def __init__(self, paper: PaperCluster) -> None:
+    def __init__(self, scripted: ScriptedCluster) -> None:
         self.codes: dict[ApiKey, list[int]] = {}
         self.epoch = -1
-        paper.answers[ApiKey.INIT_PRODUCER_ID] = self._init
-        paper.answers[ApiKey.ADD_PARTITIONS_TO_TXN] = self._add
-        paper.answers[ApiKey.ADD_OFFSETS_TO_TXN] = lambda _: AddOffsetsToTxnResponse(
+        scripted.answers[ApiKey.INIT_PRODUCER_ID] = self._init
+        scripted.answers[ApiKey.ADD_PARTITIONS_TO_TXN] = self._add
+        scripted.answers[ApiKey.ADD_OFFSETS_TO_TXN] = lambda _: AddOffsetsToTxnResponse(
             0, self._code(ApiKey.ADD_OFFSETS_TO_TXN)
         )
-        paper.answers[ApiKey.TXN_OFFSET_COMMIT] = self._commit_offsets
-        paper.answers[ApiKey.END_TXN] = lambda _: EndTxnResponse(0, self._code(ApiKey.END_TXN))
-        paper.answers[ApiKey.PRODUCE] = self._produce
+        scripted.answers[ApiKey.TXN_OFFSET_COMMIT] = self._commit_offsets
+        scripted.answers[ApiKey.END_TXN] = lambda _: EndTxnResponse(0, self._code(ApiKey.END_TXN))
+        scripted.answers[ApiKey.PRODUCE] = self._produce
 
     def _code(self, api: ApiKey) -> int:
         codes = self.codes.get(api)

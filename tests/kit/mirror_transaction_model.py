@@ -159,7 +159,7 @@ class Answer:
 class Mirror:
     """A process with one machine."""
 
-    world: World
+    model: TransactionModel
     machine: TransactionMachine
     is_alive: bool = True
     is_fenced: bool = False
@@ -174,16 +174,16 @@ class Mirror:
             elif isinstance(effect, Produce):
                 self.unanswered, self.ends = len(effect.parts), {}
                 for number in range(len(effect.parts)):
-                    self.world.wire.append(Request(self, effect, number))
+                    self.model.wire.append(Request(self, effect, number))
             elif not isinstance(effect, Ready | Committed | Aborted):
-                self.world.wire.append(Request(self, effect))
+                self.model.wire.append(Request(self, effect))
 
     def begin(self, most: int) -> None:
         """Begin a transaction of at most *most* records of each partition, in batches of two."""
         parts = []
         for tp in PARTITIONS:
             stored = self.machine.positions.get(tp)
-            source = self.world.sources[tp]
+            source = self.model.sources[tp]
             at = stored.offset if stored is not None else 0
             taken = source[at : at + most] if stored is not None else []
             if stored is not None and not taken:
@@ -195,11 +195,11 @@ class Mirror:
             follows = None if stored is None else stored.offset
             parts.append(Part(tp, follows, batches, Position(at + len(taken))))
         if parts:
-            self.perform(self.machine.begin(parts, self.world.now))
+            self.perform(self.machine.begin(parts, self.model.now))
 
     def fail(self, generation: int, *, fenced: bool = False) -> None:
         """Give up the request in flight, which may still arrive."""
-        self.perform(self.machine.failed(generation, self.world.now, fenced=fenced))
+        self.perform(self.machine.failed(generation, self.model.now, fenced=fenced))
 
     def answered(self, answer: Answer) -> None:
         """Take an answer."""
@@ -227,7 +227,7 @@ class Mirror:
             self.perform(machine.ended(generation))
 
 
-class World:
+class TransactionModel:
     """Sources, the target, the wire, and the mirrors."""
 
     def __init__(self, *, machine: type[TransactionMachine] = TransactionMachine) -> None:

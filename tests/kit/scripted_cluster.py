@@ -1,12 +1,12 @@
-"""Brokers of paper: they record a client's requests, and respond when the test calls for it.
+"""Scripted brokers: they record a client's requests, and respond when the test calls for it.
 
 The client's own `Cluster` (routing, metadata, repetitions) runs on them, with a `twisted.internet.task.Clock` for a
 reactor and without a socket::
 
-    paper = PaperCluster({"t": 2})
-    cluster = paper.cluster(ConsumerConfig.load({}))
+    scripted = ScriptedCluster({"t": 2})
+    cluster = scripted.cluster(ConsumerConfig.load({}))
     ...
-    asked = paper.one(ApiKey.FETCH)     # the one Fetch that waits for an answer
+    asked = scripted.one(ApiKey.FETCH)     # the one Fetch that waits for an answer
     asked.answer(fetched("t", 0, batch))
 
 Metadata and FindCoordinator are answered from the tables below; anything else waits, unless `answers` has a function
@@ -52,8 +52,8 @@ HELD = object()
 
 
 @dataclass(eq=False)
-class Asked:
-    """A request that waits for its answer."""
+class PendingRequest:
+    """A request, and its response once there is one."""
 
     api: ApiKey
     version: int
@@ -75,10 +75,10 @@ class Asked:
 
 
 @dataclass(eq=False)
-class PaperConnection:
+class ScriptedConnection:
     """A connection that never closes."""
 
-    paper: PaperCluster
+    scripted: ScriptedCluster
     node: int
     channel: str
     closed: Any = None
@@ -90,20 +90,20 @@ class PaperConnection:
         return Address(f"broker-{self.node}", 9092)
 
     def version_for(self, api: int) -> int:
-        return self.paper.versions.get(ApiKey(api), SUPPORTED[ApiKey(api)].max)
+        return self.scripted.versions.get(ApiKey(api), SUPPORTED[ApiKey(api)].max)
 
     def request(
         self, api: int, version: int | None, message: Any, *, timeout: float | None = None
     ) -> Deferred[Any]:
         chosen = self.version_for(api) if version is None else version
-        asked = Asked(ApiKey(api), chosen, message, self.node, self.channel)
-        self.paper.asked.append(asked)
-        if ApiKey(api) in self.paper.answers:
-            self.paper.clock.callLater(0, self.paper.answer, asked)
+        asked = PendingRequest(ApiKey(api), chosen, message, self.node, self.channel)
+        self.scripted.requests.append(asked)
+        if ApiKey(api) in self.scripted.answers:
+            self.scripted.clock.callLater(0, self.scripted.answer, asked)
         return asked.waiter
 
 
-class PaperCluster:
+class ScriptedCluster:
     """Brokers 1..n, topics with so many partitions each (partition p led by broker p % n + 1)."""
 
     def __init__(self, topics: Mapping[str, int] | None = None, *, brokers: int = 1) -> None:
@@ -117,15 +117,15 @@ class PaperCluster:
         self.coordinator = 1
         self.down: set[int] = set()
         self.versions: dict[ApiKey, int] = {}
-        self.asked: list[Asked] = []
+        self.requests: list[PendingRequest] = []
         self.answers: dict[ApiKey, Callable[[Any], Any]] = {
             ApiKey.METADATA: self._metadata,
             ApiKey.FIND_COORDINATOR: self._coordinator,
         }
-        self._connections: dict[tuple[int, str], PaperConnection] = {}
+        self._connections: dict[tuple[int, str], ScriptedConnection] = {}
 
     def metrics(self) -> dict[str, float]:
-        return {"connections": len(self._connections), "requests": len(self.asked)}
+        return {"connections": len(self._connections), "requests": len(self.requests)}
 
     # --- the test's side
 
@@ -143,19 +143,19 @@ class PaperCluster:
         now(starting)
         return cluster
 
-    def waiting(self, api: ApiKey) -> list[Asked]:
-        """Return the requests of *api* without an answer, the oldest first."""
-        return [asked for asked in self.asked if asked.api is api and asked.waits]
+    def waiting(self, api: ApiKey) -> list[PendingRequest]:
+        """Return the requests of *api* without a response, the oldest first."""
+        return [asked for asked in self.requests if asked.api is api and asked.waits]
 
-    def one(self, api: ApiKey) -> Asked:
+    def one(self, api: ApiKey) -> PendingRequest:
         """Return the one request of *api* that waits."""
         found = self.waiting(api)
         assert len(found) == 1, f"{len(found)} of {api.name} wait, not one"
         return found[0]
 
     def count(self, api: ApiKey) -> int:
-        """Return how often *api* was asked."""
-        return sum(asked.api is api for asked in self.asked)
+        """Return how many requests of *api* were received."""
+        return sum(asked.api is api for asked in self.requests)
 
     def turn(self, seconds: float = 0.0) -> None:
         """Let time pass; what follows at once from what happens, follows."""
@@ -166,7 +166,7 @@ class PaperCluster:
         for _ in range(round(seconds / step)):
             self.turn(step)
 
-    def answer(self, asked: Asked) -> None:
+    def answer(self, asked: PendingRequest) -> None:
         """Answer *asked* by the table, if it still waits."""
         if not asked.waits:
             return
@@ -176,7 +176,7 @@ class PaperCluster:
         elif given is not HELD:
             asked.waiter.callback(given)
 
-    # --- the client's side: what Cluster asks of its Brokers
+    # --- the client's side: what Cluster calls on its Brokers
 
     def connection(self, node_id: int, address: Address, channel: str = "") -> Deferred[Any]:
         node = node_id if node_id > 0 else 1
@@ -184,10 +184,10 @@ class PaperCluster:
             return fail(ConnectError(address, Cause.REFUSED))
         return succeed(self._connection(node, channel))
 
-    def ready(self, node_id: int, channel: str = "") -> PaperConnection | None:
+    def ready(self, node_id: int, channel: str = "") -> ScriptedConnection | None:
         return None if node_id in self.down else self._connection(node_id, channel)
 
-    def least_busy(self) -> tuple[int, PaperConnection] | None:
+    def least_busy(self) -> tuple[int, ScriptedConnection] | None:
         up = [node for node in self.brokers if node not in self.down]
         return (up[0], self._connection(up[0], "")) if up else None
 
@@ -195,13 +195,15 @@ class PaperCluster:
         pass
 
     def close(self) -> Deferred[None]:
-        for asked in self.asked:
+        for asked in self.requests:
             if asked.waits:
                 asked.fail()
         return succeed(None)
 
-    def _connection(self, node: int, channel: str) -> PaperConnection:
-        return self._connections.setdefault((node, channel), PaperConnection(self, node, channel))
+    def _connection(self, node: int, channel: str) -> ScriptedConnection:
+        return self._connections.setdefault(
+            (node, channel), ScriptedConnection(self, node, channel)
+        )
 
     # --- what they know
 
@@ -219,7 +221,7 @@ class PaperCluster:
                 metadata.MetadataResponseBroker(node_id=n, host=f"broker-{n}", port=9092)
                 for n in self.brokers
             ],
-            cluster_id="paper",
+            cluster_id="scripted",
             controller_id=1,
             topics=[self._topic(name) for name in wanted],
         )

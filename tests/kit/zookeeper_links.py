@@ -11,7 +11,7 @@ from tests.kit.zookeeper import Ensemble
 BROKERS = (1, 2, 3)
 
 
-class Wires:
+class ZooKeeperLinks:
     """One port of ZooKeeper for each of three brokers, to be cut."""
 
     def __init__(self, zookeeper: Ensemble) -> None:

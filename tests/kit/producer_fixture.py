@@ -1,4 +1,4 @@
-"""A producer on paper brokers that keep what is produced."""
+"""A producer on scripted brokers that keep what is produced."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from kclient.wire.produce import (
 )
 from kclient.wire.schema.init_producer_id import InitProducerIdResponse
 from kclient.wire.versions import ApiKey
-from tests.kit.paper_cluster import PaperCluster
 from tests.kit.scripted_broker import Outcome
+from tests.kit.scripted_cluster import ScriptedCluster
 
 
-class PaperProducer:
+class ProducerFixture:
     """The producer, its metadata known, and the logs of its partitions."""
 
     def __init__(self, topics: dict[str, int], **settings: Any) -> None:
-        self.paper = PaperCluster(topics)
-        self.paper.answers[ApiKey.INIT_PRODUCER_ID] = lambda _: InitProducerIdResponse(
+        self.scripted = ScriptedCluster(topics)
+        self.scripted.answers[ApiKey.INIT_PRODUCER_ID] = lambda _: InitProducerIdResponse(
             producer_id=5, producer_epoch=0
         )
-        self.producer: Producer[Any, Any] = Producer(reactor=self.paper.clock, **settings)
-        self.paper.attach(self.producer.cluster)
+        self.producer: Producer[Any, Any] = Producer(reactor=self.scripted.clock, **settings)
+        self.scripted.attach(self.producer.cluster)
         self.logs: dict[tuple[str, int], list[bytes]] = {}
         self.ends: dict[tuple[str, int], int] = {}
         self.sequences: dict[tuple[str, int], int] = {}
@@ -41,7 +41,7 @@ class PaperProducer:
     def deliver(self, turns: int = 400) -> None:
         """Answer all requests until the producer has nothing left."""
         for _ in range(turns):
-            self.paper.pass_time(0.05)
+            self.scripted.pass_time(0.05)
             while self.answer():
                 pass
             if not self.producer.undelivered:
@@ -49,7 +49,7 @@ class PaperProducer:
 
     def answer(self, code: int = 0) -> bool:
         """Answer the oldest Produce: append its batches, or refuse them with *code*."""
-        waiting = self.paper.waiting(ApiKey.PRODUCE)
+        waiting = self.scripted.waiting(ApiKey.PRODUCE)
         if not waiting:
             return False
         request: ProduceRequest = waiting[0].message

@@ -86,8 +86,8 @@ class Request:
 
 
 @dataclass
-class World:
-    """Everything around a link. *aligned* source batches hold one record each."""
+class LinkModel:
+    """The source log, the target log and the network of one link. *aligned* source batches hold one record each."""
 
     cut: int | None = None
     compacted: bool = False
