@@ -154,7 +154,7 @@ class SimulatedDisk:
         self._paths: dict[int, str] = {}
         self._failed: set[str] = set()
         """Directories in which a write or sync of a segment failed, for the process that runs."""
-        self.forgiven: list[str] = []
+        self.written_after_a_failure: list[str] = []
         """Segments that were written to in such a directory: what is on the disk of the first ones is not known."""
         self.faults: dict[str, int] = {}
         """By disk ("/data"): the error of every change, errno.EIO or errno.ENOSPC."""
@@ -247,7 +247,7 @@ class SimulatedDisk:
             self._segment_failed(fd)
             self._may_change(file.mount)
         if self._failed and self._is_segment(fd) and _parent(self._paths[fd]) in self._failed:
-            self.forgiven.append(self._paths[fd])
+            self.written_after_a_failure.append(self._paths[fd])
         file.write(offset, data)
         return len(data)
 

@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 from kbroker.zk.znodes import PERSISTENT_PATHS
 from kclient.wire.errors import KafkaError
 from tests.simulation.clock import Scheduler
-from tests.simulation.network import Wires
+from tests.simulation.network import Network
 from tests.simulation.zookeeper import Ensemble
 
 
@@ -24,7 +24,7 @@ class SteppedZooKeeper:
     def __init__(self, rng: Random | None = None) -> None:
         self.scheduler = Scheduler()
         rng = rng or Random(1)
-        self.ensemble = Ensemble(self.scheduler, rng, Wires(self.scheduler, rng))
+        self.ensemble = Ensemble(self.scheduler, rng, Network(self.scheduler, rng))
         for path in PERSISTENT_PATHS:
             if path not in self.ensemble.tree:
                 self.ensemble.put(path)

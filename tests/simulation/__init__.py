@@ -8,29 +8,32 @@ A `World` gives it what it would otherwise take from the machine: `clock.py` (ti
 (connections), `zookeeper.py` (kazoo's thread and the ensemble behind it), `tests/kit/simulated_disk.py` (files,
 which a power loss may take).
 
-`script.py` draws from a seed what happens: brokers are killed, paused, cut off, lose power (one, several, all at
-once), are shut down; disks are wiped, all or one of two, refuse writes, are full; connections break; controllers are
-deposed or unseated and their orders arrive late, perhaps when a topic is another one of the same name; sessions
-expire, answers of ZooKeeper are lost, its servers lag or trail; clients produce, read, make, delete and trim topics,
-some with retention, some with unclean election, some with flush.messages=1; producers send what must be refused.
-`run.py` plays it; `predicates.py` looks at the whole cluster after every step, by the exact promise of `losses.py`
-where disks forget, and at the end, when everything was healed, waits for the cluster to be whole again, with an
-operator's help where only an operator can decide. `shrink.py` makes a failing script short. `mutants/` holds known
-bugs, and `test_mutants.py` shows that they are found.
+`script.py` draws from a seed what happens. Brokers are killed, paused, cut off, shut down, and lose power: one, several
+or all at once. Disks are wiped, refuse writes, or are full: all of a broker, or one of two. Connections break.
+Controllers are deposed or lose their znode, and their requests arrive late, perhaps for another topic of the same name.
+Sessions expire, answers of ZooKeeper are lost, its servers lag or trail. Clients produce, read, create, delete and trim
+topics: some with retention, some with unclean election, some with flush.messages=1. Producers send what must be
+rejected.
 
-Every fourth seed has consumer groups (`group_stories.py`): members (`members.py`) join, commit, leave, crash, pause
+`simulation.py` plays a script. `predicates.py` checks the whole cluster after every step; `losses.py` has the exact
+promise where disks lose data. At the end all faults are healed, and the simulation waits until the cluster is whole
+again, with an operator's help where only an operator can decide. `shrink.py` makes a failing script short. `mutants/`
+holds known bugs, and `test_mutants.py` shows that they are found.
+
+Every fourth seed has consumer groups (`group_events.py`): members (`members.py`) join, commit, leave, crash, pause
 and come back while their coordinator is deposed, paused or cut off. `group_rules.py` judges every write below
 `/consumers` and every answer.
 
-Every fifth seed has transactions (`transaction_stories.py`): producers (`transactional_producers.py`) commit, abort,
-die, sleep, are replaced under their transactional id, while coordinators and leaders fail. `transaction_rules.py`
+Every fifth seed has transactions (`transaction_events.py`): producers (`transactional_producers.py`) commit, abort,
+crash, pause, are replaced under their transactional id, while coordinators and leaders fail. `transaction_rules.py`
 judges every write below `/transactions`, every committed marker, and what a reader with read_committed gets.
 
-`mirror.py` plays two clusters and the mirror between them; `mirror_script.py` draws what happens there.
+`mirror.py` plays two clusters and the mirror between them, and `mirror_script.py` draws what happens there. `run.py`
+chooses between the two simulations.
 
-One seed is one story: no wall clock, no thread, no set of strings or objects is iterated over, one source of chance.
+A seed gives one trace: no wall clock, no thread, no iteration over a set of strings or objects, one source of chance.
 
-    python -m tests.simulation --seed 17 --log      one story, with a log
+    python -m tests.simulation --seed 17 --log      one seed: its trace, with the brokers' logs
     python -m tests.simulation --seeds 1..2000 --jobs 2
     python -m tests.simulation --mirror --seeds 1..500
     make soak                                       100,000 seeds; SOAK_ARGS=--mirror for those of the mirror

@@ -16,9 +16,10 @@ from pathlib import Path
 from tests.simulation.batch import Draw, all_outcomes
 from tests.simulation.mirror_script import draw_mirror, draw_workers
 from tests.simulation.mutants import MUTANTS, planted
-from tests.simulation.run import Result, simulation
+from tests.simulation.run import simulation_of
 from tests.simulation.script import Script, draw, parse
 from tests.simulation.shrink import shrink
+from tests.simulation.simulation import Result
 from tests.simulation.tally import Tally
 
 PROGRESS_SECONDS = 10.0
@@ -39,9 +40,9 @@ def _seeds(text: str) -> range:
 
 def _one(script: Script, mutant: str | None, *, log: bool, shorter: bool) -> int:
     with planted(mutant):
-        result = simulation(script, story=True, log=log).run()
+        result = simulation_of(script, keep_trace=True, log=log).run()
     print(script)
-    print("\n".join(result.story))
+    print("\n".join(result.trace))
     print(
         f"\n{result.steps} steps, {result.seconds:.1f} s, whole after {result.whole_after:g} s,"
         f" {result.acknowledged} acknowledged, digest {result.digest:08x}"
@@ -79,7 +80,7 @@ def _many(seeds: range, jobs: int, mutant: str | None, drawn: Draw, *, keep_goin
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.simulation", description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--seed", type=int, help="one seed, with its story")
+    what.add_argument("--seed", type=int, help="one seed, with its trace")
     what.add_argument("--seeds", type=_seeds, help="FIRST..LAST")
     what.add_argument("--script", type=Path, help="a file as printed here")
     parser.add_argument("--jobs", type=int, default=1, help="processes")

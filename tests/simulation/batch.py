@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import get_context
 
 from tests.simulation.mutants import planted
-from tests.simulation.run import Result, run
+from tests.simulation.run import run
 from tests.simulation.script import Script, draw
+from tests.simulation.simulation import Result
 
 CHUNK = 100
 """Seeds that one process takes at a time: 3 MB of memory for each. The first of them also compiles the codecs."""

@@ -1,14 +1,14 @@
 """Clients: producers that repeat what was not answered, consumers, and an administrator.
 
-They use the real protocol over real connections (`kclient.net.connection`), but choose their broker by what
-the brokers believe themselves, so that a deposed leader that knows nothing of it is asked, too.
+They use the real protocol over real connections (`kclient.net.connection`). They choose a broker by its own state, so
+that a deposed leader receives requests before it learns of its successor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from twisted.internet.defer import Deferred, FirstError, gatherResults
@@ -44,16 +44,13 @@ from kclient.wire.schema.elect_leaders import ElectLeadersRequest, TopicPartitio
 from kclient.wire.schema.find_coordinator import FindCoordinatorRequest
 from kclient.wire.versions import ApiKey
 from tests.simulation.clock import EPOCH, Process
-from tests.simulation.group_stories import CLIENTS, GROUP
-from tests.simulation.hosted import hosted_by
-from tests.simulation.impostor import Impostor
+from tests.simulation.group_events import CLIENTS, GROUP
 from tests.simulation.members import Groups
+from tests.simulation.network import Network
 from tests.simulation.node import PORT, Node
 from tests.simulation.predicates import Observer
+from tests.simulation.rejected_producer import RejectedProducer
 from tests.simulation.transactional_producers import Transactions
-
-if TYPE_CHECKING:
-    from tests.simulation.network import Wires
 
 PRODUCE_TIMEOUT_MS = 3000
 PAUSE = (0.1, 0.5)
@@ -85,7 +82,12 @@ class Clients:
     """All clients of the cluster."""
 
     def __init__(
-        self, process: Process, wires: Wires, nodes: dict[int, Node], observer: Observer, trace: Any
+        self,
+        process: Process,
+        network: Network,
+        nodes: dict[int, Node],
+        observer: Observer,
+        trace: Any,
     ) -> None:
         self.process = process
         self.nodes = nodes
@@ -102,7 +104,7 @@ class Clients:
         """Called with the next answer to acks=all, and forgotten."""
         self.consumed = 0
         self._producers = 0
-        self._dial = wires.dialler(process, CLIENTS)
+        self._dial = network.dialler(process, CLIENTS)
         self._connections: dict[tuple[int, str], Connection] = {}
         self._writers: dict[tuple[str, int, str], Writer] = {}
         self._positions: dict[tuple[UUID, int], int] = {}
@@ -110,8 +112,8 @@ class Clients:
         """What is being done to a topic: whether it is to exist."""
         self._pending_deletes: set[UUID] = set()
         """Topics with a requested deletion; until they are gone no topic of that name can be created."""
-        self.groups = Groups(self, wires, CLIENTS)
-        self._wires = wires
+        self.groups = Groups(self, network, CLIENTS)
+        self._network = network
         self._transactions: Transactions | None = None
 
     # -- what the script asks for
@@ -126,9 +128,13 @@ class Clients:
         writer.send(count)
 
     def misproduce(self, topic: str, partition: int, kind: str) -> None:
-        """Send what a leader must refuse: a batch behind a "gap", or of an "epoch" that is over."""
+        """Send what a leader must reject: a batch behind a "gap", or of an "epoch" that is over."""
         if topic in self.topics and partition < self.topics[topic]:
-            self._spawn(Impostor(self, topic, partition, self.new_producer()).run(kind))
+            self._spawn(RejectedProducer(self, topic, partition, self.new_producer()).run(kind))
+
+    def offsets_fetched(self) -> None:
+        """Count an answer with committed offsets."""
+        self.groups.fetched += 1
 
     def now_ms(self) -> int:
         """Return what a client's clock shows."""
@@ -178,7 +184,7 @@ class Clients:
     def begin_transactions(self) -> None:
         """Have the topics made that transactions need."""
         if self._transactions is None:
-            self._transactions = Transactions(self, self._wires)
+            self._transactions = Transactions(self, self._network)
 
     @property
     def transactions(self) -> Transactions:
@@ -235,12 +241,11 @@ class Clients:
         rng = rng or self.rng
         found = []
         for number, node in self.nodes.items():
-            broker = node.broker
-            if not node.running or broker is None:
+            if not node.running or node.broker is None:
                 continue
-            held = hosted_by(broker).get((topic, partition))
-            if held is not None and held.leader_state is not None:
-                found.append((held.role.leader_epoch, number))
+            replica = node.partitions.get((topic, partition))
+            if replica is not None and replica.leader_state is not None:
+                found.append((replica.role.leader_epoch, number))
         if not found:
             return None
         return max(found)[1] if rng.random() < 0.7 else rng.choice(sorted(found))[1]
@@ -300,7 +305,7 @@ class Clients:
         for answered in response.topics:
             for part in answered.partitions:
                 if not part.error_code:
-                    self.observer.cut_off.served((topic_id, partition), topic, node)
+                    self.observer.expired_leaders.served((topic_id, partition), topic, node)
                 if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     self._positions[topic_id, partition] = max(part.log_start_offset, 0)
                 if part.error_code or not part.record_set:
@@ -411,7 +416,7 @@ class Clients:
             topic_partitions=[TopicPartitions(topic=topic, partitions=[partition])],
             timeout_ms=3000,
         )
-        while (topic, partition) in self.observer.losses.accepted:
+        while (topic, partition) in self.observer.losses.accepted_by_operator:
             controller = self.controller()
             if controller is not None:
                 try:
@@ -467,7 +472,7 @@ class Writer:
         self._wanted = 0
         self._unanswered = 0
         self._is_lost = False
-        """Whether a leader does not know what came before: it went with a loss that was granted."""
+        """Whether a leader lacks the batches before: they went with an accepted loss."""
         self._is_known = False
         """Whether a batch of this producer id was acknowledged."""
         self._has_gap = False
@@ -594,7 +599,9 @@ class Writer:
             return False
         topic_id = clients.observer.topics.get(self._topic)
         if topic_id is not None:
-            clients.observer.cut_off.served((topic_id, self._partition), self._topic, leader)
+            clients.observer.expired_leaders.served(
+                (topic_id, self._partition), self._topic, leader
+            )
         if acks == -1 and not self._stopped:
             clients.observer.acknowledged(
                 self._topic, self._partition, outcome.base_offset, parse(batch).crc

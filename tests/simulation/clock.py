@@ -1,4 +1,4 @@
-"""Time that only moves when there is nothing left to do, and processes that live in it.
+"""Time that only moves when there is nothing left to do, and processes that run in it.
 
 `Scheduler` is one heap of calls; the earliest due call runs first; calls of equal times run in the order of
 scheduling. A `Process` is what a broker takes for its reactor and its machine's threads: its calls die with it when it
@@ -12,12 +12,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from heapq import heappop, heappush
 from random import Random
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from twisted.internet.error import AlreadyCalled, AlreadyCancelled
-
-if TYPE_CHECKING:
-    from tests.simulation.node import Node
 
 EPOCH = 1_700_000_000.0
 """What the wall clocks show at the beginning, those of ZooKeeper's servers too."""
@@ -138,7 +135,7 @@ class Scheduler:
 
 
 class Process:
-    """One life of one process; serves as the reactor, and as the thread pools, of what runs in it."""
+    """One run of one process; serves as the reactor, and as the thread pools, of what runs in it."""
 
     running = True
 
@@ -151,8 +148,6 @@ class Process:
         """When it last began, or went on after a pause."""
         self.held: list[tuple[int, Call]] = []
         """What came due while it was paused."""
-        self.node: Node | None = None
-        """The machine it runs on, if it is a broker's."""
         self._rng = rng
 
     # -- what a reactor does
@@ -186,7 +181,7 @@ class Process:
 
         self.callLater(self._rng.uniform(*DISK_SECONDS), work)
 
-    # -- its life
+    # -- pause, resume and end
 
     def arrives(self, time: float, function: Callable[..., Any], *args: Any) -> None:
         """Have something reach the process from outside at *time*."""

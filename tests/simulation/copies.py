@@ -1,16 +1,14 @@
-"""One replica's log as the observer last saw it, and how far it agrees with what is committed."""
+"""One replica's log as the observer last read it, and how far it agrees with the committed records."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import BatchInfo, check_crc, iterate
 from kclient.wire.errors import CorruptMessage
 from kclient.wire.records import control_type, decode_columns
-
-if TYPE_CHECKING:
-    from kbroker.log.unified_log import UnifiedLog
 
 Record = tuple[int, int]
 """Leader epoch and CRC of the batch that holds it."""
@@ -42,7 +40,7 @@ class Copy:
     agreed: int = 0
     """Below, it holds what the ledger holds."""
     reconciled: int = -1
-    """The leader epoch of the last granted loss that this replica has taken part in."""
+    """The leader epoch of the last accepted loss that this replica has reconciled with."""
     recovery_point: int = 0
     synced: int = 0
     """Below, the ledger was found synced on this replica's disk."""
@@ -92,7 +90,7 @@ class Copy:
     def compare(self, ledger: list[Record]) -> int:
         """Return below which offset it holds what *ledger* holds; what was deleted was the same, on either side.
 
-        The ledger has `GONE` below the start of the leader that it was read from, after a granted loss.
+        The ledger has `GONE` below the start of the leader that it was read from, after an accepted loss.
         """
         at, records, start = self.agreed, self.records, self.start
         end = min(len(records), len(ledger))

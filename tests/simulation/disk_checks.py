@@ -1,7 +1,7 @@
 """Invariants of the simulated disks themselves, independent of the brokers' state; each check returns what is wrong.
 
-The observer reads logs through the brokers' own objects. A broker that believes too much of its disk is found here, at
-once, and not only when a power loss happens to take what it believed in.
+The observer reads logs through the brokers' own objects. A broker that trusts its disk too far is found here, at once,
+and not only when a power loss happens to take what it relied on.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _synced_start(disk: SimulatedDisk, directory: str) -> int:
     ):
         try:
             starts.append(offset_checkpoint_file.decode(files[each])[partition])
-        except (KeyError, KafkaError):  # without a line in each file no start is believed
+        except (KeyError, KafkaError):  # without a line in each file no log start is accepted
             return 0
     return min(starts)
 
@@ -125,7 +125,7 @@ def _wrong_checkpoint(disk: SimulatedDisk, directory: str) -> str | None:
     for (topic, number), recovery_point in offset_checkpoint_file.decode(content).items():
         path = f"{directory}/{topic}-{number}"
         if disk.is_elsewhere(path):
-            continue  # the checkpoint is that of the log which was here; the broker believes neither
+            continue  # the checkpoint is that of the log which was here; the broker uses neither
         wrong = wrong_recovery_point(disk, path, recovery_point)
         if wrong is not None:
             return f"{wrong}, as its checkpoint states"

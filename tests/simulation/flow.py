@@ -16,7 +16,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-from tests.simulation.run import simulation
+from tests.simulation.node import BrokerProcess
+from tests.simulation.run import simulation_of
 from tests.simulation.script import parse
 
 KBROKER = f"{Path(__file__).parents[2]}/kbroker/"
@@ -87,7 +88,7 @@ class Turn(NamedTuple):
 
 def turns_of(script: str) -> list[Turn]:
     """Run *script*; return the turns of all brokers in which code of kbroker/ was called."""
-    made = simulation(parse(script))
+    made = simulation_of(parse(script))
     step = made.scheduler.step
     turns: list[Turn] = []
     calls: list[str] = []
@@ -105,7 +106,7 @@ def turns_of(script: str) -> list[Turn]:
             process = step(until)
         finally:
             sys.setprofile(None)
-        if process and process.node is not None and calls:
+        if isinstance(process, BrokerProcess) and calls:
             turns.append(Turn(made.scheduler.now, list(calls)))
         return process
 

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kbroker.common.internal_topics import OFFSETS_TOPIC
 from kbroker.coordinator.group.core import states
@@ -44,12 +44,10 @@ from kclient.consumer.protocol import decode_assignment
 from kclient.types import TopicPartition
 from kclient.wire.error_codes import ErrorCode
 from tests.simulation.copies import Broken
+from tests.simulation.losses import State
+from tests.simulation.node import Node
 from tests.simulation.transaction_rules import GROUP as TRANSACTIONAL_GROUP
-
-if TYPE_CHECKING:
-    from tests.simulation.losses import State
-    from tests.simulation.node import Node
-    from tests.simulation.zookeeper import Change
+from tests.simulation.zookeeper import Change
 
 PREFIX = f"{CONSUMERS}/"
 

@@ -52,7 +52,7 @@ def _outages(seed: int, weather: str, until: float, brokers: int) -> Iterator[Dr
         time += rng.uniform(8.0, 12.0)
 
 
-def _impostors(seed: int, until: float) -> Iterator[Drawn]:
+def _rejected_producers(seed: int, until: float) -> Iterator[Drawn]:
     """Have producers send what must be refused, in some seeds."""
     rng = Random(seed ^ 0x1D)
     if rng.random() < 0.7:
@@ -77,4 +77,4 @@ def drawn(seed: int, weather: str, until: float, brokers: int) -> Iterator[Drawn
     """Draw what is added to a seed's schedule, which ends at about *until*."""
     yield from _outages(seed, weather, until, brokers)
     yield from _sync_faults(seed, weather, until, brokers)
-    yield from _impostors(seed, until)
+    yield from _rejected_producers(seed, until)

@@ -1,12 +1,15 @@
 """Which records may be lost: the exact promise for disks that lose data.
 
-A place in the ISR, or among the eligible beside it, is granted to one life of a broker: the state znode holds that
-life's broker epoch. It is *void* once the disk that held the replica lost something (power, a wiped or another
-disk) after that life began. A replica with a place that is not void has all committed records; they may be
-lost only where no replica has such a place any more, where the topic's settings allow an unclean election, or
-where the operator accepts it. Topics that sync every append before the acknowledgement (`flushed`) promise more:
-power takes nothing committed from a place; only another disk does. A loss that was granted is *pending* until a replica
-leads: its records are what is left.
+The state znode holds a broker epoch for each member of the ISR, and for each eligible leader replica beside it (ELR,
+KIP-966). A member has *lost data* if its disk lost something after that broker registered: power was lost, or the
+disk was wiped or replaced. Every other member has all committed records.
+
+Committed records may be lost in three cases only: all members have lost data, the topic's settings allow an unclean
+election, or the operator accepts the loss. In these cases the election of a leader that may lack records is an
+*accepted loss*. It is *pending* until that replica leads: its records are what is left.
+
+Topics that sync every append before the acknowledgement (`flushed`) promise more. A power loss takes nothing committed
+from their members; only another disk does.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from dataclasses import dataclass, field
 from kbroker.common.topic_partition import TopicPartition
 
 UNKNOWN = -1
-"""Of a place without a broker epoch in the state: it counts."""
+"""The broker epoch of a member without one in the state: its disk counts as complete."""
 
 
 @dataclass(slots=True)
@@ -29,8 +32,8 @@ class State:
     leader_epoch: int
     isr: tuple[int, ...]
     controller_epoch: int
-    places: dict[int, int] = field(default_factory=dict)
-    """Broker epochs of the members of the ISR and of the eligible, -1 unknown."""
+    member_epochs: dict[int, int] = field(default_factory=dict)
+    """Broker epochs of the members of the ISR and of the ELR, -1 unknown."""
     recovers: bool = False
     """Whether it was elected by an unclean election, by its own state."""
 
@@ -57,94 +60,95 @@ class Losses:
     """Which disks lost what, and which partitions may therefore lose records."""
 
     def __init__(self) -> None:
-        self._disks: dict[int, int] = {}
+        self._lost_data: dict[int, int] = {}
         """By broker: the last zxid before its disk lost something."""
         self._wiped: dict[int, int] = {}
-        """By broker: the last zxid before its disk was another one."""
+        """By broker: the last zxid before its disk was replaced."""
         self._lost_replicas: dict[tuple[int, TopicPartition], int] = {}
         """The same for single replicas: one of several disks lost something."""
         self._damaged: set[tuple[int, TopicPartition]] = set()
         """Replicas with an exchanged log, until they were seen with all committed records."""
-        self._incomplete: dict[int, int] = {}
-        """By broker: the last zxid before one of its disks was another one."""
+        self._lost_disk: dict[int, int] = {}
+        """By broker: the last zxid before one of its disks was replaced."""
         self.unclean: set[str] = set()
         """Topics with settings that allow an unclean election."""
         self.flushed: set[str] = set()
         """Topics that sync every append before the acknowledgement (flush.messages=1)."""
-        self.accepted: set[TopicPartition] = set()
+        self.accepted_by_operator: set[TopicPartition] = set()
         """Partitions with a loss that the operator accepted."""
-        self.granted: set[TopicPartition] = set()
-        """Partitions that were ever led by a replica that may lack records."""
+        self.accepted_losses: set[TopicPartition] = set()
+        """Partitions with an accepted loss: a replica that may lack records was elected."""
         self.pending: set[TopicPartition] = set()
-        """Partitions with a next leader that may lack records."""
+        """Partitions with an accepted loss, until the elected replica leads."""
 
-    def disk(self, node: int, zxid: int) -> None:
-        """Take note that *node* lost its disk."""
-        self._disks[node] = self._wiped[node] = zxid
+    def disk_replaced(self, node: int, zxid: int) -> None:
+        """Record that *node* has another disk."""
+        self._lost_data[node] = self._wiped[node] = zxid
 
-    def power(self, node: int, zxid: int) -> None:
-        """Take note that *node* lost power, and with it what was not synced."""
-        self._disks[node] = zxid
+    def power_lost(self, node: int, zxid: int) -> None:
+        """Record that *node* lost power, and with it what was not synced."""
+        self._lost_data[node] = zxid
 
-    def replica(self, node: int, key: TopicPartition, zxid: int) -> None:
-        """Take note that *node* lost the disk that held one replica."""
+    def replica_lost(self, node: int, key: TopicPartition, zxid: int) -> None:
+        """Record that *node* lost the disk that held one replica."""
         self._lost_replicas[node, key] = zxid
 
     def damaged(self, node: int, key: TopicPartition) -> None:
-        """Take note that the log of one replica on *node* is another one now."""
+        """Record that the log of one replica on *node* is another one now."""
         self._damaged.add((node, key))
 
     def damaged_on(self, node: int, keys: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return those of *keys* with exchanged logs on *node*."""
         return [key for key in keys if (node, key) in self._damaged]
 
-    def whole(self, node: int, key: TopicPartition) -> None:
-        """Take note that a replica has all that is committed."""
+    def complete(self, node: int, key: TopicPartition) -> None:
+        """Record that a replica has all committed records."""
         self._damaged.discard((node, key))
 
-    def doubt(self, node: int, zxid: int) -> None:
-        """Take note that *node* lost one of its disks: it need not know for ever what was not on it."""
-        self._incomplete[node] = zxid
+    def disk_lost(self, node: int, zxid: int) -> None:
+        """Record that *node* lost one of its disks: it need not know for ever what was not on that disk."""
+        self._lost_disk[node] = zxid
 
-    def is_void(self, node: int, key: TopicPartition, granted: int) -> bool:
-        """Return whether the place that *node* has since its life of broker epoch *granted* is worth nothing."""
+    def has_lost_data(self, node: int, key: TopicPartition, epoch: int) -> bool:
+        """Return whether *node*, a member by broker epoch *epoch*, has lost data since."""
         if (node, key) in self._damaged:
             return True
-        lost = max(self._disks.get(node, -1), self._lost_replicas.get((node, key), -1))
-        return granted <= lost and granted != UNKNOWN
+        lost = max(self._lost_data.get(node, -1), self._lost_replicas.get((node, key), -1))
+        return epoch <= lost and epoch != UNKNOWN
 
-    def may_lack(self, node: int, key: TopicPartition, granted: int) -> bool:
-        """Return whether *node* may lack committed records, though it has a place since *granted*."""
+    def may_lack_records(self, node: int, key: TopicPartition, epoch: int) -> bool:
+        """Return whether *node* may lack committed records, though it is a member by broker epoch *epoch*."""
         if key[0] not in self.flushed or (node, key) in self._damaged:
-            return self.is_void(node, key, granted)
+            return self.has_lost_data(node, key, epoch)
         lost = max(self._wiped.get(node, -1), self._lost_replicas.get((node, key), -1))
-        return granted <= lost and granted != UNKNOWN
+        return epoch <= lost and epoch != UNKNOWN
 
-    def are_void(self, key: TopicPartition, state: State) -> bool:
-        """Return whether no replica is left that must have every record of a partition."""
-        return all(self.is_void(node, key, granted) for node, granted in state.places.items())
+    def all_have_lost_data(self, key: TopicPartition, state: State) -> bool:
+        """Return whether no member is left that must have every record of a partition."""
+        members = state.member_epochs.items()
+        return all(self.has_lost_data(node, key, epoch) for node, epoch in members)
 
-    def may_wait(self, key: TopicPartition, state: State) -> bool:
-        """Return whether a partition may have no leader: no replica is left that must know that it has all records."""
-        places = state.places.items()
-        return not any(self.must_have_all(node, key, granted) for node, granted in places)
+    def may_be_leaderless(self, key: TopicPartition, state: State) -> bool:
+        """Return whether a partition may have no leader: no member is left that can know that it has all records."""
+        members = state.member_epochs.items()
+        return not any(self.must_be_complete(node, key, epoch) for node, epoch in members)
 
-    def must_have_all(self, node: int, key: TopicPartition, granted: int) -> bool:
-        """Return whether *node* must know that the place it has since *granted* is worth something."""
-        in_doubt = UNKNOWN < granted <= self._incomplete.get(node, -1)
-        return not (self.is_void(node, key, granted) or in_doubt)
+    def must_be_complete(self, node: int, key: TopicPartition, epoch: int) -> bool:
+        """Return whether *node*, a member by broker epoch *epoch*, can know that it has all records."""
+        lost_disk = UNKNOWN < epoch <= self._lost_disk.get(node, -1)
+        return not (self.has_lost_data(node, key, epoch) or lost_disk)
 
     def elected(self, key: TopicPartition, before: State, state: State) -> str | None:
         """Judge an election; return what is wrong with it."""
-        granted = before.places.get(state.leader)
-        is_clean = granted is not None and not self.may_lack(state.leader, key, granted)
-        if is_clean or not (state.recovers or granted is None):
+        epoch = before.member_epochs.get(state.leader)
+        is_clean = epoch is not None and not self.may_lack_records(state.leader, key, epoch)
+        if is_clean or not (state.recovers or epoch is None):
             return None  # it must have every record
         if not state.recovers:
             return "is led from outside of the ISR, and the state does not record it"
-        is_accepted = key in self.accepted and self.may_wait(key, before)
-        if not (key[0] in self.unclean or is_accepted or self.are_void(key, before)):
+        is_accepted = key in self.accepted_by_operator and self.may_be_leaderless(key, before)
+        if not (key[0] in self.unclean or is_accepted or self.all_have_lost_data(key, before)):
             return "is led with a loss that could have been avoided"
         self.pending.add(key)
-        self.granted.add(key)
+        self.accepted_losses.add(key)
         return None

@@ -1,15 +1,15 @@
-"""Members of consumer groups, committers without a group, and questions for committed offsets.
+"""Members of consumer groups, commits without a member, and fetches of committed offsets.
 
 Every member is a process of its own: it crashes, pauses and comes back like one. It uses the group protocol over
 real connections (`kclient.net.connection`): FindCoordinator, JoinGroup, SyncGroup, Heartbeat, OffsetCommit, LeaveGroup;
-the member that is elected assigns by range. Every answer goes to `group_rules.py`. A part of all requests goes to a
-broker that believes to coordinate, so that a deposed coordinator is asked, too.
+the member that is elected assigns by range. Every answer goes to `group_rules.py`. A part of all requests goes to any
+broker that acts as coordinator, so that a deposed coordinator receives some.
 """
 
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from twisted.internet.defer import Deferred
 
@@ -49,12 +49,10 @@ from kclient.wire.schema.offset_fetch import (
 from kclient.wire.schema.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kclient.wire.versions import ApiKey
 from tests.simulation.clock import Process
-from tests.simulation.group_stories import DELETED_TOPIC, OF_DELETED_TOPIC
+from tests.simulation.cluster_access import ClusterAccess
+from tests.simulation.group_events import DELETED_TOPIC, OF_DELETED_TOPIC
+from tests.simulation.network import Network
 from tests.simulation.node import PORT
-
-if TYPE_CHECKING:
-    from tests.simulation.clients import Clients
-    from tests.simulation.network import Wires
 
 TOPIC = "a"
 """What members subscribe to, and what is committed: the topic that is never deleted."""
@@ -63,7 +61,7 @@ DELETED_PARTITIONS = 2
 
 SESSION_MS, STATIC_SESSION_MS = 3000, 6000
 REBALANCE_MS = 2500
-"""Less than a static member's session: it may miss a rebalance and keep its place."""
+"""Less than a static member's session: it may miss a rebalance and keep its membership."""
 HEARTBEAT = (0.4, 0.9)
 PAUSE = (0.1, 0.4)
 CONNECT_SECONDS = 2.0
@@ -85,14 +83,14 @@ def topic_of(group: str) -> str:
 
 
 class Peer:
-    """A process outside of the cluster that talks to the coordinator of one group."""
+    """A process outside of the cluster that sends requests to the coordinator of one group."""
 
     def __init__(self, groups: Groups, group: str, name: str) -> None:
         self.groups, self.group, self.name = groups, group, name
         self.rng = Random(groups.rng.getrandbits(64))
         self.process = Process(groups.clients.process.scheduler, f"{name} of {group}", self.rng)
         self.coordinator: int | None = None
-        self._dial = groups.wires.dialler(self.process, groups.node)
+        self._dial = groups.network.dialler(self.process, groups.node)
         self._connection: tuple[int, Connection] | None = None
 
     def __repr__(self) -> str:
@@ -120,12 +118,12 @@ class Peer:
     async def find(self) -> int:
         """Return the coordinator, once one is known."""
         while self.coordinator is None:
-            believer = self.groups.believer(self.group, self.rng)
-            if believer is not None and self.rng.random() < 0.2:
-                self.coordinator = believer
+            acting_coordinator = self.groups.acting_coordinator(self.group, self.rng)
+            if acting_coordinator is not None and self.rng.random() < 0.2:
+                self.coordinator = acting_coordinator
                 break
             if not self.groups.rules.partitions:
-                await self.pause(*PAUSE)  # it would be made now, whichever brokers live
+                await self.pause(*PAUSE)  # it would be created now, whichever brokers are alive
                 continue
             node = self.rng.choice(list(self.groups.clients.nodes))
             request = FindCoordinatorRequest(coordinator_keys=[self.group])
@@ -177,7 +175,7 @@ class Peer:
 
     async def fetch(self, node: int) -> ErrorCode:
         """Ask a broker for the committed offsets of the group."""
-        rules, places = self.groups.rules, self.groups.places_of(self.group)
+        rules, places = self.groups.rules, self.groups.partitions_of(self.group)
         floors = rules.fetch_begins(self.group, places)
         wanted = [
             OffsetFetchRequestTopics(topic_of(self.group), [place.partition for place in places])
@@ -340,8 +338,8 @@ class Member(Peer):
 class Groups:
     """All groups, as a script moves them."""
 
-    def __init__(self, clients: Clients, wires: Wires, node: int) -> None:
-        self.clients, self.wires, self.node = clients, wires, node
+    def __init__(self, clients: ClusterAccess, network: Network, node: int) -> None:
+        self.clients, self.network, self.node = clients, network, node
         self.rules = clients.observer.groups
         self.rng = Random(clients.process._rng.getrandbits(64))
         self.committed = self.fetched = 0
@@ -356,7 +354,7 @@ class Groups:
         """The partitions that members share."""
         return [TopicPartition(TOPIC, n) for n in range(self.clients.topics.get(TOPIC, 0))]
 
-    def places_of(self, group: str) -> list[TopicPartition]:
+    def partitions_of(self, group: str) -> list[TopicPartition]:
         """Return the partitions that offsets of *group* are fetched for."""
         if group == OF_DELETED_TOPIC:
             return [TopicPartition(DELETED_TOPIC, n) for n in range(DELETED_PARTITIONS)]
@@ -379,7 +377,7 @@ class Groups:
     def crash(self, group: str, name: str) -> None:
         if (member := self._live(group, name)) is not None:
             member.process.kill()
-            self.wires.process_ended(member.process)
+            self.network.process_ended(member.process)
 
     def freeze(self, group: str, name: str) -> None:
         if (member := self._live(group, name)) is not None:
@@ -407,16 +405,16 @@ class Groups:
 
     def solo(self, group: str, count: int) -> None:
         """Commit without a member, each until it is acknowledged, or its topic does not exist."""
-        if self.places_of(group):
+        if self.partitions_of(group):
             self._need(group)
             for _ in range(count):
                 self._until_answered(group, "committer", self._commit_alone)
 
     def fetch(self, group: str, node: int | None = None) -> None:
-        """Ask for the offsets of a group, once: a broker, or one that believes to coordinate."""
+        """Ask for the offsets of a group, once: a broker, or one that acts as coordinator."""
         if node is None:
-            node = self.believer(group, self.rng)
-        if node is not None and self.places_of(group):
+            node = self.acting_coordinator(group, self.rng)
+        if node is not None and self.partitions_of(group):
             self._start(self._fetch_once(Peer(self, group, "asker"), node))
 
     def heal(self) -> None:
@@ -450,8 +448,8 @@ class Groups:
             return f"group {group} owns {[m.places for m in members]}"
         return self.rules.not_settled(group, {m.member_id: m.generation for m in members})
 
-    def believer(self, group: str, rng: Random) -> int | None:
-        """Return a broker that believes to coordinate a group, mostly the coordinator itself."""
+    def acting_coordinator(self, group: str, rng: Random) -> int | None:
+        """Return a broker that acts as coordinator of a group, mostly the coordinator itself."""
         partitions = self.rules.partitions
         if not partitions:
             return None
@@ -487,7 +485,7 @@ class Groups:
         del self._open[number]
 
     async def _commit_alone(self, peer: Peer) -> ErrorCode:
-        places = self.places_of(peer.group)
+        places = self.partitions_of(peer.group)
         if peer.group != OF_DELETED_TOPIC:
             return await peer.commit(places, "", -1)
         # The other partition keeps what it has: an offset of before the deletion, if that was not deleted.

@@ -1,8 +1,8 @@
 """Two clusters and a mirror between them, in one process, played from a seed.
 
 `mirrormaker.mirror.Mirror` itself runs, in processes of its own: plan, link machines, fetches, conditional appends,
-over simulated connections. The source is the cluster of `run.py` with its clients; the target has two brokers, and
-min.insync.replicas 1, so that its leader may change and go on alone. A second mirror may run beside the first one.
+over simulated connections. The source is the cluster of `simulation.py` with its clients. The target has two brokers
+and min.insync.replicas 1, so that its leader may change and go on alone. A second mirror may run beside the first one.
 
 What must hold:
 1. Prefix: after every step each log of each replica of the target is a prefix of what is committed at the source: the
@@ -19,12 +19,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from kbroker.log.unified_log import UnifiedLog
 from kbroker.replica import conditional_append
+from kbroker.replica.partition import Partition
 from kbroker.zk import znodes
 from kbroker.zk.client import ZooKeeperClient
 from kclient.config import CommonConfig
@@ -43,19 +45,14 @@ from mirrormaker.workers import WorkerSettings
 from tests.simulation.clients import Clients
 from tests.simulation.clock import Process, Scheduler
 from tests.simulation.copies import GONE, Broken, Copy
-from tests.simulation.hosted import hosted_by
 from tests.simulation.mirror_script import MIRRORS, TARGETS
-from tests.simulation.network import Wires
+from tests.simulation.network import Network
 from tests.simulation.node import PORT, Node
 from tests.simulation.predicates import Observer
-from tests.simulation.run import Simulation
+from tests.simulation.script import Script
+from tests.simulation.simulation import Simulation
 from tests.simulation.zk_connection import ZkConnection, client_of
 from tests.simulation.zookeeper import Ensemble
-
-if TYPE_CHECKING:
-    from kbroker.log.unified_log import UnifiedLog
-    from kbroker.replica.partition import Partition
-    from tests.simulation.script import Script
 
 CLUSTER_ID = "theTargetOfTheMirrorTo"
 BOOT_SECONDS = 0.1
@@ -92,7 +89,7 @@ class MirrorHost:
         self,
         number: int,
         scheduler: Scheduler,
-        wires: Wires,
+        network: Network,
         rng: Random,
         config: FlowConfig,
         *,
@@ -106,7 +103,7 @@ class MirrorHost:
         self._zookeepers: list[ZkConnection] = []
         self.process: Process | None = None
         self._scheduler = scheduler
-        self._wires = wires
+        self._network = network
         self._rng = rng
         self._config = config
         self._trace = trace
@@ -157,7 +154,7 @@ class MirrorHost:
         return self._zookeepers[-1] if self._zookeepers and self.running else None
 
     def _dialler(self, process: Process) -> Callable[..., Awaitable[Connection]]:
-        plain = self._wires.dialler(process, self.number)
+        plain = self._network.dialler(process, self.number)
 
         async def dial(
             reactor: Any, address: Address, *, connect_timeout: float, **named: Any
@@ -183,7 +180,7 @@ class MirrorHost:
         """End the process (kill -9)."""
         if self.process is not None and self.process.alive:
             self.process.kill()
-            self._wires.process_ended(self.process)
+            self._network.process_ended(self.process)
             for connection in self._zookeepers:
                 connection.process_died()
 
@@ -262,12 +259,12 @@ class MirrorSimulation(Simulation):
 
     def __init__(self, script: Script, **options: Any) -> None:
         super().__init__(script, **options)
-        self.target_ensemble = Ensemble(self.scheduler, self._fork(), self.wires)
+        self.target_ensemble = Ensemble(self.scheduler, self._fork(), self.network)
         self.targets = {
             number: Node(
                 number,
                 self.scheduler,
-                self.wires,
+                self.network,
                 self.target_ensemble,
                 self._fork(),
                 trace=self.trace,
@@ -287,7 +284,7 @@ class MirrorSimulation(Simulation):
             number: MirrorHost(
                 number,
                 self.scheduler,
-                self.wires,
+                self.network,
                 self._fork(),
                 config,
                 trace=self.trace,
@@ -298,7 +295,7 @@ class MirrorSimulation(Simulation):
         }
         self._hosts = {**self.nodes, **self.targets}
         operator = Process(self.scheduler, "operator", self._fork())
-        self.operator = Clients(operator, self.wires, self.targets, self.target, self.trace)
+        self.operator = Clients(operator, self.network, self.targets, self.target, self.trace)
         """Accepts a loss at the target where nothing else brings a leader back."""
         self._after = self._look_at
 
@@ -340,8 +337,8 @@ class MirrorSimulation(Simulation):
     def _decide(self) -> None:
         super()._decide()
         for key in self.target.leaderless():
-            if key not in self.target.losses.accepted:
-                self.target.losses.accepted.add(key)
+            if key not in self.target.losses.accepted_by_operator:
+                self.target.losses.accepted_by_operator.add(key)
                 self.operator.accept_loss(*key)
 
     def _missing(self) -> str | None:
@@ -380,9 +377,8 @@ class MirrorSimulation(Simulation):
         for topic, partition in self.observer.states:
             logs = []
             for observer, nodes in ((self.observer, self.nodes), (self.target, self.targets)):
-                broker = nodes[observer.states[topic, partition].leader].broker
-                assert broker is not None
-                logs.append(_batches(hosted_by(broker)[topic, partition].log))
+                leader = nodes[observer.states[topic, partition].leader]
+                logs.append(_batches(leader.partitions[topic, partition].log))
             if logs[0] != logs[1]:
                 raise Broken(f"Prefix: the bytes of {topic}-{partition} differ at the end")
 
@@ -439,7 +435,7 @@ class MirrorSimulation(Simulation):
         """Take the power of brokers of the target."""
         for broker in brokers:
             node = self.targets[int(broker)]
-            self.target.held.forget(node.number)
+            self.target.min_isr.keep_logs_of(node.number)
             if node.lose_power():
                 self.target.lost_power(node.number, self.target_ensemble.zxid)
 
@@ -449,10 +445,8 @@ class MirrorSimulation(Simulation):
         written = encode_batch([Record(0, 0, None, value, ())])
         self.target.foreign.add(parse(written).crc)
         for number, node in self.targets.items():
-            held = (
-                node.running and node.broker and hosted_by(node.broker).get((topic, int(partition)))
-            )
-            if held and held.leader_state is not None and held.log is not None:
+            held = node.partitions.get((topic, int(partition))) if node.running else None
+            if held is not None and held.leader_state is not None and held.log is not None:
                 end, crc = end_of(held, held.log)
                 batch = end.to_bytes(8, "big") + written[8:]
                 append = ProducePartition(int(partition), batch, end, crc)
@@ -471,7 +465,7 @@ class MirrorSimulation(Simulation):
         """Let what a host sends by its open connections, to one or to all others, arrive later."""
         for other in (int(listener),) if listener else (*self._hosts, *self.mirrors):
             if other != int(broker):
-                self.wires.stall(int(broker), other)
+                self.network.stall(int(broker), other)
 
 
 def end_of(partition: Partition, log: UnifiedLog) -> tuple[int, int]:

@@ -28,7 +28,7 @@ from tests.simulation.clock import Process, Scheduler
 LATENCY = (0.0003, 0.004)
 SLOW_LATENCY = (0.02, 0.6)
 SYN_SECONDS = (1.0, 3.0)
-"""When a connection that gets no answer knocks again."""
+"""Seconds from one SYN without an answer to the next."""
 
 CONNECTION_DONE = Failure(ConnectionDone())
 
@@ -43,8 +43,8 @@ class Host:
         """By port."""
 
 
-class Wires:
-    """Every host, every connection, and what stands between them."""
+class Network:
+    """Every host, every connection, and the faults between them."""
 
     def __init__(self, scheduler: Scheduler, rng: Random) -> None:
         self.scheduler = scheduler
@@ -68,7 +68,7 @@ class Wires:
     def unblock(self, source: int, target: int) -> None:
         self._blocked.discard((source, target))
         for link in list(self.links):
-            link.moved()
+            link.send_waiting()
 
     def stall(self, source: int, target: int, caller: int | None = None) -> None:
         """Let nothing pass for a while in the connections that there are, or in those of one *caller*; new ones work.
@@ -112,7 +112,7 @@ class Wires:
             link.machine_vanished(process)
 
     def machine_returned(self, node: int) -> None:
-        """Refuse what belongs to connections of before."""
+        """Reset the connections from before the machine lost its power."""
         for link in list(self.links):
             if node in (link.caller, link.callee) and link.is_dead:
                 link.reset()
@@ -163,7 +163,7 @@ class Wires:
 
         return dial
 
-    def network(self, host: Host) -> Callable[..., SocketServer]:
+    def socket_server(self, host: Host) -> Callable[..., SocketServer]:
         """Return what stands for `kbroker.network.socket_server.SocketServer` on *host*."""
 
         def make(process: Process, config: KafkaConfig, service: Any) -> SocketServer:
@@ -198,16 +198,16 @@ class Link:
     """One connection: two directions, each in order."""
 
     def __init__(
-        self, wires: Wires, client: Process, caller: int, server: Process, callee: int
+        self, network: Network, client: Process, caller: int, server: Process, callee: int
     ) -> None:
-        self.wires = wires
+        self.network = network
         self.caller, self.callee = caller, callee
         self._client, self._server = client, server
         self._up = _Direction(self, caller, callee, server)
         self._down = _Direction(self, callee, caller, client)
 
     def open(self, connection: Connection, listener: Listener) -> None:
-        self.wires.links.append(self)
+        self.network.links.append(self)
         self._near = _ClientEnd(self._client, self._up, connection)
         self._down.receiver = self._near
         connection.transport = self._near  # type: ignore[assignment]
@@ -228,18 +228,18 @@ class Link:
     def is_dead(self) -> bool:
         return self._up.dropped and self._down.dropped
 
-    def moved(self) -> None:
-        self._up.pump()
-        self._down.pump()
+    def send_waiting(self) -> None:
+        self._up.send_waiting()
+        self._down.send_waiting()
 
     def stall(self, source: int, target: int) -> None:
         for direction in (self._up, self._down):
-            direction.stalled |= direction.goes(source, target)
+            direction.stalled |= direction.is_from_to(source, target)
 
     def unstall(self) -> None:
         if self._up.stalled or self._down.stalled:
             self._up.stalled = self._down.stalled = False
-            self.moved()
+            self.send_waiting()
 
     def reset(self) -> None:
         """Lose what is in flight and close both ends."""
@@ -248,7 +248,7 @@ class Link:
             direction.dropped = True
             receiver, process = direction.receiver, direction.process
             if receiver is not None:
-                process.arrives(self.wires.scheduler.now, receiver.lost)
+                process.arrives(self.network.scheduler.now, receiver.lost)
 
     def process_ended(self, process: Process) -> None:
         """The kernel closes the dead process's end: what it had sent arrives, then the end."""
@@ -265,8 +265,8 @@ class Link:
             self._up.dropped = self._down.dropped = True
 
     def forget(self) -> None:
-        if self in self.wires.links:
-            self.wires.links.remove(self)
+        if self in self.network.links:
+            self.network.links.remove(self)
 
 
 class _Direction:
@@ -275,7 +275,7 @@ class _Direction:
     def __init__(self, link: Link, source: int, target: int, process: Process) -> None:
         self._link = link
         self._source, self._target = source, target
-        self._way = (source, target)
+        self._direction = (source, target)
         self.process = process
         """Where it arrives."""
         self.receiver: _End | None = None
@@ -287,14 +287,14 @@ class _Direction:
         self._last = 0.0
         self._finished = False
 
-    def goes(self, source: int, target: int) -> bool:
+    def is_from_to(self, source: int, target: int) -> bool:
         return (source, target) == (self._source, self._target)
 
     def send(self, arrive: Callable[[], None]) -> None:
         if self.dropped or self._finished:
             return
         self._waiting.append(arrive)
-        self.pump()
+        self.send_waiting()
 
     def data(self, data: bytes) -> None:
         def arrive() -> None:
@@ -314,21 +314,21 @@ class _Direction:
         self.send(arrive)
         self._finished = True
 
-    def pump(self) -> None:
-        """Put what waits on its way, if the way is free."""
-        wires = self._link.wires
-        if not self._waiting or self.stalled or wires.blocked(self._source, self._target):
+    def send_waiting(self) -> None:
+        """Send what waits, unless the direction is blocked or stalled."""
+        network = self._link.network
+        if not self._waiting or self.stalled or network.blocked(self._source, self._target):
             return
         waiting, self._waiting = self._waiting, []
         for arrive in waiting:
-            when = wires.scheduler.now + wires.latency(self._source, self._target)
+            when = network.scheduler.now + network.latency(self._source, self._target)
             self._last = max(self._last, when)
             self.process.arrives(self._last, self._arrived, arrive)
 
     def _arrived(self, arrive: Callable[[], None]) -> None:
         if not self.dropped:
-            wires = self._link.wires
-            wires.arrived[self._way] = wires.scheduler.now
+            network = self._link.network
+            network.arrived[self._direction] = network.scheduler.now
             arrive()
 
 

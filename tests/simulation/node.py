@@ -5,7 +5,7 @@ The broker is `kbroker.app.broker.Broker` itself, composed by its own code; only
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from random import Random
@@ -25,13 +25,14 @@ from kbroker.log.clean_shutdown_file import CLEAN_SHUTDOWN
 from kbroker.log.core.directory_names import parse_directory
 from kbroker.log.core.partition_metadata_file import PARTITION_METADATA, decode_partition_metadata
 from kbroker.log.disk import read_file
+from kbroker.replica.partition import Partition
 from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.previous_session import PreviousSession
 from tests.kit.inline_cleaner import InlineCleaner
 from tests.kit.simulated_disk import SimulatedDisk
 from tests.simulation.clock import EPOCH, DiskPool, Process, Scheduler
 from tests.simulation.disk_checks import wrong_at_the_end
-from tests.simulation.network import Wires
+from tests.simulation.network import Network
 from tests.simulation.script import DIRECTORIES
 from tests.simulation.zk_connection import ZkConnection, client_of
 from tests.simulation.zookeeper import ZOOKEEPER, Ensemble
@@ -85,6 +86,14 @@ def config_of(node: int, disks: int = 1, settings: tuple[tuple[str, str], ...] =
     return KafkaConfig.of(given)
 
 
+class BrokerProcess(Process):
+    """One run of the process of a broker."""
+
+    def __init__(self, node: Node, scheduler: Scheduler, rng: Random) -> None:
+        super().__init__(scheduler, f"broker {node.number}", rng)
+        self.node = node
+
+
 class Node:
     """A machine, and the broker on it if it runs."""
 
@@ -92,7 +101,7 @@ class Node:
         self,
         number: int,
         scheduler: Scheduler,
-        wires: Wires,
+        network: Network,
         ensemble: Ensemble,
         rng: Random,
         *,
@@ -103,7 +112,7 @@ class Node:
         self.number = number
         self._settings = settings
         self.disk = SimulatedDisk()
-        self.process: Process | None = None
+        self.process: BrokerProcess | None = None
         self.broker: Broker | None = None
         self.wanted = False
         """Whether it is to run: one that gives up is started again."""
@@ -117,7 +126,7 @@ class Node:
         """What was found wrong on its disks when its process ended."""
         self._disks = disks
         self._scheduler = scheduler
-        self._wires = wires
+        self._network = network
         self._ensemble = ensemble
         self._rng = rng
         self._trace = trace
@@ -137,6 +146,12 @@ class Node:
     def parts(self) -> BootstrappedBroker | None:
         """The parts of the broker that was started last, once it has loaded its logs."""
         return self.broker.bootstrapped if self.broker is not None else None
+
+    @property
+    def partitions(self) -> Mapping[TopicPartition, Partition]:
+        """The partitions that the broker hosts; none before it has loaded its logs."""
+        parts = self.parts
+        return parts.replica_manager.registry.partitions if parts is not None else {}
 
     @property
     def listens(self) -> bool:
@@ -173,15 +188,14 @@ class Node:
         if self.running:
             return
         rng = Random(self._rng.getrandbits(64))
-        process = self.process = Process(self._scheduler, f"broker {self.number}", rng)
-        process.node = self
+        process = self.process = BrokerProcess(self, self._scheduler, rng)
         self.starts += 1
         self.stopping = False
         self._zookeepers = []
-        host = self._wires.host(self.number)
+        host = self._network.host(self.number)
         host.process = process
         host.listeners = {}
-        self._wires.machine_returned(self.number)
+        self._network.machine_returned(self.number)
         world = World(
             disk=self.disk,
             disk_pool=lambda _threads: DiskPool(process, rng),
@@ -191,8 +205,8 @@ class Node:
             random_below=rng.randrange,
             random_bytes=rng.randbytes,
             boot_id=lambda: f"boot {self._boots}",
-            dial=self._wires.dialler(process, self.number),
-            socket_server=self._wires.network(host),
+            dial=self._network.dialler(process, self.number),
+            socket_server=self._network.socket_server(host),
             zookeeper=self._zookeeper_session,
             previous_session=lambda directory: _Remembered(self, process, directory),
         )
@@ -236,7 +250,7 @@ class Node:
             self._check_disks(is_clean=True)
             self._end(process)
             self.disk.kill()
-            self._wires.process_ended(process)
+            self._network.process_ended(process)
             if self.wanted:
                 self._scheduler.after(AGAIN_SECONDS, self._start_again, process)
 
@@ -246,7 +260,7 @@ class Node:
 
     def _end(self, process: Process) -> None:
         process.kill()
-        host = self._wires.host(self.number)
+        host = self._network.host(self.number)
         host.listeners = {}
         host.process = None
         for connection in self._zookeepers:
@@ -260,7 +274,7 @@ class Node:
             self._check_disks(is_clean=self.stopping)
             self._end(self.process)
             self.disk.kill()
-            self._wires.process_ended(self.process)
+            self._network.process_ended(self.process)
 
     def lose_power(self) -> bool:
         """Cut the power: what was not synced may be lost; no peer is notified. Return whether anything may be lost."""
@@ -271,7 +285,7 @@ class Node:
             assert self.process is not None
             self._check_disks(is_clean=self.stopping)
             self._end(self.process)
-            self._wires.machine_vanished(self.process)
+            self._network.machine_vanished(self.process)
         self.disk.lose_power(Random(self._rng.getrandbits(64)))
         if self._rng.random() < 0.5:
             self._credentials = None
@@ -395,14 +409,14 @@ class _Remembered(PreviousSession):
         ended: Deferred[None] = Deferred()
         node = self._node
         give_up_at = self._process.seconds() + timeout
-        wires, ensemble = node._wires, node._ensemble
+        network, ensemble = node._network, node._ensemble
         credentials = node._credentials
 
         def attempt() -> None:
             session = ensemble.sessions.get(credentials[0]) if credentials else None
             if session is None:
                 ended.callback(None)
-            elif not ensemble.up or wires.blocked(node.number, ZOOKEEPER):
+            elif not ensemble.up or network.blocked(node.number, ZOOKEEPER):
                 if self._process.seconds() >= give_up_at:
                     ended.callback(None)
                 else:

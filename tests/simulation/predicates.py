@@ -2,8 +2,8 @@
 
 The observer keeps a copy of every replica's log (the leader epoch of each record, and its CRC), and for every partition
 the *ledger*: each record that was ever below the high watermark of any broker that considered itself leader, for
-that is what consumers may have read and producers got acknowledged. The ledger only grows, unless a loss was
-granted (`losses.py`): then it is cut where the new leader's log ends, and the epochs before are judged no more.
+that is what consumers may have read and producers got acknowledged. The ledger only grows, except by an accepted loss
+(`losses.py`): then it is cut where the new leader's log ends, and earlier epochs are judged no more.
 
 1. ControllerEpoch: /controller_epoch only grows; so does the leader epoch of a partition, and a new leader
    has a new one. No deposed controller elects a leader.
@@ -11,29 +11,30 @@ granted (`losses.py`): then it is cut where the new leader's log ends, and the e
 3. OneLeader: a leader epoch is led by one run of one broker's process.
 4. ValidHighWatermark: it is never above its log's end, nor below a leader's log start, and does not fall under one
    leader epoch.
-5. LeaderCompleteness: a leader begins with the whole ledger, unless its election was granted a loss.
-6. StrongIsr: every member of the ISR in ZooKeeper has the whole ledger, if its place is worth anything: one
-   that was granted to a disk that lost something since is void.
+5. LeaderCompleteness: a leader begins with the whole ledger, unless its election is an accepted loss.
+6. StrongIsr: every member of the ISR in ZooKeeper has the whole ledger, unless its disk has lost data since the broker
+   epoch by which it is a member.
 7. Agreement: below the high watermark that a replica knows, it holds what the ledger holds; and a log begins
    nowhere above what is committed, at 0 where nothing is ever deleted.
 8. NoDuplicates: an idempotent producer's batch is in the ledger once.
-9. Acknowledged: what acks=all answered is in the ledger, at the offset that was answered; what a consumer was
-   given too.
+9. Acknowledged: what acks=all acknowledged is in the ledger, at the acknowledged offset; so is what a consumer
+   received.
 10. NoErrors: no broker reports an error of its own making.
-11. Unclean: no leader is elected with a loss but where all places in the ISR (and the eligible beside
-    it) are void, where the topic allows it, or where the operator accepted it; and the state records it.
-12. Available: at the end a partition is without a leader only where all those places are void, or of a broker that
-    lost another of its disks.
+11. Unclean: a leader is elected with a loss only where all members of the ISR and the ELR have lost data, where the
+    topic allows it, or where the operator accepted it; and the state records it.
+12. Available: at the end a partition is without a leader only where all those members have lost data, or are on a
+    broker that lost another of its disks.
 13. Led: a broker that lost a disk leads nothing that was on it, where another one could lead; without a restart.
 14. Flushed: where flush.messages=1 every member of the ISR has the whole ledger synced. Power takes nothing of it: 5
     and 6 hold for members that lost power, too.
 15. Metadata: at the end every broker's metadata has the actual leaders and ISRs, all brokers, and the
     controller.
 16. MinIsr: what becomes visible is held by min.insync.replicas replicas, and acks=all is refused where the ISR is
-    smaller (`held.py`).
+    smaller (`min_isr.py`).
 17. LeaderEpoch: the leader epoch of a replica does not fall in one run of its broker.
 18. StaleBrokerEpoch: no leader proposes a member of the ISR in a broker epoch that it knows to be over (KIP-903).
-19. CutOff: a leader with an expired session serves no client once its successor leads (S11, `cut_off.py`).
+19. ExpiredLeader: a leader with an expired session serves no client once its successor leads (S11,
+    `expired_leaders.py`).
 20. Sequences: the batches of an idempotent producer follow each other in the ledger, and what a producer sends out of
     its sequence, or in an epoch that is over, is refused (`sequences.py`).
 21. ValidBatches: the CRC of every batch that a log gives out is right.
@@ -49,32 +50,29 @@ What holds of consumer groups and committed offsets is in `group_rules.py`, what
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from kbroker.common.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.log.unified_log import UnifiedLog
+from kbroker.replica.core.leader_state import LeaderState
+from kbroker.replica.partition import Partition
 from kbroker.zk import znodes
 from kclient.wire.batches import iterate
 from tests.simulation import disk_checks
+from tests.simulation.clock import Scheduler
 from tests.simulation.copies import Broken, Copy, Record, difference
-from tests.simulation.cut_off import CutOff
+from tests.simulation.expired_leaders import ExpiredLeaders
 from tests.simulation.group_rules import PREFIX, GroupRules
-from tests.simulation.held import MIN_INSYNC_REPLICAS, Held
-from tests.simulation.hosted import hosted_by
 from tests.simulation.losses import Losses, State
+from tests.simulation.min_isr import MIN_INSYNC_REPLICAS, MinIsr
+from tests.simulation.node import Node
 from tests.simulation.sequences import Sequences
 from tests.simulation.synced import synced_end
 from tests.simulation.transaction_rules import PREFIX as TRANSACTIONS
 from tests.simulation.transaction_rules import TOPIC as TRANSACTIONAL_TOPIC
 from tests.simulation.transaction_rules import TransactionRules
-
-if TYPE_CHECKING:
-    from kbroker.log.unified_log import UnifiedLog
-    from kbroker.replica.core.leader_state import LeaderState
-    from kbroker.replica.partition import Partition
-    from tests.simulation.clock import Scheduler
-    from tests.simulation.node import Node
-    from tests.simulation.zookeeper import Change, Znode
+from tests.simulation.zookeeper import Change, Znode
 
 Where = tuple[UUID, int]
 """Topic id and partition."""
@@ -94,8 +92,8 @@ class Observer:
         self._nodes = nodes
         self._trace = trace
         self.copies: dict[tuple[int, UUID, int], Copy] = {}
-        self.held = Held(self.copies, min_insync_replicas)
-        self.cut_off = CutOff(nodes, scheduler)
+        self.min_isr = MinIsr(self.copies, min_insync_replicas)
+        self.expired_leaders = ExpiredLeaders(nodes, scheduler)
         self._copy_of: dict[Partition, tuple[UUID, Copy]] = {}
         """The same, by the replica itself, and the topic it was of when that was looked up."""
         self.ledgers: dict[Where, list[Record]] = {}
@@ -111,14 +109,14 @@ class Observer:
         self.groups.transactional_offset = self.transactions.offset_written
         self.deletes = False
         """Whether records are deleted at all, by retention or by request."""
-        self._lossy: dict[Where, int] = {}
-        """The leader epoch that began with the last loss that was granted."""
+        self._loss_epochs: dict[Where, int] = {}
+        """The leader epoch that began with the last accepted loss."""
         self._lost: dict[Where, set[tuple[int, int]]] = {}
-        """What was committed and went with it: offsets and CRCs."""
+        """The committed records that are lost: offsets and CRCs."""
         self._leaders: dict[tuple[UUID, int, int], tuple[int, int]] = {}
         self._sequences = Sequences()
         self._controller_epoch = 0
-        self.deposits = 0
+        self.ledger_updates = 0
 
     # -- ZooKeeper
 
@@ -132,7 +130,7 @@ class Observer:
             self._controller_epoch = epoch
             self._trace(f"controller epoch {epoch}")
             return
-        self.cut_off.committed(kind, path)
+        self.expired_leaders.committed(kind, path)
         if path.startswith(PREFIX):
             self.groups.committed(change)
         if path.startswith(TRANSACTIONS):
@@ -156,7 +154,7 @@ class Observer:
             for key in [key for key in self.replicas if key[0] == name]:
                 del self.replicas[key]
                 self.losses.pending.discard(key)
-                self.losses.accepted.discard(key)
+                self.losses.accepted_by_operator.discard(key)
             return
         read = znodes.decode_topic(name, data)
         assert read.topic_id is not None
@@ -206,9 +204,9 @@ class Observer:
             if state.leader not in (-1, before.leader):
                 wrong = self.losses.elected(key, before, state)
                 if wrong is not None:
-                    raise Broken(f"Unclean: {where} {wrong}: {before.places} -> {state}")
+                    raise Broken(f"Unclean: {where} {wrong}: {before.member_epochs} -> {state}")
             if state.leader >= 0:
-                self.losses.accepted.discard(key)
+                self.losses.accepted_by_operator.discard(key)
         self.states[key] = state
         self._check_isr(name, partition)
 
@@ -223,7 +221,7 @@ class Observer:
         if broker is None or not node.running:
             return
         copy_of = self._copy_of
-        for partition in hosted_by(broker).values():
+        for partition in node.partitions.values():
             log = partition.log
             if log is None:
                 continue
@@ -256,8 +254,8 @@ class Observer:
         """Raise what was found wrong on the disks of *node*."""
         if node.wrong is not None:
             raise Broken(f"{node.wrong}, on {node.number}")
-        if node.disk.forgiven:
-            path = node.disk.forgiven[0]
+        if node.disk.written_after_a_failure:
+            path = node.disk.written_after_a_failure[0]
             raise Broken(f"Fenced: {path} on {node.number} is written to after a failure")
 
     def _copy(self, node: Node, partition: Partition) -> Copy:
@@ -281,29 +279,29 @@ class Observer:
         if before and before[0] is log and epoch < before[5]:
             raise Broken(f"LeaderEpoch: {name} goes from epoch {before[5]} back to {epoch}")
         if before[1:7] != seen[1:7]:
-            standing = "leads" if leader_state is not None else f"follows {partition.role.leader}"
+            role_text = "leads" if leader_state is not None else f"follows {partition.role.leader}"
             begins = f"begins at {start}, " if start else ""
             self._trace(
-                f"{name} {standing} in epoch {epoch}: {begins}ends at {end}, watermark {mark}"
+                f"{name} {role_text} in epoch {epoch}: {begins}ends at {end}, watermark {mark}"
             )
         if mark > end:
             raise Broken(f"ValidHighWatermark: {name} ends at {end}, its watermark is {mark}")
         if log.topic_id is None and partition.role.leader < 0:
             return  # of another partition, maybe: it serves nothing, and is set aside with a leader
-        lossy = self._lossy.get(where, -1)
-        if epoch < lossy:
-            # He does not know of a loss yet. What he still shows was there.
+        loss_epoch = self._loss_epochs.get(where, -1)
+        if epoch < loss_epoch:
+            # This broker does not know of the loss yet. The records that it still serves were committed.
             self._lost[where].update((n, copy.records[n][1]) for n in range(start, mark))
             return
         if leader_state is not None:
             self._check_rules(node, copy, before, seen, had, name)
             self._leads(node, partition, copy, ledger, name, seen)
-            lossy = self._lossy.get(where, -1)
-        elif copy.reconciled < lossy and copy.compare(ledger) < mark:
+            loss_epoch = self._loss_epochs.get(where, -1)
+        elif copy.reconciled < loss_epoch and copy.compare(ledger) < mark:
             return  # its registration is not known yet
         elif mark > len(ledger):
             raise Broken(f"ValidHighWatermark: {name}: {mark}, {len(ledger)} are committed")
-        copy.reconciled = lossy
+        copy.reconciled = loss_epoch
         copy.leader_state, copy.high_watermark = leader_state, mark
         if start > len(ledger) or (start and not self.deletes):
             raise Broken(f"Agreement: {name} begins at {start}, {len(ledger)} are committed")
@@ -313,7 +311,7 @@ class Observer:
         if agreed < len(ledger):
             self._check_isr(topic, number, only=node.number)
         else:
-            self.losses.whole(node.number, partition.key)
+            self.losses.complete(node.number, partition.key)
 
     def _take_markers(self, topic: str, partition: int, copy: Copy, had: int) -> None:
         """Give the rules of transactions what *copy* did not have before, or all after it was truncated."""
@@ -352,9 +350,9 @@ class Observer:
             assert partition.topic_id is not None
             where = (partition.topic_id, partition.key[1])
             begin = len(ledger)
-            self._expose(partition.key[0], where, copy, ledger, mark)
-            if copy.leader_state is leader_state or where not in self._lossy:
-                self.held.check_visible(where, ledger, begin, name)
+            self._extend_ledger(partition.key[0], where, copy, ledger, mark)
+            if copy.leader_state is leader_state or where not in self._loss_epochs:
+                self.min_isr.check_visible(where, ledger, begin, name)
         if partition.key[0] == TRANSACTIONAL_TOPIC:
             self.transactions.stable(
                 node.number, partition.key[1], leader_state, seen[0].last_stable_offset(mark)
@@ -372,7 +370,7 @@ class Observer:
         """Check what a leader has just appended, from offset *had* on, and the ISR that it proposes."""
         leader_state: LeaderState = seen[4]
         if copy.leader_state is leader_state:
-            self.held.check_refused(leader_state, copy, had, name)
+            self.min_isr.check_refused(leader_state, copy, had, name)
         write = leader_state._pending_write
         if write is None or (before and before[7] is seen[7]):
             return
@@ -381,7 +379,7 @@ class Observer:
             known = node.parts.metadata.brokers.get(member)
             if member not in leader_state.isr and known is not None and epoch < known.epoch:
                 raise Broken(
-                    f"FormerLife: {name} proposes {member} by its broker epoch {epoch}, and knows"
+                    f"StaleBrokerEpoch: {name} proposes {member} by its broker epoch {epoch}, and knows"
                     f" that it is {known.epoch} now"
                 )
 
@@ -398,7 +396,7 @@ class Observer:
         assert topic_id is not None
         where = (topic_id, key[1])
         run = (node.number, node.starts)
-        self.cut_off.leads(where, epoch, node.number)
+        self.expired_leaders.leads(where, epoch, node.number)
         first = self._leaders.setdefault((*where, epoch), run)
         if first != run:
             raise Broken(
@@ -408,10 +406,10 @@ class Observer:
         state = self.states.get(key) if self.topics.get(key[0]) == topic_id else None
         if state is None or state.leader_epoch > epoch:
             return  # a late request: the next one makes it follow
-        is_granted = key in self.losses.pending
+        is_accepted_loss = key in self.losses.pending
         self.losses.pending.discard(key)
-        if is_granted:
-            # Even where nothing is lost yet: a predecessor that does not know it may still acknowledge something.
+        if is_accepted_loss:
+            # Even where nothing is lost yet: a deposed leader may still acknowledge something.
             left = copy.agreed
             if key[0] in self.losses.flushed:
                 # A record that was not synced is not a copy of this replica: the leader commits it again after a sync.
@@ -425,23 +423,23 @@ class Observer:
             )
 
     def _cut(self, where: Where, end: int, epoch: int) -> None:
-        """Take out of the ledger what is gone with the election of *epoch*."""
+        """Remove from the ledger what the election of *epoch* lost."""
         ledger = self.ledgers[where]
         self._trace(f"{self.names[where[0]]}-{where[1]}: of {len(ledger)} records {end} are left")
         lost = self._lost.setdefault(where, set())
         lost.update((offset, ledger[offset][1]) for offset in range(end, len(ledger)))
         del ledger[end:]
-        self._lossy[where] = epoch
+        self._loss_epochs[where] = epoch
         for (_, topic_id, partition), copy in self.copies.items():
             if (topic_id, partition) == where:
                 copy.agreed = min(copy.agreed, end)
         self._sequences.cut(where, end)
 
     def has_lost(self, topic: str, partition: int) -> bool:
-        """Return whether a leader of a partition need not know its producers: a loss was granted, or records go."""
-        return self.deletes or (topic, partition) in self.losses.granted
+        """Return whether a leader may lack the state of producers: a loss was accepted, or records are deleted."""
+        return self.deletes or (topic, partition) in self.losses.accepted_losses
 
-    def _expose(
+    def _extend_ledger(
         self, topic: str, where: Where, copy: Copy, ledger: list[Record], mark: int
     ) -> None:
         for offset in range(len(ledger), mark):
@@ -455,7 +453,7 @@ class Observer:
             if content is not None:
                 self.transactions.exposed(where[1], offset, copy.records[offset], content)
         ledger += copy.records[len(ledger) : mark]
-        self.deposits += 1
+        self.ledger_updates += 1
         self._check_isr(topic, where[1])
 
     def _check_isr(self, topic: str, partition: int, only: int | None = None) -> None:
@@ -469,7 +467,7 @@ class Observer:
             if member not in state.isr:
                 continue
             copy = self.copies.get((member, topic_id, partition))
-            if self.losses.may_lack(member, key, state.places[member]):
+            if self.losses.may_lack_records(member, key, state.member_epochs[member]):
                 continue
             if (copy.compare(ledger) if copy is not None else 0) != len(ledger):
                 raise Broken(
@@ -521,19 +519,19 @@ class Observer:
     # -- losses
 
     def lost_power(self, node: int, zxid: int) -> None:
-        """Take note that *node* may have forgotten something, and with it which records are left of a partition."""
-        self.losses.power(node, zxid)
+        """Record that *node* may have lost records, and with them what it reconciled after an accepted loss."""
+        self.losses.power_lost(node, zxid)
         for (number, _, _), copy in self.copies.items():
             if number == node:
                 copy.reconciled = -1
 
     @property
-    def repairs(self) -> bool:
-        """Whether a replica has a void place in an ISR."""
+    def has_members_with_lost_data(self) -> bool:
+        """Whether a member of an ISR or ELR has lost data since."""
         return any(
-            self.losses.is_void(node, key, granted)
+            self.losses.has_lost_data(node, key, epoch)
             for key, state in self.states.items()
-            for node, granted in state.places.items()
+            for node, epoch in state.member_epochs.items()
         )
 
     def leaderless(self) -> list[tuple[str, int]]:
@@ -545,8 +543,10 @@ class Observer:
         for key, state in self.states.items():
             if state.leader >= 0 or key[0] not in self.topics:
                 continue
-            if not self.losses.may_wait(key, state):
-                raise Broken(f"Available: {key} has no leader, its places are {state.places}")
+            if not self.losses.may_be_leaderless(key, state):
+                raise Broken(
+                    f"Available: {key} has no leader, its members are {state.member_epochs}"
+                )
             found.append(key)
         return found
 
@@ -557,8 +557,8 @@ class Observer:
                 continue
             others = [
                 number
-                for number, granted in state.places.items()
-                if self._serves(number, key) and self.losses.must_have_all(number, key, granted)
+                for number, epoch in state.member_epochs.items()
+                if self._serves(number, key) and self.losses.must_be_complete(number, key, epoch)
             ]
             if self._nodes[state.leader].has_failed_disk and others:
                 return f"{key} is led by {state.leader} from a failed disk; {others} could lead"
@@ -569,8 +569,8 @@ class Observer:
         node = self._nodes[number]
         if not node.running or node.broker is None:
             return False
-        held = hosted_by(node.broker).get(key)
-        return held is not None and held.offline is None
+        partition = node.partitions.get(key)
+        return partition is not None and partition.offline is None
 
     # -- the end
 
@@ -601,13 +601,11 @@ class Observer:
         topic_id = self.topics[topic]
         ledger = self.ledgers.get((topic_id, partition), [])
         for number in replicas:
-            broker = self._nodes[number].broker
-            assert broker is not None
-            held = hosted_by(broker).get((topic, partition))
+            held = self._nodes[number].partitions.get((topic, partition))
             if held is None or held.log is None or held.topic_id != topic_id:
                 return f"broker {number} has no replica"
             if held.role.leader != state.leader or held.role.leader_epoch != state.leader_epoch:
-                return f"broker {number} believes in {held.role.leader}, epoch {held.role.leader_epoch}"
+                return f"broker {number} has leader {held.role.leader} in epoch {held.role.leader_epoch}"
             copy = self.copies.get((number, topic_id, partition))
             if copy is None or copy.compare(ledger) < max(len(copy.records), len(ledger)):
                 return f"broker {number}: {difference(copy, ledger)}"
@@ -637,7 +635,7 @@ class Observer:
                     f"broker {number} has controller {metadata.controller_id} in its metadata, not"
                     f" {controller}, and the brokers {sorted(metadata.brokers)}"
                 )
-            for partition in hosted_by(node.broker).values():
+            for partition in node.partitions.values():
                 if self.topics.get(partition.key[0]) != partition.topic_id:
                     return f"broker {number} still has {partition} of {partition.topic_id}"
                 if number not in self.replicas.get(partition.key, ()):

@@ -35,23 +35,23 @@ def _fast_elections(rng: Random, roles: list[str]) -> list[Timed]:
 
 def _old_fetch(rng: Random, roles: list[str]) -> list[Timed]:
     """Let a fetch arrive two leader epochs late, when its follower has cut its log and sleeps."""
-    leader, heir, follower = roles
+    leader, successor, follower = roles
     return [
         (0.0, "stall", (follower,)),
-        (0.0, "oneway", (leader, heir)),
+        (0.0, "oneway", (leader, successor)),
         _produce(0.05, "one", 1),
         (0.5, "zkexpire", (leader,)),
-        (1.5, "unblock", (leader, heir)),
+        (1.5, "unblock", (leader, successor)),
         (4.0, "pause", (follower,)),
-        (4.01, "zkexpire", (heir,)),
+        (4.01, "zkexpire", (successor,)),
         _produce(4.5, rng.choice(("one", "idempotent")), 1),
         (5.0, "unstall", ()),
         (6.0, "resume", (follower,)),
     ]
 
 
-def _former_life(rng: Random, roles: list[str]) -> list[Timed]:
-    """Let a fetch arrive when its sender has begun another life (KIP-903)."""
+def _former_broker_epoch(rng: Random, roles: list[str]) -> list[Timed]:
+    """Let a fetch arrive when its sender has been restarted (KIP-903)."""
     leader, follower, _ = roles
     end = rng.choice(("kill", "power"))
     return [
@@ -89,7 +89,7 @@ def _late_stop(rng: Random, roles: list[str]) -> list[Timed]:
     ]
 
 
-def _late_to_another_life(rng: Random, roles: list[str]) -> list[Timed]:
+def _late_to_a_restarted_broker(rng: Random, roles: list[str]) -> list[Timed]:
     """Let what a controller sent to one session of a broker arrive in the next (KIP-380)."""
     other = roles[0]
     return [
@@ -102,7 +102,8 @@ def _late_to_another_life(rng: Random, roles: list[str]) -> list[Timed]:
 
 
 SEQUENCES = (
-    _fast_elections, _fast_elections, _old_fetch, _former_life, _cut_off, _late_stop, _late_to_another_life,
+    _fast_elections, _fast_elections, _old_fetch, _former_broker_epoch, _cut_off, _late_stop,
+    _late_to_a_restarted_broker,
 )  # fmt: skip
 
 

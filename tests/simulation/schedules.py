@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.batch import outcomes
-from tests.simulation.run import Result
 from tests.simulation.shrink import shrink
+from tests.simulation.simulation import Result
 
 SEEDS_PER_CHUNK = 25
 CHUNKS = 8

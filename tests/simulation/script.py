@@ -18,10 +18,10 @@ from random import Random
 
 from tests.simulation import (
     disk_damage,
-    group_stories,
+    group_events,
     log_faults,
     replication_faults,
-    transaction_stories,
+    transaction_events,
 )
 
 BROKERS = 3
@@ -316,10 +316,10 @@ def _known_later(
     late = (
         *log_faults.drawn(seed, weather, until, brokers),
         *disk_damage.damages(seed, weather, until, brokers),
-        *group_stories.stories(seed, until),
-        *group_stories.deletions(seed, until),
+        *group_events.draw_events(seed, until),
+        *group_events.draw_deletions(seed, until),
         *replication_faults.sequence(seed, weather, until, brokers),
-        *transaction_stories.stories(seed, until),
+        *transaction_events.draw_events(seed, until),
     )
     yield from (Event(*each) for each in late)
 

@@ -47,7 +47,7 @@ class Sequences:
             )
 
     def cut(self, where: Where, end: int) -> None:
-        """Forget what was committed at *end* or behind it: its loss was granted."""
+        """Forget what was committed at *end* or behind it: an accepted loss."""
         for key in [k for k, at in self._first.items() if k[0] == where and at >= end]:
             del self._first[key]
         for each in [k for k in self._last if k[0] == where]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.simulation.run import Result, run
+from tests.simulation.run import run
 from tests.simulation.script import Script
+from tests.simulation.simulation import Result
 
 MOST_RUNS = 400
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tests.simulation.group_stories import ENDS
-from tests.simulation.run import Result
+from tests.simulation.group_events import ENDS
+from tests.simulation.simulation import Result
 
 WORK = (
     "again", "commit", "create", "crash", "delete", "freeze", "groups", "leave", "member", "misproduce",

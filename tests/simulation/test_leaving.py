@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from kbroker.common.topic_partition import TopicPartition
-from tests.simulation.hosted import hosted_by
 from tests.simulation.node import Node
-from tests.simulation.run import Simulation
 from tests.simulation.script import parse
+from tests.simulation.simulation import Simulation
 
 SCRIPT = """# seed 1, brokers 3, disks 1
 1.000 create a 6
@@ -33,7 +32,7 @@ class Watched(Simulation):
             leaders: dict[TopicPartition, int] = {}
             for each in self.nodes.values():
                 if each.running and not each.paused and each.broker is not None:
-                    for key, partition in hosted_by(each.broker).items():
+                    for key, partition in each.partitions.items():
                         leaders[key] = leaders.get(key, 0) + (partition.leader_state is not None)
             for key, count in leaders.items():
                 if count > 1:

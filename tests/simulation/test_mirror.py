@@ -42,9 +42,9 @@ def test_a_known_bug_of_the_mirror_is_found(name: str) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_one_seed_of_the_mirror_is_one_story() -> None:
-    one, other = (run(draw_mirror(3), story=True) for _ in range(2))
-    assert one.story == other.story
+def test_one_seed_of_the_mirror_is_one_trace() -> None:
+    one, other = (run(draw_mirror(3), keep_trace=True) for _ in range(2))
+    assert one.trace == other.trace
     assert one.digest == other.digest != 0
 
 
@@ -56,7 +56,7 @@ def test_the_order_of_hashes_changes_nothing_in_the_mirror() -> None:
         "print([(r.steps, r.digest) for r in outcomes(range(3, 8), drawn=draw_mirror)])\n"
     )
     root = Path(__file__).parents[2]
-    stories = {
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", program],
             env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(root)},
@@ -67,7 +67,7 @@ def test_the_order_of_hashes_changes_nothing_in_the_mirror() -> None:
         ).stdout
         for hash_seed in ("0", "1")
     }
-    assert len(stories) == 1
+    assert len(outputs) == 1
 
 
 def test_a_script_of_the_mirror_is_read_as_it_was_written() -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.mutants import FREQUENT, planted
-from tests.simulation.run import Result, run
+from tests.simulation.run import run
 from tests.simulation.script import draw, parse
+from tests.simulation.simulation import Result
 
 SEEDS = range(1, 150)
 

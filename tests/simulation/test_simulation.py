@@ -19,7 +19,7 @@ SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_what_was_broken_once_holds(script: Path) -> None:
+def test_a_script_that_failed_once_passes(script: Path) -> None:
     result = run(parse(script.read_text()))
     assert result.failure is None, result.failure
 
@@ -44,11 +44,11 @@ def test_a_script_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_one_seed_is_one_story() -> None:
+def test_one_seed_is_one_trace() -> None:
     for seed in range(3, 9):
-        one = run(draw(seed), story=True, log=True)
-        other = run(draw(seed), story=True, log=True)
-        assert one.story == other.story
+        one = run(draw(seed), keep_trace=True, log=True)
+        other = run(draw(seed), keep_trace=True, log=True)
+        assert one.trace == other.trace
         assert one.digest == other.digest != 0
 
 
@@ -63,7 +63,7 @@ def test_the_order_of_hashes_changes_nothing() -> None:
         f"print([(r.steps, r.digest) for r in outcomes({[*cases(range(3, 15)), 5001245]})])\n"
     )
     root = Path(__file__).parents[2]
-    stories = {
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", program],
             env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(root)},
@@ -74,4 +74,4 @@ def test_the_order_of_hashes_changes_nothing() -> None:
         ).stdout
         for hash_seed in ("0", "1", "2")
     }
-    assert len(stories) == 1
+    assert len(outputs) == 1

@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.mirror import MirrorSimulation
 from tests.simulation.mirror_script import MIRRORS, draw_workers
-from tests.simulation.run import run, simulation
+from tests.simulation.run import run, simulation_of
 from tests.simulation.script import Event, Script, parse
 
 SEEDS = range(1, 8)
@@ -19,13 +19,13 @@ def produce(time: float) -> list[Event]:
 
 
 def play(*events: Event) -> tuple[MirrorSimulation, str]:
-    """Play a schedule with two workers, and return its story; nothing may break."""
+    """Play a schedule with two workers, and return its trace; nothing may break."""
     ordered = sorted((CREATE, *STARTS, *events), key=lambda event: event.time)
-    played = simulation(Script(1, tuple(ordered), mirror=2), story=True)
+    played = simulation_of(Script(1, tuple(ordered), mirror=2), keep_trace=True)
     assert isinstance(played, MirrorSimulation)
     result = played.run()
     assert result.failure is None
-    return played, "\n".join(result.story)
+    return played, "\n".join(result.trace)
 
 
 @pytest.mark.timeout(240)
@@ -41,18 +41,18 @@ def test_the_target_is_a_prefix_at_every_step_and_each_partition_has_one_worker_
 
 
 def test_both_workers_copy_a_part() -> None:
-    played, story = play(*produce(9.0), Event(14.0, "copied"))
+    played, trace = play(*produce(9.0), Event(14.0, "copied"))
     assert played.shares == set(MIRRORS)
-    assert "another worker copies it" not in story
+    assert "another worker copies it" not in trace
 
 
 def test_a_worker_that_is_cut_off_is_replaced_and_yields() -> None:
     """The records are at the target before the worker is back: its session expires after 4 s."""
     cut, heal = (Event(at, verb, ("8",)) for at, verb in ((9.0, "zkcut"), (40.0, "zkheal")))
-    played, story = play(cut, *produce(15.0), Event(19.0, "copied"), *produce(25.0), heal)
+    played, trace = play(cut, *produce(15.0), Event(19.0, "copied"), *produce(25.0), heal)
     assert played.shares == set(MIRRORS)
-    assert "mirror 8: a-" in story
-    assert "another worker copies it" in story
+    assert "mirror 8: a-" in trace
+    assert "another worker copies it" in trace
 
 
 def test_a_worker_that_cannot_reach_the_source_leaves_its_partitions_to_the_other() -> None:
@@ -60,9 +60,9 @@ def test_a_worker_that_cannot_reach_the_source_leaves_its_partitions_to_the_othe
     brokers = ("1", "2", "3")
     blocked = [Event(9.0, "block", ("8", broker)) for broker in brokers]
     unblocked = [Event(60.0, "unblock", ("8", broker)) for broker in brokers]
-    played, story = play(*blocked, *produce(50.0), Event(58.0, "copied"), *unblocked)
+    played, trace = play(*blocked, *produce(50.0), Event(58.0, "copied"), *unblocked)
     assert played.shares == set(MIRRORS)
-    assert "this worker leaves" in story
+    assert "this worker leaves" in trace
 
 
 def test_a_script_of_workers_is_read_as_it_was_written() -> None:

@@ -1,12 +1,12 @@
 """Transactions: what must hold at every write to ZooKeeper, at every committed batch and at every answer (S38).
 
 Each record names the transaction and the partition that it was written in, and each committed offset is one of a kind.
-A transaction is *decided* by the write of PrepareCommit or PrepareAbort. Partitions of which a loss of records was
-granted are left out from then on (`losses.py`).
+A transaction is *decided* by the write of PrepareCommit or PrepareAbort. Partitions with an accepted loss of records
+are left out from then on (`losses.py`).
 
 1. TransactionWriter: only the leader of its partition of `__transaction_state` writes the znode of a transactional id,
    only the coordinator of the group that of pending offsets.
-2. Decision: a commit is decided only if the producer asked for it. An abort that it did not ask for raises the epoch.
+2. Decision: a commit is decided only if the producer requested it. An abort that it did not request raises the epoch.
    A decision is not changed. The epoch of a producer id and the number of the transaction do not fall.
 3. Marker: a marker that is committed to a partition is that of a decided transaction, and has its outcome.
 4. Hanging: no record of a transaction is committed to a partition behind the marker of the transaction.
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from kbroker.common.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -44,12 +44,9 @@ from kbroker.zk.znodes.transactions import decode_pending_offsets_name
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.records import COMMIT
 from tests.simulation.copies import Broken, Content, Record
-from tests.simulation.hosted import hosted_by
-
-if TYPE_CHECKING:
-    from tests.simulation.losses import Losses, State
-    from tests.simulation.node import Node
-    from tests.simulation.zookeeper import Change
+from tests.simulation.losses import Losses, State
+from tests.simulation.node import Node
+from tests.simulation.zookeeper import Change
 
 TOPIC = "t"
 """The topic that transactions write to. It is never deleted or trimmed."""
@@ -152,8 +149,8 @@ class TransactionRules:
         return state.leader if state is not None and state.leader >= 0 else None
 
     def is_lossy(self, partition: int) -> bool:
-        """Return whether a loss of records of *partition* was granted."""
-        return (TOPIC, partition) in self._losses.granted
+        """Return whether a loss of records of *partition* was accepted."""
+        return (TOPIC, partition) in self._losses.accepted_losses
 
     # -- ZooKeeper
 
@@ -387,8 +384,7 @@ class TransactionRules:
         for partition, leader in ((p, self.leader(p)) for p in range(2)):
             if self.is_lossy(partition) or leader is None:
                 continue
-            broker = self._nodes[leader].broker
-            held = hosted_by(broker).get((TOPIC, partition)) if broker is not None else None
+            held = self._nodes[leader].partitions.get((TOPIC, partition))
             if held is None or held.log is None or held.leader_state is None:
                 return f"{TOPIC}-{partition} is not led yet"
             mark = held.leader_state.high_watermark

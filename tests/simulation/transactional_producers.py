@@ -3,7 +3,7 @@
 A producer is a process of its own: it dies, sleeps and is replaced by another one under its transactional id. It uses
 the protocol over real connections (`kclient.net.connection`), as Kafka's producer does: InitProducerId,
 AddPartitionsToTxn, Produce, AddOffsetsToTxn, TxnOffsetCommit, EndTxn. Each answer goes to `transaction_rules.py`. A
-part of all requests goes to a broker that only believes to coordinate, or to lead.
+part of all requests goes to a broker that was deposed as coordinator, or as leader, and does not know it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 
@@ -46,14 +46,12 @@ from kclient.wire.schema.txn_offset_commit import (
 )
 from kclient.wire.versions import ApiKey
 from tests.simulation.clock import EPOCH, Process
-from tests.simulation.group_stories import CLIENTS
+from tests.simulation.cluster_access import ClusterAccess
+from tests.simulation.group_events import CLIENTS
+from tests.simulation.network import Network
 from tests.simulation.node import PORT
+from tests.simulation.transaction_events import PARTITIONS
 from tests.simulation.transaction_rules import GROUP, TOPIC, Transaction, place_of
-from tests.simulation.transaction_stories import PARTITIONS
-
-if TYPE_CHECKING:
-    from tests.simulation.clients import Clients
-    from tests.simulation.network import Wires
 
 TIMEOUT_MS = 5000
 """Of a transaction."""
@@ -110,7 +108,7 @@ class Peer:
         self.clients, self.rules = transactions.clients, transactions.rules
         self.rng = Random(transactions.rng.getrandbits(64))
         self.process = Process(self.clients.process.scheduler, name, self.rng)
-        self._dial = transactions.wires.dialler(self.process, CLIENTS)
+        self._dial = transactions.network.dialler(self.process, CLIENTS)
         self._connections: dict[int, Connection] = {}
 
     def __repr__(self) -> str:
@@ -356,8 +354,8 @@ class TransactionalProducer(Peer):
 class Transactions:
     """All transactional producers, as a script moves them, and their readers."""
 
-    def __init__(self, clients: Clients, wires: Wires) -> None:
-        self.clients, self.wires = clients, wires
+    def __init__(self, clients: ClusterAccess, network: Network) -> None:
+        self.clients, self.network = clients, network
         self.rules = clients.observer.transactions
         self.rng = Random(clients.process._rng.getrandbits(64))
         self.producers: dict[str, TransactionalProducer] = {}
@@ -415,7 +413,7 @@ class Transactions:
         producer = self.producers.get(id)
         if producer is not None and producer.live:
             producer.process.kill()
-            self.wires.process_ended(producer.process)
+            self.network.process_ended(producer.process)
 
     def freeze(self, id: str) -> None:
         producer = self.producers.get(id)
@@ -539,4 +537,4 @@ class Transactions:
         for part in answer.topics[0].partitions:
             if not part.error_code:
                 self.rules.fetch_ends(before, part.partition_index, part.committed_offset)
-        self.clients.groups.fetched += 1
+        self.clients.offsets_fetched()

@@ -91,11 +91,11 @@ class ZkConnection:
         return max(self._reachable_at, self.ensemble.up_at)
 
     def _cut_off(self) -> bool:
-        wires = self.ensemble.wires
+        network = self.ensemble.network
         return (
             not self.ensemble.up
-            or wires.blocked(self._node, ZOOKEEPER)
-            or wires.blocked(ZOOKEEPER, self._node)
+            or network.blocked(self._node, ZOOKEEPER)
+            or network.blocked(ZOOKEEPER, self._node)
         )
 
     def _connect(self) -> None:
@@ -161,7 +161,7 @@ class ZkConnection:
         return low + (high - low) * self.ensemble.rng.random()
 
     def _send(self, message: Any, request: Any) -> None:
-        if self.ensemble.wires.blocked(self._node, ZOOKEEPER):
+        if self.ensemble.network.blocked(self._node, ZOOKEEPER):
             self._stuck.append((message, request))
             return
         scheduler = self.ensemble.scheduler
@@ -206,7 +206,7 @@ class ZkConnection:
     def _arrived(self, function: Callable[..., None], args: tuple[Any, ...]) -> None:
         if args[0] != self._generation:
             return
-        if self.ensemble.wires.blocked(ZOOKEEPER, self._node):
+        if self.ensemble.network.blocked(ZOOKEEPER, self._node):
             self._held.append((function, args))
             return
         function(*args)

@@ -20,7 +20,7 @@ from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
 
 from kbroker.zk.requests import ReadMany
 from tests.simulation.clock import EPOCH, Call, Scheduler
-from tests.simulation.network import Wires
+from tests.simulation.network import Network
 
 ZOOKEEPER = 99
 """The ensemble's node on the network: links to it can be blocked."""
@@ -179,10 +179,10 @@ class ZkSession:
 class Ensemble:
     """The leader (server 0), which is up to date by definition, and two followers that may lag."""
 
-    def __init__(self, scheduler: Scheduler, rng: Random, wires: Wires) -> None:
+    def __init__(self, scheduler: Scheduler, rng: Random, network: Network) -> None:
         self.scheduler = scheduler
         self.rng = rng
-        self.wires = wires
+        self.network = network
         self.servers = [Server(self) for _ in range(3)]
         self.zxid = 0
         self.sessions: dict[int, ZkSession] = {}

@@ -1,7 +1,7 @@
 """The summary of many simulated schedules."""
 
-from tests.simulation.run import Result
 from tests.simulation.script import parse
+from tests.simulation.simulation import Result
 from tests.simulation.tally import Tally
 
 SCRIPT = """# seed 7, brokers 3, disks 1

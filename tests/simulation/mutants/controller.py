@@ -99,8 +99,8 @@ def overtaken_requests_are_executed() -> list[Change]:
 
 
 @mutant
-def every_disk_is_believed() -> list[Change]:
-    """A place in the ISR counts, whatever became of the disk that earned it (S8, KIP-903)."""
+def every_disk_is_trusted() -> list[Change]:
+    """A member of the ISR counts as complete, whatever its disk has lost since (S8, KIP-903)."""
     return [
         (ControllerContext, "holds", lambda self, broker, _where, _since: broker in self.brokers)
     ]
@@ -118,13 +118,13 @@ def any_live_replica_may_lead() -> list[Change]:
 
 
 @mutant
-def failed_log_dirs_are_not_announced() -> list[Change]:
-    """A broker that lost a log directory does not announce it, as before 8ff1aa8."""
+def failed_log_dirs_are_not_reported() -> list[Change]:
+    """A broker that lost a log directory does not report it, as before 8ff1aa8."""
     return [(LogDirFailureChannel, "report", lambda _self: None)]
 
 
 @mutant
-def a_failed_log_dir_is_announced_once() -> list[Change]:
+def a_failed_log_dir_is_reported_once() -> list[Change]:
     """The notification of a failed log directory is written once, whether or not ZooKeeper accepted it."""
 
     def not_reported(self: LogDirFailureChannel, _failure: Any) -> None:
@@ -135,7 +135,7 @@ def a_failed_log_dir_is_announced_once() -> list[Change]:
 
 @mutant
 def log_dir_events_are_ignored() -> list[Change]:
-    """A controller takes the news of a failed disk away and does nothing about it."""
+    """A controller deletes the notification of a failed log directory and does nothing else."""
 
     def nothing(_context: Any, _event: Any, _rounds: Any) -> Iterator[None]:
         return iter(())

@@ -38,7 +38,7 @@ def a_lost_log_is_begun_in_the_isr() -> list[Change]:
 
 
 @mutant
-def every_log_start_is_believed() -> list[Change]:
+def every_log_start_is_trusted() -> list[Change]:
     """A log begins at the offset of its line in the checkpoint, whatever that is, as before 682838a."""
     return [
         (

@@ -274,7 +274,7 @@ def groups_loaded_without_sync() -> list[Change]:
 
 @mutant
 def heartbeats_of_any_generation() -> list[Change]:
-    """A member of an earlier generation is not called back."""
+    """Heartbeats of an earlier generation are answered without an error."""
     original = Group.heartbeat
 
     def heartbeat(self: Group, member: str, instance: Any, _generation: int, now: float) -> Any:
@@ -302,7 +302,7 @@ def deleted_topics_leave_their_offsets() -> list[Change]:
 
 
 @mutant
-def deletion_is_believed_when_the_znode_is_gone() -> list[Change]:
+def deletion_requests_are_ignored_while_the_znode_is_there() -> list[Change]:
     """The offsets of a topic are kept if its znode is there, though its deletion is requested."""
 
     async def end_of(self: OffsetExpiry, topic: str, _topic_id: Any) -> int | None:

@@ -49,7 +49,7 @@ def recovery_point_before_the_sync() -> list[Change]:
 
 
 @mutant
-def failed_sync_forgiven() -> list[Change]:
+def failed_sync_ignored() -> list[Change]:
     """A sync that failed counts as done."""
     original = FlushWork._sync_it_all
 
@@ -61,7 +61,7 @@ def failed_sync_forgiven() -> list[Change]:
 
 
 @mutant
-def failed_write_forgiven() -> list[Change]:
+def failed_write_ignored() -> list[Change]:
     """After a failed write the log takes the next append."""
 
     def write(self: UnifiedLog, segment: Any, buffers: Any) -> None:
@@ -90,8 +90,8 @@ def torn_tail_kept() -> list[Change]:
 
 
 @mutant
-def marks_believed_after_a_power_loss() -> list[Change]:
-    """After a power loss a high watermark's checkpoint is believed above the recovery point: a cut may be undone."""
+def high_watermarks_trusted_after_a_power_loss() -> list[Change]:
+    """After a power loss a high watermark's checkpoint is trusted above the recovery point: a cut may be undone."""
     original = LogManager._take
 
     def take(self: LogManager, directory: Any, loaded: Any) -> None:
@@ -103,7 +103,7 @@ def marks_believed_after_a_power_loss() -> list[Change]:
 
 @mutant
 def power_loss_taken_for_a_kill() -> list[Change]:
-    """A directory vouches for everything although the machine went down (KIP-966)."""
+    """A log directory counts as complete although the machine lost power (KIP-966)."""
     original = log_dir_history.assess
 
     def assess(history: Any, clean_epoch: Any, boot_id: str, *, is_new: bool) -> Any:

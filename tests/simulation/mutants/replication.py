@@ -211,7 +211,7 @@ def a_cut_off_leader_serves() -> list[Change]:
 
 @mutant
 def broker_epoch_unchecked() -> list[Change]:
-    """A broker executes a controller's request for an earlier life of that broker (KIP-380).
+    """A broker executes a controller's request for an earlier run of that broker (KIP-380).
 
     The numbers of requests, which are compared across restarts, are a second guard, and go, too.
     """
@@ -262,7 +262,7 @@ def any_epoch_in_stop_replica() -> list[Change]:
 
 @mutant
 def members_of_an_old_broker_epoch_join_the_isr() -> list[Change]:
-    """A fetch that a broker sent in a life that is over takes it into the ISR (KIP-903)."""
+    """A fetch that a broker sent in an earlier run adds it to the ISR (KIP-903)."""
 
     def may_join(self: MetadataCache, broker_id: int, _broker_epoch: int) -> bool:
         broker = self.brokers.get(broker_id)

@@ -54,7 +54,7 @@ def transactions_not_verified() -> list[Change]:
 
 @mutant
 def answer_counts_after_a_marker() -> list[Change]:
-    """The answer of the coordinator begins a transaction although its marker arrived since the question."""
+    """The answer of the coordinator begins a transaction although its marker arrived since the request."""
     return [(LeaderTransactions, "_end_verification", lambda _self, _marker: None)]
 
 

@@ -32,7 +32,7 @@ from kclient.wire.messages import RequestHeader
 from kclient.wire.versions import ApiKey
 from tests.kit.controllers import FakeBrokers
 from tests.simulation.clock import Process, Scheduler
-from tests.simulation.network import Wires
+from tests.simulation.network import Network
 from tests.simulation.zk_connection import client_of
 from tests.simulation.zookeeper import Ensemble
 
@@ -55,7 +55,7 @@ class World:
     def __init__(self) -> None:
         self.scheduler = Scheduler()
         rng = Random(1)
-        self.ensemble = Ensemble(self.scheduler, rng, Wires(self.scheduler, rng))
+        self.ensemble = Ensemble(self.scheduler, rng, Network(self.scheduler, rng))
         self.cluster = FakeBrokers()
         self.longest = 0
         """The most functions that the controller called in one turn."""

@@ -311,7 +311,7 @@ def test_without_zookeeper_requests_are_answered_in_time(
     coordinator: TransactionalCoordinator,
 ) -> None:
     coordinator.done(coordinator.txn_commit(("t", 0, 5)))
-    coordinator.ensemble.wires.block(1, 99)
+    coordinator.ensemble.network.block(1, 99)
     started = coordinator.scheduler.now
     assert coordinator.done(coordinator.txn_commit(("t", 0, 6))) == [E.REQUEST_TIMED_OUT]
     assert coordinator.done(coordinator.marker(is_commit=True)) is E.NOT_LEADER_OR_FOLLOWER

@@ -13,7 +13,7 @@ from kbroker.zk import znodes
 from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.reconnect import Reconnect
 from tests.simulation.clock import Process, Scheduler
-from tests.simulation.network import Wires
+from tests.simulation.network import Network
 from tests.simulation.zk_connection import ZkConnection
 from tests.simulation.zookeeper import Ensemble
 
@@ -40,7 +40,7 @@ def enter(
     many seconds after its begin.
     """
     scheduler, rng = Scheduler(), Random(1)
-    ensemble = Ensemble(scheduler, rng, Wires(scheduler, rng))
+    ensemble = Ensemble(scheduler, rng, Network(scheduler, rng))
     process = Process(scheduler, "broker", Random(2))
     made: list[Breaking] = []
 

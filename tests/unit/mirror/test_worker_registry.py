@@ -124,12 +124,12 @@ def test_a_worker_that_is_cut_off_knows_it_before_its_znode_is_gone(world: World
     one, two = world.worker(1), world.worker(2)
     world.run(lambda: len(one.seen) == len(two.seen) == 2)
     world.pass_time(TIMEOUT)
-    world.ensemble.wires.block(1, ZOOKEEPER)
+    world.ensemble.network.block(1, ZOOKEEPER)
     one.connections[-1].unreachable()
     world.run(lambda: one.workers.state is WorkerState.CUT_OFF)
     assert len(world.znodes) == 2
     world.run(lambda: two.seen == [2])
-    world.ensemble.wires.unblock(1, ZOOKEEPER)
+    world.ensemble.network.unblock(1, ZOOKEEPER)
     one.connections[-1].reachable()
     world.run(lambda: one.seen == two.seen == [2, 1])
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from random import Random
 
-Happening = tuple[float, str, tuple[str, ...]]
+TimedEvent = tuple[float, str, tuple[str, ...]]
 """A time, a verb and its words."""
-Drawn = list[Happening]
+Drawn = list[TimedEvent]
 
 SHARE = 0.2
 """The part of all seeds that has transactions."""
@@ -128,7 +128,7 @@ def _replaced(rng: Random, name: str) -> Drawn:
 PLOTS = (_busy, _busy, _busy, _replaced, _replaced, _late_marker, _late_answer)
 
 
-def stories(seed: int, until: float) -> Iterator[Happening]:
+def draw_events(seed: int, until: float) -> Iterator[TimedEvent]:
     """Draw what transactional producers do, in a part of all seeds."""
     rng = Random(f"transactions {seed}")
     if rng.random() >= SHARE:

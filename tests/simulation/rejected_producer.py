@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kclient.errors import ConnectError
 from kclient.wire.errors import KafkaError
 from kclient.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kclient.wire.records import Record, encode_batch
 from kclient.wire.versions import ApiKey
+from tests.simulation.cluster_access import ClusterAccess
 from tests.simulation.copies import Broken
-
-if TYPE_CHECKING:
-    from tests.simulation.clients import Clients
 
 ATTEMPTS = 6
 TIMEOUT_MS = 3000
 EPOCH = 1
-"""The producer epoch of what is right."""
+"""The producer epoch of the valid batch."""
 
 
-class Impostor:
-    """Writes one batch as it should, and behind it one as it should not."""
+class RejectedProducer:
+    """Sends one valid batch, and behind it an invalid one."""
 
-    def __init__(self, clients: Clients, topic: str, partition: int, number: int) -> None:
+    def __init__(self, clients: ClusterAccess, topic: str, partition: int, number: int) -> None:
         self._clients = clients
         self._topic, self._partition = topic, partition
         self._number = number
@@ -63,7 +59,7 @@ class Impostor:
         partition = ProducePartition(self._partition, batch)
         request = ProduceRequest(-1, TIMEOUT_MS, [ProduceTopic(self._topic, [partition])])
         try:
-            connection = await clients.connection(leader, "impostor")
+            connection = await clients.connection(leader, "rejected")
             response = await connection.request(ApiKey.PRODUCE, 9, request)
         except (KafkaError, ConnectError):
             return False
@@ -71,7 +67,7 @@ class Impostor:
 
     def _key(self, epoch: int, sequence: int) -> bytes | None:
         is_needed = self._topic in self._clients.compacted
-        return b"impostor %d %d %d" % (self._number, epoch, sequence) if is_needed else None
+        return b"rejected %d %d %d" % (self._number, epoch, sequence) if is_needed else None
 
     def _batch(self, epoch: int, sequence: int) -> bytes:
         record = Record(

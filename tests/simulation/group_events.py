@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from random import Random
 
-Happening = tuple[float, str, tuple[str, ...]]
+TimedEvent = tuple[float, str, tuple[str, ...]]
 """A time, a verb and its words."""
-Drawn = list[Happening]
+Drawn = list[TimedEvent]
 
 ENDS = (
     "diskworks", "fast", "rejoin", "resume", "start", "thaw", "txnthaw", "unblock", "unmute", "unstall",
@@ -149,7 +149,7 @@ PLOTS = (
 )  # fmt: skip
 
 
-def stories(seed: int, until: float) -> Iterator[Happening]:
+def draw_events(seed: int, until: float) -> Iterator[TimedEvent]:
     """Draw what consumer groups do, in a part of all seeds."""
     rng = Random(seed ^ 0x6720757073)
     if rng.random() >= SHARE:
@@ -203,7 +203,7 @@ def _fault_of_a_deletion(rng: Random) -> Drawn:
     return rng.choice(faults)
 
 
-def deletions(seed: int, until: float) -> Iterator[Happening]:
+def draw_deletions(seed: int, until: float) -> Iterator[TimedEvent]:
     """Draw commits of offsets for a topic that is deleted and created again, in a part of all seeds.
 
     They come after other troubles: rule 12 proves little about a coordinator that is replaced.
@@ -211,9 +211,9 @@ def deletions(seed: int, until: float) -> Iterator[Happening]:
     rng = Random(seed ^ 0x64656C6574)
     if rng.random() >= DELETIONS:
         return
-    create: Happening = (0.0, "create", (DELETED_TOPIC, "2"))
-    commit: Happening = (0.0, "solo", (OF_DELETED_TOPIC, "1"))
-    ask: Happening = (0.0, "offsets", (OF_DELETED_TOPIC,))
+    create: TimedEvent = (0.0, "create", (DELETED_TOPIC, "2"))
+    commit: TimedEvent = (0.0, "solo", (OF_DELETED_TOPIC, "1"))
+    ask: TimedEvent = (0.0, "offsets", (OF_DELETED_TOPIC,))
     drawn: Drawn = [(1.1, "groups", ()), (1.2, *create[1:]), (BEGIN, *commit[1:])]
     at = max(until, BEGIN) + 1.5
     for _ in range(rng.choice((1, 1, 2, 3))):

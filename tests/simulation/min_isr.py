@@ -2,40 +2,37 @@
 
 A producer with acks=all is answered, and a consumer is served, once the leader's high watermark is above the record. So
 the rule is checked when the watermark passes a record: at that moment at least min.insync.replicas replicas hold the
-record in their logs (KAFKA-15583). A log that held the record and forgot it since counts, too: its disk was wiped
-or lost power, and the leader cannot know that yet. So does a log that deleted the record: it begins further on.
+record in their logs (KAFKA-15583). A log that held the record and lost it since counts, too: its disk was wiped or
+lost power, and the leader cannot know that yet. So does a log that deleted the record: it begins further on.
 
 A leader with an ISR under min.insync.replicas rejects acks=all, and a refused batch is in no log.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from uuid import UUID
 
+from kbroker.replica.core.leader_state import LeaderState
 from tests.simulation.copies import GONE, Broken, Copy, Record
-
-if TYPE_CHECKING:
-    from kbroker.replica.core.leader_state import LeaderState
 
 MIN_INSYNC_REPLICAS = 2
 """Of all topics of the simulated cluster; none has fewer replicas."""
 
 
-class Held:
+class MinIsr:
     """Counts the replicas that hold a record: *required* of them have to."""
 
     def __init__(self, copies: dict[tuple[int, UUID, int], Copy], required: int) -> None:
         self._copies = copies
         self._required = required
-        self._forgotten: dict[tuple[int, UUID, int], list[list[Record]]] = {}
+        self._lost_logs: dict[tuple[int, UUID, int], list[list[Record]]] = {}
         """What a replica's log held before its disk lost something."""
 
-    def forget(self, node: int) -> None:
-        """Keep what the logs of *node* held: its disk is about to lose some of it."""
+    def keep_logs_of(self, node: int) -> None:
+        """Keep what the logs of *node* hold: its disk is about to lose some of it."""
         for key, copy in self._copies.items():
             if key[0] == node and copy.records:
-                self._forgotten.setdefault(key, []).append(list(copy.records))
+                self._lost_logs.setdefault(key, []).append(list(copy.records))
 
     def check_visible(
         self, where: tuple[UUID, int], ledger: list[Record], begin: int, name: str
@@ -47,7 +44,7 @@ class Held:
         for key, copy in self._copies.items():
             if key[1:] != where:
                 continue
-            logs = (copy.records, *self._forgotten.get(key, ()))
+            logs = (copy.records, *self._lost_logs.get(key, ()))
             if any(holds(log[begin:end], wanted) for log in logs):
                 holders.append(key[0])
         if len(holders) < self._required:
