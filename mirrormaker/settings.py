@@ -129,7 +129,7 @@ class LinkSettings:
         "replication.policy.separator",
         ".",
         separator,
-        "Between source alias and topic (not Identity).",
+        "What is between the source alias and the topic in a name; not with IdentityReplicationPolicy.",
     )
     refresh_topics: bool = _setting(
         "refresh.topics.enabled",
@@ -141,7 +141,7 @@ class LinkSettings:
         "refresh.topics.interval.seconds",
         5,
         number(1),
-        "How often. MirrorMaker 2 waits 10 minutes; one Metadata request costs little.",
+        "How often it looks for them. MirrorMaker 2 waits 10 minutes; one Metadata request costs little.",
     )
     sync_configs: bool = _setting(
         "sync.topic.configs.enabled", True, boolean, "Whether topic configs follow the source's."
@@ -177,7 +177,7 @@ class LinkSettings:
         "replication.factor",
         -1,
         number(-1),
-        "For created topics; -1 is the target's default.replication.factor (MirrorMaker 2: 2).",
+        "Of topics that kmirror creates; -1 is the target's default.replication.factor (MirrorMaker 2: 2).",
     )
     target_offsets: str = _setting(
         "target.offsets",
@@ -217,7 +217,7 @@ class LinkSettings:
         "refresh.groups.interval.seconds",
         60,
         number(1),
-        "How often. MirrorMaker 2 waits 10 minutes; one ListGroups per broker costs little.",
+        "How often it looks for them. MirrorMaker 2 waits 10 minutes; one ListGroups per broker costs little.",
     )
     sync_group_offsets: bool = _setting(
         "sync.group.offsets.enabled",
@@ -242,7 +242,7 @@ class LinkSettings:
         "checkpoints.topic.replication.factor",
         -1,
         number(-1),
-        "Of their topic; -1 is the target's default.replication.factor (MirrorMaker 2: 3).",
+        "Of the topic of checkpoints; -1 is the target's default.replication.factor (MirrorMaker 2: 3).",
     )
     emit_heartbeats: bool = _setting(
         "emit.heartbeats.enabled",
@@ -258,7 +258,7 @@ class LinkSettings:
         "heartbeats.topic.replication.factor",
         -1,
         number(-1),
-        "Of their topics; -1 is the cluster's default.replication.factor (MirrorMaker 2: 3).",
+        "Of the topics of heartbeats; -1 is the cluster's default.replication.factor (MirrorMaker 2: 3).",
     )
     emit_evidence: bool = _setting(
         "emit.evidence.enabled",
@@ -294,7 +294,11 @@ class LinkSettings:
         "fetch.max.bytes", 16 << 20, number(1), "Bytes of one fetch.", "consumer"
     )
     max_partition_fetch_bytes: int = _setting(
-        "max.partition.fetch.bytes", 4 << 20, number(1), "Bytes of one partition in it.", "consumer"
+        "max.partition.fetch.bytes",
+        4 << 20,
+        number(1),
+        "Bytes of one partition in a fetch.",
+        "consumer",
     )
     fetch_max_rate: int = _setting(
         "fetch.max.bytes.per.second",

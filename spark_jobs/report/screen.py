@@ -12,7 +12,9 @@ from spark_jobs.report.document import Document
 from spark_jobs.report.recreated import recreated_lines
 from spark_jobs.visibility import OPEN_AT_SOURCE, OPEN_AT_TARGET
 
-_WORST_SHOWN = 8
+LINES = 40
+_ROWS_SHOWN = 8
+"""Rows at most of the worst partitions, and of the first findings; fewer where the screen has many remarks."""
 _REFUSED_SHOWN = 3
 
 
@@ -25,8 +27,7 @@ def first_screen(
     found = totals["findings"]
     source, target = document["source"], document["target"]
     scope = totals["in_scope"]
-    shown = _WORST_SHOWN if document["since"] is None else _WORST_SHOWN - 3
-    lines = [
+    head = [
         f"VERDICT  {document['verdict']:<12}  {source['name']} -> {target['name']}   "
         f"run {meta['run_id']}   cut {meta['started_at']}   exit {document['exit_code']}",
         f"verified {_share(totals['verified'], scope)}   compared {_share(totals['compared'], scope)}   "
@@ -36,22 +37,15 @@ def first_screen(
         *_since(document["since"]),
         _classes(found),
     ]
-    lines += _remarks(document)
-    lines += [f"unreadable  {reason}" for reason in totals["unreadable"][:4]]
-    lines.append(f"proven equal up to:  {_proven(document)}")
     drift = document["drift"]
     partitions = document["partition_drift"]
-    lines.append(
-        f"drift: partitions {len(partitions)}{_partition_drift(partitions)}   configs {len(drift)}{_drift(drift)}"
-    )
-    if any(found.values()):
-        lines += ["", f"{'worst':<8}{'topic':<20}{'p':>4}  {'class':<12}{'n':>7}  first offset"]
-        lines += _worst(document, shown)
-    if findings:
-        lines += ["", "first findings"]
-        lines += [finding_line(each) for each in findings[:shown]]
+    state = [
+        *(f"unreadable  {reason}" for reason in totals["unreadable"][:4]),
+        f"proven equal up to:  {_proven(document)}",
+        f"drift: partitions {len(partitions)}{_partition_drift(partitions)}   configs {len(drift)}{_drift(drift)}",
+    ]
     roots, read = document["roots"], document["read"]
-    lines += [
+    end = [
         "",
         f"roots   source {roots['source']}   target {roots['target']}   self-test {meta['self_test']}",
         f"read    {_n(read['records'])} records, {_size(read['bytes'])} in {meta['total_seconds']:.1f} s   "
@@ -60,8 +54,29 @@ def first_screen(
     ]
     if findings:
         directory = shlex.quote(str(Path(report).parent))
-        lines.append(f"next    kaudit explain --run {directory} --finding {findings[0]['seq']}")
-    return "\n".join(lines)
+        end.append(f"next    kaudit explain --run {directory} --finding {findings[0]['seq']}")
+    room = LINES - len(head) - len(state) - len(end)
+    has_worst = any(found.values())
+    # An empty line, a heading and a row each; the worst partitions may have a line about those that are not shown.
+    least = 4 * has_worst + 3 * bool(findings)
+    remarks = _at_most(_remarks(document), room - least)
+    rows = min(_ROWS_SHOWN, 1 + (room - least - len(remarks)) // max(1, has_worst + bool(findings)))
+    tables = []
+    if has_worst:
+        tables += ["", f"{'worst':<8}{'topic':<20}{'p':>4}  {'class':<12}{'n':>7}  first offset"]
+        tables += _worst(document, rows)
+    if findings:
+        tables += ["", "first findings"]
+        tables += [finding_line(each) for each in findings[:rows]]
+    return "\n".join([*head, *remarks, *state, *tables, *end])
+
+
+def _at_most(remarks: list[str], room: int) -> list[str]:
+    """Return the first *remarks*, and how many more there are, on *room* lines."""
+    if len(remarks) <= room:
+        return remarks
+    left_out = len(remarks) - room + 1
+    return [*remarks[: room - 1], f"and {left_out} more lines like these: see report.json"]
 
 
 def _worst(document: Document, shown: int) -> list[str]:
