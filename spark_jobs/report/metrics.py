@@ -131,6 +131,12 @@ def _compared(document: Document, base: Labels) -> Iterator[_Family]:
     yield _one(
         "audit_run_drift_configs", "Topic settings that differ", base, len(document["drift"])
     )
+    yield _one(
+        "audit_run_windows_drilled",
+        "Digest windows that differed and were compared record by record",
+        base,
+        read["windows_drilled"],
+    )
     for what, text in (
         ("records", "Records that were digested"),
         ("bytes", "Keys and values that were digested, serialized"),

@@ -113,6 +113,7 @@ OF_THE_RUN = {
     "audit_run_findings_written",
     "audit_run_drift_partitions",
     "audit_run_drift_configs",
+    "audit_run_windows_drilled",
     "audit_run_digested_records",
     "audit_run_digested_bytes",
 }
@@ -129,6 +130,15 @@ def test_the_names_are_stable() -> None:
         for labels, _ in samples[name]:
             assert {"source", "target", "scope"} <= labels.keys()
             assert not {"topic", "partition"} & labels.keys()
+
+
+def test_the_windows_that_were_compared_by_record_are_counted() -> None:
+    _, samples = of_run(audit({TP: full()}, {TP: full()}, Options(window=10)))
+    assert one(samples, "audit_run_windows_drilled") == 0
+    target = full()
+    target.records[17] = Rec(b"k", b"other", 17)
+    _, samples = of_run(audit({TP: full()}, {TP: target}, Options(window=10)))
+    assert one(samples, "audit_run_windows_drilled") == 1
 
 
 def test_a_partition_that_was_not_compared_has_no_count_of_findings() -> None:
