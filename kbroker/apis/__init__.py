@@ -2,7 +2,7 @@
 
 Theory of operation
 ===================
-`api_specs.API_SPECS` is the table: one `ApiSpec` for each API, with the factory of its handler, its budget, its gate
+`api_specs.API_SPECS` is the table. It has one `ApiSpec` for each API: the factory of its handler, its budget, its gate
 and the field that names the sending broker. `pipeline.RequestPipeline` passes each request through the stages in this
 order:
 

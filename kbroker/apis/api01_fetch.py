@@ -16,17 +16,17 @@ error is CLUSTER_AUTHORIZATION_FAILED; before v7, which has no error code for th
 every partition, as in Kafka.
 
 Consumers with a rack (v11) may read from followers (KIP-392). With replica.selector.class a leader responds with the
-preferred read replica in place of records, and followers receive a new high watermark at once, not with the next
-records. A follower sends records up to its high watermark. A fetch from between its high watermark and its log end
-waits; a fetch beyond its log end gets OFFSET_OUT_OF_RANGE, and the consumer returns to the leader.
+preferred read replica in place of records. Followers receive a new high watermark at once, not with the next records. A
+follower sends records up to its high watermark. A fetch from between its high watermark and its log end waits. A fetch
+beyond its log end gets OFFSET_OUT_OF_RANGE, and the consumer returns to the leader.
 
 Above the quota of bytes or request time the client is throttled (KIP-219). Above that of bytes the response has no
 partitions, and a session is not begun.
 
-Differs from Kafka: the quota counts the bytes of records, not those of the whole response; a response withheld for
-request time alone is sent; and so is the first of a quota window, however large: Kafka never sends a batch that is
+Differs from Kafka: the quota counts the bytes of records, not those of the whole response. A response withheld for
+request time alone is sent, and so is the first one of a quota window, however large. Kafka never sends a batch that is
 larger than the quota of a window. A follower answers only consumers with a rack, because a consumer without one takes
-OFFSET_OUT_OF_RANGE for the leader's. kafka-replica-verification (replica id -2) reads up to the high watermark; in
+OFFSET_OUT_OF_RANGE for the leader's. kafka-replica-verification (replica id -2) reads up to the high watermark. In
 Kafka it reads, as any client with that id does, records that are not committed.
 """
 
@@ -67,7 +67,7 @@ FIRST_WITH_ERROR_CODE = 7
 LOOKED_AT_ONCE = 500
 """Partitions of a session that one fetch reads; the others that are due come first in the next fetch.
 
-The response is sent even if these had nothing new, as long as at least half of them are settled: otherwise the client
+The response is sent even if these had nothing new, as long as at least half of them are settled. Otherwise the client
 would fetch again at once, for ever.
 """
 
@@ -344,8 +344,9 @@ async def _in_slices(params: _FetchParams) -> Answer:
 class _LargeFetch(_FullFetch):
     """A full fetch of more partitions than are read in one turn of the reactor.
 
-    It is read in slices; if that gives too little, once more after the first event or when its time is over, and then
-    answered in any case. Its session begins with every partition due: an event between two slices is not missed.
+    It is read in slices. If that gives too little, it is read once more after the first event or when its time is over.
+    Then the request is answered in any case. Its session begins with every partition due: an event between two slices
+    is not missed.
     """
 
     __slots__ = ()

@@ -1,11 +1,11 @@
 """ListOffsets (api key 2), v1-9: offsets by time, and the two ends of a partition.
 
 v2 isolation level · v4 leader epoch · v6 flexible · v7 max timestamp (-3, KIP-734) · v8 earliest local (-4, KIP-405) ·
-v9 latest tiered (-5, KIP-1005: nothing is tiered here, so -1).
-The latest offset is the high watermark, or under read_committed the last stable offset. That is for consumers
-(replica id -1). A broker's id asks for the leader's log end, -2, the debugging consumer, for the log end of the replica
-that is here, leader or not (fetchOnlyFromLeader of Kafka's KafkaApis). A broker's id needs a connection that proved
-to come from that broker, else every partition has CLUSTER_AUTHORIZATION_FAILED.
+v9 latest tiered (-5, KIP-1005: nothing is tiered here, so -1). The latest offset is the high watermark, or under
+read_committed the last stable offset. That is for consumers (replica id -1). A broker's id asks for the leader's log
+end. Replica id -2, the debugging consumer, asks for the log end of the replica that is here, leader or not
+(fetchOnlyFromLeader of Kafka's KafkaApis). A broker's id needs a connection that proved to come from that broker, else
+every partition has CLUSTER_AUTHORIZATION_FAILED.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ operations (KIP-430); v10 topic ids; v12 look-up by topic id.
 
 Differs from Kafka: the response waits for the leaders of an automatically created topic, at most `AUTO_CREATE_SECONDS`.
 Automatic creation has a budget: a request for 100,000 unknown topics does not create 100,000 topics. A broker that has
-not received the whole metadata answers LEADER_NOT_AVAILABLE for a topic that it does not know, which clients retry, and
-creates none; Kafka answers UNKNOWN_TOPIC_OR_PARTITION, or INVALID_REPLICATION_FACTOR because it knows no broker. The
+not received the whole metadata answers LEADER_NOT_AVAILABLE for a topic that it does not know, which clients retry. It
+creates none. Kafka answers UNKNOWN_TOPIC_OR_PARTITION, or INVALID_REPLICATION_FACTOR because it knows no broker. The
 response for all topics is encoded once per listener, version and state of the cluster.
 """
 

@@ -3,9 +3,9 @@
 Versions served: 7 and 8. v8: `type`. FULL replaces the whole cache, and shows which replicas on the disks of this
 broker are strays. With thousands of partitions it comes in parts, numbered by tagged fields of ours.
 
-Errors: STALE_CONTROLLER_EPOCH from a deposed controller; STALE_BROKER_EPOCH when meant for an earlier registration of
-this broker (KIP-380); INVALID_REQUEST when an earlier part is missing; INVALID_UPDATE_VERSION when a later request of
-the same controller arrived first (this one is a delayed copy of a request that was resent).
+Errors: STALE_CONTROLLER_EPOCH from a deposed controller, STALE_BROKER_EPOCH for a request that was meant for an earlier
+registration of this broker (KIP-380). INVALID_REQUEST when an earlier part is missing, INVALID_UPDATE_VERSION when a
+later request of the same controller arrived first. Then this one is a delayed copy of a request that was resent.
 
 Differs from Kafka: only a connection that proved to be the controller's broker is accepted
 (docs/design/inter-broker-trust.md).

@@ -3,8 +3,8 @@
 v1 throttle time; v3 authorized operations on demand (KIP-430); v4 group instance id
 (KIP-345); v5 flexible.
 
-As in Kafka a group that does not exist is described as Dead, without an error, and metadata and assignments are shown
-of Stable groups only.
+As in Kafka a group that does not exist is described as Dead, without an error. Metadata and assignments are shown of
+Stable groups only.
 """
 
 from kbroker.apis.authorized_operations import ALL_GROUP_OPERATIONS

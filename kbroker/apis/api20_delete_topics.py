@@ -3,8 +3,8 @@
 Versions served: 1 to 6. v4 flexible; v5 error messages, THROTTLING_QUOTA_EXCEEDED (KIP-599);
 v6 by topic id (KIP-516).
 
-Answered by the controller only (NOT_CONTROLLER). As in Kafka "gone" means from the metadata: a replica
-on a broker that is down is deleted when it comes back, and until then the name cannot be used again.
+Answered by the controller only (NOT_CONTROLLER). As in Kafka "gone" means from the metadata. A replica on a broker that
+is down is deleted when it comes back. Until then the name cannot be used again.
 """
 
 from __future__ import annotations

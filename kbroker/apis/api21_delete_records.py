@@ -4,8 +4,8 @@ Versions served: 0 to 2 (v2 flexible). -1 stands for the high watermark; an offs
 topic without `delete` in its cleanup.policy gets POLICY_VIOLATION, an internal topic INVALID_TOPIC_EXCEPTION. The
 records are hidden at once; the next retention check deletes their segments.
 
-The response waits until all replicas on live brokers begin at the offset or above it: a successor of this leader does
-not show the records again. REQUEST_TIMED_OUT if that takes longer than timeout_ms; the records stay hidden here.
+The response waits until all replicas on live brokers begin at the offset or above it. So a successor of this leader
+does not show the records again. REQUEST_TIMED_OUT if that takes longer than timeout_ms; the records stay hidden here.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 v2 PRODUCER_FENCED (KIP-588); v3 flexible; v4 several transactions in a request, for brokers only, with `verify_only`;
 v5 TRANSACTION_ABORTABLE.
 
-A partition that the metadata cache does not have fails the whole transaction: the others get OPERATION_NOT_ATTEMPTED.
-A leader that verifies the first batch of a transaction receives the number of the transaction in a tagged field of ours
-(10000), and its coordinator sends the same number with the marker (docs/design/transactions.md).
+A partition that the metadata cache does not have fails the whole transaction: the others get OPERATION_NOT_ATTEMPTED. A
+leader that verifies the first batch of a transaction receives the number of the transaction in a tagged field of ours
+(10000). Its coordinator sends the same number with the marker (docs/design/transactions.md).
 
 Differs from Kafka: verification does not ask whether the partition exists; the transaction has it or has it not. A
 transaction that is named twice in a request has INVALID_REQUEST the second time. A client that begins a transaction

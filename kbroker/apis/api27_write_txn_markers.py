@@ -1,17 +1,17 @@
 """WriteTxnMarkers (27): a transaction coordinator ends transactions in the partitions that this broker leads (KIP-98).
 
-Versions served: 1. The leader appends a control batch, and responds when all in-sync replicas have it, after
-request.timeout.ms at most: then with REQUEST_TIMED_OUT, and the coordinator sends the marker again. A second marker is
+Versions served: 1. The leader appends a control batch, and responds when all in-sync replicas have it. After
+request.timeout.ms it responds with REQUEST_TIMED_OUT, and the coordinator sends the marker again. A second marker is
 appended, too, and ends nothing. The rules are in `kbroker.replica.core.leader_transactions`.
 
-A tagged field of ours (10000) is the number of the transaction: a marker that is late, of an earlier transaction of the
-same producer epoch, is acknowledged without an effect.
+A tagged field of ours (10000) is the number of the transaction. So a late marker, of an earlier transaction of the same
+producer epoch, is acknowledged without an effect.
 
 A group's partition of `__consumer_offsets` gets no batch: the group coordinator applies or drops the pending offsets.
 Its errors about the coordinator become NOT_LEADER_OR_FOLLOWER, as in Kafka: the sender retries at the leader.
 
 Differs from Kafka: brokers may send any marker. Other principals with ALTER on the cluster (KIP-1037), as
-`kafka-transactions abort` has, may send ABORT only: Kafka takes a COMMIT, too, which would make a part of a transaction
+`kafka-transactions abort` has, may send ABORT only. Kafka takes a COMMIT, too, which would make a part of a transaction
 visible. Partitions that take no records of producers (mirrors, `__transaction_state`) acknowledge each marker.
 """
 

@@ -4,8 +4,8 @@ v1 throttle time only; v2 leader epochs (KIP-320); v3 flexible, and member id, g
 checked as those of OffsetCommit (KIP-447); v4 TRANSACTION_ABORTABLE (KIP-890), which earlier versions get as
 INVALID_TXN_STATE. v5 is Kafka 4's, for clients that do not send AddOffsetsToTxn; it is not served.
 
-Differs from Kafka: a partition that does not exist is refused like a topic that does not, and so is a negative offset;
-and each request is verified with the transaction coordinator, not only the first one of a transaction, also where
+Differs from Kafka: a partition that does not exist is refused like a topic that does not, and so is a negative offset.
+Each request is verified with the transaction coordinator, not only the first one of a transaction, and also where
 transaction.partition.verification.enable is false.
 """
 

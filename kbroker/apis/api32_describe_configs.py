@@ -2,9 +2,9 @@
 
 Versions served: 1 to 4. v1: sources and synonyms (KIP-226); v3: types and documentation (KIP-569).
 
-A broker answers for itself (resource name its id) and for the cluster-wide dynamic defaults (empty name);
-topics are answered by any broker, read from ZooKeeper. Secrets are null. The loggers of a broker (resource type 8,
-KIP-412), the broker's id their resource name, are answered by that broker: each with its level.
+A broker answers for itself (resource name its id) and for the cluster-wide dynamic defaults (empty name). Topics are
+answered by any broker, read from ZooKeeper. Secrets are null. The loggers of a broker (resource type 8, KIP-412), the
+broker's id their resource name, are answered by that broker: each with its level.
 
 Differs from Kafka: client metrics (16) have no settings here.
 """

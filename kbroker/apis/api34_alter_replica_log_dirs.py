@@ -8,7 +8,7 @@ restarted before. A request for the directory that holds the log, or its copy, c
 directory ends the move. A directory that is none of log.dirs has LOG_DIR_NOT_FOUND; one that is offline, or a move
 while any is offline, KAFKA_STORAGE_ERROR. How a log is moved: docs/design/alter-log-dirs.md.
 
-Differs from Kafka: a start completes a move that a crash interrupted, in place of refusing two logs of a partition; and
+Differs from Kafka: a start completes a move that a crash interrupted, in place of refusing two logs of a partition.
 DeleteRecords does not wait for the copy.
 """
 

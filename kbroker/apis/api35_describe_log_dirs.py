@@ -3,9 +3,9 @@
 Versions served: 1-4 (v2 flexible, v3 top-level error code, v4 total and usable bytes of the file system).
 
 A broker answers for itself only. No topics (null) means all; a directory without any of the requested ones is listed
-all the same. `partition_size` counts the bytes of the segments, without indexes; `offset_lag` is how far the log end
-is below the high watermark as this replica knows it, 0 for a leader. A log that moves to another directory (KIP-113)
-has a copy there (is_future_key), with its offset_lag below the log end of the current log. A failed directory has
+all the same. `partition_size` counts the bytes of the segments, without indexes. `offset_lag` is how far the log end is
+below the high watermark as this replica knows it, 0 for a leader. A log that moves to another directory (KIP-113) has a
+copy there (is_future_key), with its offset_lag below the log end of the current log. A failed directory has
 KAFKA_STORAGE_ERROR, no topics, and -1 for its space.
 """
 

@@ -1,13 +1,13 @@
 """The budget of a request: the bytes and the elements that it may have (docs/design/large-requests.md).
 
-A request uses the reactor's time before anything is known about its sender. So `api_specs` gives each API a budget:
-what an honest client of a cluster with 10,000 topics and partitions may need, with room, and at most about 50 ms of
-decoding. Elements are the values of all arrays, and the tagged fields (`kclient.wire.codec`); in Produce and Fetch,
+A request uses the reactor's time before anything is known about its sender. So `api_specs` gives each API a budget. It
+is what an honest client of a cluster with 10,000 topics and partitions may need, with room. It bounds the decoding to
+about 50 ms. Elements are the values of all arrays, and the tagged fields (`kclient.wire.codec`); in Produce and Fetch,
 which have their own codecs, topics and partitions. Bytes are those of the whole request. `socket.request.max.bytes`
 holds besides.
 
 A request above its budget is not decoded further. It gets INVALID_REQUEST where the response has an error code for the
-whole, with a message that names the limit where there is one; else the connection is closed with one log line.
+whole, with a message that names the limit where there is one. Else the connection is closed with one log line.
 
 A request of more than `at_once` bytes is decoded in a turn of its own (`common/turns.py`).
 

@@ -1,8 +1,8 @@
 """The factories of the handlers: what each of them needs.
 
-A factory imports the handler's module when it is called, at the first request of its API or after the broker has served
-for a moment (`RequestPipeline.make_handlers`): a broker starts fast, and its package may be replaced on disk
-afterwards. mypy checks every constructor. A handler gets its collaborators, never `HandlerDependencies`.
+A factory imports the handler's module when it is called (`RequestPipeline.make_handlers`). That is at the first request
+of its API, or after the broker has served for a moment. So a broker starts fast, and its package may be replaced on
+disk afterwards. mypy checks every constructor. A handler gets its collaborators, never `HandlerDependencies`.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ OffsetForLeaderEpoch with a broker's id as replica id (CVE-2018-1288). Only a co
 that proved to come from that broker (`kbroker.security.core.broker_proof`) may send them. Others get
 CLUSTER_AUTHORIZATION_FAILED; where the API alone decides, before the body is decoded.
 
-During a rolling upgrade from a version without proofs (kbroker.inter.broker.proof.required=false) a connection without
-a proof may send them, too, from the address of that broker's registration. A connection from elsewhere is closed
-without a response: an older controller takes every response for the end of its request, and would not resend it.
+During a rolling upgrade from a version without proofs (kbroker.inter.broker.proof.required=false) a proof is not
+required. A connection from the address of that broker's registration may send them, too. A connection from elsewhere is
+closed without a response. An older controller takes every response for the end of its request, and would not resend it.
 
 docs/design/inter-broker-trust.md has the table.
 

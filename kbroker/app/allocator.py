@@ -1,9 +1,10 @@
 """The C library's allocator, kept from holding what was freed.
 
-glibc has an arena for each thread, and keeps freed memory at the top of each: up to 64 MiB, once a block of 32 MiB was
-freed (its threshold of mapped blocks follows the largest freed one, its threshold of trimming is twice that). A broker
-with ten threads in its pool kept 110 MiB after a few decompressed batches of 64 MiB. Fixed thresholds end that: a block
-of `MAPPED_BYTES` has pages of its own, which are returned when it is freed, and can grow without a copy (mremap(2)).
+glibc has an arena for each thread, and keeps freed memory at the top of each. That is up to 64 MiB, once a block of 32
+MiB was freed. Its threshold of mapped blocks follows the largest freed one, and its threshold of trimming is twice
+that. A broker with ten threads in its pool kept 110 MiB after a few decompressed batches of 64 MiB. Fixed thresholds
+end that: a block of `MAPPED_BYTES` has pages of its own. They are returned when it is freed, and it can grow without a
+copy (mremap(2)).
 """
 
 from __future__ import annotations

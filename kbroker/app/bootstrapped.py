@@ -81,7 +81,7 @@ class BootstrappedBroker:
     metadata: MetadataCache
     admin_manager: AdminManager
     shutdown_connections: BrokerConnections
-    """Not those of the controller: requests on a connection are handled one after the other, and the controller's own
+    """Not those of the controller. Requests on a connection are handled one after the other, and the controller's own
     broker must become a follower while its ControlledShutdown is processed."""
     controller: KafkaController
     log_manager: LogManager

@@ -6,10 +6,10 @@ Each stage is a frozen value with all that the stage has; the function that make
 
     ConfiguredBroker -> identify -> IdentifiedBroker -> bootstrap -> BootstrappedBroker -> listen, join -> RunningBroker
 
-Every step of the start adds to `Undo` what undoes it. The stop runs that in the opposite order: leadership is handed
-over (controlled shutdown, bounded), the registration is given up, members of groups are answered, connections close,
-the ZooKeeper session ends. The logs are closed last, cleanly, with a few syncs for all of them (`log/closing`). A line
-of the log has the time of each step.
+Every step of the start adds to `Undo` what undoes it. The stop runs that in the opposite order. Leadership is handed
+over (controlled shutdown, bounded), and the registration is given up. Members of groups are answered, connections
+close, and the ZooKeeper session ends. The logs are closed last, cleanly, with a few syncs for all of them
+(`log/closing`). A line of the log has the time of each step.
 
 Owner: the reactor's thread
 """

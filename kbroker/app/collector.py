@@ -8,7 +8,7 @@ and the next one visits only newer objects. A frozen object is freed when its re
 Only frozen cycles stay, and only those that existed at the few moments when a collection was long.
 
 The longest collection depends on how many objects are made between two. With Python's ten collections of the middle
-generation, thousands of new partitions cost 30 ms at once, and 100 ms with other processes on the same cores.
+generation, thousands of new partitions cost 30 ms at once. With other processes on the same cores they cost 100 ms.
 `SECOND_THRESHOLD` makes the pieces smaller; each is frozen before it takes long.
 
 The collector is off during the start (`cli/start.py`). Just before the broker listens it collects and freezes once.

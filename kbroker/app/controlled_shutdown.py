@@ -1,7 +1,7 @@
 """Controlled shutdown: the controller moves leadership away from this broker before it stops.
 
 The request names the broker epoch of the moment. Without it a request that a controller reads late would be taken for
-one of the next process, which would then stay out of every ISR. A broker that is not registered sends none: the
+one of the next process. That process would then stay out of every ISR. A broker that is not registered sends none: the
 controller has moved its leadership already, or is about to.
 
 The time is bounded (KAFKA-1305, KAFKA-1663). Without a controller, or without its response, the broker stops all the

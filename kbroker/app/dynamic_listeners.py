@@ -1,8 +1,8 @@
 """The listeners of a running broker, as its dynamic configuration has them (KIP-226): some are added, some removed.
 
 A listener that stays keeps its address (`kbroker.config.checks.check_listener_changes`). New listeners are bound before
-they are advertised, and removed ones are advertised no more before their connections close: clients that are sent away
-find another address.
+they are advertised, and removed ones are advertised no more before their connections close. So clients that are sent
+away find another address.
 
 In: configurations   Out: calls of the socket server, endpoints to advertise   Owner: the reactor's thread
 """

@@ -39,8 +39,8 @@ def start(file: Path, overrides: tuple[str, ...]) -> None:
 def check_config(file: Path, overrides: tuple[str, ...]) -> None:
     """Check the settings in FILE without starting anything.
 
-    Lists every problem, every setting that is unknown or has no effect, and those that are honoured,
-    with their values; exit code 1 if a broker would refuse to start.
+    Lists every problem, every setting that is unknown or has no effect, and those that are honoured, with their values.
+    The exit code is 1 if a broker would refuse to start.
     """
     from kbroker.config import ConfigError, KafkaConfig
 

@@ -2,8 +2,8 @@
 
 Theory of operation
 ===================
-A rolling upgrade has two steps, as in Kafka: first every broker gets the new software and keeps the old version of the
-inter-broker protocol; then every broker is restarted with the new one. So no broker receives what it may misread.
+A rolling upgrade has two steps, as in Kafka. First every broker gets the new software and keeps the old version of the
+inter-broker protocol. Then every broker is restarted with the new one. So no broker receives what it may misread.
 
 The request versions (LeaderAndIsr 7, UpdateMetadata 8, StopReplica 4) are the same from 3.4-IV0 on. Our extensions are
 tagged fields (KIP-482) and fields of znodes, which a broker that does not know them skips; they are sent from 3.9-IV0

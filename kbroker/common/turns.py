@@ -7,8 +7,8 @@ Theory of operation
 yields after every thing; `WorkerTurns` counts these, across all work that one worker does in sequence.
 
 *Requests* share turns (`SharedTurns`), since any number of them may be large. A large request is decoded in a turn of
-its own (`next`). Its handler works in slices: before every partition, topic or group it checks whether its slice is
-over, and if so waits for the next turn. Waiters are resumed first in, first out. One turn resumes as many waiters as
+its own (`next`). Its handler works in slices. Before every partition, topic or group it checks whether its slice is
+over. If so, it waits for the next turn. Waiters are resumed first in, first out. One turn resumes as many waiters as
 fit in `TURN_SECONDS`: a hundred large requests take as much of a turn as one.
 
 Invariants of `SharedTurns`:

@@ -1,8 +1,8 @@
 """A broker's whole configuration: server.properties and overrides, checked together, every problem listed at once.
 
 Kafka's names and defaults. What is not known is a warning with the nearest name, so that a file written for Kafka
-starts a broker here; what is known and cannot be honoured safely (an authorizer, KRaft) is a problem, so that
-no operator relies on a protection that does not exist.
+starts a broker here. What is known and cannot be honoured safely (an authorizer, KRaft) is a problem. No operator is to
+rely on a protection that does not exist.
 """
 
 from __future__ import annotations

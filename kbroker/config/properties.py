@@ -1,8 +1,8 @@
 r"""Java `.properties` text to keys and values, as `java.util.Properties` reads it.
 
-Users paste the server.properties they already have, so the format is Java's to the letter: `=`, `:` or blanks separate
-a key from its value, a backslash escapes (`\t \n \r \f \uXXXX`) or continues the line, `#` and `!` begin comments.
-Text is UTF-8 (with or without a byte order mark); bytes that are not UTF-8 are read as Latin-1, as Java does.
+Users paste the server.properties they already have, so the format is Java's to the letter. `=`, `:` or blanks separate
+a key from its value, a backslash escapes (`\t \n \r \f \uXXXX`) or continues the line, `#` and `!` begin comments. Text
+is UTF-8 (with or without a byte order mark); bytes that are not UTF-8 are read as Latin-1, as Java does.
 """
 
 from __future__ import annotations

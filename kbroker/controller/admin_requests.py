@@ -1,9 +1,9 @@
 """Administrative requests that classic tools write as znodes below /admin.
 
 /admin/preferred_replica_election names partitions; it is deleted when their elections have been tried.
-/admin/reassign_partitions names partitions and their replicas; a partition is removed from it when its reassignment is
-completed or replaced by another one, and the last one takes the znode with it. Both znodes outlive the controller: the
-next one processes what it finds. (Requests by ElectLeaders and AlterPartitionReassignments need no znode of their own.)
+/admin/reassign_partitions names partitions and their replicas. A partition is removed from it when its reassignment is
+completed or replaced by another one. The last one takes the znode with it. Both znodes outlive the controller: the next
+one processes what it finds. (Requests by ElectLeaders and AlterPartitionReassignments need no znode of their own.)
 
 Owner: the reactor's thread
 """

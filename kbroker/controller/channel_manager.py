@@ -1,8 +1,8 @@
 """The controller's channels to all live brokers (Kafka's ControllerChannelManager).
 
-The state machine's effects add requests to the channels' queues; `send_pending` then has the channels send, one after
+The state machine's effects add requests to the channels' queues. `send_pending` then has the channels send, one after
 the other, each in a turn of the reactor of its own. A channel has one request in flight, and sends its next one when
-that is acknowledged, without the event queue: a slow broker delays no other. A request to a broker that cannot be
+that is acknowledged, without the event queue. So a slow broker delays no other. A request to a broker that cannot be
 reached is sent again until the broker answers or its registration is gone (S20). What a response reports is an event
 (`LeaderAndIsrAcked`, `StopReplicaAcked`).
 

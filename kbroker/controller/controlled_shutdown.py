@@ -6,7 +6,7 @@ their roles within one step (docs/design/controlled-shutdown.md). If a broker do
 `STEP_SECONDS`, all partitions that are left are moved at once.
 
 A broker that leads nothing any more is answered when every other broker that can be reached has acknowledged the new
-leaders: until then clients and followers still turn to it. It waits `leave_seconds` at most.
+leaders. Until then clients and followers still turn to it. It waits `leave_seconds` at most.
 
 Owner: the reactor's thread
 """

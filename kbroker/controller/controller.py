@@ -1,8 +1,8 @@
 """This broker's part in controlling the cluster: always a candidate, and the active controller while it is elected.
 
 Each won `ControllerElection` makes an `ActiveController`, with a fresh state machine, queue and channels; a resignation
-closes it. Nothing is carried into the next epoch (KAFKA-5310). An error of a handler ends the epoch: a fenced write or
-the loss of the session by a resignation, a bug by a resignation and a pause before the next election.
+closes it. Nothing is carried into the next epoch (KAFKA-5310). An error of a handler ends the epoch. After a fenced
+write or the loss of the session it resigns. After a bug it resigns and pauses before the next election.
 
 In: session events, requests   Out: ZooKeeper writes, requests to brokers   Owner: the reactor's thread
 """

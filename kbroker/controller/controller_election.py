@@ -6,9 +6,9 @@ A candidate creates /controller and raises /controller_epoch in **one** multi, c
 that it read (Kafka's registerControllerAndIncrementControllerEpoch). So two winners cannot share an epoch, and the
 winner has the newest one. After a lost answer the candidate reads back: it has won if its session owns /controller and
 the epoch is the one it wrote. An epoch ends when the session lapses or expires, when another broker holds /controller,
-or by a resignation; decisions of an epoch end with it. A broker that finds /controller owned by its own session
-without being controller (after a lapse in which the session survived) deletes it and takes part in a new election, so
-that the epoch rises.
+or by a resignation; decisions of an epoch end with it. A broker that finds /controller owned by its own session, and is
+not controller (after a lapse in which the session survived) deletes it. It takes part in a new election, so that the
+epoch rises.
 
 In: session events, the watch on /controller   Out: elected, resigned, controller changed
 """

@@ -1,6 +1,6 @@
 """What the controller does about each kind of event (the `process*` methods of Kafka's KafkaController).
 
-A handler reads from ZooKeeper what the event needs, gives the state machine a fact (`core/events.py`) by
+A handler reads from ZooKeeper what the event needs. It gives the state machine a fact (`core/events.py`) by
 `EffectPerformer.handle`, and answers the request, if the event is one. It ends when all that has been performed.
 
 In: events of the queue   Out: facts for the state machine, answers   Owner: the reactor's thread

@@ -4,7 +4,7 @@ Every write is a multi that begins with a check of /controller_epoch (KAFKA-6082
 nothing of it is applied, and `ControllerMovedError` is raised.
 
 Reads of thousands of znodes take one request for many of them (`ZooKeeper.get_all`). The next requests are on their way
-while the results of the first are processed (`READS_AT_ONCE`), some in every turn of the reactor: a new controller
+while the results of the first are processed (`READS_AT_ONCE`), some in every turn of the reactor. A new controller
 reads every state before it elects a leader. A znode that cannot be decoded (S25) is reported once, by its path, and
 treated as absent.
 

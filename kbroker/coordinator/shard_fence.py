@@ -16,9 +16,9 @@ confirm:
 
 - ZooKeeper: a multi of one `Check` per shard, on the version of the partition's state. Reads in ZooKeeper are not
   linearizable, a multi is. All requests of one turn of the reactor share a multi; one multi is in flight at a time.
-- The followers, while ZooKeeper does not answer: the next coordinator would be one of the in-sync replicas, and a
-  replica that leads stops fetching from this broker. `no_successor_at` returns the time up to which the fetches of all
-  of them rule out a successor (docs/design/groups-without-zookeeper.md).
+- The followers confirm it while ZooKeeper does not answer. The next coordinator would be one of the in-sync replicas,
+  and a replica that leads stops fetching from this broker. `no_successor_at` returns the time up to which the fetches
+  of all of them rule out a successor (docs/design/groups-without-zookeeper.md).
 
 A change that has to be written (a rebalance, a member that leaves) needs a confirmation by ZooKeeper itself:
 `confirm_writable`.

@@ -7,8 +7,8 @@ belongs to a partition by its hash, and the leader of the partition coordinates 
 broker syncs with ZooKeeper and checks that the partition's state names it as the leader. Then it lists the ids of the
 partition and loads them (`_load_partition`). Until then requests get COORDINATOR_LOAD_IN_PROGRESS.
 
-Leadership ends in four ways: the controller elects another leader (`on_resignation`); a write fails because another
-broker leads; the ZooKeeper session ends; or the session may have ended and the followers do not confirm the leadership
+Leadership ends in four ways: the controller elects another leader (`on_resignation`). A write fails because another
+broker leads. The ZooKeeper session ends. Or the session may have ended, and the followers do not confirm the leadership
 (docs/design/groups-without-zookeeper.md). Each time the ids are unloaded at once, and every waiting request gets
 NOT_COORDINATOR. After the end of a session the broker loads the partitions of its elections again, if ZooKeeper still
 names it as their leader.

@@ -1,8 +1,8 @@
 """Damage a copy on purpose: records of a stopped broker's log, chosen at random, lost, doubled, changed or moved.
 
-The segment is rewritten batch by batch with valid CRCs, so that no broker, client or checksum detects the
-damage: only a comparison with the source can. The damage is returned in the terms of an audit finding: the audit must
-report exactly that.
+The segment is rewritten batch by batch with valid CRCs, so that no broker, client or checksum detects the damage. Only
+a comparison with the source can. The damage is returned in the terms of an audit finding: the audit must report exactly
+that.
 
 How each class is made, without disturbing any other record's offset:
   missing     the record is left out of its batch; offsets keep the gap, as after compaction
@@ -102,8 +102,8 @@ def damage_log(
 
 
 def _lose(rng: random.Random, records: list[Record]) -> tuple[list[Record], Damage]:
-    # Not the last of its batch: the batch's own last offset would betray nothing then either, but the
-    # example reads better when the gap has neighbours on both sides.
+    # Not the last of its batch: the batch's own last offset would betray nothing then either. But the example reads
+    # better when the gap has neighbours on both sides.
     place = rng.randrange(1, len(records) - 1)
     lost = records[place]
     return records[:place] + records[place + 1 :], Damage("missing", "", 0, lost.offset, None)

@@ -4,8 +4,8 @@ Theory of operation
 ===================
 `ForkServer.popen` is `subprocess.Popen` for commands of the form ``python -m PROGRAM ...``. The first one starts the
 server: this module, run as a process with one end of a socket pair. For each command it forks twice. The first child
-ends at once, so that the kernel gives the second one to its nearest ancestor that adopts orphans (a "child subreaper",
-see prctl(2)): the process that asked. The second child is then a child of that process like any other.
+ends at once. So the kernel gives the second one to its nearest ancestor that adopts orphans: the process that asked (a
+"child subreaper", see prctl(2)). The second child is then a child of that process like any other.
 
     asks                              fork server                    second child
     adopts orphans from now on
@@ -24,9 +24,9 @@ Invariants
    have as a child of the asking thread. Of the server show only modules that are already imported, the frames of this
    module in a traceback, and `/proc/PID/cmdline` and `environ`. At its exit, what its modules hold is not freed.
 3. What only the start of an interpreter can do is not pretended. `AT_START` matches the variables that Python, the C
-   library and the loader read then. A command with another value of one of them is spawned the ordinary way; so is
-   any other command, and every command where this cannot work (not Linux). With hash randomization, all commands of
-   one server have the same hash seed.
+   library and the loader read then. A command with another value of one of them is spawned the ordinary way. So is any
+   other command, and every command where this cannot work (not Linux). With hash randomization, all commands of one
+   server have the same hash seed.
 4. Every wait is bounded. If the server ended, `popen` raises ForkServerError, and the next call starts another one.
 
 Owner: any thread; one request at a time in a process.

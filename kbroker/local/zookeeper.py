@@ -211,9 +211,9 @@ def wait_until_serving(servers: Sequence[Server], *, timeout: float) -> list[Ser
 def free_ports(count: int, *, consecutive: bool = False) -> list[int]:
     """Return ports of the loopback address without a listener now.
 
-    They lie below the range from which the kernel takes the ports of outgoing connections: one of
-    that range may be gone before its server listens. They do not depend on `random.seed`: test runs that seed alike, at
-    the same time, take different ports. For a minute no other call returns them, in any process: see `reserve`.
+    They lie below the range from which the kernel takes the ports of outgoing connections. One of that range may be
+    gone before its server listens. They do not depend on `random.seed`: test runs that seed alike, at the same time,
+    take different ports. For a minute no other call returns them, in any process: see `reserve`.
     """
     random = SystemRandom()
     while True:

@@ -3,12 +3,12 @@
 Theory of operation
 ===================
 The pool writes recovery points, log start offsets and high watermarks at intervals. A start relies on them. Entries of
-lost logs stay, so that the next start reports these logs as missing, too, until another log takes the place, or the
-lost one is back (S8). Then its deleted records are still deleted. A truncation, or a new log in the place of a deleted
-one, may leave an entry that is too high. The owner corrects such an entry before the log takes its next append, also
-one that the pool is about to write. A start may reject an entry: if the log ends below it, the entry stays until the
-replica has a leader again, and is corrected before the log grows, because a log that grows back to the entry would
-confirm it. A high watermark that a power loss leaves in doubt is corrected before the broker registers: after a kill
+lost logs stay, and the next start reports these logs as missing, too. They stay until another log takes the place, or
+the lost log is back (S8): then its deleted records are still deleted. A truncation, or a new log in the place of a
+deleted one, may leave an entry that is too high. The owner corrects such an entry before the log takes its next append,
+also one that the pool is about to write. A start may reject an entry. If the log ends below it, the entry stays until
+the replica has a leader again. It is corrected before the log grows, because a log that grows back to the entry would
+confirm it. A high watermark that a power loss leaves in doubt is corrected before the broker registers. After a kill
 the next start takes the entries for those of a machine that stayed up.
 
 Invariants:

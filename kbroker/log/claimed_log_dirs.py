@@ -1,7 +1,7 @@
 """The log directories of a broker, locked, and whether they are this broker's and this cluster's (S24, S43).
 
 Two brokers, or two clusters, in one directory would write over each other's records. So a process locks all of its
-directories before it does anything else, and compares the ids in their meta.properties before any other file is read.
+directories before it does anything else. It compares the ids in their meta.properties before any other file is read.
 """
 
 from __future__ import annotations

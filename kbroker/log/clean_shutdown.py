@@ -4,8 +4,8 @@ Theory of operation
 ===================
 A clean log is synced before its recovery point moves, and before the marker of a clean shutdown is written. Log by log
 that takes up to seven syncs each, with a journal commit for every sync. So many logs take the steps of `FlushWork`
-together, and the file system is synced as a whole between the steps: once for the content, once for the names. Where
-that is not reliable (`Disk.sync_all`), and for a few logs, each log is synced by itself, several at a time.
+together. The file system is synced as a whole between the steps, once for the content, once for the names. Where that
+is not reliable (`Disk.sync_all`), and for a few logs, each log is synced by itself, several at a time.
 
 Invariants:
 1. No recovery point moves before everything below it was synced.

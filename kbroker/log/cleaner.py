@@ -1,16 +1,16 @@
 """One round of compaction over the files of one log: reads segments, fills the offset map, yields what stays.
 
 The cleaner reads only: segments and their transaction indexes. The new segment is written and put in place by
-`segment_replacement`. Each batch is checked against its CRC before a record of it is removed: a batch that is written
+`segment_replacement`. Each batch is checked against its CRC before a record of it is removed. A batch that is written
 again would otherwise get a right CRC for damaged records.
 
-Both passes, for the map and for the groups, go through the transactions of the log (`cleaned_transactions`): aborted
+Both passes, for the map and for the groups, go through the transactions of the log (`cleaned_transactions`). Aborted
 records do not enter the map, and are not yielded.
 
 Invariants:
 1. A segment that cannot be read to its end raises CorruptMessage; nothing of its group is replaced then.
-2. The memory of a round is the offset map, one read buffer, one write buffer, one decompressed batch, and the aborted
-   transactions that are open at one offset or stay in a group.
+2. The memory of a round is the offset map, a read buffer, a write buffer, a decompressed batch, and some aborted
+   transactions. Those are open at one offset or stay in a group.
 
 Slow: runs in a pool or in a process of its own. Docs: docs/design/compaction.md.
 """

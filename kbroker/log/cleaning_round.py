@@ -1,17 +1,17 @@
 """One round of compaction over one log, as the owner's thread and the pool take turns at it.
 
-`state_of` gives the facts from which `log_to_clean` decides. `CleaningRound.steps` yields each piece of slow work; the
-caller runs it in a pool and goes on with the generator on the owner's thread, or throws the error of the work into it.
-The steps of a replacement are those of `segment_replacement`: the generator does what the owner does there.
+`state_of` gives the facts from which `log_to_clean` decides. `CleaningRound.steps` yields each piece of slow work. The
+caller runs it in a pool, and then goes on with the generator on the owner's thread. Or it throws the error of the work
+into it. The steps of a replacement are those of `segment_replacement`: the generator does what the owner does there.
 
 Invariants:
 1. Groups are replaced in the order of their offsets. When a tombstone gets its delete horizon, the records below it are
-   gone already: those of its own group with it, those of earlier groups before.
-2. A truncation ends the round, and cancels the replacement under way if it is below the end of the map: a record that
-   is cut must not remove another one. So does a truncation below the high watermark: the outcome of a transaction that
+   gone already. Those of its own group go with it, those of earlier groups before.
+2. A truncation ends the round, and cancels the replacement under way if it is below the end of the map. A record that
+   is cut must not remove another one. So does a truncation below the high watermark. The outcome of a transaction that
    was cleaned is its marker, which may be behind the end of the map.
 3. A round that ends early (by a truncation, retention, a deletion, or a fenced log) has replaced a prefix of the
-   groups, and its checkpoint stays where it was: the next round repeats it.
+   groups. Its checkpoint stays where it was. The next round repeats it.
 
 Owner: the thread that owns the log.
 """

@@ -1,11 +1,10 @@
 """Which offsets of a log a mirror copied: their producer ids are those of another cluster.
 
-A producer of this cluster may have the same id as one of the other's. Its batches must neither pass
-for duplicates of copied ones nor be rejected because of them (redpanda#31659), so copied batches do not
-change the producer state. The batches do not show where they came from, and the log does not change
-them; a file beside the log does, ``copied-offsets``, an addition of ours that Kafka
-leaves alone: a line with the version, then ``first end`` per range, ``-`` for the end of a range
-that goes on.
+A producer of this cluster may have the same id as one of the other's. Its batches must neither pass for duplicates of
+copied ones nor be rejected because of them (redpanda#31659). So copied batches do not change the producer state. The
+batches do not show where they came from, and the log does not change them. A file beside the log does,
+``copied-offsets``, an addition of ours that Kafka leaves alone. It has a line with the version, then ``first end`` per
+range, ``-`` for the end of a range that goes on.
 
 It is written when a mirror begins to copy and when a producer of our own follows: seldom.
 

@@ -1,8 +1,8 @@
 """Every call of the log to the operating system, behind one small object.
 
-The attributes of the real disk *are* the functions of ``os``, so that an append pays one
-attribute look-up for the seam. A simulation implements the same protocol with a page cache that
-forgets un-synced bytes; tests subclass `OsDisk` and let the Nth call fail or write short.
+The attributes of the real disk *are* the functions of ``os``, so that an append pays one attribute look-up for the
+seam. A simulation implements the same protocol with a page cache that forgets un-synced bytes. Tests subclass `OsDisk`
+and let the Nth call fail or write short.
 """
 
 from __future__ import annotations
@@ -86,9 +86,8 @@ class Disk(Protocol):
     def sync_all(self, fd: int, paths: Sequence[str], /) -> bool:
         """Sync the whole file system of *fd*: all content and all names.
 
-        False, and nothing is certain, where that cannot be done at once, cannot be relied on, or where one
-        of the directories *paths* is in another. Slow. Raises for a failed write of any process since
-        *fd* was opened.
+        False, and nothing is certain, where that cannot be done at once or relied on, or where one of the directories
+        *paths* is in another. Slow. Raises for a failed write of any process since *fd* was opened.
         """
         ...
 
@@ -243,8 +242,8 @@ OS_DISK: Final[Disk] = OsDisk()
 def write_all(disk: Disk, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
     """Write every byte of *buffers* at *offset*, going on after a short write.
 
-    A write that makes no progress raises OSError, as one that fails does; bytes written before
-    stay where they are, beyond what the caller counts as its file.
+    A write that makes no progress raises OSError, as one that fails does. Bytes written before stay where they are,
+    beyond what the caller counts as its file.
     """
     total = sum(map(len, buffers))
     done = disk.pwritev(fd, buffers, offset)

@@ -1,17 +1,16 @@
 """Sync a log: the owner collects the files, the pool syncs them.
 
-`UnifiedLog.start_flush` (owner; see `FlushState`) writes pending index entries and collects the files; `run` (pool)
-syncs, which may take as long as the disk likes; `UnifiedLog.finish_flush` (owner) moves the
-recovery point. A sync that failed is never tried again: the kernel may have dropped the pages, and
-a second try would report success (S15).
+`UnifiedLog.start_flush` (owner; see `FlushState`) writes pending index entries and collects the files. `run` (pool)
+syncs, for as long as the disk takes. `UnifiedLog.finish_flush` (owner) moves the recovery point. A sync that failed is
+never tried again: the kernel may have dropped the pages, and a second try would report success (S15).
 
 A log may have several works under way, and the threads of a pool keep no order. Each work depends on the one before it:
 it does not sync the same files again, and older leader epochs must not replace newer ones. So the first thread that
 starts runs both, in order.
 
-The work has four steps, so that those of thousands of logs can be done step by step together
-(`clean_shutdown`): the leader epochs are written beside their file; content is synced; the epochs take
-their file's place; names are synced. A file never has a name before its content is on the disk.
+The work has four steps, so that those of thousands of logs can be done step by step together (`clean_shutdown`). The
+leader epochs are written beside their file; content is synced. Then the epochs take their file's place; names are
+synced. A file never has a name before its content is on the disk.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ offset index means that a batch (or run of batches) with that last offset starts
 position. An entry of the time index means that every later record has a greater offset, or a
 timestamp no greater than that one.
 
-An index is advice: its reader checks that a batch header lies where it points. So a
-new entry waits in memory until the log is flushed, rolled or closed, and an index file that is
-missing, cut off or full of zeros (Kafka preallocates them) costs time but no data.
+An index is advice: its reader checks that a batch header lies where it points. So a new entry waits in memory until the
+log is flushed, rolled or closed. An index file that is missing, cut off or full of zeros (Kafka preallocates them)
+costs time but no data.
 
 No file is kept open and no file is read before it is asked for: an idle index costs an object of a
 few words. Owner: the thread that owns the log.

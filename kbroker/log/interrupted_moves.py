@@ -1,8 +1,8 @@
 """Completes the moves between log directories that a crash interrupted, before any log is opened (KIP-113).
 
 A moved log replaces the former one by two renames in two directories (log_manager.py). A process that was killed
-between them left one log under the name of its copy; a power loss may bring a former name back, so that a partition
-is in two directories. See docs/design/alter-log-dirs.md.
+between them left one log under the name of its copy. A power loss may bring a former name back, so that a partition is
+in two directories. See docs/design/alter-log-dirs.md.
 """
 
 from __future__ import annotations

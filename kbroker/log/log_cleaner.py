@@ -9,11 +9,10 @@ steps in between run on the owner's thread. A look goes through all dirty logs, 
 Other settings replace the workers: the rounds under way end, and the next
 look begins them again.
 
-A round that fails by damage sets its partition aside until the broker restarts, and reports it with the reason: the log
-is served, and not compacted. An error of the disk takes the directory
-offline, as any does. A worker that fails is no fault of the log, nor is a truncation: the round is repeated, after
-those of other logs that are due. A round that a truncation or the removal of its log made useless is not waited for: a
-throttled one may take hours.
+A round that fails by damage sets its partition aside until the broker restarts, and reports it with the reason. The log
+is served, and not compacted. An error of the disk takes the directory offline, as any does. A worker that fails is no
+fault of the log, nor is a truncation. The round is repeated, after those of other logs that are due. A round that a
+truncation or the removal of its log made useless is not waited for: a throttled one may take hours.
 
 Invariants:
 1. One round of a log runs at a time, and one round of a worker.

@@ -245,8 +245,8 @@ def _end(history: LogDirHistory) -> int:
 def _is_outdated(directory_id: str | None, history: LogDirHistory, newest: LogDirHistory) -> bool:
     """Return whether *history* names no directories that must be there: a later run could not write it.
 
-    That run reported a loss after the last epoch of *history*, so the directories of *history* that are missing now are
-    either among those of *newest*, or no log may cover what was in them: `lost_at` limits it.
+    That run reported a loss after the last epoch of *history*. So the directories of *history* that are missing now are
+    among those of *newest*, or no log may cover what was in them. `lost_at` limits it.
     """
     return directory_id in newest.absent and newest.lost_at > _end(history)
 

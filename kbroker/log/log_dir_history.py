@@ -5,7 +5,7 @@ Theory of operation
 Each registration of a broker has a broker epoch, and the state znode names the broker epoch under which each member
 joined the ISR. After a restart the controller must know whether all that a directory held under an older epoch is still
 there. The file ``broker-incarnation``, beside Kafka's marker of a clean shutdown, has the boot id of the machine and
-the broker epochs under which the directory was written and has kept everything since:
+broker epochs. Those are the epochs under which the directory was written and has kept everything since:
 
     clean marker                      everything was synced: nothing lost
     no marker, same boot id           the process died, the machine stayed up: the page cache was kept, nothing lost

@@ -3,10 +3,10 @@
 The pool syncs; the log handles the outcome on the owner's thread. Replication protects records that were never synced,
 so by default only full segments are synced, as in Kafka. A sync that fails, by whatever error, fences its log: what of
 it is on the disk is not known (S15). Segments that fill up during a sync of full segments wait for the next one, which
-covers them all: a sync for each would sync the same segments again, as often as the disk is late.
+covers them all. A sync for each would sync the same segments again, as often as the disk is late.
 
 Where flush.messages or flush.ms is set, appends wait for their sync (`pending_flush`). One such sync of a log runs at a
-time; the next one begins when it has ended, and covers every append that was made meanwhile (group commit).
+time. The next one begins when it has ended, and covers every append that was made meanwhile (group commit).
 
 Owner: `LogManager`, on the owner's thread
 """

@@ -2,15 +2,13 @@
 
 Theory of operation
 ===================
-After a clean shutdown the last entry of the last index leads to the end of the log. After any other end
-the loader reads the batches from the recovery point on, which may not be synced, and checks them one by one:
-length, CRC, growing offsets. The valid prefix stays, what is behind it is cut off. Indexes and leader
-epochs are rebuilt for what was read.
+After a clean shutdown the last entry of the last index leads to the end of the log. After any other end the loader
+reads the batches from the recovery point on, which may not be synced. It checks length, CRC and growing offsets of
+each. The valid prefix stays, what is behind it is cut off. Indexes and leader epochs are rebuilt for what was read.
 
-Below the recovery point every byte was synced, so nothing there is ever cut off: where the chain of
-batch headers breaks, the partition does not open and the error names the file and the byte (S14).
-A log that ends below its recovery point lost what was synced; it opens, with `LoadedLog.missing_below`
-set.
+Below the recovery point every byte was synced, so nothing there is ever cut off. Where the chain of batch headers
+breaks, the partition does not open and the error names the file and the byte (S14). A log that ends below its recovery
+point lost what was synced; it opens, with `LoadedLog.missing_below` set.
 
 The leader epochs come from their file, and from the batches where the file is missing, damaged, or contradicted by the
 batches.
@@ -117,8 +115,8 @@ def load(
         recovery_point = end
     if end < log_start_offset:
         notes.append(f"{directory}: ends at {end}, before its log start offset {log_start_offset}")
-        # As Kafka does: what is left lies below the start. Were it kept, there would be a hole in the log, and after a
-        # power loss, which brings deleted segments back and takes the log start offset, readers would meet it.
+        # As Kafka does: what is left lies below the start. Were it kept, there would be a hole in the log. A power loss
+        # may bring deleted segments back and take the log start offset; then readers would meet it.
         segments.quarantine_all_and_start_at(log_start_offset, now_ms)
         end = log_start_offset
         recovery_point = 0  # until the new segment is synced a power loss may take it
@@ -310,8 +308,8 @@ def _recover(
 
     *may_have_holes*: compaction by Apache Kafka may have left holes between segments, without .gap files.
     """
-    # Entries of the file for offsets that were not synced may be of batches that were cut off since;
-    # the batches that are there have the epochs.
+    # Entries of the file for offsets that were not synced may be of batches that were cut off since. The batches that
+    # are there have the epochs.
     epochs.truncate_from_end(recovery_point)
     end = segments.first_offset
     for number in range(segments.index_of(recovery_point), len(segments)):
@@ -322,9 +320,9 @@ def _recover(
         if not problem and segment.size < file_size:
             problem = "the last batch is not whole"
         if not problem and later and log_start_offset < later[0].base_offset != end:
-            # A segment is named after the end of the one before it: what is between was lost, and
-            # a replica with a hole must not pass for one that has it all. Compaction makes holes, and a mirror
-            # copies gaps that are wider than a segment can be. A .gap file states such a hole.
+            # A segment is named after the end of the one before it. What is between was lost, and a replica with a hole
+            # must not pass for one that has it all. Compaction makes holes, and a mirror copies gaps that are wider
+            # than a segment can be. A .gap file states such a hole.
             begins = later[0].base_offset
             if begins < end:  # it was deleted by a truncation, and a power loss brought it back
                 problem = f"{later[0].path} begins below the end of the segment before it"

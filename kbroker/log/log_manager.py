@@ -7,8 +7,8 @@ Every log belongs to the owner's thread. What is slow (sync, checkpoint, unlink)
 calls `sweep`, `flush_due` and `checkpoint` as often as its configuration asks for.
 
 Invariants:
-1. A recovery point on the disk is never above what was synced of the log that is there now: before
-   a log that begins again, or was truncated below it, takes an append, the checkpoint is written.
+1. A recovery point on the disk is never above what was synced of the log that is there now. Before a log that begins
+   again, or was truncated below it, takes an append, the checkpoint is written.
 2. A directory that failed once stays offline until the broker is started again; the others go on.
 3. A partition is in one directory: while one could not be read, nothing is made that may be in it, as in Kafka.
 
@@ -61,8 +61,8 @@ from kclient.wire.errors import (
 class LogManager:
     """The logs of one broker, in one or more directories.
 
-    *config_of* gives a topic's settings, *now_ms* the wall clock, *on_failure* is called with a directory
-    that went offline and the partitions in it, *on_flush* with the partition of a synced log (on the owner's thread).
+    *config_of* gives a topic's settings, *now_ms* the wall clock. *on_failure* is called with a directory that went
+    offline and the partitions in it. *on_flush* is called with the partition of a synced log (on the owner's thread).
     Without *compaction* no log is compacted. *on_move* learns how moves of logs end; *move_executor* does their slow
     work.
     """
@@ -98,7 +98,7 @@ class LogManager:
         self._pending_deletes: list[PendingDelete] = []
         self._renamed: dict[TopicPartition, tuple[LogDir, str]] = {}
         """Logs that were taken away, with their new paths, until these are synced. A power loss may bring back the
-        former ones: a log that begins meanwhile begins in the same directory, so that the partition is not in two."""
+        former ones. A log that begins meanwhile begins in the same directory, so that the partition is not in two."""
         self._flushing = LogFlusher(self._logs, self._where, self._in_pool, on_flush)
         self._preferred: dict[TopicPartition, str] = {}
         """Where logs are to begin that do not exist yet: paths of log directories (KIP-113)."""
@@ -363,8 +363,8 @@ class LogManager:
         """Begin an empty log, in the preferred directory or that with the fewest; return the one there is if any.
 
         *is_new*: no replica can have had it before. A few quick system calls; nothing is synced. Raise
-        KafkaStorageError when the partition's old files are damaged, when they may be in a directory
-        that could not be read, or when no directory is left.
+        KafkaStorageError when no directory is left, or when the partition's old files are damaged or may be in an
+        unreadable directory.
         """
         key = (topic, partition)
         log = self._logs.get(key)
@@ -748,7 +748,7 @@ class LogManager:
         """Correct entries above the high watermarks *marks*, or above recovery points, before these logs take appends.
 
         One synced write for each directory that has such an entry. It covers the other logs that had a too high one at
-        the start, so that thousands of partitions after a power loss cost one write. A log that lost records keeps its
+        the start. So thousands of partitions cost one write after a power loss. A log that lost records keeps its
         entry: the next start misses them, too. A directory that fails goes offline.
         """
         for directory in self._directories:

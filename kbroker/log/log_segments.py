@@ -2,9 +2,9 @@
 
 Theory of operation
 ===================
-The segments lie in the order of their base offsets. The last one is the active segment, which alone takes appends.
-Each operation below is a row of file-system calls. After any prefix of the row a process that is killed, or a power
-loss, leaves a directory that recovery (`log_loader`) opens as the log before the operation or after it:
+The segments lie in the order of their base offsets. The last one is the active segment, which alone takes appends. Each
+operation below is a row of file-system calls. A kill or a power loss may follow any prefix of the row. Recovery
+(`log_loader`) then opens the log as it was before the operation or after it:
 
     roll                            create the next segment, then delete the sealed one if it is empty
     truncate_to                     delete segments from the end, then cut the last one
@@ -192,8 +192,8 @@ class LogSegments(Sequence[LogSegment]):
         """Seal the active segment, start the next one at *log_end_offset*, and return the sealed one.
 
         The new segment begins behind the log end offset only where *last_offset*, which is written next, is too far
-        from it for an index entry. Recovery takes a segment that does not begin at the end of the one before it for
-        one behind a hole, unless a ``.gap`` file beside it names that end.
+        from it for an index entry. A segment that does not begin at the end of the one before it is behind a hole for
+        recovery. A ``.gap`` file beside it that names that end prevents this.
         """
         sealed = self.active
         base_offset = max(log_end_offset, last_offset - MAX_RELATIVE)

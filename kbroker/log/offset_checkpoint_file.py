@@ -1,10 +1,9 @@
 """Checkpoint files of a log directory: one offset per partition, in Kafka's text format.
 
-``recovery-point-offset-checkpoint`` has the offset below which everything was synced,
-``replication-offset-checkpoint`` the high watermarks, ``log-start-offset-checkpoint`` where logs
-begin that DeleteRecords shortened, in two copies, ``cleaner-offset-checkpoint`` where the dirty part of compacted logs
-begins. Version 0: a line with the version, a line with the number of
-entries, then ``topic partition offset`` per line. Pure: bytes in, bytes out.
+``recovery-point-offset-checkpoint`` has the offset below which everything was synced. ``replication-offset-checkpoint``
+has the high watermarks. ``log-start-offset-checkpoint`` has where logs begin that DeleteRecords shortened, in two
+copies. ``cleaner-offset-checkpoint`` has where the dirty part of compacted logs begins. Version 0: a line with the
+version, a line with the number of entries, then ``topic partition offset`` per line. Pure: bytes in, bytes out.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def accepted_log_starts(
 ) -> LogStarts:
     """Return the log start offsets that are accepted: none above the one in a second file.
 
-    One bad line hides records, and has followers delete theirs. The second file is the *copy*; where there is none
+    One bad line hides records, and has followers delete theirs. The second file is the *copy*. Where there is none
     (Kafka, or an earlier version, wrote here last) it is the checkpoint of high watermarks, above which no log begins.
     """
     accepted, refused = {}, {}

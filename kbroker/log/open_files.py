@@ -1,8 +1,8 @@
 """File descriptors: clients do not get the last ones of the process, and segments give theirs back (S40).
 
 A broker that cannot open a checkpoint or roll a segment loses its log directory. So of the descriptors that the process
-may have, a **reserve** is no client's. The first half of it is for connections of other brokers, and segment files,
-which from there on are opened only in exchange for another one. The second half is for what cannot wait: checkpoints,
+may have, a **reserve** is no client's. The first half of it is for connections of other brokers, and for segment files.
+From there on these are opened only in exchange for another one. The second half is for what cannot wait: checkpoints,
 indexes, connections to brokers and to ZooKeeper.
 
 Nothing is counted: the kernel gives the lowest number that is free, so a descriptor is a lower bound of how many are

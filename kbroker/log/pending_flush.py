@@ -3,7 +3,7 @@
 Theory of operation
 ===================
 Kafka syncs within the append that reaches flush.messages, so that the append is acknowledged after the sync. Here the
-sync runs in the pool, and the append waits: `held_at` is the log end offset that counts as this replica's copy until
+sync runs in the pool, and the append waits. `held_at` is the log end offset that counts as this replica's copy until
 the sync has ended. One sync covers all appends that were made before it began; appends during a sync wait for the next
 one (group commit). docs/design/flush.md has the proof.
 

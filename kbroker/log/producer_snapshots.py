@@ -2,18 +2,18 @@
 
 Theory of operation
 ===================
-The log itself has the producer of each batch, so a snapshot is a short cut: the newest good one, and the
-headers of the batches behind it, give what was known. One is written at every roll, with the new
-segment's base offset for its name, and at a clean shutdown; it goes when its segment goes. One that
-cannot be read, or is of offsets the log does not have, is removed and an older one is taken.
+The log itself has the producer of each batch, so a snapshot is a short cut. The newest good one, and the headers of the
+batches behind it, give what was known. One is written at every roll, with the new segment's base offset for its name,
+and at a clean shutdown. It goes when its segment goes. One that cannot be read, or is of offsets the log does not have,
+is removed and an older one is taken.
 
-The format is Kafka's, version 1: version i16, CRC-32C of the rest u32, then an array of entries:
-producer id i64, epoch i16, last sequence i32, last offset i64, last offset delta i32, timestamp i64,
-coordinator epoch i32, first offset of the open transaction i64. Kafka writes one entry per producer
-and knows one batch after a restart. We write one per batch, oldest first: Kafka's reader keeps the
-last one, ours keeps them all, and so duplicates are recognised after a restart as before. The open transaction is in
-the last row of its producer. A producer that only a mirror copied has a row without a batch (last offset -1): ours
-reads the transaction from it, and no state of the producer.
+The format is Kafka's, version 1: version i16, CRC-32C of the rest u32, then an array of entries. An entry has producer
+id i64, epoch i16, last sequence i32, last offset i64 and last offset delta i32. Then follow timestamp i64, coordinator
+epoch i32 and the first offset of the open transaction i64. Kafka writes one entry per producer and knows one batch
+after a restart. We write one per batch, oldest first. Kafka's reader keeps the last one. Ours keeps them all, and so
+duplicates are recognised after a restart as before. The open transaction is in the last row of its producer. A producer
+that only a mirror copied has a row without a batch (last offset -1). Ours reads the transaction from it, and no state
+of the producer.
 
 The newest entry's timestamp is when the producer wrote, by the broker's clock: expiry goes by it.
 

@@ -1,12 +1,11 @@
 """The producers of one log and their transactions: what is known of them, kept over restarts and truncations.
 
-Joins the machines (`producer_state`, `core.log_transactions`) with the snapshots of both, with the transaction indexes
-of the segments, and with what of the log a mirror copied. Copied batches do not change the state of producers. They
-begin and end transactions as others do (docs/design/transactions.md).
+Joins the machines (`producer_state`, `core.log_transactions`) with the snapshots of both and the transaction indexes of
+the segments. It also joins them with what of the log a mirror copied. Copied batches do not change the state of
+producers. They begin and end transactions as others do (docs/design/transactions.md).
 
-What is known at any offset is the newest snapshot before it and the headers of the batches from
-there on: so it is found again after a crash, and after a truncation that took away more than is
-remembered.
+What is known at any offset is the newest snapshot before it and the headers of the batches from there on. So it is
+found again after a crash, and after a truncation that took away more than is remembered.
 
 Owner: the thread that owns the log. `open_producers` reads batch headers: it runs in a pool.
 """

@@ -18,10 +18,10 @@ left in the midst of a replacement. The syncs 2, 3 and 5 are ours: docs/design/s
 loss could do without each.
 
 A truncation or a deletion that touches the run before step 4 cancels the replacement. So does a truncation of records
-that are the reason why the new segment lacks others. The names that exist then are
-removed before the log is cut, under the lock that the pool holds for its renames: recovery of a killed process would
-otherwise bring back what was cut. A truncation of the new segment after step 4 does steps 5 and 6 first, with a sync on
-the owner's thread: an append to a .swap file that is torn could not be recovered.
+that are the reason why the new segment lacks others. The names that exist then are removed before the log is cut, under
+the lock that the pool holds for its renames. Recovery of a killed process would otherwise bring back what was cut. A
+truncation of the new segment after step 4 does steps 5 and 6 first, with a sync on the owner's thread. An append to a
+.swap file that is torn could not be recovered.
 
 The .gap file states where the new segment ends if that is before the next segment begins (`log_segment.write_gap`).
 Recovery removes the old segments up to the next one by it. Without it an old segment, the records of which were all
@@ -226,8 +226,8 @@ class SegmentReplacement:
     def put_old_aside(self) -> list[str]:
         """Rename the files of the old segments to ``.deleted``; return their paths, to unlink later. Raise OSError.
 
-        What belongs to the base offset and not to the batches stays for the new segment: the first segment's snapshot
-        of producers, and where the segment before it ended.
+        What belongs to the base offset and not to the batches stays for the new segment. That is the first segment's
+        snapshot of producers, and where the segment before it ended.
         """
         self.is_replaced = True
         first, *others = self.old
@@ -322,9 +322,9 @@ def recovery_steps(
 
     Without `abandoned_files`.
 
-    *ends*: the end offset of each .log.swap by its base offset; *gaps*: the content of each .gap.swap by the base
-    offset of the segment behind the gap. A new segment takes the place of every old one that begins below its end, or
-    below the segment behind the gap that begins at its end.
+    *ends*: the end offset of each .log.swap by its base offset. *gaps*: the content of each .gap.swap by the base
+    offset of the segment behind the gap. A new segment takes the place of every old one that begins below its end. If a
+    gap begins at its end, it takes the place of those below the segment behind the gap.
     """
     found = {
         name: (int(match[1]), match[2], match[3])

@@ -1,8 +1,8 @@
 """Slices of segment files: what a fetch hands to the network instead of bytes.
 
-The network sends a slice with ``sendfile``, or reads it where it must see the bytes (TLS). The
-segment and every slice of it share one `SegmentFile`; the descriptor is closed when the last of
-them lets go, so that neither retention nor deletion can close a file under a send.
+The network sends a slice with ``sendfile``, or reads it where it must see the bytes (TLS). The segment and every slice
+of it share one `SegmentFile`. The descriptor is closed when the last of them lets go. So neither retention nor deletion
+can close a file under a send.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ class SegmentFile:
 class FileSlice:
     """*size* bytes at *position* of a segment file that stays open until `release`.
 
-    A truncation may cut the file under a slice (a follower that was leader a moment ago): then
-    ``sendfile`` and `read` come to the end of the file early, and the connection that promised
-    the bytes has to be closed.
+    A truncation may cut the file under a slice (a follower that was leader a moment ago). Then ``sendfile`` and `read`
+    come to the end of the file early. The connection that promised the bytes has to be closed.
     """
 
     __slots__ = ("_file", "position", "size")

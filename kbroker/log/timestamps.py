@@ -1,8 +1,8 @@
 """Find records by time: the time index, then batch headers, then the records of one batch.
 
 The only place of the log that decodes a batch, and only the batch that holds the answer. The owner of the log finds out
-in which part of which segment to look (`search_from`); the looking itself (`Search.run`) is for a pool: a batch may
-hold a million records, and headers may promise what their records do not keep.
+in which part of which segment to look (`search_from`). The search itself (`Search.run`) is for a pool: a batch may hold
+a million records, and headers may promise what their records do not keep.
 """
 
 from __future__ import annotations

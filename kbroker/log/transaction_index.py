@@ -1,8 +1,8 @@
 """The transaction index of a segment: its aborted transactions, those with their marker in the segment (KIP-98).
 
-Kafka's format: ``.txnindex`` holds 34-byte entries, big-endian: version i16 (0), producer id i64, first offset i64,
-last offset i64 (the marker), last stable offset i64 when the marker was appended. Last offsets and last stable offsets
-grow. A segment without aborted transactions has no file.
+The format is Kafka's. ``.txnindex`` holds 34-byte entries, big-endian: version i16 (0), producer id i64, first offset
+i64, last offset i64 (the marker), last stable offset i64 when the marker was appended. Last offsets and last stable
+offsets grow. A segment without aborted transactions has no file.
 
 New entries wait in memory until the log is flushed, rolled or closed, as those of the other indexes. But this index is
 no advice: a reader cannot see that an entry is missing. So recovery compares what was not synced with the batches

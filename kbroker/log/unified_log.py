@@ -2,9 +2,9 @@
 
 Theory of operation
 ===================
-The receiver of a batch checks it; the log stamps base offset and leader epoch (16 bytes outside the CRC) and writes
-the batch as it came, with one ``pwritev``. Reads are slices of segment files. The log decodes no record. The segments
-and their files belong to `LogSegments`; what of them is synced is in `FlushState`.
+The receiver of a batch checks it. The log stamps base offset and leader epoch (16 bytes outside the CRC) and writes the
+batch as it came, with one ``pwritev``. Reads are slices of segment files. The log decodes no record. The segments and
+their files belong to `LogSegments`; what of them is synced is in `FlushState`.
 
 Invariants:
 1. Readers see whole batches below the log end offset: a batch counts after it was written whole.
@@ -595,9 +595,8 @@ class UnifiedLog:
     def truncate_to(self, offset: int) -> int:
         """Remove every batch that reaches to *offset* or beyond; return the new log end offset.
 
-        That is *offset*, or less: batches are not split (a follower could not take half of one),
-        and a gap at the end is no end. The log start offset never stays behind the end. Raise
-        KafkaStorageError when the disk fails.
+        That is *offset*, or less: batches are not split (a follower could not take half of one). A gap at the end is no
+        end. The log start offset never stays behind the end. Raise KafkaStorageError when the disk fails.
         """
         if offset >= self.log_end_offset:
             return self.log_end_offset

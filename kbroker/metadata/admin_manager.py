@@ -6,7 +6,7 @@ The controller's watches do the rest; a caller that waits for the result waits f
 (`until_led`, `until_gone`).
 
 Every write belongs to the session of its request. A broker that was cut off for longer does not know the writes of
-others: the client may have sent its request to another broker, and undone it there since. An attempt in an expired
+others. The client may have sent its request to another broker, and undone it there since. An attempt in an expired
 session fails with RequestTimedOut, unless its result is found in ZooKeeper.
 """
 
@@ -196,7 +196,7 @@ class AdminManager:
     async def _live_brokers(self) -> dict[int, BrokerMetadata]:
         """Return the brokers of the metadata cache that are registered now, by id.
 
-        The cache alone may be out of date where a client knows better: at a new controller, which the client knows from
+        The cache alone may be out of date where a client knows better. At a new controller, which the client knows from
         another broker, it names the dead one until the controller's own UpdateMetadata arrives.
         """
         registered = await self._reconnect.read(

@@ -2,10 +2,11 @@
 
 Theory of operation
 ===================
-A change is one multi: the resource's znode, conditional on the version that was read, and a sequential notification
-under /config/changes, which every broker watches (`dynamic_config_manager.py`). The new settings are computed from the
-ones that were read, and computed again after a lost race, so no change overwrites another. An invalid value is rejected
-before anything is written. After a lost answer the settings are read again: an applied change has no difference left.
+A change is one multi of two writes. One is the resource's znode, conditional on the version that was read. The other is
+a sequential notification under /config/changes, which every broker watches (`dynamic_config_manager.py`). The new
+settings are computed from the ones that were read, and computed again after a lost race, so no change overwrites
+another. An invalid value is rejected before anything is written. After a lost answer the settings are read again: an
+applied change has no difference left.
 
 In: changes of clients   Out: znodes   Owner: the reactor's thread
 """

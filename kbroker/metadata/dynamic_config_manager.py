@@ -9,7 +9,7 @@ older value replaces a newer one, however many changes are in flight.
 
 Topics are loaded before this broker creates the log of a partition of them (`load_topics`). They are keyed by topic id:
 a topic of the same name does not inherit. An unusable value in ZooKeeper is logged once and ignored. While ZooKeeper
-does not answer, a topic without readable settings has the defaults, except flush.messages=1: a record that was counted
+does not answer, a topic without readable settings has the defaults, except flush.messages=1. A record that was counted
 as a copy without a sync cannot be taken back.
 
 The broker that handles a notification purges those that are 15 minutes old, as in Kafka.

@@ -2,8 +2,8 @@
 
 Theory of operation
 ===================
-The controller sends changes to every broker, and the whole metadata to a broker that just registered (`type` FULL,
-which replaces the cache; thousands of partitions come in parts, see `_Parts`). Requests of an older controller epoch
+The controller sends changes to every broker, and the whole metadata to a broker that just registered (`type` FULL).
+That one replaces the cache; thousands of partitions come in parts, see `_Parts`. Requests of an older controller epoch
 are refused (KAFKA-1188). A topic with another topic id is another topic: the partitions of the old one are dropped
 first. A partition with leader -2 is being deleted and disappears. A new controller sends the live brokers before the
 partitions. So a missing topic means nothing until one controller has sent the whole metadata (`is_whole`).
@@ -240,7 +240,7 @@ class MetadataCache:
     def may_join_isr(self, broker_id: int, broker_epoch: int) -> bool:
         """Return whether a broker registered in *broker_epoch* may join an ISR.
 
-        Not with an earlier epoch than is known here (KIP-903; a later one is accepted), nor during a controlled
+        Not with an earlier epoch than is known here (KIP-903). A later one is accepted. Nor during a controlled
         shutdown (KAFKA-14140), when the broker sends no epoch.
         """
         broker = self.brokers.get(broker_id)

@@ -2,8 +2,8 @@
 
 For a rolling upgrade from a version without proofs (`kbroker.inter.broker.proof.required=false`,
 docs/design/inter-broker-trust.md). The registrations in /brokers/ids are read at the start and after each change of the
-list, and the hosts of their inter-broker listener are resolved by the reactor's resolver, outside its thread. A host
-that cannot be resolved is ignored.
+list. The hosts of their inter-broker listener are resolved by the reactor's resolver, outside its thread. A host that
+cannot be resolved is ignored.
 
 In: the children of /brokers/ids   Out: broker ids by IP address   Owner: the reactor's thread
 """

@@ -1,7 +1,7 @@
 """The acceptor: accepts a bounded number of connections in a turn, and none while there is no file descriptor for them.
 
 Without descriptors the connections wait in the kernel's queue for a moment. The listener decides about each connection,
-with the descriptor that it got (S40). Twisted's own port accepts more connections in a turn the more are waiting, and
+with the descriptor that it got (S40). Twisted's own port accepts more connections in a turn the more are waiting. It
 closes them with two log lines each where there are no descriptors.
 
 Owner: the reactor's thread.

@@ -1,7 +1,7 @@
 """Requests from this broker to the others: one connection to each, made by the first request.
 
 A connection begins with this broker's proof (`broker_dial`). A request fails when the connection cannot be made or is
-lost, or when its response does not arrive in time; its sender decides about a retry. The next request makes a new
+lost, or when its response does not arrive in time. Its sender decides about a retry. The next request makes a new
 connection in place of a lost one.
 
 Owner: the reactor's thread

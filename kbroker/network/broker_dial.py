@@ -5,7 +5,7 @@ wait: a broker answers the requests of a connection in order, so it verifies the
 know the field ignores it.
 
 Brokers of one cluster know each other's versions, so the versions in the response are not used. A response that rejects
-the proof closes the connection: the requests behind it fail as with a lost connection, and their senders retry over
+the proof closes the connection. The requests behind it fail as with a lost connection, and their senders retry over
 another one.
 
 Owner: the reactor's thread

@@ -2,8 +2,8 @@
 
 Theory of operation
 ===================
-A frame is passed to the `Service`. Until its response is there, no other request of this connection is processed, and
-reading pauses as soon as more arrives; Kafka mutes the channel likewise. So a client may pipeline requests, and holds
+A frame is passed to the `Service`. Until its response is there, no other request of this connection is processed.
+Reading pauses as soon as more arrives; Kafka mutes the channel likewise. So a client may pipeline requests, and holds
 at most one read of memory, a small one where it would only wait. Requests that are answered at once are processed in a
 loop, a bounded number per turn of the reactor, and their responses leave together. A frame that does not end in its
 first read asks `RequestMemory` for the rest.
@@ -15,8 +15,8 @@ Invariants:
 1. Responses leave in the order of the requests; every request is answered once, or the connection closes.
 2. At most one request is being answered.
 3. Every close has a deadline, after which the connection is aborted (twisted#7926).
-4. What outlives a turn of the reactor is counted in `RequestMemory`: the incomplete frame, the frame being answered if
-   its handler keeps a part of it, and the frames behind that, which all came with one read.
+4. What outlives a turn of the reactor is counted in `RequestMemory`. That is the incomplete frame, and the frame being
+   answered if its handler keeps a part of it. It is also the frames behind that, which all came with one read.
 
 In: bytes of the peer, responses of the service.   Out: frames to the service, parts to the transport.
 Owner: the reactor's thread.
@@ -434,7 +434,7 @@ class Connection(Protocol):
     def check(self, now: float, limits: Limits) -> None:
         """Close if the peer is idle, or does not read its responses.
 
-        What was sent since the last check counts as activity of now, as in Kafka: a response may have taken longer than
+        What was sent since the last check counts as activity of now, as in Kafka. A response may have taken longer than
         an idle peer is kept. A peer that is not read from is not idle: its requests may wait in the socket.
         """
         transport = self.transport

@@ -1,7 +1,7 @@
 """Connection quotas: how many connections there may be, from one address and in all, and how fast they may come.
 
 The limits are Kafka's: max.connections, max.connections.per.ip with overrides, max.connection.creation.rate. They
-change while the broker runs. The inter-broker listener, where it is not the clients' listener, has a reserve: clients
+change while the broker runs. The inter-broker listener, where it is not the clients' listener, has a reserve. Clients
 cannot take the last connections or file descriptors (`kbroker.log.open_files`) from the other brokers and the
 controller (S40).
 """

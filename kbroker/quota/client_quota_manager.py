@@ -152,8 +152,8 @@ class RequestQuota:
     def fetched(self, size: int) -> tuple[int, bool]:
         """Count *size* bytes of records, and throttle; return the throttle time, in ms, and whether to send them.
 
-        Above the rate the records are not sent, and not counted. The first response of a window is sent in any case:
-        otherwise a batch that is larger than the quota of a window would never be read.
+        Above the rate the records are not sent, and not counted. The first response of a window is sent in any case.
+        Otherwise a batch that is larger than the quota of a window would never be read.
         """
         now = self._manager.seconds()
         seconds, is_sent = 0.0, True

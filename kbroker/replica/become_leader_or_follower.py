@@ -108,7 +108,7 @@ class ReplicaStateChanges:
     async def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Apply StopReplica, some partitions in every turn of the reactor.
 
-        A deletion is confirmed when no ISR write of the partition can be applied any more: with the last confirmation
+        A deletion is confirmed when no ISR write of the partition can be applied any more. With the last confirmation
         the controller deletes the state znode, and a topic of the same name may be created.
         """
         response = await in_turns(self._reactor, self._stop_replicas(request))
@@ -295,9 +295,9 @@ class ReplicaStateChanges:
     def _announce(self, changed: Changed) -> None:
         """Announce role changes; before that, correct the checkpoints of logs that may take appends from now on.
 
-        A log that lost records ends below its high watermark on the disk, and a start after a power loss accepts less
-        than the disk has. If the log grew back to that entry and the process died, the next start would take records
-        for committed that are not.
+        A log that lost records ends below its high watermark on the disk. A start after a power loss accepts less than
+        the disk has. If the log grew back to that entry and the process died, the next start would take records for
+        committed that are not.
         """
         self._log_manager.lower_checkpoints(
             {

@@ -2,14 +2,14 @@
 
 A run of batches names its predecessor: the log end offset, and the CRC of the batch that ends there. As with Raft's
 check of the previous entry, logs that agree at one batch agree below it. A run that was sent twice, late or behind a
-lost append meets another log end, and is rejected with the actual one (`kclient.wire.produce`, tagged field 10000).
+lost append meets another log end. It is rejected with the actual one (`kclient.wire.produce`, tagged field 10000).
 
 Such an append can put batches of any producer at any offset. So it is accepted only for topics that are marked as a
 mirror (POLICY_VIOLATION otherwise), and for offsets up to LARGEST_COPIED_OFFSET.
 
-A kmirror that was paused may send a run of a topic that was deleted and created again meanwhile, at the source or at
-the target. The first run has no predecessor that shows it. So a run also names both topic ids. Both are durable with
-the topic, and a topic id is never used twice: no leader accepts the run any more (docs/design/mirror.md).
+A kmirror may be paused. The topic of its run may be deleted and created again meanwhile, at the source or at the
+target. The first run has no predecessor that shows it. So a run also names both topic ids. Both are durable with the
+topic, and a topic id is never used twice: no leader accepts the run any more (docs/design/mirror.md).
 
 Owner: the reactor's thread.
 """

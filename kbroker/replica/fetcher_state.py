@@ -4,10 +4,10 @@ Theory of operation
 ===================
 The session (KIP-227) holds the last request for each partition. `_moved` holds the partitions with a new request:
 records were appended, or the partition was added. A partition that failed, with whatever error, or is throttled
-(KIP-73) is left out of the session until its delay is over, and delays no other. A partition with another role by now
-is removed when it is met.
+(KIP-73) is left out of the session until its delay is over. It delays no other. A partition with another role by now is
+removed when it is met.
 
-A partition with an append that waits for a sync (flush.messages) is not fetched before the sync has ended: the offset
+A partition with an append that waits for a sync (flush.messages) is not fetched before the sync has ended. The offset
 in a fetch states what this replica has (docs/design/flush.md).
 
 Invariants:

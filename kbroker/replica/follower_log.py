@@ -95,7 +95,7 @@ def fetch_offset_and_truncate(
             " here for that"
         )
     if leader_start == log.log_end_offset > 0:
-        # Our records are deleted at the leader, and may never have been its own: they must not come back if our log
+        # Our records are deleted at the leader, and may never have been its own. They must not come back if our log
         # start offset is lost, and their producers must not be answered.
         log.truncate_fully_and_start_at(leader_start, now_ms)
         return

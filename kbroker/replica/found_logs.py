@@ -28,7 +28,7 @@ def stray(
 ) -> str:
     """Return why the log in a partition's directory does not belong to that partition; "" if nothing shows that.
 
-    It belongs to another topic, to an earlier topic of that name, or to another partition: directories were exchanged,
+    It belongs to another topic, to an earlier topic of that name, or to another partition. Directories were exchanged,
     or a power loss brought one back (S27). A power loss may also remove the topic id from a log and leave records, or
     their end: the offset below which all were deleted. The owner of such a log is unknown. It is not trusted where
     other brokers have the records, or where no records can exist yet. A clean shutdown since then does not help: the

@@ -5,7 +5,7 @@ Theory of operation
 A marker may be lost by an unclean election, and a promoted mirror may have transactions of another cluster. The last
 stable offset would not move again. A transaction that began in this leadership has a number: its coordinator ends it.
 So a look over the partitions that this broker leads collects the others. Most of these end by themselves. For one that
-is unchanged at the next look, all znodes of transactional ids are read: a znode lists a partition from before the first
+is unchanged at the next look, all znodes of transactional ids are read. A znode lists a partition from before the first
 batch until its leader has acknowledged the marker. If none lists it, the leader appends ABORT.
 
 | | |

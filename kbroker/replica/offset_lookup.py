@@ -1,7 +1,7 @@
 """Look-ups of offsets in a hosted partition: by timestamp, by special timestamps (ListOffsets), by leader epoch.
 
 Every function raises the KafkaError of the response. A request of an assigned replica that carries our leader epoch is
-answered like its fetches, cut off from ZooKeeper or not (S11): otherwise a follower that is out of range could not
+answered like its fetches, cut off from ZooKeeper or not (S11). Otherwise a follower that is out of range could not
 continue, and would not back the leader that it follows.
 
 Owner: the reactor's thread.
@@ -69,8 +69,8 @@ class OffsetLookup:
     ) -> TimestampOffset:
         """Answer ListOffsets: (timestamp, offset, leader epoch), -1 where there is none.
 
-        A consumer receives offsets below the high watermark, with *read_committed* below the last stable offset;
-        replicas those of the whole log, DEBUGGING_REPLICA_ID also those of a follower.
+        A consumer receives offsets below the high watermark, with *read_committed* below the last stable offset.
+        Replicas receive those of the whole log, DEBUGGING_REPLICA_ID also those of a follower.
         """
         log, up_to = _range_of(
             partition, timestamp, current_leader_epoch, replica_id, read_committed

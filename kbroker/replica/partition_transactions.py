@@ -119,8 +119,9 @@ class PartitionTransactions:
     ) -> None:
         """Return if the batch is in its producer's open transaction, or may begin one.
 
-        Raise TransactionNotVerifiedError; NotEnoughReplicas, which producers retry, if the verification *awaited* by
-        the batch is not valid any more; OutOfOrderSequenceNumber for a batch that must wait for an earlier one.
+        Raise TransactionNotVerifiedError. Raise NotEnoughReplicas, which producers retry, if the verification *awaited*
+        by the batch is not valid any more. Raise OutOfOrderSequenceNumber for a batch that must wait for an earlier
+        one.
         """
         producer_id = info.producer_id
         verifier = self._dependencies.add_partitions_to_txn_manager

@@ -11,7 +11,7 @@ A request that cannot be answered yet becomes a `DelayedOperation`: a Deferred, 
 | `sessions`, by fetch session | its incremental fetch (KIP-227): at most one waits | one of its partitions is due |
 
 An event only marks its key. The operations are tried later in the same turn of the reactor, after the responses that
-caused the event have left: many appends of one turn wake a long poll once, and no operation runs inside a change.
+caused the event have left. So many appends of one turn wake a long poll once, and no operation runs inside a change.
 
 Invariants:
 1. An operation completes once: by an event, its timeout, its cancellation, or `expire`, whichever comes first.

@@ -8,7 +8,7 @@ names only changed partitions, and an idle partition costs nothing. `FetcherStat
 responses; this file has the connection and the delays.
 
 Of thousands of new partitions a fetch names at most NEW_PARTITIONS_PER_FETCH, and returns at once while others wait to
-be named: neither side handles all of them in one turn, in the first fetch or later.
+be named. So neither side handles all of them in one turn, in the first fetch or later.
 
 A failed partition is delayed alone. A failed connection delays them all, first for a short time, at most for
 replica.fetch.backoff.ms. A partition that is added, or reaches the end of its delay, during a fetch does not wait for

@@ -387,8 +387,8 @@ class ReplicaManager:
     def cut_off(self) -> None:
         """Handle the possible end of our session, which ZooKeeper cannot report now (S11).
 
-        From now on a partition is led only where no other broker can have been elected, until this broker registers: in
-        the same session, which had not ended, or in another one.
+        From now on a partition is led only where no other broker can have been elected. That ends when this broker
+        registers: in the same session, which had not ended, or in another one.
         """
         self.registration.is_cut_off = True
         led = [partition for partition in self.registry if partition.leader_state is not None]

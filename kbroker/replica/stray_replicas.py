@@ -3,16 +3,16 @@
 A broker that was down during a reassignment, or that has a controller which died before its StopReplica, never received
 the StopReplica. Every new controller sends all partitions with their replicas (UpdateMetadata of type FULL), and the
 controller does so after every start of this broker. A log of the same topic id that another broker leads, and that is
-not assigned to this broker, is a stray. It is deleted as if its StopReplica had arrived, with the same fences: a fenced
+not assigned to this broker, is a stray. It is deleted as if its StopReplica had arrived, with the same fences. A fenced
 controller, and one that does not know our latest role, delete nothing. While the partition has no leader, a stray waits
 for the UpdateMetadata that names one: it may be the last log with the records. With the deletion of its topic it is
 deleted, too: the controller sends the StopReplica of the deletion to the assigned replicas only.
 
-Roles from before our last registration that were not confirmed since are stopped, too, and their logs stay: the topic
-was deleted while the controller could not reach this broker and no longer counted it among the replicas.
+Roles from before our last registration that were not confirmed since are stopped, too. Their logs stay. The topic was
+deleted while the controller could not reach this broker and no longer counted it among the replicas.
 
 Logs of topics that the controller does not name stay: it may not have been able to read their znodes (S25). If a topic
-has no znode, it was deleted, and this broker stops hosting it: the StopReplica was lost with a controller that could
+has no znode, it was deleted, and this broker stops hosting it. The StopReplica was lost with a controller that could
 not reach this broker.
 
 Owner: the reactor's thread

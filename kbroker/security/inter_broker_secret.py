@@ -1,8 +1,8 @@
 """The secret that the brokers of a cluster share, as ZooKeeper holds it: /cluster/inter_broker_secret.
 
-The first broker that starts creates the znode, every broker reads it before it listens, and watches it: an operator
-may replace it at any time. When the znode is deleted every broker keeps what it has; the next broker that starts
-creates another. `kbroker.security.core.broker_proof` explains its use.
+The first broker that starts creates the znode. Every broker reads it before it listens, and watches it. An operator may
+replace it at any time. When the znode is deleted every broker keeps what it has; the next broker that starts creates
+another. `kbroker.security.core.broker_proof` explains its use.
 
 In: the znode   Out: `BrokerProofs.learn`   Owner: the reactor's thread
 """

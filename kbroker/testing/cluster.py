@@ -16,7 +16,7 @@ Every connection from a broker to another broker or to ZooKeeper passes through 
 process beside the brokers: no root, no firewall. Brokers have a second listener for that, PEERS, with the proxy's port
 as its advertised address. What it cuts: requests and responses between brokers (replication, the controller's requests,
 transaction markers) and between brokers and ZooKeeper. What it does not cut: connections of clients, which go to the
-brokers directly. A cut holds bytes back, as lost packets do, and they arrive when the partition heals; new connections
+brokers directly. A cut holds bytes back, as lost packets do, and they arrive when the partition heals. New connections
 are accepted by the proxy and get no answer.
 """
 

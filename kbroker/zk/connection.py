@@ -1,18 +1,18 @@
 """One thread with kazoo's implementation of ZooKeeper's protocol; the reactor's thread handles every result.
 
 kazoo's layers above its connection (callback threads, recipes, retries, one wake-up byte and three system calls per
-request) are left out: they block, reorder, or hide results. Its protocol, its reconnecting and its pings remain.
+request) are left out. They block, reorder, or hide results. Its protocol, its reconnecting and its pings remain.
 
 - Every result, watch event and change of state passes through one `Inbox`, in the order in which the connection
   received them. The reactor's thread handles them.
 - Every request carries its session. The connection thread checks it before it writes to the socket, after the last
-  moment at which the session can change: a request of an expired session is rejected, never sent in the next one.
+  moment at which the session can change. A request of an expired session is rejected, never sent in the next one.
 - Queued requests leave in one write, and all received answers are read together. kazoo's loop costs about 150 us per
-  request, blocks its caller when a few hundred wake-up bytes fill the socket pair, and makes four system calls per
+  request. It blocks its caller when a few hundred wake-up bytes fill the socket pair, and makes four system calls per
   answer. At each of these it may lose the interpreter to the reactor for 5 ms.
-- The connection thread is woken once, after the reactor's current work. Woken by the first of a thousand requests, it
-  would compete for the interpreter with the code that queues the others, at 5 ms for each switch. Of the results, a
-  bounded number is handled in every turn.
+- The connection thread is woken once, after the reactor's current work. The first of a thousand requests would wake it.
+  Then it would compete for the interpreter with the code that queues the others, at 5 ms for each switch. Of the
+  results, a bounded number is handled in every turn.
 
 Owner: the connection thread; `enqueue`, `end_session` and the Inbox are for the reactor's thread.
 """

@@ -3,7 +3,7 @@
 A broker killed with `kill -9` leaves its ephemeral znodes (its registration, perhaps /controller) until its session
 expires, 18 s by default. Until then the cluster counts it as live, and its next start would have to wait. So a broker
 keeps the id and password of its session in a file of its log directory. The process that holds the lock of that
-directory is the next run of the same broker: it can only ever end the session of its own previous run.
+directory is the next run of the same broker. So it can only ever end the session of its own previous run.
 
 The password is valid for that one session only. The file is readable by its owner alone.
 """

@@ -2,7 +2,7 @@
 
 A request that fails with ConnectionLoss leaves the state of the session open. A component that may retry waits here
 until the same session is connected; if the session is over, the wait fails with SessionExpired. A component that may
-use any session (an admin request of a client) waits for a bounded time, and then fails with the retriable
+use any session (an admin request of a client) waits for a bounded time. Then it fails with the retriable
 RequestTimedOut (S22).
 """
 

@@ -1,9 +1,9 @@
 """Watches that stand, built from ZooKeeper's one-shot watches.
 
 A watch of ZooKeeper fires once, and kazoo drops all of them when the connection breaks, even if the session survives. A
-standing watch is a small loop: read with a watch, report a state that differs from the last report, read again when the
-watch fires or the connection is back. At most one read is in flight; changes meanwhile cause one more. So a callback
-may get several changes as one, but always gets the last state.
+standing watch is a small loop. It reads with a watch, reports a state that differs from the last report. It reads again
+when the watch fires or the connection is back. At most one read is in flight; changes meanwhile cause one more. So a
+callback may get several changes as one, but always gets the last state.
 
 Owner: the reactor's thread; the connection thread calls `_fired`.
 """

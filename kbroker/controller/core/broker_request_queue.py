@@ -4,7 +4,7 @@ Theory of operation
 ===================
 Requests wait in batches. Within a batch the broker gets, as from Kafka's controller, LeaderAndIsr, then UpdateMetadata,
 then StopReplica; batches follow each other. A new request joins the last batch if no request of that was sent and the
-order is kept: a replica that is stopped in a batch is not started again in the same one. There it replaces the states
+order is kept. A replica that is stopped in a batch is not started again in the same one. There it replaces the states
 of the same partitions: a slow broker gets the latest state once, not every state in turn. One request is unanswered at
 a time. It is sent again until it is answered (S20: dropping it and sending the next is the bug) or the channel is
 closed. A request has some hundred partitions at most, so that a broker handles it in some milliseconds. The parts of a

@@ -288,7 +288,7 @@ def event_for(
             for error in response.partition_errors
             if error.error_code != ErrorCode.NONE
         }
-        # Only deletions of topics wait for this: replicas that were moved away are not in the tables any more, and a
+        # Only deletions of topics wait for this. Replicas that were moved away are not in the tables any more. A
         # response about them must not count for a deletion that came later.
         asked = frozenset(
             s.partition for s in pending.stops if s.delete and s.leader_epoch == EPOCH_DURING_DELETE

@@ -13,25 +13,25 @@ machine.
   has no leader and **keeps its ISR**: only its members are known to have every committed record.
 - With unclean election any live replica may lead, alone in the ISR.
 - Dead members leave an ISR that has a live one. A broker that is shutting down counts as dead where another replica can
-  lead, and as alive where none can: a controlled shutdown with RF=1 moves nothing.
+  lead. Where none can, it counts as alive: a controlled shutdown with RF=1 moves nothing.
 - Every change takes leader epoch + 1.
 
 Where classic Kafka loses records (S8, S9) this does not. **A place in the ISR is worth what the log is worth that
 earned it.** The state has the broker epoch under which each member joined the ISR. A member that came back counts only
 if its broker's registration vouches that its log directories kept everything since that epoch
-(`Candidates.is_complete`): after a clean restart, and after kill -9 while the machine kept running; not after a power
-loss, nor with a wiped or another disk (KIP-903, KIP-966). A member that itself reported missing records has its epoch
-voided. The state keeps the epoch; it counts again when the broker has been restarted and found that very log complete
-(`LogEnd.intact`).
+(`Candidates.is_complete`, KIP-903, KIP-966). It does so after a clean restart, and after kill -9 while the machine kept
+running. It does not after a power loss, nor with a wiped or another disk. A member that itself reported missing records
+has its epoch voided. The state keeps the epoch; it counts again when the broker has been restarted and found that very
+log complete (`LogEnd.intact`).
 
 After a power loss there is one exception, which is logged as a warning and loses nothing that waiting could save. The
-only replica of a partition leads again. Of an ISR of two or more members that all lost power, or of replicas that all
-did, the one with the longest log leads, when all are back and have reported their log ends: no replica can have more.
-(The last member of an ISR waits while other replicas are alive: it may have records that no other replica has, and an
+only replica of a partition leads again. After a power loss of all members of an ISR (two or more), or of all replicas,
+the longest log leads. It is known when all are back and have reported their log ends. No replica can have more. (The
+last member of an ISR waits while other replicas are alive. It may have records that no other replica has, and an
 operator may prefer to wait for it.)
 
 A replica that leaves an ISR below min.insync.replicas has all that will be committed until the ISR is large enough
-again: the leader commits nothing meanwhile. Such replicas are remembered, and lead where no member of the ISR can
+again. The leader commits nothing meanwhile. Such replicas are remembered, and lead where no member of the ISR can
 (eligible leader replicas, KIP-966).
 
 Invariants: 1. the leader is in the ISR, or there is none; 2. an ISR that the controller wrote is not empty, and is a
@@ -206,9 +206,9 @@ def elect(
 def longest_log(replicas: Sequence[int], current: LeaderAndIsr, candidates: Candidates) -> int:
     """Return the replica with the longest log after a power loss of all that may have it; else NO_LEADER.
 
-    Those are the members of the ISR if it has several, else all replicas: of machines that lose power together, the
-    sessions expire one after the other, so that the last member of the ISR may not have been alone at all. The
-    longest log is known when each of them has reported its log end since the partition lost its leader, and is online.
+    Those are the members of the ISR if it has several, else all replicas. The sessions of machines that lose power
+    together expire one after the other. So the last member of the ISR may not have been alone at all. The longest log
+    is known when each of them has reported its log end since the partition lost its leader, and is online.
     """
     epochs = {**dict(current.elr), **current.isr_epoch_by_member}
     known = {}

@@ -3,8 +3,8 @@
 Theory of operation
 ===================
 All states were read before (BecameController). `initialize_context` loads the tables and sends every broker the live
-brokers, and nothing else: a broker knows every address before it gets a leader to follow (KAFKA-4443). Requested topic
-deletions begin next. Then `startup` has two rounds:
+brokers, and nothing else. So a broker knows every address before it gets a leader to follow (KAFKA-4443). Requested
+topic deletions begin next. Then `startup` has two rounds:
 
 1. Partitions without a live leader get one. That is written, and sent to the brokers.
 2. All other partitions are evaluated: their ISR may have dead members. Every replica is sent its partition's state,

@@ -4,9 +4,9 @@ The first of a partition's replicas is its preferred leader; assignment spreads 
 lead, and a broker that came back leads nothing. Every leader.imbalance.check.interval.seconds the share of a broker's
 preferred partitions that it does not lead is compared with leader.imbalance.per.broker.percentage. Above it leadership
 goes back, each partition only to a replica that is alive and in the ISR (KAFKA-9866: never to a lagging one).
-Partitions that are being reassigned are left out until that is completed: their first replica is a new one, or one
-that becomes leader then anyway. (Kafka leaves out everything while anything is being reassigned, which in a large
-cluster is always.)
+Partitions that are being reassigned are left out until that is completed. Their first replica is a new one, or one that
+becomes leader then anyway. (Kafka leaves out everything while anything is being reassigned, which in a large cluster is
+always.)
 
 Pure: reads the controller's tables, changes nothing.
 """

@@ -15,21 +15,21 @@ With the original replicas {1,2,3} and the target {4,5,6}:
 
 Every step is a *change* of a partition's replicas, in one order. First its state: leader epoch + 1, an ISR without the
 replicas that are removed, and a leader that stays. Then the topic's znode. Then the requests to brokers, with a
-deletion for each removed replica. The state is first because its write is conditional: if the leader changed the ISR
+deletion for each removed replica. The state is first because its write is conditional. If the leader changed the ISR
 meanwhile, the step is decided again before anything irreversible was done. Until it gets its request the old leader
 cannot change the ISR back, as it does not know the new epoch.
 
 A reassignment is complete when all target replicas are in the ISR and one of them is alive to lead. Cancelling it is a
-change like another: back to the original replicas, at once. No change removes the last members of an ISR: only they
-have every committed record (KRaft rejects that, too; Kafka's ZooKeeper controller goes on without a leader).
+change like another: back to the original replicas, at once. No change removes the last members of an ISR. Only they
+have every committed record. (KRaft rejects that, too; Kafka's ZooKeeper controller goes on without a leader).
 
 A topic's znode has the replicas of all its partitions and is written whole. So it is not written for each partition
-that could be completed: they wait for each other until they are a fourth of the topic's partitions that are being
-reassigned, or something else is written to the znode, or until ReassignmentsDue, which is to follow soon while some
-are `held_back`. So thousands of partitions take some dozen writes.
+that could be completed. They wait for each other until they are a fourth of the topic's partitions that are being
+reassigned. They also wait no longer when something else is written to the znode, or at ReassignmentsDue, which is to
+follow soon while some are `held_back`. So thousands of partitions take some dozen writes.
 
 Kafka sends the removed replicas their deletion before it writes the topic's znode, as a reminder for the next
-controller. Here it is sent afterwards. A replica that misses it (its broker was down, or the controller failed) is
+controller. Here it is sent afterwards. Its broker may be down, or the controller may fail. A replica that misses it is
 found by the full UpdateMetadata of every new controller and every start of a broker (`replica/stray_replicas.py`).
 
 Invariants

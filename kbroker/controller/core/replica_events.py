@@ -3,17 +3,17 @@
 Theory of operation
 ===================
 *IsrChanged*: leaders write the states of their partitions themselves and announce that. A state that was read is
-adopted if it is newer than the known one. A leader does not know all that the controller knows: a member that it added
+adopted if it is newer than the known one. A leader does not know all that the controller knows. A member that it added
 may have been shutting down (KAFKA-14140), or may lack what it had when it was in sync. Such partitions are evaluated.
 *LogDirsFailed*: a broker lost a log directory; the notification does not name it (KIP-112). All replicas on the broker
 are sent a LeaderAndIsr again; the responses name those that are offline. *LeaderAndIsrAcked*: the response names the
-replicas on a failed log directory, those that lack records they should have (S8), and the log end offsets of
-partitions without a leader, with the epochs under which these logs kept everything. Each may change the election. A
-response that changes nothing is not evaluated: an evaluation may read a topic's settings from ZooKeeper. A replica
-with a log that could not be created because a directory failed is created in another one by the next request: the
-response to that request ends its being offline. A replica that was reported offline is sent a request again, since
-another one may have been on its way. So is a replica that lacks records and has no place in the state any more: it did
-not follow because the request that it answered was older.
+replicas on a failed log directory, and those that lack records they should have (S8). It also has the log end offsets
+of partitions without a leader, with the epochs under which these logs kept everything. Each may change the election. A
+response that changes nothing is not evaluated: an evaluation may read a topic's settings from ZooKeeper. A replica with
+a log that could not be created because a directory failed is created in another one by the next request. The response
+to that request ends its being offline. A replica that was reported offline is sent a request again, since another one
+may have been on its way. So is a replica that lacks records and has no place in the state any more. It did not follow
+because the request that it answered was older.
 
 Invariants: 1. an older state never replaces a newer one; 2. a response counts for the broker epoch that sent it, and
 for assigned replicas of topics that are not being deleted.

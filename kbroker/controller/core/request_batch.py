@@ -1,7 +1,7 @@
 """The requests to brokers that an event adds up, as effects when it has settled (Kafka's ControllerBrokerRequestBatch).
 
-States are looked up when the requests leave, not when they are added: a partition that one event changes three times is
-sent once, in its final state.
+States are looked up when the requests leave, not when they are added. So a partition that one event changes three times
+is sent once, in its final state.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 Theory of operation
 ===================
 *Preferred*: the first replica shall lead. It can when it is alive and in the ISR. *Unclean*: a partition without a
-leader gets one, out of the ISR if need be, whatever unclean.leader.election.enable is: the operator has decided that
+leader gets one, out of the ISR if need be, whatever unclean.leader.election.enable is. The operator has decided that
 the partition is worth more than its last records. A partition with a leader is not changed.
 
 The state machine elects (`election.elect`, `preferred_leaders.elect_preferred`). A write that loses a race with the
-leader's own ISR change is repeated, so that the answer does not depend on what the leader did at that moment.
+leader's own ISR change is repeated. So the answer does not depend on what the leader did at that moment.
 
 Invariant: a request takes leadership from a live leader only for the preferred replica, and only if that one is in the
 ISR.

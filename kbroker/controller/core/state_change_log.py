@@ -4,8 +4,8 @@ Theory of operation
 ===================
 When a round of states has been written, each is compared with the one before. A partition has a `StateChange`; its
 reason follows from the tables, which are those of the decision. Up to `LINES_LOGGED` changes are a line each. More, as
-after the failure of a broker with thousands of partitions, become a line for each kind of change: the number, the
-leaders and the reason, and the first few names. New partitions always share a line. At DEBUG every change is logged.
+after the failure of a large broker, become a line for each kind of change. It has the number, the leaders and the
+reason, and the first few names. New partitions always share a line. At DEBUG every change is logged.
 
 In: what was written, the tables before they hold it   Out: lines   Owner: controller.effect_performer. Pure.
 """

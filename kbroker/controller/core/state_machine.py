@@ -3,20 +3,20 @@
 Theory of operation
 ===================
 The machine processes one event at a time, as Kafka's controller thread does. An event changes the tables and collects
-two things: partitions that need another state, which `election` decides and one WriteStates writes, and requests to
-brokers (LeaderAndIsr, UpdateMetadata, StopReplica). The requests leave when the writes have settled, so no broker
-learns of a state that ZooKeeper does not hold. That is one *round* of writes (`state_writes`). Partitions without a
-leader are in the first round of an event, partitions with a leader in a second one.
+two things. One is the partitions that need another state, which `election` decides and one WriteStates writes. The
+other is requests to brokers (LeaderAndIsr, UpdateMetadata, StopReplica). The requests leave when the writes have
+settled, so no broker learns of a state that ZooKeeper does not hold. That is one *round* of writes (`state_writes`).
+Partitions without a leader are in the first round of an event, partitions with a leader in a second one.
 
 When an event has settled, `reassignment` decides the next step of each reassignment, which is written likewise.
 An event is processed in steps of a partition or less (`process`), so that an event of thousands of partitions does not
 block the reactor. Its effects are returned together after the last step.
 
 This module has the order, and the table of handlers: `failover` (an epoch begins), `broker_changes`, `topic_changes`,
-`topic_deletion`, `replica_events` (what brokers report of replicas), `requested_election`, `preferred_leaders` and
-`reassignment`. Each changes the tables (`context`) and gives its partitions to the writes. Where no member of the ISR
-is alive the topic's setting is read (CheckUncleanElection); without its permission the partition stays without a
-leader.
+`topic_deletion`. The others are `replica_events` (what brokers report of replicas), `requested_election`,
+`preferred_leaders` and `reassignment`. Each changes the tables (`context`) and gives its partitions to the writes.
+Where no member of the ISR is alive the topic's setting is read (CheckUncleanElection); without its permission the
+partition stays without a leader.
 
 Invariants
 ----------

@@ -4,8 +4,8 @@ Theory of operation
 ===================
 Every event comes down to partitions that may need another state. They are *evaluated*: `election` decides the state of
 each, and all states that should change are written together (WriteStates). The outcome then updates the tables. A write
-that lost a race returns what the znode holds: that state is adopted and evaluated again (KAFKA-2729: never retry with a
-stale version), which adds a write to the same round. Requests to brokers are collected meanwhile in `request_batch`,
+that lost a race returns what the znode holds. That state is adopted and evaluated again (KAFKA-2729: never retry with a
+stale version). This adds a write to the same round. Requests to brokers are collected meanwhile in `request_batch`,
 other effects in `effects`.
 
 A large event has a second round (`then`). The first is for partitions without a live leader: it is written, and the

@@ -4,8 +4,8 @@ Theory of operation
 ===================
 `/admin/delete_topics/T` requests it. The topic leaves the metadata at once. Its replicas on live brokers get a
 StopReplica with delete, with a leader epoch that is above all others (KIP-570). Replicas on dead brokers are
-*ineligible*: the deletion waits for them (S27), as the old topic's records would otherwise turn up under a new topic
-of the same name. When the last replica has confirmed, the znodes are deleted.
+*ineligible*: the deletion waits for them (S27). The old topic's records would otherwise turn up under a new topic of
+the same name. When the last replica has confirmed, the znodes are deleted.
 """
 
 from __future__ import annotations

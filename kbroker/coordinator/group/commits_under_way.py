@@ -1,8 +1,8 @@
 """The commits that are accepted, but neither written nor refused.
 
 When a topic disappears from the metadata cache its offsets are looked for. No commit for it is accepted then, but one
-from before may still be on its way to ZooKeeper, and no other event would have it looked for. `all_of_now` fires when
-all of these have ended.
+from before may still be on its way to ZooKeeper. No other event would have it looked for. `all_of_now` fires when all
+of these have ended.
 
 Invariants: 1. each number of `begin` is given to `end` once. 2. `all_of_now` does not wait for commits that begin after
 the call: they cannot delay it.

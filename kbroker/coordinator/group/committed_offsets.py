@@ -42,8 +42,8 @@ class CommittedOffset(NamedTuple):
 class GroupOffsets:
     """The offsets of *group_id*.
 
-    *committed* holds acknowledged values only. *details* has an entry per offset znode that
-    exists (or will, once the multis in flight are applied): the content of its detail znode, None without one.
+    *committed* holds acknowledged values only. *details* has an entry per offset znode that exists (or will, once the
+    multis in flight are applied). It is the content of its detail znode, None without one.
     """
 
     group_id: str

@@ -71,7 +71,7 @@ TICK_RETRY = 0.5
 class GroupMetadata:
     """The group *group_id* of the shard with *fence*.
 
-    *forget* is called when the group can be removed from memory: it has no state, or (with the machine Dead) it cannot
+    *forget* is called when the group can be removed from memory. It has no state, or (with the machine Dead) it cannot
     be persisted although this broker coordinates it.
     """
 

@@ -207,7 +207,7 @@ class GroupZnodes:
     async def load_offsets_again(self) -> None:
         """Read the committed offsets by a read that begins now. NotCoordinator, ZooKeeperError.
 
-        One that has begun before, or has ended, may lack a write of which the answer was lost: a server of ZooKeeper
+        One that has begun before, or has ended, may lack a write of which the answer was lost. A server of ZooKeeper
         may be behind it. Commits wait for the read; answers to those in flight come before it.
         """
         while self._reading_offsets is not None:

@@ -1,18 +1,17 @@
 """The expiry of offsets: of groups that have been empty for long, of unsubscribed topics, and of deleted ones.
 
-As in Kafka (KIP-211) the offsets of a group that used the group protocol expire together,
-`offsets.retention.minutes` after it became empty or, if that was later, after the last commit. Those of a simple
-consumer (assign()) expire each that long after its own commit, as do those of a Stable group in topics without a
-subscription. A group without members and without any offset left is deleted. Groups are checked one after the other,
-so that a sweep is never a burst.
+As in Kafka (KIP-211) the offsets of a group that used the group protocol expire together. They do so
+`offsets.retention.minutes` after the group became empty, or after the last commit if that was later. Those of a simple
+consumer (assign()) expire each that long after its own commit. So do those of a Stable group in topics without a
+subscription. A group without members and without any offset left is deleted. Groups are checked one after the other, so
+that a sweep is never a burst.
 
 A topic that disappears from the metadata cache, or has another id there, takes its offsets with it, once ZooKeeper
-confirms that it is deleted, or is being deleted: a new topic of that name must not inherit them (KAFKA-10545). It may
-exist again by then: its own offsets are those that were written after its znode was created (by zxid). What ZooKeeper
-does not answer is asked again soon. A deletion is remembered for one to two sweeps, and groups that are loaded
-meanwhile are looked through again: their coordinator of before may not have deleted the offsets. A sweep finds what is
-left of a topic that does not exist; of one that exists again, what a broker keeps that has not known the earlier topic
-stays, as in Kafka.
+confirms the deletion. A new topic of that name must not inherit them (KAFKA-10545). It may exist again by then: its own
+offsets are those that were written after its znode was created (by zxid). What ZooKeeper does not answer is asked again
+soon. A deletion is remembered for one to two sweeps, and groups that are loaded meanwhile are looked through again.
+Their former coordinator may not have deleted the offsets. A sweep finds what is left of a topic that does not exist. If
+the topic exists again, a broker that has not known the earlier one keeps the offsets, as in Kafka.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -234,7 +233,7 @@ class OffsetExpiry:
         """Return the zxid up to which offsets of *topic* are those of the deleted one; None if none is deleted.
 
         The znode of a deleted topic is there until all its replicas are deleted, and the request for the deletion goes
-        with it: so the request is read first.
+        with it. So the request is read first.
         """
         is_requested = await self._zookeeper.exists(delete_topic_path(topic)) is not None
         try:

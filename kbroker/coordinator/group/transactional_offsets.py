@@ -5,17 +5,17 @@ Theory of operation
 A commit is verified first, at the transaction coordinator: the transaction of the producer must be open and have the
 group. The result has the number of the transaction. It is valid only until a marker of the producer arrives here; then
 the request gets a retriable error. So no offset becomes pending behind its marker, where nothing would end it. The
-group coordinator does not verify again by itself: the producer may have begun its next transaction, and the request may
+group coordinator does not verify again by itself. The producer may have begun its next transaction, and the request may
 be of the former one. A producer that waits for the response sends it again.
 
-The offsets become pending by one write of the znode of producer and group; the response follows it. A marker sets
-them as the offsets of the group and deletes the znode in one multi, or deletes it. Offsets that do not fit into one
-multi are set by several, and the last one deletes the znode: offsets are absolute, so a marker that is handled again
-sets the same. In between, an OffsetFetch that requires stable offsets gets UNSTABLE_OFFSET_COMMIT for all of them; one
-that does not may get some new and some old ones.
+The offsets become pending by one write of the znode of producer and group; the response follows it. A marker sets them
+as the offsets of the group and deletes the znode in one multi, or deletes it. Offsets that do not fit into one multi
+are set by several, and the last one deletes the znode. Offsets are absolute, so a marker that is handled again sets the
+same. In between, an OffsetFetch that requires stable offsets gets UNSTABLE_OFFSET_COMMIT for all of them. One that does
+not may get some new and some old ones.
 
-Each write is fenced like all writes of a shard. A write without an answer leaves the znode *in doubt*: the request gets
-a retriable error, and the znode is read before the next step; if it is gone, the offsets of the group are read, too. A
+Each write is fenced like all writes of a shard. A write without an answer leaves the znode *in doubt*. The request gets
+a retriable error, and the znode is read before the next step. If it is gone, the offsets of the group are read, too. A
 write that ZooKeeper refuses because the znode is not as it was known to be is decided again after a read.
 
 The order of plain commits and pending offsets is that of `core.pending_offsets`. The marker waits for plain commits of

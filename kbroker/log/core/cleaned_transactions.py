@@ -3,7 +3,7 @@
 Theory of operation
 ===================
 The batches of a log come here in the order of their offsets, each once in a pass (Kafka's CleanedTransactionMetadata).
-The transaction index gives the aborted transactions. It is read as far as the pass has got: the last stable offset in
+The transaction index gives the aborted transactions. It is read as far as the pass has got. The last stable offset in
 an entry is not above the first offset of any later entry. So memory holds the transactions that are open at one offset.
 
 The index decides which records are removed for ever, and has no checksum. So each marker is compared with it: one that
@@ -11,7 +11,7 @@ contradicts the index raises CorruptMessage.
 
 Invariants:
 1. The records of an aborted transaction are discarded; those of others are not.
-2. A marker may be discarded only if no batch of its transaction stays, not even one without records: a reader of such a
+2. A marker may be discarded only if no batch of its transaction stays, not even one without records. A reader of such a
    batch needs the marker, and recovery would find an open transaction.
 3. An entry of the index is kept if its marker was passed and a batch of its transaction stays. So an entry has a
    marker.

@@ -1,8 +1,8 @@
 """Names in a log directory: ``topic-partition``, and the same on its way out.
 
-A partition that is deleted is renamed first, to ``topic-partition.<32 hex digits>-delete``, so that
-the topic can be created again at once; the files are removed later. A log that moves to another log directory is copied
-to ``topic-partition.<32 hex digits>-future`` there (KIP-113).
+A partition that is deleted is renamed first, to ``topic-partition.<32 hex digits>-delete``. So the topic can be created
+again at once. The files are removed later. A log that moves to another log directory is copied to ``topic-partition.<32
+hex digits>-future`` there (KIP-113).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Leader epochs: at which offset each leader of the partition began to write (KIP-101, KIP-279).
 
-The list shows which leader wrote which offsets, and so where the logs of two replicas diverge: a follower asks the
+The list shows which leader wrote which offsets, and so where the logs of two replicas diverge. A follower asks the
 leader for the end of its own last epoch and truncates what lies behind.
 
-The file ``leader-epoch-checkpoint`` is written when the log is flushed or closed, before the
-recovery point moves (KAFKA-16541): entries that a crash loses lie above the recovery point, where
-recovery reads them from the batches again. What comes and goes between two flushes costs no write: a leader of
-an idle partition that follows again changes nothing.
+The file ``leader-epoch-checkpoint`` is written when the log is flushed or closed, before the recovery point moves
+(KAFKA-16541). Entries that a crash loses lie above the recovery point, where recovery reads them from the batches
+again. What comes and goes between two flushes costs no write: a leader of an idle partition that follows again changes
+nothing.
 
 Invariants:
 1. Epochs and start offsets grow strictly from entry to entry.
@@ -72,8 +72,8 @@ class LeaderEpochCache:
     def assign(self, epoch: int, start_offset: int) -> None:
         """Note that *epoch* writes from *start_offset* on; the latest epoch is not moved onwards.
 
-        Entries that contradict go, as in Kafka: a later epoch, or one that starts there or behind,
-        never wrote a record that is still in the log.
+        Entries that contradict go, as in Kafka. A later epoch, or one that starts there or behind, never wrote a record
+        that is still in the log.
         """
         if epoch < 0:
             return

@@ -1,11 +1,11 @@
 """Which log the cleaner takes next, how far it may clean it, and which segments become one.
 
-The words are Kafka's (LogCleanerManager): a log is *clean* below its first dirty offset, which the checkpoint has, and
+The words are Kafka's (LogCleanerManager). A log is *clean* below its first dirty offset, which the checkpoint has, and
 *cleanable* up to its first uncleanable offset. All functions are pure; `LogState` is what they know of a log.
 
 Invariants:
-1. Nothing is cleaned at or above the last stable offset, the active segment, what is not synced, and the first dirty
-   segment with a record younger than min.compaction.lag.ms.
+1. Nothing is cleaned at or above the last stable offset, the active segment and what is not synced. The same holds for
+   the first dirty segment with a record younger than min.compaction.lag.ms.
 2. The first uncleanable offset is the base offset of a segment.
 3. A group's segments are side by side; they fit one segment by bytes, by index bytes and by offsets. They are not more
    than the owner's thread can rename in one turn.

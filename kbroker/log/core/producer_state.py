@@ -2,17 +2,17 @@
 
 Theory of operation
 ===================
-A producer numbers its records per partition; a batch has its producer id, its epoch and the
-sequence of its first record. The log remembers each producer's last batches, so that a batch that
-was sent twice is recognised and a lost one leaves a gap that is seen.
+A producer numbers its records per partition; a batch has its producer id, its epoch and the sequence of its first
+record. The log remembers each producer's last batches. So a batch that was sent twice is recognised, and a lost one
+leaves a gap that is seen.
 
 A batch of a client is one of these:
 
 - *next*: its sequence follows the last one (0 follows 2^31 - 1), or is 0 in a later epoch, or the
   producer is not known. The last is in order: what was known of it may have gone with retention,
   expiry or DeleteRecords, and the producer goes on counting (KIP-360).
-- *a duplicate* of one of the last five, which is as many as a producer has in flight: it is not
-  appended again, and answered as the first time.
+- *a duplicate* of one of the last five, which is as many as a producer has in flight. It is not appended again, and
+  answered as the first time.
 - *out of order*: anything else in this epoch, and a later epoch that does not begin with 0.
 - *of an epoch that is over*.
 
@@ -20,9 +20,9 @@ Batches of a leader (a follower's log) or of the log itself (recovery) are taken
 
 Invariants:
 1. Nothing changes before a batch is in the log (KAFKA-6683): `check` changes nothing, `appended` does.
-2. What is remembered of a producer is the end of what it has in the log, of its last epoch. A cut
-   of the log may leave fewer than five batches, but among them is each that is in the log and may
-   still be in flight: a producer does not send a batch before the fifth one before it is answered.
+2. What is remembered of a producer is the end of what it has in the log, of its last epoch. A cut of the log may leave
+   fewer than five batches. But among them is each that is in the log and may still be in flight. A producer does not
+   send a batch before the fifth one before it is answered.
 3. Sequence numbers of remembered batches have no hole, where a client wrote them.
 
 In: headers of batches. Out: the duplicate, or a refusal. Owner: the thread that owns the log. Pure.
@@ -41,8 +41,8 @@ RECOGNISED: Final = 5
 """How many batches back a duplicate is recognised: max.in.flight.requests.per.connection."""
 
 _REMEMBERED: Final = RECOGNISED + 1
-"""So that the last sequence is known when the log is cut behind what is committed: a producer that
-waits for acks=all has no more than five batches there."""
+"""With it the last sequence is known when the log is cut behind what is committed. A producer that waits for acks=all
+has no more than five batches there."""
 
 _tuple_new = tuple.__new__
 

@@ -3,10 +3,9 @@
 Theory of operation
 ===================
 A batch above the end of the offset map stays as it is. Below, the records of an aborted transaction go, and another
-record stays if the map has no later offset of its key.
-A tombstone that is the last record of its key stays until the delete horizon of its batch (KIP-534): the first round
-that keeps it sets the horizon to now + delete.retention.ms, in attribute bit 6 and the base timestamp. A record without
-a key goes.
+record stays if the map has no later offset of its key. A tombstone that is the last record of its key stays until the
+delete horizon of its batch (KIP-534). The first round that keeps it sets the horizon to now + delete.retention.ms, in
+attribute bit 6 and the base timestamp. A record without a key goes.
 
 Records that stay are copied as bytes. Base offset and base timestamp stay, so their deltas hold; only a new horizon
 changes the base timestamp, and the timestamp deltas are encoded again.
@@ -15,7 +14,7 @@ A marker stays as long as a batch of its transaction does, and then until a dele
 
 Invariants:
 1. A record that stays keeps its offset, timestamp, key, value and headers.
-2. The last batch of an active producer stays, and the batch at the end of the round, if need be without records: they
+2. The last batch of an active producer stays, and the batch at the end of the round, if need be without records. They
    carry the last sequence, and the end of the log.
 3. Base offset, last offset delta, leader epoch, producer, sequence, codec and timestamp type of a batch stay.
 4. A batch that came out comes out unchanged at the same time, until something supersedes it.

@@ -1,8 +1,8 @@
 """Config resources as clients see them: entries with source and synonyms, and changes to them. Pure.
 
 A topic's value is its own, else the broker's dynamic one, else the cluster-wide dynamic default, else the one of
-server.properties, else Kafka's default; a broker's value likewise, without the first. The *source* of an entry is the
-place of its value; its *synonyms* (KIP-226) list every place with a value for it, the deciding one first.
+server.properties, else Kafka's default. A broker's value is found likewise, without the first. The *source* of an entry
+is the place of its value. Its *synonyms* (KIP-226) list every place with a value for it, the deciding one first.
 """
 
 from __future__ import annotations

@@ -3,19 +3,19 @@
 Theory of operation
 ===================
 A frame gets memory as its bytes arrive (`begin`, `try_allocate`), never for the length that it announces.
-`try_allocate` allocates more while the rest of the frame fits, too: so the frame with the last allocation can always
-be completed. A frame that is refused memory by `try_allocate` waits, unread, until memory is given back. While a frame
+`try_allocate` allocates more while the rest of the frame fits, too: so the frame with the last allocation can always be
+completed. A frame that is refused memory by `try_allocate` waits, unread, until memory is given back. While a frame
 waits, `tick` closes those below the minimum rate, the worst first. The rate is kept as the time at which the frame is
-overdue: bytes move it on, up to `STALL_SECONDS` ahead; while the broker does not read it stands still.
+overdue. Bytes move it on, up to `STALL_SECONDS` ahead. While the broker does not read it stands still.
 `docs/design/request-memory.md` has the attacks and the proof.
 
 Two sums are kept: *large* counts what was allocated to frames over `MEDIUM` bytes, *other* everything else. Small
-frames get memory in any case, medium ones have a quarter of the limit to themselves, and large ones have one frame of
+frames get memory in any case, medium ones have a quarter of the limit to themselves. Large ones have one frame of
 socket.request.max.bytes beyond the limit.
 
 Invariants:
 1. Allocations keep large + other <= limit + largest frame. Beyond that come only small frames, the first read of a
-   frame, and frames that are being answered; above half of the reserve (`tight_above`) a first read is `SMALL_READ`
+   frame, and frames that are being answered. Above half of the reserve (`tight_above`) a first read is `SMALL_READ`
    bytes.
 2. A frame of at most `SMALL` bytes never waits.
 3. A frame that brings its minimum rate in every `STALL_SECONDS` in which the broker reads it is never closed.
@@ -242,7 +242,7 @@ class RequestMemory:
         """Return whether *frame* could be completed now.
 
         For a frame with an earlier allocation the answer stays yes as long as only this frame allocates more and others
-        give back: invariant 4 rests on that.
+        give back. Invariant 4 rests on that.
         """
         size = frame.size
         if self.limit < 0 or size <= SMALL:

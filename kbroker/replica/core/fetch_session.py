@@ -6,11 +6,11 @@ A fetcher names its partitions once, in a full fetch, and from then on only chan
 the last sent offsets of each partition. A response contains only partitions with records, an error, a diverging epoch,
 or another high watermark or log start offset than the one sent before.
 
-These are not found by reading all partitions. A partition is **due** while it may have one of these: from when it is
-named, or an event concerns it, until a read finds nothing new. So a fetch costs what changed, and an idle partition
-costs nothing. A partition that failed, was cut short by max.bytes or returned records stays due. One with records
-moves behind all others, so that none starves. A partition stays due while the follower is not in the ISR: every fetch
-is an attempt to join.
+These are not found by reading all partitions. A partition is **due** while it may have one of these. That is from when
+it is named, or an event concerns it, until a read finds nothing new. So a fetch costs what changed, and an idle
+partition costs nothing. A partition that failed, was cut short by max.bytes or returned records stays due. One with
+records moves behind all others, so that none starves. A partition stays due while the follower is not in the ISR: every
+fetch is an attempt to join.
 
 The session epoch counts the requests. A request with another epoch is rejected, and the fetcher starts a new session.
 
@@ -25,7 +25,7 @@ sessions of consumers stay until their slot is needed: a new connection does not
 Partitions are watched by key as long as a session has them, so that events find them.
 
 Invariants:
-1. A partition that is not due has no change: a response from all partitions, less what equals the sent state, is the
+1. A partition that is not due has no change. A response from all partitions, less what equals the sent state, is the
    same as the response from those that are due.
 2. The sent state changes only together with a response (`sent`).
 3. The epoch goes up by one with every accepted request, from the largest one to 1, never back to 0.

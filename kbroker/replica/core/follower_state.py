@@ -2,16 +2,16 @@
 
 Theory of operation
 ===================
-A follower fetches from its log end and names the leader epoch of its last record. If that epoch ended earlier at the
-leader, or never existed there, the leader answers with its largest epoch that is not above, and that epoch's end
-(`diverging_epoch`, KIP-595). The follower truncates its log there, or where its own share of that epoch ends, and
-fetches again until both agree: one epoch further back each time (KIP-101, KIP-279). The high watermark does not show
+A follower fetches from its log end and names the leader epoch of its last record. That epoch may have ended earlier at
+the leader, or never existed there. Then the leader answers with its largest epoch that is not above, and its end
+(`diverging_epoch`, KIP-595). The follower truncates its log there, or where its own share of that epoch ends. It
+fetches again until both agree, one epoch further back each time (KIP-101, KIP-279). The high watermark does not show
 where logs diverge: a follower never truncates to it (KIP-101, scenario 1).
 
 Records from the leader are appended unchanged. The high watermark follows the leader's as far as the log reaches, and
 so does the log start offset. A follower with a log end outside the leader's range starts again where the leader's log
-begins. So does one that ends exactly there with an epoch older than any that the leader knows: DeleteRecords removed
-the records that could show whether both ever agreed, and what is left must not be served when this replica leads.
+begins. So does one that ends exactly there with an epoch older than any that the leader knows. DeleteRecords removed
+the records that could show whether both ever agreed. What is left must not be served when this replica leads.
 
 Invariants:
 1. high_watermark <= log end; it falls only by a truncation.

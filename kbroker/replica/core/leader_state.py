@@ -12,7 +12,7 @@ was read (S5). Our own value there means that the write was applied. A newer lea
 its way, and this state writes no more (S4).
 
 A follower joins when it has everything below the high watermark and has reached the offset at which our epoch began
-(KAFKA-7128: below it, an earlier leader may have committed more). It leaves when it was not caught up for
+(KAFKA-7128). Below it, an earlier leader may have committed more. It leaves when it was not caught up for
 replica.lag.time.max.ms. A follower that is catching up already holds the high watermark back, or under load it never
 would catch up. With fewer members than min.insync.replicas the high watermark does not advance (KAFKA-15583).
 

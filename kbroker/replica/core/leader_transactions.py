@@ -23,12 +23,12 @@ A marker
 A marker without an open transaction is appended as well, as in Kafka. An earlier leader may have a batch of the
 transaction that was not replicated. It can lead again only with all that was acknowledged since, so it cuts the batch.
 
-A higher number than that of the open transaction cannot occur as long as no marker is lost: the coordinator begins the
+A higher number than that of the open transaction cannot occur as long as no marker is lost. The coordinator begins the
 next transaction when this leader has acknowledged the marker of the former one. It ends the open transaction, which
 would hang otherwise.
 
 After a failover the number of an open transaction is not known. It is higher than that of the last marker of the
-producer, which is in the marker itself, so in each replica's log: each marker above that one ends it.
+producer, which is in the marker itself, so in each replica's log. Each marker above that one ends it.
 
 Invariants:
 1. A batch begins a transaction only after a successful verification. Between the start of the verification and the

@@ -1,7 +1,7 @@
 """What a leader knows of its followers: how far each log is, and whether its broker is alive.
 
-A follower's log end is the offset that it fetches. It is caught up when it fetches from our log end, or from the offset
-that was our log end at its fetch before (as in Kafka): then it had everything at the time of that fetch.
+A follower's log end is the offset that it fetches. As in Kafka it is caught up when it fetches from our log end, or
+from what was our log end at its previous fetch. Then it had everything at the time of that fetch.
 
 In: fetches, the time (seconds)   Out: verdicts   Owner: `LeaderState` of a partition; `FollowerLiveness`: the
 replica manager

@@ -3,9 +3,9 @@
 Theory of operation
 ===================
 A consumer with a rack (client.rack) fetches from the leader first. The leader selects from the ISR members that have
-the offset and are in the consumer's rack: itself if it is there, else the replica with the highest log end offset, else
-the most recently caught-up one, else the highest id. Another replica than itself is returned in the answer
-(`preferred_read_replica`) in place of records, and the consumer fetches there.
+the offset and are in the consumer's rack. It selects itself if it is there, else the replica with the highest log end
+offset. Of several it selects the most recently caught-up one, then the highest id. Another replica than itself is
+returned in the answer (`preferred_read_replica`) in place of records, and the consumer fetches there.
 
 Replicas outside the ISR are never selected: they may fall ever further behind, and consumers would alternate between
 replicas. Neither is a replica with a log start above the offset: it would send the consumer back to the leader.

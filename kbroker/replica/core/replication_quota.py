@@ -7,9 +7,9 @@ lists replicas (`leader.replication.throttled.replicas`, `follower.…`, per top
 (per broker). All bytes of the listed replicas count, in sync or not: their sum must keep to the rate. Only replicas
 out of sync are held back while the rate is exceeded: a held-back ISR member would leave the ISR.
 
-The rate is Kafka's `SimpleRate`: the bytes of the last samples (replication.quota.window.num, 11, of
-replication.quota.window.size.seconds, 1) divided by the time since the first of them began. An answer may exceed the
-rate; then nothing is sent until the average is at the rate again.
+The rate is Kafka's `SimpleRate`. That is the bytes of the last samples, divided by the time since the first of them
+began. There are replication.quota.window.num (11) samples of replication.quota.window.size.seconds (1). An answer may
+exceed the rate; then nothing is sent until the average is at the rate again.
 
 Invariants:
 1. After an answer that exceeds the rate nothing is allowed before the average over the window is at the rate again.

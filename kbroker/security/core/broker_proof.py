@@ -7,7 +7,7 @@ sender's broker id and an HMAC-SHA256, keyed by the secret, over the cluster id,
 A broker presents it once per connection, in a tagged field of ApiVersions (`kbroker.network.broker_dial`). A client
 that reaches only the Kafka port cannot make one. docs/design/inter-broker-trust.md lists what this does not protect.
 
-After the secret was replaced, proofs by the secret before it are accepted, too: a broker learns of the change by a
+After the secret was replaced, proofs by the secret before it are accepted, too. A broker learns of the change by a
 watch, not at the same time as the others.
 
 In: secrets, proofs   Out: proofs, verified broker ids   Owner: the reactor's thread

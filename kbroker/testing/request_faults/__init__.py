@@ -6,8 +6,8 @@
             v                                          v
     FaultPlan.replace  --->  a file in the cluster's directory  --->  FaultPlan.claim, for each request of a client
 
-The file is mapped into memory by all of them, so a request without a fault costs a comparison of two numbers, a fault
-counts over all brokers, and one of a broker that restarts goes on.
+The file is mapped into memory by all of them. So a request without a fault costs a comparison of two numbers, and a
+fault counts over all brokers. A fault of a broker that restarts goes on.
 """
 
 PROGRAM = "kbroker.testing.request_faults"

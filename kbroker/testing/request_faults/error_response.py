@@ -1,8 +1,8 @@
 """The response to a request that is nothing but an error code, in all places where its API has one.
 
 An error of the whole response is there once, at the highest level that the version has a field for. An error of a
-partition (`OF_A_PARTITION`), and every error where there is no higher place, is in each element (topic, partition,
-group, resource) that the request names. The elements are found by the names of their fields, so an API needs no code of
+partition (`OF_A_PARTITION`) is in each element (topic, partition, group, resource) that the request names. So is every
+error where there is no higher place. The elements are found by the names of their fields. So an API needs no code of
 its own here, apart from those with codecs of their own (Produce, Fetch).
 """
 

@@ -3,8 +3,8 @@
 Theory of operation
 ===================
 The mapped file has 64-bit numbers: the generation of the plan, then a count for each fault by its number. The faults
-themselves are JSON in a second file, which is replaced as a whole before the generation grows: a reader of the
-new generation sees those faults, or newer ones. A use is counted under a lock of the file, so that a fault of three
+themselves are JSON in a second file, which is replaced as a whole before the generation grows. A reader of the new
+generation sees those faults, or newer ones. A use is counted under a lock of the file, so that a fault of three
 requests has three, to whichever brokers they go.
 
 Owner: one process writes (`replace`), brokers claim; each opens the file for itself.

@@ -5,10 +5,10 @@ Theory of operation
 One thread, one selector. Each route listens on a port and leads to a target. The caller is known by the route, or, on
 the inter-broker listener that all brokers call, by the client id of the first request (``broker-2-fetcher-0``).
 
-Bytes flow in two directions, and each may be held: nothing is read, so the sender's bytes wait as they do in a network
-that loses packets, and flow on when it is healed. `reset` ends connections, and what was held is lost: held replies
-that are reset are requests with an unknown outcome. A throttled direction reads so many bytes a second; a delayed
-one delivers everything, in order, so much later. A connection that one end closes is closed at the other when
+Bytes flow in two directions, and each may be held. Then nothing is read. The sender's bytes wait as they do in a
+network that loses packets, and flow on when it is healed. `reset` ends connections, and what was held is lost: held
+replies that are reset are requests with an unknown outcome. A throttled direction reads so many bytes a second; a
+delayed one delivers everything, in order, so much later. A connection that one end closes is closed at the other when
 everything that was sent before has arrived, as TCP does it.
 
 Owner: its own thread; the methods may be called from any.

@@ -1,10 +1,10 @@
 """A switchboard in a process of its own, so that the traffic waits for no other interpreter.
 
 A test's process may be full of clients in threads. One that spins (kafka-python does while a broker is away) has the
-interpreter for 5 ms each time that the switchboard lets go of it, and pings to ZooKeeper were seconds late: sessions
-ended that no fault had touched.
+interpreter for 5 ms each time that the switchboard lets go of it. Pings to ZooKeeper were seconds late: sessions ended
+that no fault had touched.
 
-A call is a line of JSON on the stdin of ``python -m kbroker.testing.switchboard``, its result one on its stdout; when
+A call is a line of JSON on the stdin of ``python -m kbroker.testing.switchboard``, its result one on its stdout. When
 stdin ends, so does the process.
 """
 

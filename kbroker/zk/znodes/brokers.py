@@ -34,9 +34,9 @@ SECRET_BYTES: Final = 32
 class BrokerInfo:
     """The content of /brokers/ids/N; *timestamp* in ms. The broker epoch is the znode's czxid.
 
-    *integrity* is in three fields of ours, which Kafka's tools ignore (KIP-966): "start", the condition of the log
-    directories; "intact", the first and the last broker epoch that they cover; and "epochs", all ranges of these broker
-    epochs, where there are several. A controller that does not know the third takes all epochs between the two.
+    *integrity* is in three fields of ours, which Kafka's tools ignore (KIP-966). "start" is the condition of the log
+    directories. "intact" has the first and the last broker epoch that they cover. "epochs" has all ranges of these
+    broker epochs, where there are several. A controller that does not know the third takes all epochs between the two.
     """
 
     broker_id: int

@@ -1,11 +1,10 @@
 """Names that become path elements, and the fixed paths.
 
-Topics are checked against Kafka's own rule (letters, digits, `.`, `_`, `-`, at most 249) because
-that alphabet needs no escaping. Everything else a client may choose (group, member, user, client
-id) is percent-encoded, byte for byte of its UTF-8: reversible, so that a listing gives the names
-back; the same that Kafka's Sanitizer does for users and client ids; and an ordinary name stays
-itself, so that existing tools find `/consumers/my-group`. `.` and `..` alone, which ZooKeeper
-refuses as path elements, become `%2E` and `%2E%2E`.
+Topics are checked against Kafka's own rule (letters, digits, `.`, `_`, `-`, at most 249) because that alphabet needs no
+escaping. Everything else a client may choose (group, member, user, client id) is percent-encoded, byte for byte of its
+UTF-8. It is reversible, so that a listing gives the names back, and the same that Kafka's Sanitizer does for users and
+client ids. An ordinary name stays itself, so that existing tools find `/consumers/my-group`. `.` and `..` alone, which
+ZooKeeper refuses as path elements, become `%2E` and `%2E%2E`.
 """
 
 from __future__ import annotations

@@ -7,9 +7,8 @@ settles both. Batches leave the queue in order and become multis. Several may be
 in the order of sending.
 
 A multi is all or nothing, so one refused operation undoes all commits of the multi; the others are queued again. By
-then a newer commit of the same key may have been sent or even acknowledged: writing the older value now would take the
-offset back. So a commit refers to its successor, and gets the result of the newest instead of being
-written again.
+then a newer commit of the same key may have been sent or even acknowledged. Writing the older value now would take the
+offset back. So a commit refers to its successor, and gets the result of the newest instead of being written again.
 
 Invariants
 ----------

@@ -19,10 +19,9 @@ with an instance id keep their place through a restart (KIP-345).
 A member that joins, leaves or changes its subscription starts a rebalance again, from every state
 (`states.VALID_FROM`). If no member is left at its end the group is Empty, which is a generation, too.
 
-Generation, members and assignments leave as `Persist` in the step that changes them: when a generation begins, when
-the leader's assignment arrives, when a member leaves or is replaced, when the group becomes empty. The next coordinator
-calls `restore` and continues in the same generation, with a fresh session timeout for every member and
-without a rebalance.
+Generation, members and assignments leave as `Persist` in the step that changes them. That is when a generation begins,
+the leader's assignment arrives, a member leaves or is replaced, or the group becomes empty. The next coordinator calls
+`restore` and continues in the same generation, with a fresh session timeout for every member and without a rebalance.
 
 Invariants
 ----------

@@ -7,19 +7,18 @@ Theory of operation
 TxnOffsetCommit writes the offsets here, and nothing of them is visible. The marker of the transaction ends that: a
 commit sets them as the offsets of the group and deletes the znode, an abort deletes it.
 
-**Transactions.** A transaction has a producer epoch and a number, which the transaction coordinator gives with
-its answer to the verification. It begins the next transaction of a producer only when every marker of the former one
-is acknowledged, and a group's coordinator acknowledges a marker only when no znode of that transaction exists. So a
-znode with a lower number was written after its marker, and no response that the producer used for its decision named
-these offsets. They are discarded: the next transaction replaces them, and a marker with a higher number deletes them. A
+**Transactions.** A transaction has a producer epoch and a number, which the transaction coordinator gives with its
+answer to the verification. It begins the next transaction of a producer only when every marker of the former one is
+acknowledged. A group's coordinator acknowledges a marker only when no znode of that transaction exists. So a znode with
+a lower number was written after its marker, and no response that the producer used for its decision named these
+offsets. They are discarded: the next transaction replaces them, and a marker with a higher number deletes them. A
 marker with a lower number is late, and has no effect.
 
 **Order.** As in Kafka (`CommitRecordMetadataAndOffset.olderThan`), commits of a partition are ordered by their arrival
-at the coordinator, not by the markers: a transactional offset is not applied if a plain commit, or the offset of
-another transaction, arrived after it and was written. Each pending offset has a *position*, which grows with
-every arrival. A plain commit that finds a pending offset of its partition, and an offset that is applied while another
-transaction has one pending, bring their position into the detail znode. An offset without a position is older than
-each pending one.
+at the coordinator, not by the markers. A transactional offset is not applied if a plain commit arrived after it and was
+written, or the offset of another transaction. Each pending offset has a *position*, which grows with every arrival. The
+position is in the detail znode in two cases. A plain commit finds a pending offset of its partition, or an offset is
+applied while another transaction has one pending. An offset without a position is older than each pending one.
 
 Invariants:
 1. A position is given once in a shard, and is above each position before it that is still stored for its partition.
