@@ -11,8 +11,8 @@ another option nor KCLIENT_BOOTSTRAP_SERVERS names brokers: that of KCLIENT_CONT
 
 `kclient context` changes the file, and so does `kbroker local`: `up` adds a context with `local_directory`, and `down`
 removes it. It changes no other contexts, and a current one of the user stays current. A change keeps the comments of
-the other contexts, and it is whole: writers wait for each other, readers see the file before it or after it. Only its
-owner can read the file (mode 0600), because settings can be secrets.
+the other contexts. It is whole: writers wait for each other, readers see the file before it or after it. Only its owner
+can read the file (mode 0600), because settings can be secrets.
 
 A project has contexts of its own in a file of the same form, kclient.toml, which is in its repository. They come before
 those of contexts.toml, as does its current one. No command changes that file.

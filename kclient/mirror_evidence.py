@@ -1,9 +1,9 @@
 """What a mirror copied: digests of the batches that it read and the target acknowledged. Pure.
 
 kmirror writes them, and kaudit finds with them which of two logs has changed since the copy. An *extent* is a range of
-offsets of one partition that was copied without interruption, with the number of its batches and the sum of the hashes
-of their headers. A header has the CRC of its records, so nothing is decoded. docs/design/mirror-evidence.md has the
-topic, the order of writes, and what a digest shows.
+offsets of one partition that was copied without interruption. It has the number of its batches and the sum of the
+hashes of their headers. A header has the CRC of its records, so nothing is decoded. docs/design/mirror-evidence.md has
+the topic, the order of writes, and what a digest shows.
 
 A record of the topic is an extent. The key has its partition and first offset; the value has the rest, as JSON. An
 extent that grows is written again under its key. A later extent replaces all earlier ones that it overlaps: their

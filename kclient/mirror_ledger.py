@@ -3,7 +3,7 @@
 The ledger is a compacted topic at the target, ``<source alias>.gaps.internal``. A record of the type `GAP` is a gap:
 offsets of a source partition that the mirror skipped. `REMOVAL` and `LINEAGE` explain no gap. They name offsets that
 ``kmirror truncate`` removed at the target, and a copy that ended because its topic was created again. The key
-identifies the entry, the value describes it, both as JSON; the latest record of a key counts, and a null value deletes
+identifies the entry, the value describes it, both as JSON. The latest record of a key counts, and a null value deletes
 the entry. docs/design/mirror-ledger.md has the format and the order of writes.
 
 In: keys and values of records   Out: a `GapView`, and records to write   Owner: the caller

@@ -1,7 +1,7 @@
 """Passes what the clients log to the standard library's logging, under the names of their modules.
 
 The clients log with Twisted, which shows nothing until a program starts its logging. Programs of the blocking and the
-async API use `logging`: there ``logging.basicConfig(level=logging.INFO)`` shows every message, and without any
+async API use `logging`. There ``logging.basicConfig(level=logging.INFO)`` shows every message. Without any
 configuration warnings go to stderr, as `logging` does it. Programs of the Twisted API have Twisted's log.
 """
 

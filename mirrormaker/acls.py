@@ -2,10 +2,10 @@
 
 Only ACLs about reading are copied: READ, DESCRIBE, DESCRIBE_CONFIGS; ALL becomes READ, as in MirrorMaker 2. A mirror
 has one writer, which the source does not know. An ACL with a prefix, or with * as the name, becomes one for each
-mirrored topic that it covers: at the target the same pattern could cover topics that are no mirrors.
+mirrored topic that it covers. At the target the same pattern could cover topics that are no mirrors.
 
-The target without a copy of an ACL decides with its own, or with none: a topic that few may read at the source may be
-open to all at the target. And a broker leaves a topic out of its metadata if the client may not describe it: kmirror
+The target without a copy of an ACL decides with its own, or with none. A topic that few may read at the source may be
+open to all at the target. And a broker leaves a topic out of its metadata if the client may not describe it. So kmirror
 cannot know such a topic, unless an ACL names it.
 
 In: ACLs of both clusters, topics   Out: ACLs to add, lines for the operator   Owner: `mirrormaker.acl_sync`

@@ -6,7 +6,7 @@ A link makes progress if the target's log end advances, or if the source answers
 for ``alarm.no.progress.seconds`` the alarm begins: records are not copied, or the source does not answer, or the log
 ends cannot be read. Stopped links are reported as such by the flow, and links that have finished need no progress.
 
-The alarm of lag begins above ``alarm.lag.records`` and ends at half of it, so that a lag near the limit is not reported
+The alarm of lag begins above ``alarm.lag.records`` and ends at half of it. So a lag near the limit is not reported
 again and again. It includes stopped links.
 
 Partitions with an alarm that begins or ends at the same time share a line.

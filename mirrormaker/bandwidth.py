@@ -3,10 +3,10 @@
 Theory of operation
 ===================
 A fetch may be sent while the *debt* is zero. Each response adds its bytes to the debt, and the debt shrinks by the
-rate. So the average is at most the rate over every interval, plus the responses that were in flight at its start,
-whatever the size of a single batch is: a batch that is larger than a second's worth is fetched, and the next fetch
-waits longer. A fetch asks for at most a second's worth (`most`), so that the debt of small batches is paid within about
-a second.
+rate. So the average is at most the rate over every interval, plus the responses that were in flight at its start. This
+holds for every size of a batch. A batch that is larger than a second's worth is fetched, and the next fetch waits
+longer. A fetch asks for at most a second's worth (`most`), so that the debt of small batches is paid within about a
+second.
 
 In: sizes of responses   Out: how long to wait   Owner: the flow
 """

@@ -69,8 +69,8 @@ class Catalog:
     ) -> dict[str, Topic]:
         """Return *wanted* as of now; *configs_too* also reads cached configs again. Raise KafkaError.
 
-        *present* is what `names` returned just before. A topic with configs that cannot be read is as it was
-        before, or in `unreadable`; one that was never read, and may be readable later, raises its error.
+        *present* is what `names` returned just before. A topic with configs that cannot be read is as it was before, or
+        in `unreadable`. One that was never read, and may be readable later, raises its error.
         """
         self.unreadable = {}
         chosen = [name for name in wanted if name in present]

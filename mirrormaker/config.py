@@ -6,8 +6,8 @@ settings configure it. A link setting without a prefix applies to all directions
 ``west.producer.X`` to those that read from or write to that cluster. ``west.zookeeper.connect`` lets several processes
 share the directions into west (`mirrormaker.workers`).
 
-One `ConfigError` lists all problems. A name without effect is a warning: an unknown one, which suggests the nearest
-known one, and a known one with a prefix that is not read, or of a client that kmirror is not.
+One `ConfigError` lists all problems. A name without effect is a warning. For an unknown one it suggests the nearest
+known one. Others are known names with a prefix that is not read, or of a client that kmirror is not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The extents that one mirror has copied: from acknowledged appends to evidence. Pure.
 
-An extent grows with each append that follows it, and ends where a batch begins in another window, where an append does
-not follow it (a rewind, an append with an unknown outcome), or where the copy of the partition ends. What no
-acknowledgement proves is in no extent. docs/design/mirror-evidence.md has the reasons.
+An extent grows with each append that follows it, and ends where a batch begins in another window. It also ends where an
+append does not follow it (a rewind, an append with an unknown outcome). Its last end is that of the copy of the
+partition. What no acknowledgement proves is in no extent. docs/design/mirror-evidence.md has the reasons.
 
 Invariants (tests cite the numbers):
  1. each batch of an acknowledged append is in exactly one extent of its partition;

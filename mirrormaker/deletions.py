@@ -4,12 +4,12 @@ Theory of operation
 ===================
 A mirror topic states the cluster and the topic id of its source (`mirrormaker.lineage`). It is an *orphan* if this
 flow's source has no topic with that id any more, under any name. Topic ids are never used twice, so a topic that was
-created again does not hide the deletion of the earlier one: its orphan is deleted, and the new topic is copied from its
+created again does not hide the deletion of the earlier one. Its orphan is deleted, and the new topic is copied from its
 start.
 
-What a broker does not show is not proven to be deleted: its metadata may be old, or may leave out a topic that kmirror
+What a broker does not show is not proven to be deleted. Its metadata may be old, or may leave out a topic that kmirror
 is not allowed to see. So an orphan is deleted only if it was one in every comparison of the last
-`topic.deletion.delay.seconds`, and if the source's controller then answers that the name does not exist, or has another
+`topic.deletion.delay.seconds`. Then the source's controller must answer that the name does not exist, or has another
 topic id. The marks of the orphan are read again directly before: an operator may have promoted it. The delay starts
 again with the process.
 

@@ -20,7 +20,7 @@ def show_exported(out: Path, kind: str, echo: Callable[[str], None]) -> None:
     """Print the records of *kind* ("all": of each) below *out*, data records only. Raise `BadExport`.
 
     *out* is what ``--export`` named, or a directory of a plan or a topic in it. Batches that cannot be decoded, which a
-    repair exports as they are, do not keep the others from being printed; the error at the end has their number.
+    repair exports as they are, do not keep the others from being printed. The error at the end has their number.
     """
     places = (MANIFEST, f"*/{MANIFEST}", f"repair-*/*/{MANIFEST}")
     directories = sorted(path.parent for place in places for path in out.glob(place))

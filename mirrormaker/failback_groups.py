@@ -1,7 +1,7 @@
 """Consumer groups in a failback: no committed offset of the returned cluster may mean another record afterwards.
 
 An offset above the divergence belongs to a record that was exported. It is set back to the divergence before the topic
-is deleted, so it is right whether the brokers delete it with the topic or not. An offset that they delete is committed
+is deleted. So it is right whether the brokers delete it with the topic or not. An offset that they delete is committed
 again at the end, and never one that is there moved.
 
 Owner: the command

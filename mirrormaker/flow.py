@@ -7,7 +7,7 @@ be sent now: appends to the target's leaders, then fetches to the source's leade
 several partitions, and several requests are in flight per leader. ``buffer.memory`` bounds the flow: a slow target
 stops the fetches (`mirrormaker.fetch_budget`). ``fetch.max.bytes.per.second`` delays them (`mirrormaker.bandwidth`).
 
-A partition that is caught up waits in the fetch session of its leader, and is touched only when the leader sends a
+A partition that is caught up waits in the fetch session of its leader. It is touched only when the leader sends a
 change of it (`mirrormaker.tail_fetches`). It leaves the session when its link wants another fetch than the leader has.
 
 All appends of one partition in flight use one connection, so they stay in order. The link handles every failure: it

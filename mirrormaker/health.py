@@ -1,7 +1,7 @@
 """The health of a mirrored partition, judged from both logs alone, and the exit code of ``kmirror status``. Pure.
 
 The judgement is that of a link before its first append: lineage, prefix check, retention. A running mirror is not
-asked. So a cause that no log shows (a rejected batch, a damaged one, no mirror running) appears as BEHIND: the target
+asked. So a cause that no log shows (a rejected batch, a damaged one, no mirror running) appears as BEHIND. The target
 did not advance between two readings although the source had records for it.
 
 In: two readings of both logs   Out: a `Finding` per partition, an exit code   Owner: the command

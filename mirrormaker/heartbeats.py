@@ -1,7 +1,7 @@
 """Emits MirrorMaker 2's heartbeats of one direction.
 
 The direction A->B writes (A, B) to the topic `heartbeats` of B. It also writes (B, A) to that of A, unless the
-direction B->A does: the topic of A is mirrored to B, and its name there shows MirrorMaker 2's client library where its
+direction B->A does. The topic of A is mirrored to B, and its name there shows MirrorMaker 2's client library where its
 records come from. docs/design/mirror-groups.md has the reasons.
 
 Owner: the mirror

@@ -2,10 +2,10 @@
 
 Theory of operation
 ===================
-A link that finds a gap waits until `Ledger.record` has fired. Gaps of one reactor turn share a write. A write reads
-the ledger first, because another mirror or an earlier run may have written the same gap (`kclient.mirror_ledger`);
-what is there already is not written again. Writes are acknowledged by all in-sync replicas. One write is in flight at
-a time. If it fails, all its gaps fail: their links read both log ends and come back.
+A link that finds a gap waits until `Ledger.record` has fired. Gaps of one reactor turn share a write. A write reads the
+ledger first: another mirror or an earlier run may have written the same gap (`kclient.mirror_ledger`). What is there
+already is not written again. Writes are acknowledged by all in-sync replicas. One write is in flight at a time. If it
+fails, all its gaps fail: their links read both log ends and come back.
 
 The topic is read by ListOffsets and Fetch, and written by Produce: any Kafka cluster has these.
 

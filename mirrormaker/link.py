@@ -8,12 +8,12 @@ expects to be the last in the target's log. The leader appends the run only afte
 rejects the append and returns its log end offset. Appends are pipelined, and each names its predecessor. So when one
 fails, the leader rejects all that follow it, even if another producer's record is at that offset.
 
-After any failure (rejection, timeout, lost connection, new leader) the link drops the whole pipeline. It reads both
-log ends (`Locate`) and continues from the target's log end. A delayed append finds another log end and is rejected. A
-lost response shows as a log end that has moved. A second mirror (a zombie) is rejected in the same way; a zombie of an
-earlier topic of the same name by the topic ids that an append names (docs/design/mirror.md). So every batch
-acknowledged at the source is in the target once, in order, at its own offset, after any number of crashes of the
-mirror and of brokers on either side.
+After any failure (rejection, timeout, lost connection, new leader) the link drops the whole pipeline. It reads both log
+ends (`Locate`) and continues from the target's log end. A delayed append finds another log end and is rejected. A lost
+response shows as a log end that has moved. A second mirror (a zombie) is rejected in the same way. A zombie of an
+earlier topic of the same name is rejected by the topic ids that an append names (docs/design/mirror.md). So every batch
+acknowledged at the source is in the target once, in order, at its own offset. This holds after any number of crashes of
+the mirror and of brokers on either side.
 
 Another producer may have written to the target, or the source may have lost or recreated its log. So before its first
 append the link compares the last batch below the target's log end with the source's batch there. A target that is not
@@ -28,7 +28,7 @@ is not in the ledger (docs/design/mirror-ledger.md).
 A target loses records only under a new leader epoch, and the next append detects it. A link without records to append
 reads both log ends when the target's metadata show a new epoch.
 
-A stop with a cause in `MENDABLE` (rejected records, an unreadable source, a damaged batch) is not final: the flow calls
+A stop with a cause in `MENDABLE` (rejected records, an unreadable source, a damaged batch) is not final. The flow calls
 `retry` after a delay, because an operator may have mended the cause. A target that is no prefix stays stopped.
 
 Invariants:

@@ -1,8 +1,8 @@
 """Reads the start and end offsets of both logs for many partitions in few requests.
 
-Links need them when they start or rewind. The target is read before the source, and the source's end before its
-start: so records that arrive in between never make the target look as if it were ahead. The source's end is the last
-stable offset; the high watermark is read after it.
+Links need them when they start or rewind. The target is read before the source, and the source's end before its start.
+So records that arrive in between never make the target look as if it were ahead. The source's end is the last stable
+offset; the high watermark is read after it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Tracks the target topics that are marked as mirrors, and decides when an unmarked one may be marked. Pure.
 
 The target's brokers accept conditional appends only for marked topics. kmirror creates its topics with the mark. A
-topic that an operator created gets the mark after the prefix check: all its partitions are located, and each is a
-prefix of the source's partition. Until then the mirror appends to none of them. So an ordinary topic with the name of
-a mirror stays unmarked and unchanged. See docs/design/mirror-mark.md.
+topic that an operator created gets the mark after the prefix check. All its partitions are located, and each is a
+prefix of the source's partition. Until then the mirror appends to none of them. So an ordinary topic with the name of a
+mirror stays unmarked and unchanged. See docs/design/mirror-mark.md.
 
 The mark has two settings: the id of the source cluster, and the topic id at the source (`mirrormaker.lineage`). A topic
 with another topic id counts as unmarked.

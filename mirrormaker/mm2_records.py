@@ -1,6 +1,6 @@
 """The records and topic names of MirrorMaker 2's heartbeats and checkpoints. Pure.
 
-The formats are those of Apache Kafka's Heartbeat and Checkpoint (connect-mirror-client), version 0: a STRING is an
+The formats are those of Apache Kafka's Heartbeat and Checkpoint (connect-mirror-client), version 0. A STRING is an
 int16 length and UTF-8, numbers are big-endian, a value starts with an int16 version.
 """
 

@@ -43,7 +43,7 @@ async def begin_lineages(
 ) -> dict[str, str]:
     """Write the ledger entries of lineages that are not begun; return the source topics that have to wait, and why.
 
-    *topic_id_of* asks the source's controller, *ends_of* reads high watermarks of the target, *record* writes an entry
+    *topic_id_of* asks the source's controller, *ends_of* reads high watermarks of the target. *record* writes an entry
     of the type `LINEAGE` and returns when it is durable.
     """
 

@@ -1,6 +1,6 @@
 """Which offsets of the source and of a target that renumbers them belong together. Pure.
 
-A pair (source, target) is two offsets of one partition: each copied record below *source* is below *target*, and each
+A pair (source, target) is two offsets of one partition. Each copied record below *source* is below *target*, and each
 record from *source* on is copied to *target* or behind it. Each stored position is such a pair, because it is committed
 with the records before it. So are the base offsets of each batch on both sides. Earlier pairs of a partition are kept
 with its position (`mirrormaker.position`).
@@ -9,9 +9,9 @@ A consumer that has read the source up to the offset *c* may continue at the tar
 It reads no record late: every record that it has not read is behind that pair. It reads again what lies between the
 pair and *c*. So a translated offset is never further than what the group has consumed.
 
-The number of pairs is bounded. `thinned` drops those in the middle, more of them the further back they are: between two
-neighbours in the list there is one batch, or a distance that is proportional to their distance from the position.
-So a group that is little behind the position reads little again. The first pair is never dropped.
+The number of pairs is bounded. `thinned` drops those in the middle, more of them the further back they are. Between two
+neighbours in the list there is one batch, or a distance. That distance is proportional to their distance from the
+position. So a group that is little behind the position reads little again. The first pair is never dropped.
 
 In: pairs, committed offsets of the source   Out: `Translated`   Owner: the flow that renumbers
 """

@@ -1,8 +1,8 @@
 """The position of the mirror in a target that renumbers offsets: a committed offset with metadata. Pure.
 
-The committed offset is the next source offset to copy. Its metadata describe the last copied batch of the source, so
-that the prefix check (`mirrormaker.prefix`) and the lineage check work as they do with a log that keeps its offsets.
-They also have earlier pairs of offsets, with which committed offsets of consumer groups are translated
+The committed offset is the next source offset to copy. Its metadata describe the last copied batch of the source. So
+the prefix check (`mirrormaker.prefix`) and the lineage check work as they do with a log that keeps its offsets. They
+also have earlier pairs of offsets, with which committed offsets of consumer groups are translated
 (`mirrormaker.offset_pairs`). The metadata are JSON of at most 900 bytes; offset.metadata.max.bytes is 4096 by default.
 """
 

@@ -3,7 +3,7 @@
 Lag in records is exact, because offsets are the same on both sides: the source's high watermark - target log end. It
 includes the records of open transactions, which are not copied before their end, and those of stopped links. Lag in
 bytes is lag in records times the mean size of the copied records. Lag in seconds is the age of the newest copied record
-while there is lag: the time span that would be missing if the source were lost now.
+while there is lag. It is the time span that would be missing if the source were lost now.
 """
 
 from __future__ import annotations

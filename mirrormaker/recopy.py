@@ -47,7 +47,7 @@ REFUSED = 5
 
 _TIMEOUT = 60.0
 """Seconds for one step at a cluster. The leaders of a broker that was killed move when its session ends
-(zookeeper.session.timeout.ms, 18 s by default); a follower leaves the ISR after replica.lag.time.max.ms (30 s)."""
+(zookeeper.session.timeout.ms, 18 s by default). A follower leaves the ISR after replica.lag.time.max.ms (30 s)."""
 _DELETION = 60.0
 """Seconds for a deletion or a creation, retries included."""
 _POLL = 0.1

@@ -4,10 +4,10 @@ With a position, `LogEnds` has source offsets on both sides, and `mirrormaker.li
 keeps offsets. The last batch of the target is the source's batch that the position describes.
 
 A position proves what was copied, if the target's log still has it. So the target's log end is compared with the end
-that the position states. Behind that end there may be markers and aborted records, but no visible record: it would be
+that the position states. Behind that end there may be markers and aborted records, but no visible record. It would be
 of another producer, or the position is an old one, and the copy would double records.
 
-A log with records, and without a position, is not continued: committed offsets expire after offsets.retention.minutes
+A log with records, and without a position, is not continued. Committed offsets expire after offsets.retention.minutes
 without a commit, and copying from the start would double every record.
 """
 

@@ -1,7 +1,7 @@
 """Reads kaudit's repair.json: which topics a repair copies again, and what it cannot repair. Pure.
 
 A kbroker topic cannot get other records at offsets below its log end. So a repair copies a whole topic again from the
-source, as a failback does (docs/design/mirror-failback.md), unless the target turns out to be a prefix of it.
+source, as a failback does (docs/design/mirror-failback.md). It does not if the target is a prefix of it.
 
 In: repair.json, topics of both clusters, manifests   Out: a `RepairPlan`, a `Stage` or a refusal   Owner: the command
 """

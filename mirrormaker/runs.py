@@ -1,9 +1,9 @@
 """Runs: consecutive whole batches of one partition, as fetched; their records stay encoded.
 
 A fetch response may begin with a batch that starts below the fetch offset: it is kept whole. It may end with a
-truncated batch: that one is dropped. The mirror reads each batch's header and checks its CRC, so that it reports a
-batch that was damaged on the network or on the source's disk, and does not copy it. Nothing is decompressed or
-decoded, and no byte is copied.
+truncated batch: that one is dropped. The mirror reads each batch's header and checks its CRC. So it reports a batch
+that was damaged on the network or on the source's disk, and does not copy it. Nothing is decompressed or decoded, and
+no byte is copied.
 """
 
 from __future__ import annotations

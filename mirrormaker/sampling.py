@@ -1,12 +1,12 @@
 """Which offsets `kmirror verify` reads, and what may be stated about what it read. Pure.
 
-A batch counts as compared only if both sides returned it and all bytes but the leader epoch are the same; its reader
+A batch counts as compared only if both sides returned it and all bytes but the leader epoch are the same. Its reader
 has computed both CRCs. Nothing is inferred about batches that were not read. So there is no verdict CONSISTENT: the
 words are the counts.
 
 Invariants (tests/unit/mirror/test_sampling.py):
- 1. exit code 0 only if at least one batch was compared, or there are partitions and the source has no record, and
-    nothing differs, is unreadable, beyond the lag limit, or left without a compared batch;
+ 1. exit code 0 only if at least one batch was compared, or there are partitions and the source has no record. Nothing
+    differs, is unreadable, beyond the lag limit, or left without a compared batch;
  2. each batch is counted once, however many sampled offsets it holds.
 
 In: log ends, pairs of batches   Out: offsets to read, a `Result`   Owner: the command

@@ -10,10 +10,10 @@ of the response's frame.
 
 A fetch carries the leader epoch of the metadata and that of the last fetched batch. So a leader that lost records
 answers with a diverging epoch (KIP-320) instead of other records. A fetch also carries the topic id of the link
-(KIP-516), because a topic that is deleted and created again starts with leader epoch 0: without the id the mirror
-would copy the new topic's records into the old topic's copy. With isolation read_committed the broker sends all
-batches below the last stable offset, with aborted records and control records. So the copy is the same log, and a
-transaction is copied after its end.
+(KIP-516). A topic that is deleted and created again starts with leader epoch 0. Without the id the mirror would copy
+the new topic's records into the old topic's copy. With isolation read_committed the broker sends all batches below the
+last stable offset, with aborted records and control records. So the copy is the same log, and a transaction is copied
+after its end.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ The flow adds the fetch of a partition (`add`), and takes it out (`discard`) whe
 partition is in at most one session. It leaves its session with the answer that names it; the flow adds it again. This
 module knows neither links nor the target.
 
-A session shares the tail channel of its leader with fetches that have no session: the first fetch on a connection,
-which shows the broker's versions, and those of partitions without a topic id. The two take turns: after a fetch without
-a session the fetch of the session is next (`send_first`), otherwise it comes last (`send`).
+A session shares the tail channel of its leader with fetches that have no session. These are the first fetch on a
+connection, which shows the broker's versions, and those of partitions without a topic id. The two take turns: after a
+fetch without a session the fetch of the session is next (`send_first`), otherwise it comes last (`send`).
 
 In: fetches, responses of the source   Out: requests, outcomes   Owner: the reactor's thread
 """

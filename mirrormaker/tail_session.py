@@ -7,7 +7,7 @@ records, an error, or another high watermark. So an idle partition costs neither
 partition has left the session; the flow adds it again with its next offset, or fetches it in another way.
 
 A response belongs to the fetches that the leader knew when the request was sent. A fetch that was discarded or replaced
-since then gets no outcome. The leader has sent that change, and would not repeat it; so the next request names such a
+since then gets no outcome. The leader has sent that change, and would not repeat it. So the next request names such a
 partition even if its fetch is the same. The same applies after an error.
 
 Invariants:

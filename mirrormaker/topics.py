@@ -5,7 +5,7 @@ Theory of operation
 Every refresh compares the topics of both clusters. A topic that matches ``topics`` and not ``topics.exclude`` is
 mirrored. If the target lacks it, it is created with the same partition count and configs; if the target has fewer
 partitions, they are added. Partition numbers and offsets are the same on both sides, so a target topic with *more*
-partitions is a conflict: it is reported and not changed.
+partitions is a conflict. It is reported and not changed.
 
 Copied configs are those set on the source topic, except ``config.properties.exclude``, which belong to a cluster and
 not to the data. The mirror sets two itself. ``message.timestamp.type=CreateTime``, because with LogAppendTime the

@@ -11,13 +11,13 @@ One transaction is open at a time. It has parts: records of one partition, and t
 sent one after the other: AddPartitionsToTxn and AddOffsetsToTxn, Produce, TxnOffsetCommit, EndTxn.
 
 After any error or lost answer the outcome is unknown, and the machine does not try to find out. It requests the
-producer id again, without naming its present one. The coordinator then aborts the transaction, or completes it if
-the decision to commit is durable, and raises the producer epoch. After that the stored positions state what was copied,
-and the copy continues there. No request is repeated in the same epoch after a lost answer, because the first one may
-arrive later: a late EndTxn would commit the next transaction in its middle (KIP-890). With the raised epoch a late
-request of an earlier epoch is rejected: by the coordinator, and by each partition of an aborted transaction, because
-its marker has the raised epoch. A transaction is committed only when each request before EndTxn was acknowledged, so
-no Produce of a committed transaction is under way.
+producer id again, without naming its present one. The coordinator then aborts the transaction, or completes it if the
+decision to commit is durable, and raises the producer epoch. After that the stored positions state what was copied, and
+the copy continues there. No request is repeated in the same epoch after a lost answer, because the first one may arrive
+later. A late EndTxn would commit the next transaction in its middle (KIP-890). With the raised epoch the coordinator
+rejects a late request of an earlier epoch. So does each partition of an aborted transaction, because its marker has the
+raised epoch. A transaction is committed only when each request before EndTxn was acknowledged, so no Produce of a
+committed transaction is under way.
 
 Two mirrors of the same direction have the same transactional id. The later one fences the earlier one, and that one
 stops. If a request of the earlier one fails meanwhile with another error, it requests the producer id again and is the

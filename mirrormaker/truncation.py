@@ -1,7 +1,7 @@
 """``kmirror truncate``: removes from mirror topics what the source does not have, after it was exported.
 
 The source lost records that the target has (an unclean election, a restored disk), or its topic was created again. The
-mirror stops there (`mirrormaker.prefix`). This command makes the topic a prefix of the source again, on request: the
+mirror stops there (`mirrormaker.prefix`). This command makes the topic a prefix of the source again, on request. The
 steps, the export and the proofs are those of a failback (`mirrormaker.recopy`). Before a topic is deleted, the ledger
 has an entry of the type `REMOVAL` for each partition that loses records, acknowledged by all in-sync replicas.
 

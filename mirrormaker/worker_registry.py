@@ -7,10 +7,10 @@ The list of names is all that the assignment needs (`mirrormaker.workers`); the 
 
 A watch delivers the list after every change. Whenever the list does not have this worker, it registers: at the start,
 after an expired session, and when an operator deleted its znode. A registration with an unknown outcome is read back
-first. The id stays the same for a run of the process, so a worker that registers again gets the same partitions, and a
+first. The id stays the same for a run of the process, so a worker that registers again gets the same partitions. A
 second znode of the same worker changes nothing.
 
-A worker that cannot read the topics of both clusters leaves: it deletes its znode, the others take its partitions, and
+A worker that cannot read the topics of both clusters leaves. It deletes its znode, the others take its partitions, and
 it registers again when it can.
 
 A worker that stops ends its session, after its last append: the others take its partitions at once. A worker that was

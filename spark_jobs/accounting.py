@@ -12,7 +12,7 @@ Theory of operation
    is explained comes first, so that no pair of records has another verdict than the two (`spark_jobs.folding`).
 4. *Truncated.* What is left of MISSING records behind the target's end of a complete mirror: one finding.
 5. *Duplicate.* An EXTRA record with a copy elsewhere in its partition, or a CORRUPT one that shares nothing with the
-   source's record: then the source's is MISSING.
+   source's record. Then the source's is MISSING.
 6. *Shifted.* Records that closed up behind a loss, if the loss is explained: neither compaction nor an accepted gap
    moves a record.
 7. *Visibility.* A transaction that has ended in one log only, by the last stable offsets (`spark_jobs.cut`).
@@ -58,7 +58,7 @@ class AcceptedGap(NamedTuple):
     """Offsets [low, high) that the target may lack, with the cause.
 
     A gap of the operator explains missing records, too. A gap of the mirror's ledger (*only_gaps*) explains the hole of
-    the target's log that contains its first offset, and nothing that the source still has.
+    the target's log that contains its first offset. It explains nothing that the source still has.
     """
 
     topic: str

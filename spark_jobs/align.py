@@ -8,15 +8,15 @@ alone cannot either: equal records repeat. So both pairings are tried, and the a
 1. *Match.* By offset first: records with equal offset and content are pairs, and the rest is paired by content. Or by
    content only: the k-th occurrence of a content in the source is paired with the k-th in the target. The second
    pairing is tried only if the first one moves a record.
-2. *Order.* Of the matched pairs the longest run in increasing order on both sides (patience sorting, as in
-   patience diff) kept its position; every other pair was REORDERED.
+2. *Order.* Of the matched pairs the longest run in increasing order on both sides (patience sorting, as in patience
+   diff) kept its position. Every other pair was REORDERED.
 3. *Classify.* An unmatched target record is a DUPLICATE if its content occurs elsewhere in the target. The pairs
    that kept their position cut both sequences into the same gaps. Inside one gap an unmatched source record and an
    unmatched target record that are alike enough (`_LIKENESS`) are one CORRUPT record, the most alike first. Of the
    rest, a source record is MISSING and a target record is EXTRA.
 4. *Visibility.* A pair with equal content and offset that only one log calls aborted is in a VISIBILITY run.
-5. *Shift.* The distance between paired records, in offsets or in places that either log uses, may change by one for
-   each record that another finding adds, removes or moves. Any other change begins a SHIFTED run.
+5. *Shift.* The distance between paired records is in offsets, or in places that either log uses. It may change by one
+   for each record that another finding adds, removes or moves. Any other change begins a SHIFTED run.
 
 Invariants (property tests cite the numbers):
  1. sequences with equal offsets and contents give no findings;
@@ -158,10 +158,10 @@ def align(
 
     A log that is *compacted* keeps the offsets of its records, so that only records at the same offset can be one
     damaged record. A *renumbered* target has offsets of its own: a shift is no finding. If it is compacted too, only
-    records with equal key and timestamp can be one: others are two records, of which compaction may have removed one
-    here and the other there. Its offsets do not show which
-    of its records belong to *unread* offsets of the source, and the other way round: an unmatched record between the
-    same pairs as an unread range of the other log is no finding. A range from -1 is what retention has deleted.
+    records with equal key and timestamp can be one. Others are two records, of which compaction may have removed one
+    here and the other there. Its offsets do not show which of its records belong to *unread* offsets of the source, and
+    the other way round. An unmatched record between the same pairs as an unread range of the other log is no finding. A
+    range from -1 is what retention has deleted.
     """
     aligner = _Aligner(
         topic, partition, source, target, compacted, renumbered, breaks, unread, common

@@ -2,14 +2,14 @@
 
 Theory of operation
 ===================
-kmirror can leave digests of what it copied at the target (`kclient.mirror_evidence`): per *extent* of offsets the
-number of batches, and the sum of the hashes of their headers. For the extents of findings the headers of both logs are
-read.
-Batches that both logs have prove nothing. Of the others, D, the mirror has copied the subset with the sum that is left:
+kmirror can leave digests of what it copied at the target (`kclient.mirror_evidence`). It has per *extent* of offsets
+the number of batches and the sum of the hashes of their headers. For the extents of findings the headers of both logs
+are read. Batches that both logs have prove nothing. Of the others, D, the mirror has copied the subset with the sum
+that is left:
 
     sum of the extent = sum of the batches in both logs + sum of a subset of D
 
-`judge` looks for that subset. A batch of the source in the subset was copied, so the target has lost or changed it; a
+`judge` looks for that subset. A batch of the source in the subset was copied, so the target has lost or changed it. A
 batch of the source outside of it was not copied, so the source has changed. Batches of the target vice versa. If no
 subset has the sum, neither log has what was copied. Of more than `MOST_DIFFERING` batches only the batches of one log
 are tried: no other subset then is an answer. That a wrong subset has a given sum is an accident of 2**-48 or less.
@@ -55,7 +55,7 @@ class Where(Enum):
     MIRROR = "mirror"
     """The mirror wrote other bytes than it read."""
     NEITHER = "neither"
-    """In the extent neither log has all that the mirror copied; or the source changed in one place of the finding, and
+    """In the extent neither log has all that the mirror copied. Or the source changed in one place of the finding, and
     the target in another."""
     UNKNOWN = "unknown"
 

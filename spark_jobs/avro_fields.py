@@ -1,7 +1,7 @@
 """Compares two Avro values field by field, each read with the schema of its own writer.
 
 A value becomes a tree of records, arrays, maps and leaves. Its shape is that of its writer's schema, so no field that
-was written is dropped. The reader's schema adds what Avro's schema resolution adds: the names of renamed fields
+was written is dropped. The reader's schema adds what Avro's schema resolution adds. That is the names of renamed fields
 (aliases), promoted numbers and strings, and the defaults of fields that the writer's schema lacks. A default is marked,
 because no log has it. Values are compared, types are not: 5 as an int and 5 as a long are equal.
 

@@ -1,9 +1,9 @@
 """Aligns the records of a partition that is damaged nearly everywhere: with arrays instead of objects.
 
-`spark_jobs.align` needs about 1 KB per record. With a million damaged records it would take long. If both logs have the
-same offsets, no record of one log is elsewhere in the other, and no record of the target occurs twice, then each pair
-that differs is CORRUPT, and numpy finds them. This applies to whole parts of `spark_jobs.in_step`. In the exact
-alignment a damaged record may pair with a neighbour that is more alike; here it never does.
+`spark_jobs.align` needs about 1 KB per record. With a million damaged records it would take long. Both logs may have
+the same offsets, no record elsewhere in the other, and no record of the target twice. Then each pair that differs is
+CORRUPT, and numpy finds them. This applies to whole parts of `spark_jobs.in_step`. In the exact alignment a damaged
+record may pair with a neighbour that is more alike; here it never does.
 
 In: columns of hashes.  Out: an Alignment.  Owner: a Spark task; pure.
 """

@@ -5,7 +5,7 @@ once, with a JVM that writes the classes that it loaded to a file. The JVMs of l
 with their Java, options and jars themselves, and do without one that does not fit. With a damaged one they abort.
 
 The file has 160 MB, below XDG_CACHE_HOME or ~/.cache, one for each Java and PySpark. KAUDIT_CLASS_ARCHIVE names another
-file, or is `off`. It is not written by an ordinary run: that run would take a third longer, and its JVM would compute
+file, or is `off`. It is not written by an ordinary run. That run would take a third longer, and its JVM would compute
 for as long again after it.
 """
 

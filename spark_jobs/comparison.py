@@ -1,6 +1,6 @@
 """The comparison of two clusters at one cut: which offsets are read, and what the results mean.
 
-A `Comparison` has the cut and makes one `Look`: it reads digests, compares windows, drills into those that differ, and
+A `Comparison` has the cut and makes one `Look`. It reads digests, compares windows, drills into those that differ, and
 puts each offset into one class. It decides what is read; pure modules decide what the results mean; an `Engine` only
 reads and hashes. `spark_jobs.reconcile` has the steps of a run, `spark_jobs.later_looks` compares again at a later cut.
 

@@ -2,10 +2,10 @@
 
 Theory of operation
 ===================
-A mirror always lags a little. Without fixed log ends on both sides the audit would report lag as loss. The target's
-log ends are read first, the source's second: every record that the mirror had written to the target by then was in
-the source before the source's ends were read. So a target record that the frozen source lacks is EXTRA. The other
-order would need a second read of the source for every record mirrored between the two reads.
+A mirror always lags a little. Without fixed log ends on both sides the audit would report lag as loss. The target's log
+ends are read first, the source's second. Every record that the mirror had written to the target by then was in the
+source before the source's ends were read. So a target record that the frozen source lacks is EXTRA. The other order
+would need a second read of the source for every record mirrored between the two reads.
 
     source                    log start | ==== compared ==== | lagging | source end (read second)
     target   log start ... aged out ... | ==== compared ==== | target end (read first)

@@ -3,11 +3,11 @@
 Theory of operation
 ===================
 A *window* is a range of `window` offsets of one partition. Its digest is a row of sums, not XORs, because a record
-added twice would vanish from an XOR: record count, bytes, the sum of contents, and the sum of contents hashed with
-their offsets and with whether their transaction was aborted (`spark_jobs.hashes`). It also has the latest timestamp.
-Sums are additive: windows merge into partitions and topics. A Spark task sums the records that it reads; Spark merges
-the rows of tasks that read the same window. It gets each 64-bit sum as two 32-bit halves, because its ANSI mode rejects
-an overflow.
+added twice would vanish from an XOR. The sums are record count, bytes, contents, and contents hashed with their offsets
+and with whether their transaction was aborted (`spark_jobs.hashes`). It also has the latest timestamp. Sums are
+additive: windows merge into partitions and topics. A Spark task sums the records that it reads; Spark merges the rows
+of tasks that read the same window. It gets each 64-bit sum as two 32-bit halves, because its ANSI mode rejects an
+overflow.
 
 Rows are also grouped by time bucket, so that the same pass yields the charts over record time.
 

@@ -109,8 +109,8 @@ class Finding:
     tail_position: int | None = None
     """For MISSING behind the last common record: the target offset where it would be. Separates lag from loss."""
     follows: int | None = None
-    """Of a record that only one log has, if the target is renumbered: the offset in the other log of the common record
-    before it; -1 if there is none."""
+    """The common record before it: its offset in the other log. Of a record that only one log has, if the target is
+    renumbered; -1 if there is none."""
     key_hash: int | None = None
     flags: int = 0
     """Those of the record, and `TAKEN`, `UNDECIDED`."""

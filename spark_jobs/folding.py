@@ -1,7 +1,7 @@
 """Bounds the findings of a partition: of each class the first are single, and the others become runs.
 
 A mirror that lost, repeated or damaged a million records gives as many findings. All of them pass through the driver,
-at about 2 KB each. So a task keeps the first `Folding.keep` of each class, and of the others makes one finding for each
+at about 2 KB each. So a task keeps the first `Folding.keep` of each class. Of the others it makes one finding for each
 time bucket, with the exact number of records and the last offset. A run has no hash: nothing pairs it with another
 record.
 
@@ -9,7 +9,7 @@ A run stands for records with one fate, so it never joins records that `spark_jo
 
 * CORRUPT and VISIBILITY: with another field.
 * MISSING: on both sides of an offset of `Folding.edges` (the ends of accepted gaps and of the cut), or of the target's
-  end: behind it they lag, or are truncated. EXTRA: on both sides of the source's end.
+  end. Behind it they lag, or are truncated. EXTRA: on both sides of the source's end.
 * Records that only one log of a compacted topic has, where the other has none at the offset: compaction may explain
   them. The first `Folding.keep_compacted` are single, and the driver looks up their keys. The others are `UNDECIDED`.
   They stay in Spark until their keys were looked up there, and what is left is folded then (`Folding.found`).
@@ -18,8 +18,8 @@ The offsets of a run are those of its record with the first difference, so that 
 known of its places: the lowest and the highest offset in either log, and a sum. So a repair takes the windows that
 differ, and nothing is attributed to a log.
 
-What is lost by it: a record in a run is never MISROUTED, it is MISSING here and EXTRA there; an EXTRA one is no
-DUPLICATE of a record in a window without a difference, nor is a CORRUPT one a DUPLICATE and a MISSING one.
+What is lost by it: a record in a run is never MISROUTED, it is MISSING here and EXTRA there. An EXTRA one is no
+DUPLICATE of a record in a window without a difference. A CORRUPT one is no DUPLICATE and MISSING one.
 
 In: findings of one partition, ascending.  Out: findings.  Owner: a Spark task; pure.
 """

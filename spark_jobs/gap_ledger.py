@@ -1,9 +1,9 @@
 """Checks the entries of the mirror's gap ledger against both clusters. Pure.
 
 The ledger is a topic at the target that other clients may write to. An entry is used only for what the two logs do not
-contradict: the source no longer has the records, and the target's topic is that of the entry. It explains a hole of the
-target's log, never a record that the source has and the target lacks (`spark_jobs.accounting`). So an entry that
-claims too much explains nothing.
+contradict. The source no longer has the records, and the target's topic is that of the entry. It explains a hole of the
+target's log, never a record that the source has and the target lacks (`spark_jobs.accounting`). So an entry that claims
+too much explains nothing.
 
 In: entries, and both clusters at the cut   Out: gaps for the accounting, refused entries   Owner: the caller
 """

@@ -2,9 +2,9 @@
 
 A report has hashes of records: of each finding, and sums per window. With the public key every reader of the report can
 hash guesses, and so learn a value of a small domain. With a secret key only its owner can. The hash is SipHash-2-4, a
-function for secret keys, with a key of 16 ASCII characters (pandas requires text): 96 bits, derived from the file by
-BLAKE2b. A key has a name, which the report and digests.parquet state: hashes of different keys cannot be compared.
-The name is derived from the file, too, and short files could be guessed by it, so the file needs `LEAST_BYTES`.
+function for secret keys. Its key has 16 ASCII characters (pandas requires text): 96 bits, derived from the file by
+BLAKE2b. A key has a name, which the report and digests.parquet state: hashes of different keys cannot be compared. The
+name is derived from the file, too, and short files could be guessed by it, so the file needs `LEAST_BYTES`.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ records of the partition nor on how many of them differ.
 
 *In step* means that the pieces of both logs are opposite each other. With equal offsets that is the same range of
 offsets. The offsets of a renumbered target show nothing: there both logs are read twice, unless all their records fit
-into the reach of `CommonRuns`. The first time, one record of `SAMPLE` on average is noted, chosen by its content and
-that of the record before, with its number in the log. Notes that both logs have once show which numbers are opposite
-each other, however many records of one log lie between them.
+into the reach of `CommonRuns`. The first time, one record of `SAMPLE` on average is noted, with its number in the log.
+It is chosen by its content and that of the record before. Notes that both logs have once show which numbers are
+opposite each other, however many records of one log lie between them.
 
 What a record is opposite of is decided within a part, and within the reach of `CommonRuns`. So a record that moved
 farther, past more than a part of other differences, is MISSING in one place and EXTRA in another. No difference is

@@ -1,9 +1,9 @@
 """Reads offset ranges of a cluster in Spark tasks, for an audit: digests of windows, hashes of records, batch headers.
 
-The ranges are explicit. There is no "earliest" and no "latest", because an audit freezes its cut before it reads any
-record; the data source for everything else is `spark_jobs.source`. `spark_jobs.tasks` divides the ranges into tasks.
-Payload does not leave a task. A part that cannot be read is a row of its own, with topic, partition and offsets: no
-record is skipped silently.
+The ranges are explicit. There is no "earliest" and no "latest": an audit freezes its cut before it reads any record.
+The data source for everything else is `spark_jobs.source`. `spark_jobs.tasks` divides the ranges into tasks. Payload
+does not leave a task. A part that cannot be read is a row of its own, with topic, partition and offsets: no record is
+skipped silently.
 
 The tasks are those of ``mapInArrow`` over the numbers of the tasks, and not those of a Python data source. For a data
 source Spark starts three more kinds of Python processes: to look it up, to create it and to plan each read. They are

@@ -1,9 +1,9 @@
 """Remembers that the self-test passed, so that it runs once per version and environment.
 
-The self-test depends only on code: that of kaudit and kclient, Python, Spark, pyarrow and Java. `environment_key` is
-a hash of all of them, of the files themselves and not of their version numbers. With a local master a run with the
-same key has the same self-test, so its result is taken from the file `default_file`, and the report has its time.
-Workers on other hosts may have another environment: with another master the self-test always runs.
+The self-test depends only on code: that of kaudit and kclient, Python, Spark, pyarrow and Java. `environment_key` is a
+hash of all of them, of the files themselves and not of their version numbers. With a local master a run with the same
+key has the same self-test. So its result is taken from the file `default_file`, and the report has its time. Workers on
+other hosts may have another environment: with another master the self-test always runs.
 
 A failed self-test is never remembered. A file that cannot be read or written only costs the time of the self-test.
 """

@@ -1,7 +1,7 @@
 """Reads ranges of offsets in a Spark task: whole batches, CRCs checked, no record skipped.
 
-A task reads all its ranges with one consumer, which fetches many partitions in one request, and which the next task of
-the same Python worker uses again: 2,000 partitions with one record cost a few requests, not 2,000 connections.
+A task reads all its ranges with one consumer, which fetches many partitions in one request. The next task of the same
+Python worker uses it again. So 2,000 partitions with one record cost a few requests, not 2,000 connections.
 
 Memory: the consumer buffers at most `FETCH_BYTES` and one response in flight per broker, whatever the records.
 """

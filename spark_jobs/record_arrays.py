@@ -7,7 +7,7 @@ place depends on the one before. All other numbers are read for all records at o
 values and of the places after them out.
 
 A record's *body* is its encoding from the key's length to its end: key, value and headers. The body does not depend on
-the record's offset, time, batch or codec, so equal bodies are equal records if every number is encoded in its shortest
+the record's offset, time, batch or codec. So equal bodies are equal records if every number is encoded in its shortest
 form. Encoders do that, but the format does not require it. A chunk with anything unusual is therefore decoded by
 `kclient.wire.record_reader`, encoded again, and read from there. That decoder also judges invalid records, so its
 errors are the only errors.

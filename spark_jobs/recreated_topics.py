@@ -13,7 +13,7 @@ the source does, and compares the present topic id. Earlier copies get the name 
 The source has deleted what is in an earlier copy, so its offsets have aged out: they are in scope, and not compared.
 Its log has to reach the offset that the ledger has as the end of the copy.
 
-What decides is kmirror's own rule, `mirrormaker.lineage.copy_for`, and the ledger: without an entry `LINEAGE` for the
+What decides is kmirror's own rule, `mirrormaker.lineage.copy_for`, and the ledger. Without an entry `LINEAGE` for the
 present topic id, no topic takes the place of another one. A false entry cannot make a verdict CONSISTENT, because the
 topic with the plain name is then an earlier copy.
 

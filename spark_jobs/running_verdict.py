@@ -1,7 +1,7 @@
 """The running verdict of `kaudit watch`: pairs the records of two growing logs by topic, partition and offset.
 
-Records arrive in micro-batches. A micro-batch brings all records of a log up to some offset, so each side of a
-partition has a *position*: behind it, no record has arrived yet; below it, none will arrive any more. An offset below
+Records arrive in micro-batches. A micro-batch brings all records of a log up to some offset. So each side of a
+partition has a *position*. Behind it, no record has arrived yet; below it, none will arrive any more. An offset below
 both positions is decided at once: equal, corrupt, missing (the source alone has a record) or extra (the target alone).
 Records at and above the lower position wait for the other side. Only one side has such records.
 

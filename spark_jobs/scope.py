@@ -54,7 +54,7 @@ def paired(
 ) -> Paired:
     """Return what both clusters have at the cut; ClusterUnreadable if no topic matches.
 
-    The target's gap ledger shows which of its topics has the records of a topic that was created again; without
+    The target's gap ledger shows which of its topics has the records of a topic that was created again. Without
     *with_ledger* topics with equal names are pairs. *read_committed* and *stable*: see `snapshots`.
     """
     read: list[LedgerRead] = []

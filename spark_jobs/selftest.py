@@ -5,7 +5,7 @@ clusters then compares the two logs; only the fetches differ. Its findings must 
 precision or recall below 1.0 the audit reports ERROR.
 
 Faults in single records (`SEEDED`) are in the first partitions. Three follow. The first of these lacks its end and has
-a batch with a wrong CRC; some records of the second, which is otherwise clean, are in it; the third has higher offsets
+a batch with a wrong CRC. It also has some records of the second, which is otherwise clean. The third has higher offsets
 from some record on. The other classes (`NOT_SEEDED`) need retention or transactions: they are tested in tests/ only.
 """
 

@@ -65,8 +65,8 @@ def spark_session(
 
     *log* receives the stderr of Spark's processes.
 
-    With a local master the defaults for a large cluster (200 shuffle partitions, a web UI, a Hive catalogue) would
-    cost more than the job; they are off, and all sockets bind to loopback.
+    With a local master the defaults for a large cluster (200 shuffle partitions, a web UI, a Hive catalogue) would cost
+    more than the job. They are off, and all sockets bind to loopback.
 
     Raise SparkNotStarted if Spark does not start with these settings.
     """
@@ -169,8 +169,8 @@ def _set_python(on: SparkSettings) -> None:
         # Workers must run this interpreter, because it has kclient and pyarrow.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         return
-    # Spark plans reads of a Python data source in a worker beside the driver, with the same command as on other hosts:
-    # here PATH must lead to this interpreter.
+    # Spark plans reads of a Python data source in a worker beside the driver, with the same command as on other hosts.
+    # Here PATH must lead to this interpreter.
     os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     os.environ.setdefault("PYSPARK_PYTHON", python_name())
 

@@ -16,8 +16,8 @@ a new cut for the *suspects* only, and reads again what was not equal there:
 A partition with the same findings in two looks is settled. docs/design/audit.md has the objections and their reasons.
 
 Invariants (tests/property/test_settle.py cites the numbers):
- 1. a finding vanishes only if the last look of its partition read all its offsets on both sides (of a gap: on the
-    target's side) and no longer has it there; otherwise the earlier look stands;
+ 1. a finding vanishes only if the last look of its partition read all its offsets on both sides and no longer has it
+    there. (Of a gap: on the target's side.) Otherwise the earlier look stands;
  2. carried offsets were read and equal in an earlier look of the same run, and the logs were not replaced since then;
  3. partitions that share a misrouted record are replaced together, or not at all.
 

@@ -44,7 +44,7 @@ def pack(
 ) -> list[list[OffsetRange]]:
     """Return the ranges of each task: about *slice_offsets* offsets, at most `MOST_RANGES` ranges.
 
-    There are at least *parallelism* tasks, if there is as much to read: a range above its share of all offsets is cut,
+    There are at least *parallelism* tasks, if there is as much to read. A range above its share of all offsets is cut,
     but not below `SMALLEST_SLICE`. The largest piece goes to the task with the least to do, and so on.
     """
     offsets = sum(each.high - each.low for each in ranges)

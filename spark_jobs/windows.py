@@ -3,8 +3,8 @@
 Pure: rows of sums in, a state per window out. A window that differs is not a finding yet: `spark_jobs.align` then
 compares its records one by one.
 
-Invariant: two windows with equal digests hold the same records at the same offsets, up to a collision of 64-bit sums
-(an accident, not an attack: without `--hash-key` the hashes have no secret key).
+Invariant: two windows with equal digests hold the same records at the same offsets, up to a collision of 64-bit sums.
+(That is an accident, not an attack: without `--hash-key` the hashes have no secret key.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The process that Spark forks its Python workers from: `spark.python.daemon.module`.
 
-Spark's own daemon imports nothing before it forks, so each worker imports pyspark, pyarrow, pandas and kaudit again:
-more processor time than a small audit needs for the rest of its tasks. Here they are imported once.
+Spark's own daemon imports nothing before it forks, so each worker imports pyspark, pyarrow, pandas and kaudit again.
+That is more processor time than a small audit needs for the rest of its tasks. Here they are imported once.
 
 Spark puts its own pyspark first on the path, in an archive without byte code: Python compiles what it imports from it
 in every process. Where the archive is a part of an installed pyspark, that one is imported instead. A worker with the
@@ -11,7 +11,7 @@ A worker collects garbage after each task. What the daemon imported is never gar
 does not visit it.
 
 numpy's arrays of a chunk are a few hundred kilobytes each. glibc would return their memory to the system at once, and
-the system clears it for the next array: a tenth of the time of a digest. A worker keeps some of it instead.
+the system clears it for the next array. That is a tenth of the time of a digest. A worker keeps some of it instead.
 
 What is imported here must work after `os.fork`, which copies no threads. Arrow and OpenBLAS start theirs again in the
 forked process, and kclient starts its reactor's when a consumer needs it.

@@ -2,11 +2,11 @@
 
 Theory of operation
 ===================
-The brokers are in a list: by id, or, if every broker has a rack, so that neighbours are in different racks (KIP-36:
-the first of each rack, then the second of each, ...). First replicas go round the list from *start_index*. Further
-replicas of a partition follow at a distance that grows by one each time the first replicas have gone round once, so
-that the partitions of a failed broker spread over all others. With racks, a follower is skipped if its rack already
-has a replica while another rack has none.
+The brokers are in a list by id. If every broker has a rack, neighbours are in different racks (KIP-36: the first of
+each rack, then the second of each, ...). First replicas go round the list from *start_index*. Further replicas of a
+partition follow at a distance that grows by one each time the first replicas have gone round once. So the partitions of
+a failed broker spread over all others. With racks, a follower is skipped if its rack already has a replica while
+another rack has none.
 
 The controller uses this for new topics and partitions, `kclient reassign generate` for partitions to move.
 

@@ -2,7 +2,7 @@
 
 The terms are Kafka's, as in `kafka-topics --describe`. A partition is *under-replicated* if its ISR lacks a replica;
 replicas that a reassignment is adding do not count. It is *under min ISR* if the ISR is smaller than
-min.insync.replicas or there is no leader, *at min ISR* if the loss of one more replica would stop acks=all, and
+min.insync.replicas or there is no leader. It is *at min ISR* if the loss of one more replica would stop acks=all, and
 *unavailable* without a live leader.
 
 In: a metadata snapshot, min.insync.replicas by topic   Out: `Health`

@@ -29,8 +29,8 @@ class OffsetCsvError(ValueError):
 def read_offsets(text: str, *, group: str | None) -> dict[str, dict[TopicPartition, int]]:
     """Parse *text*; its offsets belong to *group* if they name none. Empty lines are ignored.
 
-    Raise `OffsetCsvError` for a file without offsets, for another number of fields than in the first line, and for a
-    partition that occurs twice in a group. Negative offsets are refused, as by Kafka's tool: none is committed.
+    Raise `OffsetCsvError` for a file without offsets, another number of fields than in the first line, and a partition
+    that a group has twice. Negative offsets are refused, as by Kafka's tool: none is committed.
     """
     found: dict[str, dict[TopicPartition, int]] = {}
     lines: dict[tuple[str, TopicPartition], int] = {}

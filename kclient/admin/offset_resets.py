@@ -7,7 +7,7 @@ The scenarios are those of kafka-consumer-groups --reset-offsets (KIP-122), with
     TIME               the first record at or after a time; the end of the log without such a record
     CURRENT            the committed offset as it is, not clipped; the end of the log without one
 
-A reset commits an offset without leader epoch and metadata, as Kafka's tool does: a consumer that starts there does not
+A reset commits an offset without leader epoch and metadata, as Kafka's tool does. A consumer that starts there does not
 look for a truncated log.
 """
 

@@ -4,7 +4,7 @@ A task may be cancelled, by `asyncio.wait_for` for example, between the end of i
 first waits until records are ready, and takes them when its task runs again: a cancelled call has taken no record.
 
 Several tasks may wait for records of one consumer; they take turns. The offsets of a record then count as processed
-when any of them asks for the next one: such programs commit by `store_offsets`, or by `commit` with offsets.
+when any of them asks for the next one. Such programs commit by `store_offsets`, or by `commit` with offsets.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
             async for record in consumer:
                 print(record.topic_partition, record.offset, record.value)
 
-    *key_deserializer* and *value_deserializer* convert bytes to objects, and are the source of the types of keys and
+    *key_deserializer* and *value_deserializer* convert bytes to objects. They are the source of the types of keys and
     values: with ``bytes.decode`` and ``json.loads`` it is a ``Consumer[str, Any]``. Without one they are bytes.
     """
 

@@ -4,8 +4,8 @@ Theory of operation
 ===================
 Twisted has one global reactor per process, for ever. asyncio has a loop per `asyncio.run`, and per thread. So each loop
 gets a reactor of its own, which is not the global one, when a client is created on it. The reactor is removed from the
-loop when its last client is closed; if a client is left open, when a client is created on another loop after the end
-of this one. If Twisted's global reactor runs on the loop already, that one is used.
+loop when its last client is closed. If a client is left open, it is removed when a client is created on another loop
+after the end of this one. If Twisted's global reactor runs on the loop already, that one is used.
 
 Without a loop, in a coroutine on Twisted's reactor, the clients use that reactor, and results are Deferreds.
 

@@ -196,7 +196,7 @@ class Producer(Generic[K, V]):
         key fill a batch of one partition, then of another.
 
         The Future's error is `RowsNotAcknowledged` if rows were not acknowledged. If buffer.memory is full or the topic
-        unknown, the rows that do not fit wait, and fail after max.block.ms without room; later sends wait behind them.
+        unknown, the rows that do not fit wait. They fail after max.block.ms without room; later sends wait behind them.
         """
         core = self._checked()
         if self._loop.loop is None:

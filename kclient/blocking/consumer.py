@@ -64,7 +64,7 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
             for record in consumer:
                 print(record.topic_partition, record.offset, record.value)
 
-    *key_deserializer* and *value_deserializer* convert bytes to objects, and are the source of the types of keys and
+    *key_deserializer* and *value_deserializer* convert bytes to objects. They are the source of the types of keys and
     values: with ``bytes.decode`` and ``json.loads`` it is a ``Consumer[str, Any]``. Without one they are bytes.
 
     One thread at a time may poll; the other methods may be called in any thread.

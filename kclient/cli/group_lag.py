@@ -54,7 +54,7 @@ def lag_row(described: Any, offsets: Sequence[Mapping[str, Any]]) -> dict[str, A
 def topic_rows(offsets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the lag of each topic as rows; *offsets* are `offset_rows` of one group.
 
-    Partitions without a lag (no committed offset, or the partition is gone) are counted as *unknown*; the lag of the
+    Partitions without a lag (no committed offset, or the partition is gone) are counted as *unknown*. The lag of the
     topic is that of the others.
     """
     topics: dict[str, list[Mapping[str, Any]]] = {}

@@ -1,6 +1,6 @@
 """Rows as an aligned table, JSON, JSON lines, YAML or CSV, and lines of errors; JSON keys are stable snake_case.
 
-A cell is text, a number, true or false, none, or a list of such; only JSON and YAML have nested values, and a wide
+A cell is text, a number, true or false, none, or a list of such. Only JSON and YAML have nested values, and a wide
 table has them as JSON. An id that is text elsewhere (a UUID, an enum) is made text by the command, in Kafka's form:
 nothing is printed by its `repr`.
 """

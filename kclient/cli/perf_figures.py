@@ -1,6 +1,6 @@
 """The figures of `kclient perf`: rates, and percentiles of latencies. Pure.
 
-Rates and latencies are those of Apache's kafka-producer-perf-test, kafka-consumer-perf-test and EndToEndLatency: a MB
+Rates and latencies are those of Apache's kafka-producer-perf-test, kafka-consumer-perf-test and EndToEndLatency. A MB
 is 1,048,576 bytes of keys and values, a latency is in ms from before the send.
 """
 

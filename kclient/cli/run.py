@@ -31,8 +31,8 @@ Main = Callable[[Any], Awaitable[int | None]]
 def run(main: Main, *, reads_stdin: bool = False) -> NoReturn:
     """Run *main* on a new reactor and exit with its code; an error becomes one line and an exit code.
 
-    While it waits for the cluster and has written nothing, a terminal shows that; not if *reads_stdin* and stdin is a
-    terminal: then a person types there.
+    While it waits for the cluster and has written nothing, a terminal shows that. It does not if *reads_stdin* and
+    stdin is a terminal: then a person types there.
     """
     from twisted.internet import reactor as imported
     from twisted.internet.defer import Deferred

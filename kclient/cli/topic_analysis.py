@@ -1,9 +1,9 @@
 """What the records of a partition are like: sizes, keys, codecs, timestamps, holes. Pure, in bounded memory.
 
 Records are counted exactly. Distinct keys are estimated by HyperLogLog (Flajolet et al. 2007) with 4,096 registers: the
-standard error is 1.6 %. Frequent keys are found by the algorithm of Misra and Gries (1982) with 100 counters: a count
-is at most 1 % of the records too low, and every key of more than 1 % of the records is found. A partition takes
-less than 200 KB, however many records it has.
+standard error is 1.6 %. Frequent keys are found by the algorithm of Misra and Gries (1982) with 100 counters. A count
+is at most 1 % of the records too low, and every key of more than 1 % of the records is found. A partition takes less
+than 200 KB, however many records it has.
 
 In: batches in the order of their offsets   Out: `Analysis.row`
 """

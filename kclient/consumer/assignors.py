@@ -9,8 +9,8 @@ cooperative-sticky  as even as possible with as few moves as possible; a moving 
                     owner and assigned in the next rebalance (KIP-429), so members keep consuming the others
 
 Invariants (property tests cite the numbers):
- 1. every partition of a subscribed topic is assigned to exactly one member that subscribes to the topic
-    (cooperative-sticky: or to none, while its former owner revokes it);
+ 1. every partition of a subscribed topic is assigned to one member that subscribes to the topic (cooperative-sticky: or
+    none, while its former owner revokes it);
  2. cooperative-sticky: if all subscriptions are equal, loads differ by at most one once no revocation is pending;
  3. cooperative-sticky: an even assignment among the same members does not change.
 """

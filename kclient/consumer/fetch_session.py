@@ -10,7 +10,7 @@ no bytes.
 A session uses either topic ids or topic names; a change between them starts a new session.
 
 Invariants:
-1. A partition with a new position or a new assignment is named again even at the same offset: its last response was
+1. A partition with a new position or a new assignment is named again even at the same offset. Its last response was
    dropped, and the broker would not repeat it.
 2. A full request names partitions in the given order, because the first may exceed max.partition.fetch.bytes (KIP-74).
 

@@ -3,7 +3,7 @@
 One poll runs at a time. It first counts all records of earlier polls as processed, then calls the rebalance listener.
 It raises an error once; only the error of a record that cannot be deserialized stays until a seek skips the record. A
 cancelled poll returns nothing: the next one returns its records. A caller that is not resumed in the same turn of the
-reactor, as asyncio's tasks are not, uses `until_ready` and then `take`: what it takes it has.
+reactor, as asyncio's tasks are not, uses `until_ready` and then `take`. What it takes it has.
 
 Invariants: 1. a poll returns a record if and only if it moves the position past it. 2. an error of one partition never
 drops records of others: they are returned, and the next poll raises the error.

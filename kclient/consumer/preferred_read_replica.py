@@ -2,12 +2,12 @@
 
 A leader may name a preferred read replica for a consumer with a client.rack. The consumer fetches from it for
 metadata.max.age.ms, then from the leader again. It returns to the leader at once after an error at the follower, when
-the follower is not among the live brokers, or under a new leader epoch. A follower returns committed records only, but
-its high watermark may lag behind the leader's.
+the follower is not alive, or under a new leader epoch. A follower returns committed records only, but its high
+watermark may lag behind the leader's.
 
-A leader may name a follower that is dead or unreachable for this consumer, until the follower's ZooKeeper session
-expires or for as long as the network is down. So after an error the consumer fetches from the leader without its rack
-for `AVOID_SECONDS`: then the leader returns the records itself.
+A leader may name a follower that is dead, until its ZooKeeper session expires. It may name one that this consumer
+cannot reach while the network is down. So after an error the consumer fetches from the leader without its rack for
+`AVOID_SECONDS`: then the leader returns the records itself.
 
 In: the follower in a response, errors   Out: the broker to fetch from   Owner: the reactor's thread
 """

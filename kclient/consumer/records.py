@@ -108,7 +108,7 @@ def _collector_paused() -> Iterator[None]:
     """Disable the garbage collector while records are created by the ten thousand.
 
     Records form no cycles. Yet every 700 of them would trigger a collection of the youngest generation, and every
-    70,000 a full one: a quarter of the time of consuming.
+    70,000 a full one. That is a quarter of the time of consuming.
     """
     if not gc.isenabled():
         yield

@@ -3,9 +3,9 @@
 Theory of operation
 ===================
 After an unclean election consumed records may be lost, with other records at their offsets. Fetching on would skip
-those records silently. So when metadata show a newer leader epoch than that of the last validation, the leader is
-asked (OffsetForLeaderEpoch) for the end offset of the epoch of the record before the position. If it is below the
-position, the log was truncated there.
+those records silently. So metadata with a newer leader epoch than that of the last validation lead to another one. The
+consumer requests the end offset of the epoch of the record before the position (OffsetForLeaderEpoch). If it is below
+the position, the log was truncated there.
 
 With an auto.offset.reset, the consumer then continues at the divergent offset, with a warning: it consumes the new
 records once and repeats none. With auto.offset.reset=none poll raises LogTruncated, and the caller seeks. Buffered

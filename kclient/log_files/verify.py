@@ -1,8 +1,8 @@
 """Checks log files: batches, and whether the files beside a segment agree with it.
 
 A segment is sound if its batches follow one another with growing offsets from its base offset on, each with the right
-CRC, and if the records of each can be decoded, as many as its header has, without duplicates of
-a producer's last five batches, and with leader epochs that do not fall. Nothing but zeros may follow the last batch.
+CRC. The records of each can be decoded, and are as many as its header has. No batch is a duplicate of a producer's last
+five, and leader epochs do not fall. Nothing but zeros may follow the last batch.
 
 What is beside a segment must lead a reader right:
 

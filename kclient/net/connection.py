@@ -2,10 +2,10 @@
 
 Theory of operation
 ===================
-`connect` resolves the address, tries each of its IP addresses, and requests the broker's ApiVersions (KIP-511: version
-3 or above first; a broker without it answers in version 0 with UNSUPPORTED_VERSION and gets a request in version 0).
+`connect` resolves the address, tries each of its IP addresses, and requests the broker's ApiVersions (KIP-511): version
+3 or above first. A broker without it answers in version 0 with UNSUPPORTED_VERSION, and gets a request in version 0.
 Then `request` sends at once, up to *max_in_flight* unanswered requests, and queues further ones. A request without a
-response within its timeout closes the connection, as in Kafka's client: responses come in order, so no later one can
+response within its timeout closes the connection, as in Kafka's client. Responses come in order, so no later one can
 arrive either.
 
 Invariants: 1. every returned Deferred fires exactly once, at the latest when the connection ends. 2. no response

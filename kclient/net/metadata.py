@@ -1,8 +1,8 @@
 """A snapshot of the cluster, built from Metadata responses. Pure and immutable.
 
-Any thread may read a snapshot; a newer one replaces it as a whole. Leader epochs only rise: a response of a broker with
-old metadata does not move a partition back to its former leader (KIP-320), unless the topic was deleted and created
-again (another topic id, KIP-516).
+Any thread may read a snapshot; a newer one replaces it as a whole. Leader epochs only rise. A response of a broker with
+old metadata does not move a partition back to its former leader (KIP-320). It does so if the topic was deleted and
+created again (another topic id, KIP-516).
 """
 
 from __future__ import annotations

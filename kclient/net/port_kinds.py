@@ -1,6 +1,6 @@
 """Recognizes what listens on a port by the first bytes of its answers: TLS, HTTP, ZooKeeper, SSH. Pure.
 
-A server may answer a request in another protocol than its own: an HTTP server answers Kafka's bytes with HTTP, and a
+A server may answer a request in another protocol than its own. An HTTP server answers Kafka's bytes with HTTP, and a
 TLS server answers HTTP with an alert. So all answers count, in the order of the list here.
 """
 

@@ -5,9 +5,9 @@ AddPartitionsToTxn v4+ is for brokers only.
 
 The functions send one request and raise its error. Kafka's rules for what follows are in
 `kclient/producer/transaction_manager.py`. `Transactions` has other rules, for a mirror. It repeats a request after an
-error response that lets it succeed later (CONCURRENT_TRANSACTIONS, another coordinator), and never after a lost answer:
-the first request may arrive later, in the midst of the next transaction of the same epoch. Then `AnswerLost` is raised,
-and the caller has to request a new epoch (KIP-890 has the cases).
+error response that lets it succeed later (CONCURRENT_TRANSACTIONS, another coordinator). It never repeats one after a
+lost answer. The first request may arrive later, in the midst of the next transaction of the same epoch. Then
+`AnswerLost` is raised, and the caller has to request a new epoch (KIP-890 has the cases).
 """
 
 from __future__ import annotations

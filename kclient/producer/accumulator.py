@@ -3,10 +3,10 @@
 Theory of operation
 ===================
 `append` adds a record to the open batch of its partition. A partition is *ready* when its first batch is full, older
-than linger.ms, marked urgent because a caller waits for it, followed by another batch, or when all is being flushed.
-It is not ready while that batch backs off before a retry, because later batches would overtake it. `take` returns the
-first batch; it is in flight until `finished` or `put_back`. A batch without an acknowledgement within
-delivery.timeout.ms is `expired`.
+than linger.ms, or followed by another batch. It is also ready when a caller waits for that batch (urgent), or all is
+being flushed. It is not ready while that batch backs off before a retry, because later batches would overtake it.
+`take` returns the first batch; it is in flight until `finished` or `put_back`. A batch without an acknowledgement
+within delivery.timeout.ms is `expired`.
 
 Invariants: 1. batches of a partition leave in the order of their numbers, retries included. 2. at most
 *in_flight_limit* of them are in flight. 3. used <= buffer_memory, except that a single larger record is accepted when

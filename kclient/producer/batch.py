@@ -2,7 +2,7 @@
 
 Records are encoded when they are added: what a batch holds are keys, values and shared bytes, which the garbage
 collector does not visit. There is no callback per record. A caller that needs a record's result keeps the batch and the
-record's index, and reads the result when the batch is done, or registers a sink. A batch that is too large for the
+record's index. It reads the result when the batch is done, or registers a sink. A batch that is too large for the
 broker is split in two; `leaf` maps the old index to the new one.
 """
 

@@ -60,7 +60,7 @@ class ListColumn(Column):
 class ArrowColumn(Column):
     """An array of bytes in the memory of Arrow, from its element *offset* on.
 
-    *places* are where elements begin in *data*, numbers of 32 or 64 bits; *valid* is one bit for each element, or None
+    *places* are where elements begin in *data*, numbers of 32 or 64 bits. *valid* is one bit for each element, or None
     if none is null.
     """
 

@@ -2,7 +2,7 @@
 
 A record with a key goes to murmur2(key) modulo the partition count, so all clients choose the same partition for a key.
 Records without a key go to one partition until about one batch of bytes is in it, then to another random one (KIP-480,
-KIP-794): batches are fuller and the distribution is even. Pure: randomness is passed in.
+KIP-794). So batches are fuller and the distribution is even. Pure: randomness is passed in.
 """
 
 from __future__ import annotations

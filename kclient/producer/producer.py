@@ -268,7 +268,7 @@ class Producer(Generic[K, V]):
         key fill a batch of one partition, then of another.
 
         It fails with `RowsNotAcknowledged` if rows were not acknowledged. If buffer.memory is full or the topic
-        unknown, the rows that do not fit wait, and fail after max.block.ms without room; later sends wait behind them.
+        unknown, the rows that do not fit wait. They fail after max.block.ms without room; later sends wait behind them.
         """
         done: Deferred[ColumnsMetadata] = Deferred()
         self.send_columns_to(done, topic, values, keys, headers, partition, timestamps_ms)

@@ -3,12 +3,12 @@
 Theory of operation
 ===================
 `wake` schedules a turn of the loop; several wakes before it count as one. A turn fails expired batches, takes ready
-ones from the accumulator, groups them by leader, and sends one request to each connected leader with fewer unanswered
-requests than max.in.flight.requests.per.connection; if it leaves other batches of these partitions, another turn
-follows. A batch that cannot be sent now (no leader, no connection, no
-producer id) stays in its queue; the reason is kept for its error at expiry. A change of that wakes the sender again.
-With transactions each turn adds the partitions of new batches to the transaction; batches wait for that. When the
-transaction is aborted no batch is sent any more, and a batch in flight is not retried.
+ones from the accumulator, and groups them by leader. It sends one request to each connected leader with fewer
+unanswered requests than max.in.flight.requests.per.connection. If it leaves other batches of these partitions, another
+turn follows. A batch that cannot be sent now (no leader, no connection, no producer id) stays in its queue. The reason
+is kept for its error at expiry. A change of that wakes the sender again. With transactions each turn adds the
+partitions of new batches to the transaction; batches wait for that. When the transaction is aborted no batch is sent
+any more, and a batch in flight is not retried.
 
 Owner: the reactor's thread. The accumulator is accessed under *guard* only, because in the blocking API callers append
 in their own threads.

@@ -4,11 +4,11 @@ Theory of operation
 ===================
 A broker accepts a batch of a producer id and epoch only if its sequence follows the last one of the partition. So a
 batch that is sent twice is stored once, and the order holds with several batches in flight. A failed batch with a
-sequence may leave a gap: later batches would be rejected. Then the producer raises its epoch (KIP-360), and each
-partition moves to the new epoch, from sequence 0, when no batch with an old sequence is left. A batch keeps its
-sequence until the broker has confirmed that it does not have it, because under another sequence it could be stored
-twice. A gap is certain when a batch is rejected after all earlier ones are done. Then no later batch is stored, and
-all of them may get new sequences. The halves of a batch that is split share its sequences.
+sequence may leave a gap: later batches would be rejected. Then the producer raises its epoch (KIP-360). Each partition
+moves to the new epoch, from sequence 0, when no batch with an old sequence is left. A batch keeps its sequence until
+the broker has confirmed that it does not have it, because under another sequence it could be stored twice. A gap is
+certain when a batch is rejected after all earlier ones are done. Then no later batch is stored, and all of them may get
+new sequences. The halves of a batch that is split share its sequences.
 
 Invariants: 1. per partition and epoch, sequences are consecutive. 2. a batch changes its sequence only if it is
 certainly not in the log. 3. a partition changes its epoch only without batches in flight, and without waiting batches

@@ -3,10 +3,10 @@
 Theory of operation
 ===================
 As Kafka's class of this name. The caller begins, commits and aborts; the sender names the partitions that have batches
-to send. `next_request` returns the request to send now: one at a time, until `succeeded` or `failed` has its outcome.
-A request that failed is not kept: what is still to be done, in the state of that moment, is the next request. So
-partitions that come while a request waits for its repetition are part of it, and after `begin_abort` nothing is
-repeated that only a commit needs.
+to send. `next_request` returns the request to send now: one at a time, until `succeeded` or `failed` has its outcome. A
+request that failed is not kept: what is still to be done, in the state of that moment, is the next request. So
+partitions that come while a request waits for its repetition are part of it. After `begin_abort` nothing is repeated
+that only a commit needs.
 
     UNINITIALIZED -> INITIALIZING -> READY -> IN_TRANSACTION -> COMMITTING -> READY
                                                     |               |
@@ -15,8 +15,8 @@ repeated that only a commit needs.
     COMMITTING, ABORTING -> INITIALIZING -> READY   where the epoch must be raised
     any state -> FATAL_ERROR
 
-An error is answered by a repetition after a backoff, by ABORTABLE_ERROR (the caller aborts, and may begin again) or by
-FATAL_ERROR (another producer has this transactional id, or may not use it).
+An error is answered by a repetition after a backoff, or by ABORTABLE_ERROR (the caller aborts, and may begin again). Or
+it is answered by FATAL_ERROR (another producer has this transactional id, or may not use it).
 
 The epoch is raised (InitProducerId with the producer id and epoch, KIP-360) before the next transaction:
 

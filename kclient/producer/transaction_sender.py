@@ -2,7 +2,7 @@
 
 The manager decides; this class finds the coordinator, sends, and passes the outcome on. A coordinator that does not
 answer, or answers that it is none, is found again. The calls of the producer wait here for a state of the manager, at
-most max.block.ms; then the requests go on, and the same call can be repeated.
+most max.block.ms. Then the requests go on, and the same call can be repeated.
 
 Owner: the reactor's thread. The manager is accessed under *guard* only: `send` of the blocking API checks its state in
 the caller's thread.

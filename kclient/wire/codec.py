@@ -15,11 +15,11 @@ each (struct, version) in use a reader and a writer are generated once as Python
 10,000 partitions affordable.
 
 Rules of reading, for any bytes:
-1. A count is compared with the remaining bytes, at the element's smallest size, before anything is allocated. A
-   message may not have more elements in all than its reader allows (`TooManyElements`), because two bytes of an
-   element can become a hundred of an object. Elements are the values of every array and the tagged fields.
-2. null where the version has no null, negative or too large sizes, invalid UTF-8, varints above five bytes, tags out
-   of order: `MalformedMessage`, and no other exception.
+1. A count is compared with the remaining bytes, at the element's smallest size, before anything is allocated. A message
+   may not have more elements in all than its reader allows (`TooManyElements`). Two bytes of an element can become a
+   hundred of an object. Elements are the values of every array and the tagged fields.
+2. null where the version has no null, negative or too large sizes, invalid UTF-8, varints above five bytes, tags out of
+   order: `MalformedMessage` only.
 3. Unknown tagged fields are skipped.
 
 One exception: a bool is any byte but 0, as in Kafka's reader.

@@ -4,11 +4,10 @@ Theory of operation
 ===================
 Bytes arrive in a *scratch* buffer while no length is known. Complete frames in it are slices of one copy of the chunk.
 A frame that continues beyond the chunk gets a buffer of its own, and the rest is received directly into it. Such a
-buffer is allocated when more bytes are to be received, and grows with the bytes that arrive: fourfold, above
-`DOUBLING` twofold. So announcing a large frame costs the peer more memory than it costs this side. The largest
-complete frame of a stream (up to `MOST_TRUSTED`) is later allocated at once, because large frames come in series and
-growing copies each of them. A caller that rations memory checks `is_full` before `get_buffer`, and calls `grow` with
-the allocated size.
+buffer is allocated when more bytes are to be received, and grows with the bytes that arrive: fourfold, above `DOUBLING`
+twofold. So announcing a large frame costs the peer more memory than it costs this side. The largest complete frame of a
+stream (up to `MOST_TRUSTED`) is later allocated at once. Large frames come in series and growing copies each of them. A
+caller that rations memory checks `is_full` before `get_buffer`, and calls `grow` with the allocated size.
 
 Invariants:
 1. Any partition of the same stream into chunks gives the same frames, then the same error.
@@ -52,7 +51,7 @@ _MISTAKEN = (
 class FrameReader:
     """Splits one stream into frames of at most *max_frame* bytes.
 
-    *first_growth* is allocated at once for a frame beyond its first chunk: little for unknown peers; a client allocates
+    *first_growth* is allocated at once for a frame beyond its first chunk: little for unknown peers. A client allocates
     whole responses of its brokers, which avoids copies. All readers of a thread may share *scratch*, if
     `buffer_updated` directly follows its `get_buffer`.
     """
@@ -106,7 +105,7 @@ class FrameReader:
     def _resized(frame: bytearray, size: int) -> bool:
         """Enlarge *frame* where it is; return False if a caller still has a view of it.
 
-        The allocator moves the pages of a large block, so the old and the new buffer never take memory together, and no
+        The allocator moves the pages of a large block. So the old and the new buffer never take memory together, and no
         turn copies what was received.
         """
         try:

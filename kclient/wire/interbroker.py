@@ -2,8 +2,8 @@
 
 The controller sends LeaderAndIsr, StopReplica and UpdateMetadata; a broker that shuts down sends ControlledShutdown to
 the controller. kio no longer has these messages, because Kafka 4 removed them with ZooKeeper. They are hand-written
-here with the numbers and fields of Kafka 3.9: LeaderAndIsr 5 to 7, StopReplica 3 and 4, UpdateMetadata 7 and 8,
-ControlledShutdown 3, all flexible. `kclient.wire.messages` encodes them like all other messages.
+here with the numbers and fields of Kafka 3.9. They are LeaderAndIsr 5 to 7, StopReplica 3 and 4, UpdateMetadata 7 and
+8, ControlledShutdown 3, all flexible. `kclient.wire.messages` encodes them like all other messages.
 
 `broker_epoch` is the czxid of the receiver's registration as the sender knows it (KIP-380): a broker rejects a request
 for an earlier registration. `is_kraft_controller` is always False.
@@ -37,8 +37,8 @@ class LeaderAndIsrPartitionState:
     """The state of a partition: its leader, ISR and replicas.
 
     `partition_epoch` is the version of the partition's state znode. `leader` -1 means none. Tagged fields of kbroker
-    (KIP-482) carry the further content of the state znode: the broker epochs of the ISR members, in the ISR's order,
-    and the eligible leader replicas with their epochs (KIP-903, KIP-966).
+    (KIP-482) carry the further content of the state znode (KIP-903, KIP-966). They are the broker epochs of the ISR
+    members, in the ISR's order, and the eligible leader replicas with their epochs.
     """
 
     WIRE: ClassVar[tuple[str, ...]] = (
@@ -133,8 +133,9 @@ class LeaderAndIsrRequest:
 class LeaderAndIsrPartitionError:
     """The result for one partition.
 
-    Tagged fields of kbroker, for a partition without a leader: the log end offset, and the first and the last broker
-    epoch under which the log kept all its records. They are -1 for other partitions, and if the log vouches for none.
+    Tagged fields of kbroker, for a partition without a leader. They are the log end offset, and the first and the last
+    broker epoch under which the log kept all its records. They are -1 for other partitions, and if the log vouches for
+    none.
     """
 
     WIRE: ClassVar[tuple[str, ...]] = (

@@ -249,8 +249,8 @@ def encode_consumer_protocol(version: int, message: object) -> bytes:
 def decode_consumer_protocol(cls: type[Any], data: Buffer) -> tuple[int, Any]:
     """Decode a ConsumerProtocolSubscription or -Assignment; return (its version, message).
 
-    A version above 3 is decoded as 3 and bytes after it are ignored, as in every Kafka client, because new versions
-    only add fields at the end. Raise MalformedMessage for any other error.
+    A version above 3 is decoded as 3 and bytes after it are ignored, as in every Kafka client. New versions only add
+    fields at the end. Raise MalformedMessage for any other error.
     """
     if len(data) < 2:
         raise MalformedMessage(f"{cls.__name__} of {len(data)} bytes")

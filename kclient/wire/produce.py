@@ -4,16 +4,16 @@ v3 transactional id, message format 2 (KIP-98) · v5 log start offset · v7 zstd
 message (KIP-467) · v9 flexible (KIP-482) · v10 current leader and node endpoints (KIP-951) · v11 TRANSACTION_ABORTABLE
 (KIP-890)
 
-Extension of kbroker, from v9 on, in tagged fields that other brokers and clients skip (KIP-482): the conditional
+Extension of kbroker, from v9 on, in tagged fields that other brokers and clients skip (KIP-482). It is the conditional
 append, by which a mirror copies batches with their offsets exactly once. Tag 10000 of a partition in the request is the
-condition: the expected log end offset (int64) and the CRC (uint32) of the batch that ends there, 0 for an empty log. An
-empty log that ends below that offset is restarted at it. The records may be several whole batches, which keep their
-base offsets. As with Raft's check of the previous entry, two logs that agree at one offset agree below it, and an
+condition. It has the expected log end offset (int64) and the CRC (uint32) of the batch that ends there, 0 for an empty
+log. An empty log that ends below that offset is restarted at it. The records may be several whole batches, which keep
+their base offsets. As with Raft's check of the previous entry, two logs that agree at one offset agree below it. An
 append after a lost one fails. Tag 10000 of a partition in the response is the leader's log end offset (int64), if the
 condition failed and nothing was appended. A broker with this extension has the feature CONDITIONAL_APPEND in its
-ApiVersions response; to other brokers the tag must not be sent, because they would ignore it. Tag 10001 of a partition
-in the request fences a mirror that was paused: the topic id at the target (16 bytes, 0 if unknown) and the topic id at
-the source of the records (text, as the topic setting states it). Older brokers skip it.
+ApiVersions response. To other brokers the tag must not be sent: they would ignore it. Tag 10001 of a partition in the
+request fences a mirror that was paused. It has the topic id at the target (16 bytes, 0 if unknown). Then follows the
+topic id at the source of the records (text, as the topic setting states it). Older brokers skip it.
 
 Frames have no length prefix. Decoding raises MalformedMessage only.
 """

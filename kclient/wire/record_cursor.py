@@ -3,9 +3,9 @@
 `RecordCursor` reads one record after the other from decompressed bytes. The log cleaner uses it, too. `RecordCheck` is
 what a leader requires of the records of a producer's batch before it appends them.
 
-mypyc compiles the module where there is a C compiler (`COMPILED` of the package's build), and it is interpreted
-otherwise: the same source, with the same results. A record of 100 bytes costs 15 to 20 ns compiled and 760 ns
-interpreted. Therefore the code is plain: bytes, integers, lists, no call for a number of one or two bytes.
+mypyc compiles the module where there is a C compiler (`COMPILED` of the package's build). It is interpreted otherwise:
+the same source, with the same results. A record of 100 bytes costs 15 to 20 ns compiled and 760 ns interpreted.
+Therefore the code is plain: bytes, integers, lists, no call for a number of one or two bytes.
 
 Compiled i64 arithmetic wraps at 64 bits and interpreted arithmetic does not: no expression here may leave the range of
 an int64.
@@ -69,9 +69,9 @@ def record_starts(raw: bytes, first: int, end: int, count: int, found: list[int]
 class RecordCursor:
     """A position in the decompressed records *raw* of a batch, and the fields of the record before it.
 
-    Positions are indexes into *raw*. With *is_strict* it refuses what Kafka stores and clients in Python cannot read:
-    header keys that are not UTF-8, and negative attributes, which kafka-python reads as a varint. Logs may have such
-    records, from before or by a mirror.
+    Positions are indexes into *raw*. With *is_strict* it refuses what Kafka stores and clients in Python cannot read.
+    Those are header keys that are not UTF-8, and negative attributes, which kafka-python reads as a varint. Logs may
+    have such records, from before or by a mirror.
     """
 
     def __init__(self, raw: bytes, is_strict: bool = False) -> None:

@@ -240,8 +240,8 @@ def is_flexible(api_key: int, version: int) -> bool:
 def request_header_version(api_key: int, version: int) -> int:
     """Return 2 for flexible versions, else 1.
 
-    Both begin with api key, api version, correlation id and client id (a plain nullable string
-    even in 2); 2 has a tagged-field section after them.
+    Both begin with api key, api version, correlation id and client id (a plain nullable string even in 2). 2 has a
+    tagged-field section after them.
     """
     return 2 if is_flexible(api_key, version) else 1
 

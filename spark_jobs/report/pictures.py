@@ -1,7 +1,7 @@
 """The report's pictures as HTML with inline SVG: no script, no network, the same bytes for the same run.
 
-Each shows one thing: where is it bad (`heatmap`), when did it begin (`timeline`), is it still growing
-(`cumulative`), how far is each partition proven (`coverage`). Colour never stands alone: every mark has a title.
+Each shows one thing: where is it bad (`heatmap`), when did it begin (`timeline`), is it still growing (`cumulative`).
+`coverage` shows how far each partition is proven. Colour never stands alone: every mark has a title.
 
 Text is HTML and keeps its size; only areas and lines are SVG, stretched to the width of the page. Colours are names of
 CSS (`palette`), one for light and one for dark pages.

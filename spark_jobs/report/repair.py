@@ -2,10 +2,10 @@
 
 Theory of operation
 ===================
-A range of `copy` means: what the target has at these offsets is to be replaced by what the source has there. If records
-of a partition sit at other offsets as a consequence of other findings, or if findings were joined in runs, the ranges
-are the windows that differ, because no finding names each of those records; digests prove the other windows. What needs
-a deletion at the target, or is gone at the source, is in `not_repairable` with its reason.
+A range of `copy` means: what the target has at these offsets is to be replaced by what the source has there. Records of
+a partition may sit at other offsets as a consequence of other findings, and findings may be joined in runs. Then the
+ranges are the windows that differ, because no finding names each of those records. Digests prove the other windows.
+What needs a deletion at the target, or is gone at the source, is in `not_repairable` with its reason.
 
 With `--renumbered` a copy can only append. There a range has the source's offsets of records that the target lacks,
 and everything else is not repairable.

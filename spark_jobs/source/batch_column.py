@@ -1,6 +1,6 @@
 """The column `batch` of the data source `kbroker`: the header of the record batch in which a record is stored.
 
-Spark's Kafka connector does not have it. Each record has the header of its batch as a struct; the bytes of a struct are
+Spark's Kafka connector does not have it. Each record has the header of its batch as a struct. The bytes of a struct are
 copied by Arrow, without a Python object per record. Memory: one header per batch of the chunks that are not yet rows.
 """
 

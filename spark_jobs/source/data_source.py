@@ -2,7 +2,7 @@
 
 Theory of operation
 ===================
-The driver's Python process looks up partitions and offsets (`offsets`), plans ranges (`planning`), and each Spark task
+The driver's Python process looks up partitions and offsets (`offsets`), plans ranges (`planning`). Each Spark task
 reads the ranges of its plan with one consumer (`spark_jobs.reader`).
 
 A stream keeps its offsets in Spark's checkpoint as {topic: {partition: next offset}}, the connector's form. A Python

@@ -113,6 +113,17 @@ _FIRST_CELL = re.compile(r"^\|[^|\n]*\|", re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)#\s]+)")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _CLASS = re.compile(r"^\s*class (\w+)(?:\(([^)]*)\))?:", re.MULTILINE)
+# A sentence ends before a blank; a paragraph before an empty line, an item of a list or a row of a table.
+_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)[\"')*`]*\s+")
+_ITEM = re.compile(r"^\s*(?:[-*•]|\d+\.)\s+")
+_NO_PROSE = re.compile(r"\s*(?:\||>>>|\.\.\. |[=~^-]+$|$)|.*\S {2,}\S")
+# Versions, fields and exit codes are lists, and may be long: "v3 throttle time; v5 leader epochs (KIP-320)".
+_LISTED = re.compile(
+    r"(?:^|[;·] ?)v\d.*[;·] ?v\d|\b[iu](?:16|32|64)\b.*\b[iu](?:16|32|64)\b|^(?:Exit codes?|In):? "
+)
+# What click prints as help is written for a terminal.
+_HELP = re.compile(r"/cli/|/commands/|/__main__\.py$")
+LONGEST_SENTENCE = 25
 _PACKAGES = ("kbroker", "kclient", "mirrormaker", "spark_jobs", "benchmarks", "tests")
 
 
@@ -274,6 +285,45 @@ def _dangling(text: Text, known: _Known) -> list[tuple[int, str]]:
     return found
 
 
+def _blocks(text: Text) -> Iterator[tuple[int, str]]:
+    """Yield docstrings, and comments of adjacent lines, without their quotes and signs."""
+    comment: list[str] = []
+    start = end = 0
+    for at, prose in [*text.prose, (len(text.whole), "")]:
+        if comment and not (prose.startswith("#") and not text.whole[end:at].strip(" ")[1:]):
+            yield start, "\n".join(comment)
+            comment = []
+        if prose.startswith("#"):
+            start = start if comment else at
+            comment.append(prose.lstrip("# "))
+            end = at + len(prose)
+        elif prose:
+            yield at, prose.strip('"')
+
+
+def _paragraphs(block: str) -> Iterator[str]:
+    """Yield the paragraphs and the items of lists in *block*; code and tables are left out."""
+    first, *others = block.split("\n")
+    base = min((len(line) - len(line.lstrip()) for line in others if line.strip()), default=0)
+    lines: list[str] = []
+    for line in (" " * base + first, *others, ""):
+        is_code = not lines and line.startswith(" " * (base + 4))
+        if is_code or _NO_PROSE.match(line) or _ITEM.match(line):
+            yield " ".join(lines)
+            lines = []
+        if not (is_code or _NO_PROSE.match(line)):
+            lines.append(_ITEM.sub("", line, count=1).strip())
+
+
+def _long_sentences(text: Text) -> Iterator[tuple[int, str]]:
+    for at, block in _blocks(text):
+        for paragraph in _paragraphs(block):
+            for sentence in _SENTENCE_END.split(paragraph):
+                words = [word for word in sentence.split() if _NAME.search(word)]
+                if len(words) > LONGEST_SENTENCE and not _LISTED.search(sentence):
+                    yield at, f"{len(words)} words: {sentence}"
+
+
 def test_no_file_has_a_retired_word_or_a_reference_that_does_not_resolve() -> None:
     texts = _texts()
     known = _Known(texts)
@@ -281,6 +331,17 @@ def test_no_file_has_a_retired_word_or_a_reference_that_does_not_resolve() -> No
         f"{text.path}:{text.line(at)}: {what}"
         for text in texts
         for at, what in sorted(_retired(text) + _dangling(text, known))
+    ]
+    assert not faults, "\n".join(["", *faults])
+
+
+def test_no_sentence_of_a_docstring_or_comment_of_the_packages_is_long() -> None:
+    texts = [text for text in _texts() if text.path.endswith(".py")]
+    faults = [
+        f"{text.path}:{text.line(at)}: {what}"
+        for text in texts
+        if text.path.startswith(_PRODUCT) and not _HELP.search(text.path)
+        for at, what in _long_sentences(text)
     ]
     assert not faults, "\n".join(["", *faults])
 
@@ -336,3 +397,20 @@ def test_a_name_in_backticks_is_a_name_of_the_code_or_a_whole_string() -> None:
     assert not known.name("of_tests", of_product=True)
     unknown = ("sentence", "Opened.flush", "states.closed", "kbroker.log.offset", "a.b")
     assert [name for name in unknown if known.name(name)] == []
+
+
+def test_sentences_are_counted_in_docstrings_and_comments_and_lists_are_not() -> None:
+    words = " ".join(f"w{n}" for n in range(LONGEST_SENTENCE))
+    short, long = f"{words}.", f"{words} more."
+    code = (
+        f'"""{short} {short}\n\n1. {short}\n2. {long}\n\n    code {long}\n| a table | {long}\n"""\n'
+        f"# {words}\n# more.\n\n# {words}\n\n# {short}\n# v3 {words}; v4 more.\n"
+    )
+    text = Text("kbroker/invented.py", code)
+    docstring = code.index("# ")
+    text.prose = [(0, code[: docstring - 1])]
+    text.prose += [(match.start(), match.group()) for match in re.finditer("# .*", code)]
+    assert [(text.line(at), what[:8]) for at, what in _long_sentences(text)] == [
+        (1, "26 words"),
+        (9, "26 words"),
+    ]

@@ -8,7 +8,7 @@ flight for each broker. The leader of a partition is that of the metadata cache.
 
 - acknowledged: the coordinator receives it;
 - TRANSACTION_COORDINATOR_FENCED, INVALID_PRODUCER_EPOCH: another coordinator has taken over, or completed this
-  transaction. The markers of the transactional id are not sent any more; if ZooKeeper still names this broker as the
+  transaction. The markers of the transactional id are not sent any more. If ZooKeeper still names this broker as the
   coordinator, they are sent again after `FENCED_RETRY`;
 - any other error, or no answer: sent again after a pause, to the leader at that time;
 - no answer yet, and the partition has another leader: sent to that one, because the former may be paused;

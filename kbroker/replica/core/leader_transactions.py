@@ -33,8 +33,9 @@ producer, which is in the marker itself, so in each replica's log. Each marker a
 Invariants:
 1. A batch begins a transaction only after a successful verification. Between the start of the verification and the
    append no marker of that transaction was accepted.
-2. In a leader epoch, a batch of a producer that the log does not know is not appended before a batch with a lower
-   sequence that waits, or that was refused for a time: the lower one would be out of order for ever (KAFKA-14920).
+2. In a leader epoch, a batch of a producer that the log does not know may have to wait. It is not appended before a
+   batch with a lower sequence that waits, or that was refused for a time. The lower one would be out of order for ever
+   (KAFKA-14920).
 
 In: batches, results of verifications, markers   Out: what to append, errors
 Owner: replica.partition_transactions. Pure.

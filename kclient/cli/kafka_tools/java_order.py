@@ -1,7 +1,7 @@
 """The order in which Java's HashMap returns its keys: some of Kafka's tools print in that order. Pure.
 
-A map begins with 16 buckets and doubles them when it is three quarters full. Keys of one bucket keep the order in
-which they were added (a bucket of eight keys and more would become a tree, which is not imitated).
+A map begins with 16 buckets and doubles them when it is three quarters full. Keys of one bucket keep the order in which
+they were added. A bucket of eight keys and more would become a tree, which is not imitated.
 """
 
 from __future__ import annotations

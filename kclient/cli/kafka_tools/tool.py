@@ -1,8 +1,8 @@
 """What Kafka's tools have in common: options, usage errors, exit codes, and the way to the cluster.
 
 A usage error is a line on stderr, the options, and exit code 1, as for --help and without any option. A tool takes
-Kafka's options only: neither the options before its name nor the KCLIENT_ variables count, so that an alias of
-kafka-topics depends on nothing else.
+Kafka's options only: neither the options before its name nor the KCLIENT_ variables count. So an alias of kafka-topics
+depends on nothing else.
 """
 
 from __future__ import annotations
