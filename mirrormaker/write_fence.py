@@ -88,7 +88,7 @@ def _may_pass(problem: KafkaError) -> bool:
 
 
 async def _answers(cluster: Cluster, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Answer]:
-    """Ask the leader of each partition once, all leaders at the same time."""
+    """Send the leader of each partition once, all leaders at the same time."""
     by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
     found: dict[TopicPartition, Answer] = {}
     for tp in tps:
@@ -97,13 +97,13 @@ async def _answers(cluster: Cluster, tps: Iterable[TopicPartition]) -> dict[Topi
             found[tp] = LeaderNotAvailable(f"{tp} has no leader")
         else:
             by_leader[leader].append(tp)
-    settled = await all_settled(_ask(cluster, leader, each) for leader, each in by_leader.items())
+    settled = await all_settled(_send(cluster, leader, each) for leader, each in by_leader.items())
     for each, result in zip(by_leader.values(), settled, strict=True):
         found |= dict.fromkeys(each, result) if isinstance(result, KafkaError) else result
     return found
 
 
-async def _ask(
+async def _send(
     cluster: Cluster, leader: int, tps: list[TopicPartition]
 ) -> dict[TopicPartition, Answer]:
     connection = await cluster.connection(leader, _CHANNEL)

@@ -12,7 +12,7 @@ from spark_jobs.snapshot import ClusterSnapshot
 MOST_EPOCHS = 100
 """Epochs behind the offset after which the search ends: its epoch is then unknown."""
 
-Ask = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, EpochEnd | KafkaError]]
+Lookup = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, EpochEnd | KafkaError]]
 """Returns the largest epoch of each log up to the given one, and its end."""
 
 
@@ -48,7 +48,7 @@ def epochs_before(
 
 
 def search(
-    ask: Ask, ends: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
+    look_up: Lookup, ends: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     """Return the epoch of the offset before each of *ends*, from the leader's epoch *latest* downwards."""
     asked = {tp: epoch for tp, epoch in latest.items() if epoch >= 0}
@@ -59,7 +59,7 @@ def search(
         if not asked:
             break
         lower: dict[TopicPartition, int] = {}
-        for tp, answer in ask(asked).items():
+        for tp, answer in look_up(asked).items():
             if isinstance(answer, KafkaError):
                 continue
             epoch, end = answer

@@ -36,21 +36,21 @@ Space = tuple[int, int]
 
 
 class DescribeLogDirs:
-    """Answers DescribeLogDirs. *ask_space* queries the file systems in a thread, where one may hang."""
+    """Answers DescribeLogDirs. *space_of* queries the file systems in a thread, where one may hang."""
 
     def __init__(
         self,
         replica_manager: ReplicaManager,
-        ask_space: Callable[[Collection[str]], Awaitable[dict[str, Space]]],
+        space_of: Callable[[Collection[str]], Awaitable[dict[str, Space]]],
     ) -> None:
         self._replica_manager = replica_manager
-        self._ask_space = ask_space
+        self._space_of = space_of
 
     async def __call__(
         self, context: RequestContext, request: DescribeLogDirsRequest
     ) -> DescribeLogDirsResponse:
         """Answer with every directory, the failed ones with an error."""
-        space = await self._ask_space(self._replica_manager.log_manager.online)
+        space = await self._space_of(self._replica_manager.log_manager.online)
         return await self._answer(_wanted(request), space, context.turns.slice())
 
     async def _answer(

@@ -251,18 +251,18 @@ class ControllerZkClient:
 
         while lost:
             wanted, lost = lost, []
-            await self._ask_all(wanted, read, take)
+            await self._send_all(wanted, read, take)
             if not self._zookeeper.connected:
                 await self._reconnect.connected(self._epoch.session)
         return found
 
-    async def _ask_all(
+    async def _send_all(
         self,
         things: Iterable[K],
-        ask: Callable[[list[K]], Deferred[T]],
+        send: Callable[[list[K]], Deferred[T]],
         take: Callable[[list[K], T | BaseException], None],
     ) -> None:
-        """Call *take* with the outcome of *ask* for all *things*, piece by piece and in order, each in its turn."""
+        """Call *take* with the outcome of *send* for all *things*, piece by piece and in order, each in its turn."""
         waiting = iter(things)
         under_way: deque[tuple[list[K], Deferred[list[T | BaseException]]]] = deque()
         turns = WorkerTurns(self._clock, self._reads_per_turn - 1)
@@ -271,7 +271,7 @@ class ControllerZkClient:
                 piece = list(islice(waiting, self._reads_per_turn))
                 if not piece:
                     break
-                under_way.append((piece, outcomes_of([ask(piece)])))
+                under_way.append((piece, outcomes_of([send(piece)])))
                 await turns.done(len(piece))
             if not under_way:
                 return
@@ -467,7 +467,7 @@ class ControllerZkClient:
 
         while level:
             below: list[str] = []
-            await self._ask_all(level, self._list_each, take)
+            await self._send_all(level, self._list_each, take)
             level = below
         return found
 

@@ -68,7 +68,7 @@ async def create_topic_acls(
     """Add *acls*; return what the cluster answers to each. One that exists already is no error."""
     answers: dict[TopicAcl, KafkaError | None] = {}
 
-    async def ask(request: CreateAclsRequest) -> Any:
+    async def send(request: CreateAclsRequest) -> Any:
         connection = await cluster.any_connection()
         return await connection.request(ApiKey.CREATE_ACLS, None, request, timeout=timeout)
 
@@ -76,7 +76,7 @@ async def create_topic_acls(
         chosen = acls[first : first + MOST]
         request = CreateAclsRequest([AclCreation(_TOPIC, *acl) for acl in chosen])
         response = await cluster.retrying(
-            partial(ask, request), timeout=timeout, what="creating ACLs"
+            partial(send, request), timeout=timeout, what="creating ACLs"
         )
         for acl, result in zip(chosen, response.results, strict=True):
             code, message = result.error_code, result.error_message
@@ -88,14 +88,14 @@ async def describe_topic_acls(cluster: Cluster, *, timeout: float) -> list[Topic
     """Return all ACLs about topics. Raise KafkaError; `SecurityDisabled` if the cluster has no authorizer."""
     request = DescribeAclsRequest(_TOPIC, None, _ANY, None, None, _ANY, _ANY)
 
-    async def ask() -> Any:
+    async def send() -> Any:
         connection = await cluster.any_connection()
         response = await connection.request(ApiKey.DESCRIBE_ACLS, None, request, timeout=timeout)
         if response.error_code:
             raise error_of(response.error_code, "describing ACLs", response.error_message)
         return response.resources
 
-    resources = await cluster.retrying(ask, timeout=timeout, what="describing ACLs")
+    resources = await cluster.retrying(send, timeout=timeout, what="describing ACLs")
     return sorted(
         TopicAcl(
             each.resource_name,

@@ -57,7 +57,7 @@ async def elect_leaders(
     )
     request = elect_wire.ElectLeadersRequest(int(kind), wanted, int(timeout * 1000))
 
-    async def ask(connection: Connection) -> Any:
+    async def send(connection: Connection) -> Any:
         response = await connection.request(
             ApiKey.ELECT_LEADERS, None, request, timeout=timeout + 1
         )
@@ -70,7 +70,7 @@ async def elect_leaders(
         return results
 
     results = await admin_topics.at_controller(
-        cluster, ask, timeout=timeout, what="electing leaders"
+        cluster, send, timeout=timeout, what="electing leaders"
     )
     return {
         (tp := TopicPartition(topic.topic, p.partition_id)): _problem(tp, p)
@@ -95,7 +95,7 @@ async def alter_reassignments(
         int(timeout * 1000), list(topics.values())
     )
 
-    async def ask(connection: Connection) -> Any:
+    async def send(connection: Connection) -> Any:
         response = await connection.request(
             ApiKey.ALTER_PARTITION_REASSIGNMENTS, None, request, timeout=timeout + 1
         )
@@ -106,7 +106,7 @@ async def alter_reassignments(
         return response.responses
 
     responses = await admin_topics.at_controller(
-        cluster, ask, timeout=timeout, what="reassigning partitions"
+        cluster, send, timeout=timeout, what="reassigning partitions"
     )
     return {
         (tp := TopicPartition(topic.name, p.partition_index)): _problem(tp, p)
@@ -129,7 +129,7 @@ async def list_reassignments(
     )
     request = list_wire.ListPartitionReassignmentsRequest(int(timeout * 1000), wanted)
 
-    async def ask(connection: Connection) -> Any:
+    async def send(connection: Connection) -> Any:
         response = await connection.request(
             ApiKey.LIST_PARTITION_REASSIGNMENTS, None, request, timeout=timeout + 1
         )
@@ -139,7 +139,7 @@ async def list_reassignments(
         return response.topics
 
     topics = await admin_topics.at_controller(
-        cluster, ask, timeout=timeout, what="listing reassignments"
+        cluster, send, timeout=timeout, what="listing reassignments"
     )
     return {
         TopicPartition(topic.name, p.partition_index): reassignment_plan.Reassignment(

@@ -112,7 +112,7 @@ async def describe_groups(
     """Return state and members of each group."""
 
     async def one(group: str) -> GroupDescription | KafkaError:
-        async def ask(connection: Connection) -> GroupDescription | KafkaError:
+        async def send(connection: Connection) -> GroupDescription | KafkaError:
             response = await connection.request(
                 ApiKey.DESCRIBE_GROUPS, None, DescribeGroupsRequest(groups=[group])
             )
@@ -124,7 +124,7 @@ async def describe_groups(
             return _description(answer, known[0] if known else -1)
 
         return await retry_coordinator(
-            cluster, group, ask, timeout=timeout, what=f"describing group {group!r}"
+            cluster, group, send, timeout=timeout, what=f"describing group {group!r}"
         )
 
     return await settled_by(groups, one)
@@ -136,7 +136,7 @@ async def delete_groups(
     """Delete groups without members, and their offsets."""
 
     async def one(group: str) -> KafkaError | None:
-        async def ask(connection: Connection) -> KafkaError | None:
+        async def send(connection: Connection) -> KafkaError | None:
             response = await connection.request(
                 ApiKey.DELETE_GROUPS, None, DeleteGroupsRequest(groups_names=[group])
             )
@@ -145,7 +145,7 @@ async def delete_groups(
             return error_of(code, f"group {group!r}") if code else None
 
         return await retry_coordinator(
-            cluster, group, ask, timeout=timeout, what=f"deleting group {group!r}"
+            cluster, group, send, timeout=timeout, what=f"deleting group {group!r}"
         )
 
     return await settled_by(groups, one)
@@ -177,7 +177,7 @@ async def remove_group_members(
         return {}
     request = LeaveGroupRequest(group_id=group, members=list(leaving.values()))
 
-    async def ask(connection: Connection) -> dict[str, KafkaError | None]:
+    async def send(connection: Connection) -> dict[str, KafkaError | None]:
         response = await connection.request(ApiKey.LEAVE_GROUP, None, request)
         raise_if_coordinator_moved(response.error_code, group)
         if response.error_code:
@@ -191,7 +191,7 @@ async def remove_group_members(
         return answers
 
     return await retry_coordinator(
-        cluster, group, ask, timeout=timeout, what=f"removing members of group {group!r}"
+        cluster, group, send, timeout=timeout, what=f"removing members of group {group!r}"
     )
 
 
@@ -218,14 +218,14 @@ async def delete_group_offsets(
         ],
     )
 
-    async def ask(connection: Connection) -> dict[TopicPartition, KafkaError | None]:
+    async def send(connection: Connection) -> dict[TopicPartition, KafkaError | None]:
         response = await connection.request(ApiKey.OFFSET_DELETE, None, request)
         if response.error_code:
             raise error_of(response.error_code, f"group {group!r}")
         return partition_answers(response.topics, group)
 
     return await retry_coordinator(
-        cluster, group, ask, timeout=timeout, what=f"deleting offsets of group {group!r}"
+        cluster, group, send, timeout=timeout, what=f"deleting offsets of group {group!r}"
     )
 
 

@@ -65,7 +65,7 @@ async def describe_client_quotas(
         describe_wire.ComponentData(kind, *_match(name)) for kind, name in _parts(matching)
     ]
     request = describe_wire.DescribeClientQuotasRequest(components, strict)
-    response = await _ask(cluster, ApiKey.DESCRIBE_CLIENT_QUOTAS, request, timeout)
+    response = await _send(cluster, ApiKey.DESCRIBE_CLIENT_QUOTAS, request, timeout)
     if response.error_code:
         raise error_of(response.error_code, "client quotas", response.error_message)
     return {
@@ -96,7 +96,7 @@ async def alter_client_quotas(
         for entity, values in changes.items()
     ]
     request = alter_wire.AlterClientQuotasRequest(entries, validate_only)
-    response = await _ask(cluster, ApiKey.ALTER_CLIENT_QUOTAS, request, timeout)
+    response = await _send(cluster, ApiKey.ALTER_CLIENT_QUOTAS, request, timeout)
     answers: dict[QuotaEntity, KafkaError | None] = {}
     for entry in response.entries:
         entity = _entity(entry.entity)
@@ -105,7 +105,7 @@ async def alter_client_quotas(
     return answers
 
 
-async def _ask(cluster: Cluster, api: ApiKey, request: object, timeout: float) -> Any:
+async def _send(cluster: Cluster, api: ApiKey, request: object, timeout: float) -> Any:
     async def attempt() -> Any:
         await cluster.start()
         connection = await cluster.any_connection()

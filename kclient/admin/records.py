@@ -29,13 +29,13 @@ async def delete_records(
     return await request_leaders_retrying(
         cluster,
         before,
-        lambda leader, wanted: _ask(cluster, leader, wanted, timeout),
+        lambda leader, wanted: _send(cluster, leader, wanted, timeout),
         timeout=timeout,
         what="deleting records",
     )
 
 
-async def _ask(
+async def _send(
     cluster: Cluster, leader: int, wanted: Mapping[TopicPartition, int], timeout: float
 ) -> Answers:
     topics: dict[str, list[DeleteRecordsPartition]] = {}

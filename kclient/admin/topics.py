@@ -65,14 +65,14 @@ def new_topics(topics: TopicsToCreate) -> list[NewTopic]:
 
 
 async def at_controller(
-    cluster: Cluster, ask: Callable[[Connection], Awaitable[Any]], *, timeout: float, what: str
+    cluster: Cluster, send: Callable[[Connection], Awaitable[Any]], *, timeout: float, what: str
 ) -> Any:
-    """Await ask(connection to the controller); find the new controller if it has moved."""
+    """Await send(connection to the controller); find the new controller if it has moved."""
 
     async def attempt() -> Any:
         connection = await cluster.controller()
         try:
-            return await ask(connection)
+            return await send(connection)
         except NotController:
             await cluster.refresh()
             raise
@@ -97,14 +97,14 @@ async def create_topics(
         validate_only=validate_only,
     )
 
-    async def ask(connection: Connection) -> Any:
+    async def send(connection: Connection) -> Any:
         response = await connection.request(
             ApiKey.CREATE_TOPICS, None, request, timeout=timeout + 1
         )
         raise_if_moved(t.error_code for t in response.topics)
         return response
 
-    response = await at_controller(cluster, ask, timeout=timeout, what="creating topics")
+    response = await at_controller(cluster, send, timeout=timeout, what="creating topics")
     answers: dict[str, CreatedTopic | KafkaError] = {}
     for t in response.topics:
         if t.error_code:
@@ -128,14 +128,14 @@ async def delete_topics(
         timeout_ms=int(timeout * 1000),
     )
 
-    async def ask(connection: Connection) -> Any:
+    async def send(connection: Connection) -> Any:
         response = await connection.request(
             ApiKey.DELETE_TOPICS, None, request, timeout=timeout + 1
         )
         raise_if_moved(t.error_code for t in response.responses)
         return response
 
-    response = await at_controller(cluster, ask, timeout=timeout, what="deleting topics")
+    response = await at_controller(cluster, send, timeout=timeout, what="deleting topics")
     return _problems(response.responses)
 
 
@@ -148,7 +148,7 @@ async def delete_topic_id(cluster: Cluster, topic_id: UUID, *, timeout: float) -
         topics=[DeleteTopicState(topic_id=topic_id)], timeout_ms=int(timeout * 1000)
     )
 
-    async def ask(connection: Connection) -> Any:
+    async def send(connection: Connection) -> Any:
         if connection.version_for(ApiKey.DELETE_TOPICS) < _FIRST_WITH_TOPIC_IDS:
             raise UnsupportedVersion(f"{connection.address} does not delete topics by id")
         response = await connection.request(
@@ -158,7 +158,7 @@ async def delete_topic_id(cluster: Cluster, topic_id: UUID, *, timeout: float) -
         return response
 
     what = f"deleting topic id {topic_id}"
-    response = await at_controller(cluster, ask, timeout=timeout, what=what)
+    response = await at_controller(cluster, send, timeout=timeout, what=what)
     for answer in response.responses:
         if answer.error_code not in (0, ErrorCode.UNKNOWN_TOPIC_ID):
             raise error_of(answer.error_code, what, answer.error_message)
@@ -192,14 +192,14 @@ async def create_partitions(
         validate_only=validate_only,
     )
 
-    async def ask(connection: Connection) -> Any:
+    async def send(connection: Connection) -> Any:
         response = await connection.request(
             ApiKey.CREATE_PARTITIONS, None, request, timeout=timeout + 1
         )
         raise_if_moved(t.error_code for t in response.results)
         return response
 
-    response = await at_controller(cluster, ask, timeout=timeout, what="adding partitions")
+    response = await at_controller(cluster, send, timeout=timeout, what="adding partitions")
     return _problems(response.results)
 
 

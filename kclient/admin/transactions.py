@@ -91,7 +91,7 @@ async def describe_producers(
 ) -> dict[TopicPartition, tuple[ProducerState, ...] | KafkaError]:
     """Return the producers that the leader of each partition knows, or that *broker* knows in its replica."""
 
-    async def ask(
+    async def send(
         leader: int, wanted: Mapping[TopicPartition, None]
     ) -> dict[TopicPartition, tuple[ProducerState, ...] | KafkaError]:
         topics = [producers_wire.TopicRequest(*each) for each in by_topic(wanted).items()]
@@ -110,8 +110,8 @@ async def describe_producers(
     wanted = dict.fromkeys(tps)
     what = "describing producers"
     if broker is not None:
-        return await cluster.retrying(lambda: ask(broker, wanted), timeout=timeout, what=what)
-    return await request_leaders_retrying(cluster, wanted, ask, timeout=timeout, what=what)
+        return await cluster.retrying(lambda: send(broker, wanted), timeout=timeout, what=what)
+    return await request_leaders_retrying(cluster, wanted, send, timeout=timeout, what=what)
 
 
 async def describe_transactions(
@@ -120,7 +120,7 @@ async def describe_transactions(
     """Return state, producer and partitions of each transactional id."""
 
     async def one(name: str) -> TransactionDescription:
-        async def ask(connection: Connection) -> TransactionDescription:
+        async def send(connection: Connection) -> TransactionDescription:
             request = describe_wire.DescribeTransactionsRequest([name])
             response = await connection.request(ApiKey.DESCRIBE_TRANSACTIONS, None, request)
             (found,) = response.transaction_states
@@ -132,7 +132,7 @@ async def describe_transactions(
         return await retry_coordinator(
             cluster,
             name,
-            ask,
+            send,
             kind=KeyType.TRANSACTION,
             timeout=timeout,
             what=f"describing transactional id {name!r}",
@@ -196,7 +196,7 @@ async def abort_transaction(
     It is for hanging transactions. An abort of one partition of a transaction that is committed later loses records.
     """
 
-    async def ask(
+    async def send(
         leader: int, wanted: Mapping[TopicPartition, None]
     ) -> dict[TopicPartition, KafkaError | None]:
         marker = markers_wire.WritableTxnMarker(
@@ -221,7 +221,7 @@ async def abort_transaction(
         }
 
     answers = await request_leaders_retrying(
-        cluster, {tp: None}, ask, timeout=timeout, what=f"aborting a transaction in {tp}"
+        cluster, {tp: None}, send, timeout=timeout, what=f"aborting a transaction in {tp}"
     )
     answer = answers[tp]
     if isinstance(answer, KafkaError):

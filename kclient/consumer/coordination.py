@@ -79,7 +79,7 @@ class CoordinatorRequests:
             reason=reason,
         )
         timeout = max(self._config.request_timeout_ms, rebalance_ms) / 1000 + _LAPSE_S
-        return await self._ask(ApiKey.JOIN_GROUP, request, "join", timeout)
+        return await self._send(ApiKey.JOIN_GROUP, request, "join", timeout)
 
     async def sync(
         self,
@@ -100,7 +100,7 @@ class CoordinatorRequests:
                 for name, partitions in assignments.items()
             ],
         )
-        response = await self._ask(ApiKey.SYNC_GROUP, request, "sync", None)
+        response = await self._send(ApiKey.SYNC_GROUP, request, "sync", None)
         return bytes(response.assignment)
 
     async def heartbeat(self, member: Generation) -> None:
@@ -112,7 +112,7 @@ class CoordinatorRequests:
             group_instance_id=self.instance_id,
         )
         timeout = self._config.session_timeout_ms / 1000
-        await self._ask(ApiKey.HEARTBEAT, request, "heartbeat", timeout)
+        await self._send(ApiKey.HEARTBEAT, request, "heartbeat", timeout)
 
     async def leave(self, member: Generation, reason: str) -> None:
         """Leave the group, so that it rebalances at once.
@@ -124,9 +124,9 @@ class CoordinatorRequests:
             member_id=member.member_id,
             members=[LeavingMember(member_id=member.member_id, reason=reason)],
         )
-        await self._ask(ApiKey.LEAVE_GROUP, request, "leaving", 5.0, OFFSETS_CHANNEL)
+        await self._send(ApiKey.LEAVE_GROUP, request, "leaving", 5.0, OFFSETS_CHANNEL)
 
-    async def _ask(
+    async def _send(
         self,
         api_key: ApiKey,
         request: Any,
@@ -134,7 +134,7 @@ class CoordinatorRequests:
         timeout: float | None,
         channel: str = _CHANNEL,
     ) -> Any:
-        async def ask(connection: Connection) -> Any:
+        async def send(connection: Connection) -> Any:
             response = await connection.request(api_key, None, request, timeout=timeout)
             if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
                 raise MemberIdAssigned(response.member_id)
@@ -142,4 +142,4 @@ class CoordinatorRequests:
                 raise error_of(response.error_code, f"{what} of group {self._group!r}")
             return response
 
-        return await request_coordinator(self._cluster, self._group, ask, channel=channel)
+        return await request_coordinator(self._cluster, self._group, send, channel=channel)

@@ -32,7 +32,7 @@ from kclient.wire.versions import ApiKey
 T = TypeVar("T")
 
 _COORDINATOR_MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-_ASK_AGAIN = (
+_SEND_AGAIN = (
     *_COORDINATOR_MOVED,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.REQUEST_TIMED_OUT,
@@ -54,18 +54,18 @@ class Generation:
 async def request_coordinator(
     cluster: Cluster,
     group: str,
-    ask: Callable[[Connection], Awaitable[T]],
+    send: Callable[[Connection], Awaitable[T]],
     *,
     kind: KeyType = KeyType.GROUP,
     channel: str = "",
 ) -> T:
-    """Await ask(connection to the coordinator of *group*) once; a broker that no longer coordinates is forgotten.
+    """Await send(connection to the coordinator of *group*) once; a broker that no longer coordinates is forgotten.
 
     *group* is a transactional id if *kind* is.
     """
     connection = await cluster.coordinator(group, kind, channel)
     try:
-        return await ask(connection)
+        return await send(connection)
     except KafkaError as problem:
         if problem.code in _COORDINATOR_MOVED or problem.needs_metadata or connection.closed:
             cluster.coordinators.forget(group, kind)
@@ -75,7 +75,7 @@ async def request_coordinator(
 async def retry_coordinator(
     cluster: Cluster,
     group: str,
-    ask: Callable[[Connection], Awaitable[T]],
+    send: Callable[[Connection], Awaitable[T]],
     *,
     timeout: float,
     what: str,
@@ -86,14 +86,14 @@ async def retry_coordinator(
     """Like `request_coordinator`, repeated while the error is retriable, at most *timeout* seconds."""
 
     async def attempt() -> T:
-        return await request_coordinator(cluster, group, ask, kind=kind, channel=channel)
+        return await request_coordinator(cluster, group, send, kind=kind, channel=channel)
 
     return await cluster.retrying(attempt, timeout=timeout, what=what, retries=retries)
 
 
 def raise_if_coordinator_moved(code: int, group: str) -> None:
     """Raise the errors after which the client retries, possibly at another coordinator."""
-    if code in _ASK_AGAIN:
+    if code in _SEND_AGAIN:
         raise error_of(code, f"group {group!r}")
 
 
@@ -113,7 +113,7 @@ async def committed_offsets(
     """
     request = _fetch_request(group, None if tps is None else by_topic(sorted(tps)), require_stable)
 
-    async def ask(connection: Connection) -> dict[TopicPartition, OffsetAndMetadata]:
+    async def send(connection: Connection) -> dict[TopicPartition, OffsetAndMetadata]:
         version = connection.version_for(ApiKey.OFFSET_FETCH)
         response = await connection.request(ApiKey.OFFSET_FETCH, version, request)
         answer: Any = response.groups[0] if version >= 8 else response
@@ -135,7 +135,7 @@ async def committed_offsets(
     return await retry_coordinator(
         cluster,
         group,
-        ask,
+        send,
         timeout=timeout,
         what=f"offsets of group {group!r}",
         channel=channel,
@@ -179,14 +179,14 @@ async def commit_offsets(
         topics=[OffsetCommitRequestTopic(name=t, partitions=ps) for t, ps in topics.items()],
     )
 
-    async def ask(connection: Connection) -> dict[TopicPartition, KafkaError | None]:
+    async def send(connection: Connection) -> dict[TopicPartition, KafkaError | None]:
         response = await connection.request(ApiKey.OFFSET_COMMIT, None, request)
         return partition_answers(response.topics, group)
 
     return await retry_coordinator(
         cluster,
         group,
-        ask,
+        send,
         timeout=timeout,
         what=f"commit of group {group!r}",
         channel=channel,

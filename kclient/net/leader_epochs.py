@@ -41,13 +41,13 @@ async def epoch_ends(
     return await request_leaders_retrying(
         cluster,
         epochs,
-        lambda leader, wanted: _ask(cluster, leader, wanted),
+        lambda leader, wanted: _send(cluster, leader, wanted),
         timeout=timeout,
         what="looking leader epochs up",
     )
 
 
-async def _ask(cluster: Cluster, leader: int, wanted: Mapping[TopicPartition, int]) -> Answers:
+async def _send(cluster: Cluster, leader: int, wanted: Mapping[TopicPartition, int]) -> Answers:
     topics: dict[str, list[OffsetForLeaderPartition]] = {}
     for tp, epoch in wanted.items():
         topics.setdefault(tp.topic, []).append(

@@ -19,12 +19,12 @@ from kclient.types import TopicPartition
 W = TypeVar("W")
 R = TypeVar("R")
 
-Ask = Callable[[int, Mapping[TopicPartition, W]], Awaitable[dict[TopicPartition, R | KafkaError]]]
+Send = Callable[[int, Mapping[TopicPartition, W]], Awaitable[dict[TopicPartition, R | KafkaError]]]
 """Sends one request to a leader; returns a result or an error per partition."""
 
 
 async def request_leaders(
-    cluster: Cluster, wanted: Mapping[TopicPartition, W], ask: Ask[W, R]
+    cluster: Cluster, wanted: Mapping[TopicPartition, W], send: Send[W, R]
 ) -> dict[TopicPartition, R | KafkaError]:
     """Send one request to every leader of *wanted*; return a result or an error per partition."""
     answers: dict[TopicPartition, R | KafkaError] = {}
@@ -35,7 +35,7 @@ async def request_leaders(
             answers[tp] = _no_leader(cluster, tp)
         else:
             by_leader.setdefault(leader, {})[tp] = value
-    asked = [as_deferred(ask(leader, of_leader)) for leader, of_leader in by_leader.items()]
+    asked = [as_deferred(send(leader, of_leader)) for leader, of_leader in by_leader.items()]
     results: list[Any] = await DeferredList(asked, consumeErrors=True)
     for (succeeded, result), of_leader in zip(results, by_leader.values(), strict=True):
         if succeeded:
@@ -51,7 +51,7 @@ async def request_leaders(
 async def request_leaders_retrying(
     cluster: Cluster,
     wanted: Mapping[TopicPartition, W],
-    ask: Ask[W, R],
+    send: Send[W, R],
     *,
     timeout: float,
     what: str,
@@ -69,7 +69,7 @@ async def request_leaders_retrying(
         leader: int, of_leader: Mapping[TopicPartition, W]
     ) -> dict[TopicPartition, R | KafkaError]:
         """Keep the response, also if the time is over before another leader responds."""
-        found = await ask(leader, of_leader)
+        found = await send(leader, of_leader)
         answers.update(found)
         return found
 

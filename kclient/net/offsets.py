@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from kclient.errors import KafkaError
 from kclient.net.answers import error_of
 from kclient.net.cluster import Cluster
-from kclient.net.leader_requests import Ask, request_leaders, request_leaders_retrying
+from kclient.net.leader_requests import Send, request_leaders, request_leaders_retrying
 from kclient.types import OffsetAndTimestamp, TopicPartition
 from kclient.wire.schema.list_offsets import (
     ListOffsetsPartition,
@@ -42,7 +42,7 @@ async def list_offsets(
     return await request_leaders_retrying(
         cluster,
         timestamps,
-        _asking(cluster, read_committed=read_committed),
+        _sender(cluster, read_committed=read_committed),
         timeout=timeout,
         what="listing offsets",
     )
@@ -52,15 +52,15 @@ async def list_offsets_once(
     cluster: Cluster, timestamps: Mapping[TopicPartition, int], *, read_committed: bool
 ) -> Answers:
     """Send one request to every leader at the same time; return a result or an error per partition."""
-    ask = _asking(cluster, read_committed=read_committed)
-    return await request_leaders(cluster, timestamps, ask)
+    send = _sender(cluster, read_committed=read_committed)
+    return await request_leaders(cluster, timestamps, send)
 
 
-def _asking(cluster: Cluster, *, read_committed: bool) -> Ask[int, OffsetAndTimestamp]:
-    return lambda leader, wanted: _ask(cluster, leader, wanted, read_committed)
+def _sender(cluster: Cluster, *, read_committed: bool) -> Send[int, OffsetAndTimestamp]:
+    return lambda leader, wanted: _send(cluster, leader, wanted, read_committed)
 
 
-async def _ask(
+async def _send(
     cluster: Cluster, leader: int, wanted: Mapping[TopicPartition, int], read_committed: bool
 ) -> Answers:
     topics: dict[str, list[ListOffsetsPartition]] = {}

@@ -177,7 +177,7 @@ class Transactions:
 
     async def init_producer_id(self, transaction_timeout_ms: int) -> ProducerIdAndEpoch:
         """Fence earlier producers, end their transaction, and return the producer id with a new epoch."""
-        return await self._ask_coordinator(
+        return await self._send_to_coordinator(
             lambda connection: init_producer_id(connection, self._id, transaction_timeout_ms)
         )
 
@@ -186,13 +186,13 @@ class Transactions:
     ) -> None:
         """Add partitions to the transaction, and begin it with the first ones."""
         chosen = list(tps)
-        await self._ask_coordinator(
+        await self._send_to_coordinator(
             lambda connection: add_partitions(connection, self._id, producer, chosen)
         )
 
     async def add_offsets(self, producer: ProducerIdAndEpoch, group: str) -> None:
         """Add the offsets of *group* to the transaction."""
-        await self._ask_coordinator(
+        await self._send_to_coordinator(
             lambda connection: add_offsets(connection, self._id, producer, group)
         )
 
@@ -204,7 +204,7 @@ class Transactions:
     ) -> None:
         """Commit *offsets* for *group*, which has no members, when the transaction is committed."""
         outside = ConsumerGroupMetadata(group)
-        await self._ask(
+        await self._send(
             group,
             KeyType.GROUP,
             lambda connection: commit_transactional_offsets(
@@ -214,20 +214,20 @@ class Transactions:
 
     async def end(self, producer: ProducerIdAndEpoch, *, committed: bool) -> None:
         """Commit or abort the transaction."""
-        await self._ask_coordinator(
+        await self._send_to_coordinator(
             lambda connection: end_transaction(connection, self._id, producer, committed=committed)
         )
 
-    async def _ask_coordinator(self, ask: Callable[[Connection], Awaitable[T]]) -> T:
-        return await self._ask(self._id, KeyType.TRANSACTION, ask)
+    async def _send_to_coordinator(self, send: Callable[[Connection], Awaitable[T]]) -> T:
+        return await self._send(self._id, KeyType.TRANSACTION, send)
 
-    async def _ask(self, key: str, kind: KeyType, ask: Callable[[Connection], Awaitable[T]]) -> T:
-        """Await ask(connection to the coordinator of *key*); repeat it after errors in `_AGAIN` only."""
+    async def _send(self, key: str, kind: KeyType, send: Callable[[Connection], Awaitable[T]]) -> T:
+        """Await send(connection to the coordinator of *key*); repeat it after errors in `_AGAIN` only."""
 
         async def attempt() -> T:
             connection = await self._cluster.coordinator(key, kind, channel=CHANNEL)
             try:
-                return await ask(connection)
+                return await send(connection)
             except CancelledError:  # out of time: another broker may coordinate meanwhile
                 self._cluster.coordinators.forget(key, kind)
                 raise

@@ -67,11 +67,11 @@ async def all_settled(awaitables: Iterable[Awaitable[T]]) -> list[T | KafkaError
 
 
 async def settled_by(
-    keys: Iterable[K], ask: Callable[[K], Awaitable[T]]
+    keys: Iterable[K], send: Callable[[K], Awaitable[T]]
 ) -> dict[K, T | KafkaError]:
-    """Await what *ask* returns for each of *keys*, concurrently; return the results, which may be KafkaErrors."""
+    """Await what *send* returns for each of *keys*, concurrently; return the results, which may be KafkaErrors."""
     asked = list(keys)
-    return dict(zip(asked, await all_settled(map(ask, asked)), strict=True))
+    return dict(zip(asked, await all_settled(map(send, asked)), strict=True))
 
 
 def within(

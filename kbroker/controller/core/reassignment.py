@@ -103,7 +103,7 @@ class Reassignments:
         self._writing: WriteAssignments | None = None
         self._is_requested = False
         """Whether a request waits for its answer."""
-        self._asked: frozenset[TopicPartition] = frozenset()
+        self._requested: frozenset[TopicPartition] = frozenset()
         self._results: dict[TopicPartition, ReassignmentResult] = {}
         self._lost: set[TopicPartition] = set()
         """Partitions without a state znode: their topic's watch reports what became of it."""
@@ -122,14 +122,14 @@ class Reassignments:
     def request(self, context: ControllerContext, event: ReassignmentRequested) -> Steps[None]:
         """Check a request and queue its changes; `answer` returns the outcome."""
         self._is_requested, self._results = True, {}
-        self._asked = frozenset(event.targets)
+        self._requested = frozenset(event.targets)
         for partition, target in event.targets.items():
             yield
-            result = self._ask(context, partition, target)
+            result = self._request(context, partition, target)
             if result is not None:
                 self._results[partition] = result
 
-    def _ask(
+    def _request(
         self, context: ControllerContext, partition: TopicPartition, target: Sequence[int] | None
     ) -> ReassignmentResult | None:
         """Return the answer for one partition if there is nothing to change, else queue the change."""
@@ -161,7 +161,7 @@ class Reassignments:
         if not self._is_requested or self._queue:
             return None
         answer = AnswerReassignment(self._results)
-        self._is_requested, self._asked, self._results = False, frozenset(), {}
+        self._is_requested, self._requested, self._results = False, frozenset(), {}
         return answer
 
     # -- the steps ---------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Reassignments:
                 if event.conflicts[partition] is None:
                     self._lost.add(partition)
                     self._drop(partition, ReassignmentOutcome.UNKNOWN, "its state znode is gone")
-                elif change.races_lost == ATTEMPTS or partition not in self._asked:
+                elif change.races_lost == ATTEMPTS or partition not in self._requested:
                     self._drop(
                         partition, ReassignmentOutcome.INVALID, "its ISR changes all the time"
                     )
@@ -293,7 +293,7 @@ class Reassignments:
         self._answer_with(partition, ReassignmentResult(outcome, why))
 
     def _answer_with(self, partition: TopicPartition, result: ReassignmentResult) -> None:
-        if partition in self._asked:
+        if partition in self._requested:
             self._results.setdefault(partition, result)
 
 

@@ -36,13 +36,13 @@ class RequestedElection:
         self.election = event.election
         self.attempts_left = ATTEMPTS
         self._decided: dict[TopicPartition, ElectionResult] = {}
-        self._asked = event.partitions
+        self._requested = event.partitions
         self._isr_before: dict[TopicPartition, tuple[int, ...]] = {}
 
     def begin(self, context: ControllerContext) -> Steps[None]:
         """Find the partitions to elect."""
-        asked = context.partitions() if self._asked is None else self._asked
-        for partition in sorted(asked):
+        requested = context.partitions() if self._requested is None else self._requested
+        for partition in sorted(requested):
             yield
             outcome = self._at_once(context, partition)
             if outcome is not None:
