@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 import kclient
 import spark_jobs
-from spark_jobs.replaced_file import replaced
+from kclient.replaced_file import replaced
 
 FACTS: Final = "kaudit-environment.json"
 FOLDER: Final = "environment"

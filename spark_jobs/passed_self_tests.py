@@ -20,7 +20,7 @@ from pathlib import Path
 
 import kclient
 import spark_jobs
-from spark_jobs.replaced_file import replace_file
+from kclient.replaced_file import replace_file
 
 MOST_ENVIRONMENTS = 20
 """Environments that are remembered; the oldest is forgotten first."""

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kclient.replaced_file import replace_file
 from kclient.types import TopicPartition
-from spark_jobs.replaced_file import replace_file
 from spark_jobs.running_verdict import RunningVerdict
 from spark_jobs.source.planning import from_json, to_json
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kclient.replaced_file import replace_file
 from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.options import (
     duration_ms,
@@ -22,7 +23,6 @@ from spark_jobs.commands.options import (
     with_pair,
     with_run,
 )
-from spark_jobs.replaced_file import replace_file
 from spark_jobs.verdict import Limits
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kclient.replaced_file import replace_file
 from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.options import (
     pair_of,
@@ -25,7 +26,6 @@ from spark_jobs.commands.options import (
     with_run,
     words_of,
 )
-from spark_jobs.replaced_file import replace_file
 from spark_jobs.verdict import Limits
 
 if TYPE_CHECKING:

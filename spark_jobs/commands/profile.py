@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from kclient.replaced_file import replace_file
 from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.options import (
     duration_ms,
@@ -18,7 +19,6 @@ from spark_jobs.commands.options import (
     with_out,
     with_run,
 )
-from spark_jobs.replaced_file import replace_file
 
 _FILES = ("profile.csv", "profile.json", "profile.png")
 

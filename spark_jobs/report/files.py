@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from spark_jobs.replaced_file import replace_file
+from kclient.replaced_file import replace_file
 from spark_jobs.report.contents import Report, json_text, lines_text
 from spark_jobs.report.digests import DIGESTS
 from spark_jobs.report.document import Document

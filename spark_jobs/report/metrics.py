@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from kclient.prometheus_text import family_head, label_pairs
 from spark_jobs.findings import FindingClass
 from spark_jobs.report.document import Document
 from spark_jobs.verdict import ExitCode, Verdict
@@ -260,12 +261,7 @@ def _one(name: str, text: str, labels: Labels, value: float) -> _Family:
 
 
 def _text(family: _Family) -> str:
-    lines = [f"# HELP {family.name} {family.help}.", f"# TYPE {family.name} gauge"]
-    for labels, value in family.samples:
-        shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
-        lines.append(f"{family.name}{{{shown}}} {value!r}")
-    return "\n".join(lines) + "\n"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    samples = (
+        f"{family.name}{{{label_pairs(each)}}} {value!r}\n" for each, value in family.samples
+    )
+    return family_head(family.name, "gauge", family.help) + "".join(samples)

@@ -1,4 +1,4 @@
-"""Files of kaudit are replaced whole: a reader sees the old content or the new one."""
+"""Files are replaced whole: a reader sees the old content or the new one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.replaced_file import replace_file, replaced
+from kclient.replaced_file import replace_file, replaced
 
 
 @pytest.mark.parametrize("durable", [False, True])
