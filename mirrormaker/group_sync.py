@@ -111,6 +111,8 @@ class GroupMirror:
         """Why the last checkpoints were not emitted, or not those of all groups."""
         self.problems: dict[str, str] = {}
         """Why groups were not copied in the last synchronization, by group; "" is the list of groups."""
+        self.is_synchronized = False
+        """Whether a synchronization has ended, with any outcome: before, `problems` is empty for lack of one."""
         self.copied = 0
         """Groups with offsets of mirrored partitions in the last synchronization."""
         self.with_members = 0
@@ -153,14 +155,15 @@ class GroupMirror:
 
     async def synchronize(self) -> None:
         """Copy the offsets of all groups once; `problems` and the reports have what was not copied."""
-        self.problems.pop("", None)
         try:
             offsets, unread = await self._source_offsets()
             placed = await self._translated(offsets)
             logs = await self._logs(placed.values())
         except KafkaError as problem:
             self._failed("", str(problem))
+            self.is_synchronized = True
             return
+        self.problems.pop("", None)
         for group, error in unread.items():
             self._failed(group, f"cannot be read at the source: {error}")
         self.copied, self.with_members = len(offsets), 0
@@ -171,6 +174,7 @@ class GroupMirror:
                 self._synchronize_group(group, offsets[group], placed[group], logs)
                 for group in some
             )
+        self.is_synchronized = True
 
     async def _synchronize_group(
         self,
@@ -324,7 +328,7 @@ class GroupMirror:
             if each.protocol_type in CONSUMER_PROTOCOLS and self._selection.wants(each.group_id)
         ]
         self._listed_at = now
-        for group in self.problems.keys() - set(self._groups):
+        for group in self.problems.keys() - {"", *self._groups}:
             del self.problems[group]
 
     async def _logs(self, groups: Iterable[Offsets]) -> dict[TopicPartition, LogRange]:
