@@ -86,10 +86,10 @@ def run(file: Path, once: bool, quiet: bool) -> None:
 def status(file: Path, max_lag: int | None, settle: float) -> None:
     """Show the log ends, the lag and the state of every partition, from both clusters' logs.
 
-    Exit codes: 0 every partition is in sync or advances; 3 a cluster or a partition could not be
-    read; 4 behind: no progress, an open transaction, over --max-lag, or not at the target yet;
-    5 STOPPED: the target is no prefix of the source, or a gap or a conflict needs an operator. Of
-    several, the first of 5, 3, 4.
+    Exit codes: 0 every partition is in sync or advances; 1 a direction cannot be used; 3 a cluster
+    or a partition could not be read; 4 behind: no progress, an open transaction, over --max-lag, or
+    not at the target yet; 5 STOPPED: the target is no prefix of the source, or a gap or a conflict
+    needs an operator. Of several, the first of 1, 5, 3, 4.
     """
     config = _load(file)
 

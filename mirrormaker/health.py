@@ -23,6 +23,8 @@ class Health(Enum):
 
     IN_SYNC = "in sync"
     COPYING = "copying"
+    SKIPPED = "skipped"
+    """A topic that needs no copy: it would be a loop, or a second copy of the same origin."""
     OPEN = "open transaction"
     BEHIND = "no progress"
     LAGGING = "lag over the limit"
@@ -34,6 +36,7 @@ class Health(Enum):
 EXIT_CODES = {
     Health.IN_SYNC: 0,
     Health.COPYING: 0,
+    Health.SKIPPED: 0,
     Health.OPEN: 4,
     Health.BEHIND: 4,
     Health.LAGGING: 4,

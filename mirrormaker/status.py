@@ -106,9 +106,9 @@ async def _show_one(
         found[Health.MISSING] += 1
         echo(f"  {tp!s:<40} {_numbers(None)}  {Health.MISSING.value}")
     await _show_workers(mirror, plan, echo)
-    for name, conflict in plan.conflicts.items():
-        found[Health.STOPPED] += 1
-        echo(f"  {name:<40} {_numbers(None)}  {Health.STOPPED.value}: {conflict}")
+    for name, finding in topics_left_alone(plan):
+        found[finding.health] += 1
+        echo(f"  {name:<40} {_numbers(None)}  {finding.health.value}{_because(finding)}")
     for name, difference in plan.drift.items():
         echo(f"  drift {name}: {difference}")
     for name, topic_id in plan.orphans.items():
@@ -116,6 +116,18 @@ async def _show_one(
     for name, changes in plan.set_configs.items():
         echo(f"  drift {name}: {', '.join(changes)} not as at the source yet")
     return found
+
+
+def topics_left_alone(plan: Plan) -> Iterator[tuple[str, Finding]]:
+    """Yield the topics of *plan* that are not copied: conflicts, and those that need no copy."""
+    for name, conflict in plan.conflicts.items():
+        yield name, Finding(Health.STOPPED, conflict)
+    for name, reason in plan.skipped.items():
+        why = reason.removeprefix("is not copied: ")
+        yield (
+            name,
+            Finding(Health.SKIPPED, f"{why}; a loop or a second copy is prevented, exit code 0"),
+        )
 
 
 async def _show_workers(mirror: Mirror, plan: Plan, echo: Echo) -> None:
