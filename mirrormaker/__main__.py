@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import signal
 import sys
@@ -55,14 +56,20 @@ def main() -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--once", is_flag=True, help="Copy up to the source's present log ends, then exit.")
 @click.option("-q", "--quiet", is_flag=True, help="No status line.")
-def run(file: Path, once: bool, quiet: bool) -> None:
+@click.option("--metrics", metavar="FILE.prom", type=click.Path(dir_okay=False, path_type=Path),
+    help="Write metrics for Prometheus to this file every 5 seconds (node_exporter's textfile collector).")  # fmt: skip
+def run(file: Path, once: bool, quiet: bool, metrics: Path | None) -> None:
     """Mirror with the configuration FILE (names as in connect-mirror-maker.properties)."""
+    if metrics is not None:
+        home = metrics.parent
+        if not (home.is_dir() and os.access(home, os.W_OK | os.X_OK)):
+            raise click.UsageError(f"--metrics: {home} is no directory that can be written to")
     config = _load(file, warn=False)  # the process prints all warnings
 
     def start(reactor: Any, on_signal: Callable[[Callable[[int], None]], None]) -> Awaitable[int]:
         from mirrormaker.app import MirrorProcess
 
-        process = MirrorProcess(reactor, config, once=once, quiet=quiet)
+        process = MirrorProcess(reactor, config, once=once, quiet=quiet, metrics=metrics)
         on_signal(lambda number: process.stop(130 if number == signal.SIGINT else 0))
         return process.run()
 

@@ -16,6 +16,7 @@ In: links, the times of the source's last responses   Out: lines for the operato
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 
@@ -58,8 +59,8 @@ class Alarms:
         """Return a line per alarm that begins or ends. *answered_at* returns the time of the last response."""
         every = list(links)
         lines = []
+        idle = self._idle_links(every, answered_at, now)
         if self._no_progress:
-            idle = self._idle_times(every, answered_at, now)
             begun = {tp: _stall(*idle[tp]) for tp in idle.keys() - self.stalled}
             lines += _line(f"ALARM no progress for {self._no_progress:g} s", begun)
             ended = _present(every, self.stalled - idle.keys())
@@ -88,9 +89,30 @@ class Alarms:
         parts = [f"{number} {text}" for number, text in counts if number]
         return f"ALARM {', '.join(parts)}" if parts else ""
 
+    def idle_time(
+        self,
+        link: PartitionLink,
+        answered_at: Callable[[TopicPartition], float | None],
+        now: float,
+    ) -> float | None:
+        """Return for how many seconds *link* has made no progress at *now*.
+
+        None if it has stopped or finished, or before the first look at it.
+        """
+        seen = self._watched.get(link)
+        if seen is None or _needs_no_progress(link):
+            return None
+        if link.appended_end != seen.appended_end:
+            return 0.0
+        caught_up = link.lag == 0
+        since = seen.since
+        if caught_up or seen.caught_up_at is not None:
+            since = _since(seen, caught_up, answered_at(link.tp))
+        return max(0.0, now - since)
+
     # Each look passes over thousands of links that wait: a link without an alarm costs a microsecond.
 
-    def _idle_times(
+    def _idle_links(
         self,
         links: Collection[PartitionLink],
         answered_at: Callable[[TopicPartition], float | None],
@@ -98,7 +120,7 @@ class Alarms:
     ) -> dict[TopicPartition, tuple[PartitionLink, float]]:
         """Return the links without progress for too long, each with its seconds without progress."""
         found = {}
-        watched, limit = self._watched, self._no_progress
+        watched, limit = self._watched, self._no_progress or math.inf
         if len(watched) > len(links):
             present = set(links)
             self._watched = watched = {
@@ -109,21 +131,14 @@ class Alarms:
             if seen is None:
                 seen = watched[link] = _Watched(link.appended_end, now)
             caught_up = link.lag == 0
-            if (
-                link.appended_end != seen.appended_end
-                or link.state in (LinkState.STOPPED, LinkState.FINISHED)
-                or link.problem is not None
-            ):
+            if link.appended_end != seen.appended_end or _needs_no_progress(link):
                 seen.appended_end, seen.since = link.appended_end, now
             else:
                 # Without a lag the last response counts. It is looked up when it may matter: that costs more.
-                before, is_late = seen.caught_up_at, now - seen.since >= limit
-                if (caught_up and is_late) or (before is not None and not caught_up):
-                    answered = answered_at(link.tp)
-                    if answered is not None:
-                        since = answered if caught_up or before is None else min(answered, before)
-                        seen.since = max(seen.since, since)
-                        is_late = now - seen.since >= limit
+                is_late = now - seen.since >= limit
+                if (caught_up and is_late) or (seen.caught_up_at is not None and not caught_up):
+                    seen.since = _since(seen, caught_up, answered_at(link.tp))
+                    is_late = now - seen.since >= limit
                 if is_late:
                     found[link.tp] = link, now - seen.since
             seen.caught_up_at = now if caught_up else None
@@ -137,6 +152,22 @@ class Alarms:
             if lag and (lag > self._lag or (lag > self._lag // 2 and link.tp in self.lagging)):
                 found[link.tp] = lag
         return found
+
+
+def _needs_no_progress(link: PartitionLink) -> bool:
+    return link.state in (LinkState.STOPPED, LinkState.FINISHED) or link.problem is not None
+
+
+def _since(seen: _Watched, caught_up: bool, answered: float | None) -> float:
+    """Return since when a link has made no progress that had no lag at the last look, or has none now.
+
+    *answered* is the time of the source's last response, which is progress as long as there is no lag.
+    """
+    if answered is None:
+        return seen.since
+    if not caught_up and seen.caught_up_at is not None:
+        answered = min(answered, seen.caught_up_at)
+    return max(seen.since, answered)
 
 
 def _present(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TextIO
 
 from twisted.internet.defer import Deferred, DeferredList
@@ -12,6 +13,7 @@ from twisted.python.failure import Failure
 
 from kclient.errors import BootstrapError, ConnectError, KafkaError
 from mirrormaker.config import MirrorConfig
+from mirrormaker.metrics_file import MetricsFile
 from mirrormaker.mirror import Mirror, MirrorStalled
 from mirrormaker.progress import line, size
 
@@ -20,6 +22,7 @@ FAILED = 1
 USAGE = 2
 UNREACHABLE = 3
 PARTLY = 5
+BUG = 70
 INTERRUPTED = 130
 
 STATUS_EVERY = 1.0
@@ -84,7 +87,7 @@ class Console:
 
 
 class MirrorProcess:
-    """All flows of one configuration file; `run` returns the exit code."""
+    """All flows of one configuration file; `run` returns the exit code. *metrics* is the file of metrics, if any."""
 
     def __init__(
         self,
@@ -94,6 +97,7 @@ class MirrorProcess:
         once: bool,
         quiet: bool = False,
         stream: TextIO | None = None,
+        metrics: Path | None = None,
     ) -> None:
         self._reactor = reactor
         self._console = Console(stream or sys.stderr, reactor.seconds, quiet=quiet)
@@ -103,6 +107,9 @@ class MirrorProcess:
             Mirror(reactor, flow, once=once, report=self._reporter(flow.name), is_worker=not once)
             for flow in config.flows
         ]
+        self._metrics = None
+        if metrics is not None:
+            self._metrics = MetricsFile(reactor, metrics, self._mirrors, report=self._console.event)
         self._started = reactor.seconds()
         self._timer: Any = None
         self._asked_to_stop: Deferred[int] | None = None
@@ -113,6 +120,19 @@ class MirrorProcess:
 
     async def run(self) -> int:
         """Mirror until done (once) or stopped; return the exit code."""
+        try:
+            code = await self._run()
+        except Exception:
+            await self._write_last_metrics(BUG)
+            raise
+        await self._write_last_metrics(code)
+        return code
+
+    async def _write_last_metrics(self, code: int) -> None:
+        if self._metrics is not None:
+            await self._metrics.end(code)
+
+    async def _run(self) -> int:
         for warning in self._config.warnings:
             self._console.write(f"configuration: {warning}")
         for mirror in self._mirrors:
@@ -127,6 +147,8 @@ class MirrorProcess:
         running = [mirror.run() for mirror in self._mirrors]
         ended: Deferred[Any] = DeferredList(running, fireOnOneErrback=True, consumeErrors=True)
         self._ended = ended
+        if self._metrics is not None:
+            self._metrics.start(self._defect)
         code = OK
         try:
             await ended
@@ -149,6 +171,10 @@ class MirrorProcess:
         for mirror in self._mirrors:
             stopping: Deferred[None] = Deferred.fromCoroutine(mirror.stop())
             stopping.addErrback(lambda failure: self._console.write(str(failure.value)))
+
+    def _defect(self, failure: Failure) -> None:
+        if not self._ended.called:
+            self._ended.errback(failure)
 
     def _report_failure(self, failure: Failure) -> int:
         problem = _cause(failure.value or RuntimeError("unknown error"))

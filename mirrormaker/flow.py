@@ -186,6 +186,7 @@ class Flow:
         link = self.links.pop(tp, None)
         if link is not None:
             self._tails.discard(tp)
+            self.progress.removed(link)
             if self._evidence is not None:
                 self._evidence.removed(self._copies[tp])
             self._budget.buffered -= link.buffered_bytes
@@ -494,7 +495,9 @@ class Flow:
             return
         now = self.reactor.seconds()
         runs = [each.run for _, each in outcomes if isinstance(each, Fetched)]
-        self.bandwidth.fetched(sum(run.size for run in runs if run is not None), now)
+        size = sum(run.size for run in runs if run is not None)
+        self.progress.fetched_bytes += size
+        self.bandwidth.fetched(size, now)
         for asked, outcome in outcomes:
             link = self.links.get(asked.tp)
             if link is not None:

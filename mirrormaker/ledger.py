@@ -74,6 +74,8 @@ class Ledger:
         )
         self._waiting: list[_Waiting] = []
         self._writing = False
+        self.written = 0
+        """Entries that were written, those that replace an earlier entry included."""
 
     def record(
         self,
@@ -128,6 +130,7 @@ class Ledger:
             await self._records.append(
                 Record(n, entry.first_seen_ms, *encode(entry)) for n, entry in enumerate(now_due)
             )
+            self.written += len(now_due)
 
     def _entry(self, each: _Waiting, now: int) -> GapEntry:
         gap = each.gap

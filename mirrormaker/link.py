@@ -68,6 +68,7 @@ from mirrormaker.link_state import (
     Finished,
     Gap,
     GapPolicy,
+    LinkCounts,
     LinkState,
     Locate,
     LogEnds,
@@ -152,7 +153,7 @@ class PartitionLink:
         self._recorded: Gap | None = None
         """The gap that was written into the ledger last."""
         self.buffered_bytes = 0
-        self.rewinds = 0
+        self.counts = LinkCounts()
         self._topics = NO_TOPICS
         """The topics that the last prefix check compared: a leader rejects runs after either was created again."""
         self._fetched_end = UNKNOWN
@@ -377,6 +378,7 @@ class PartitionLink:
         """Handle a batch with a wrong CRC: fetch it again, because the network may have damaged it."""
         if not self._is_current(generation, LinkState.COPYING):
             return []
+        self.counts.damaged += 1
         self._corrupt += 1
         if self._corrupt < CORRUPT_TRIES:
             return []
@@ -430,6 +432,7 @@ class PartitionLink:
         """Handle a rejected append: the target's log ends at *log_end*, or with another batch."""
         if not self._is_current(generation, LinkState.COPYING):
             return []
+        self.counts.rejected += 1
         self._known_end = log_end
         self._failures += 1
         return self._rewind(0.0 if self._failures == 1 else self._delay(self._failures))
@@ -451,7 +454,7 @@ class PartitionLink:
 
     def _rewind(self, delay: float) -> list[Effect]:
         """Drop the whole pipeline and read both log ends again."""
-        self.rewinds += 1
+        self.counts.rewinds += 1
         self._drop_pipeline()
         self.state = LinkState.LOCATING
         return [Locate(self.generation, delay)]

@@ -21,6 +21,24 @@ class LinkState(Enum):
     STOPPED = "stopped"
 
 
+@dataclass(slots=True)
+class LinkCounts:
+    """What has happened to a link since it was made."""
+
+    rewinds: int = 0
+    """Times that it dropped the batches in flight, and read both log ends again."""
+    damaged: int = 0
+    """Fetches that were refused because of a damaged batch."""
+    rejected: int = 0
+    """Appends that the target rejected for its log end, without those behind them in the pipeline."""
+
+    def add(self, other: LinkCounts) -> None:
+        """Add the counts of another link."""
+        self.rewinds += other.rewinds
+        self.damaged += other.damaged
+        self.rejected += other.rejected
+
+
 class Cause(Enum):
     """Why a link stopped, or why offsets are missing; operators read the value."""
 

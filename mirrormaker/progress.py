@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mirrormaker.link import PartitionLink
-from mirrormaker.link_state import LinkState
+from mirrormaker.link_state import LinkCounts, LinkState
 from mirrormaker.runs import Run
 
 WINDOW = 5.0
@@ -39,20 +39,41 @@ class Snapshot:
     stopped: int
 
 
+@dataclass(slots=True)
+class Copied:
+    """What was copied of one partition since its link was added."""
+
+    records: int = 0
+    bytes: int = 0
+    batches: int = 0
+    newest: int = -1
+    """The newest record timestamp, in milliseconds since the epoch; -1 before the first record."""
+
+
+_NOTHING = Copied()
+
+
 class Progress:
-    """Counts the records, bytes and batches that one flow has copied."""
+    """Counts the records, bytes and batches that one flow has copied.
+
+    The counts of the flow never go back. Those of a partition begin again with a new link.
+    """
 
     def __init__(self, now: float) -> None:
         self.started_at = now
         self.records = 0
         self.bytes = 0
         self.batches = 0
+        self.fetched_bytes = 0
+        """Bytes of batches that the source sent: those that are fetched again count again."""
+        self.removed_counts = LinkCounts()
+        """The counts of links that were removed."""
         self.first_at: float | None = None
         """Time of the first append, in monotonic seconds."""
         self.changed_at = now
         """Time of the last append, in monotonic seconds; the start before the first one."""
         self._first_bytes = 0
-        self._newest: dict[PartitionLink, int] = {}
+        self._copied: dict[PartitionLink, Copied] = {}
         self._samples: deque[tuple[float, int, int]] = deque([(now, 0, 0)])
 
     def appended(self, link: PartitionLink, run: Run, now: float) -> None:
@@ -64,8 +85,22 @@ class Progress:
         if self.first_at is None:
             self.first_at = now
             self._first_bytes = run.size
-        if run.max_timestamp > self._newest.get(link, -1):
-            self._newest[link] = run.max_timestamp
+        copied = self._copied.get(link)
+        if copied is None:
+            copied = self._copied[link] = Copied()
+        copied.records += run.record_count
+        copied.bytes += run.size
+        copied.batches += run.batch_count
+        copied.newest = max(copied.newest, run.max_timestamp)
+
+    def copied_of(self, link: PartitionLink) -> Copied:
+        """Return what was copied by *link*, to be read only."""
+        return self._copied.get(link, _NOTHING)
+
+    def removed(self, link: PartitionLink) -> None:
+        """Keep the counts of a link that is removed in those of the flow."""
+        self._copied.pop(link, None)
+        self.removed_counts.add(link.counts)
 
     @property
     def mean_rate(self) -> float | None:
@@ -94,7 +129,7 @@ class Progress:
                 unknown = True
             elif lag:
                 lag_records += lag
-                newest = self._newest.get(link, -1)
+                newest = self.copied_of(link).newest
                 if newest >= 0 and (oldest is None or newest < oldest):
                     oldest = newest
             if lag != 0:

@@ -117,7 +117,8 @@ class TopicMirror:
         self._largest: dict[str, int] = {}
         """By source topic, the size of the largest batch that the target rejected as too large."""
         self._raising: set[str] = set()
-        self._skipped: Mapping[str, str] = {}
+        self.skipped: Mapping[str, str] = {}
+        """Topics that need no copy, with the reason: it would be a loop, or a second copy of the same origin."""
         self._refused: dict[tuple[str, str], str | None] = {}
         """By target topic and config, the value that the target refuses."""
         self._copies: dict[str, UUID | None] = {}
@@ -344,10 +345,10 @@ class TopicMirror:
     def _leave(self, skipped: Mapping[str, str]) -> None:
         """Report topics that are not copied, once, and remove their links."""
         for name, reason in skipped.items():
-            if self._skipped.get(name) != reason:
+            if self.skipped.get(name) != reason:
                 self._report_line(f"topic {name}", reason)
             self._remove_links(name)
-        self._skipped = skipped
+        self.skipped = skipped
 
     def _without_refused(self, plan: Plan) -> Plan:
         """Return *plan* without the configs that the target refused since the configs were last read."""

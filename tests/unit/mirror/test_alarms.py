@@ -125,3 +125,28 @@ def test_the_alarm_of_a_removed_partition_ends_and_its_successor_starts_afresh()
     ]
     assert not alarms.look([link(lag=7)], NO_ANSWERS, 62.0)
     assert not alarms.look([link(lag=7)], NO_ANSWERS, 125.0), "another link"
+
+
+def test_the_time_without_progress_is_known_of_each_link_also_without_an_alarm() -> None:
+    alarms = Alarms(no_progress=0, lag=0)
+    behind, quiet, stopped, unseen = link(0, lag=7), link(1), link(2, lag=2), link(3, lag=1)
+    stopped.state, stopped.problem = LinkState.STOPPED, Problem(Cause.DIVERGED, "")
+    answered = {behind.tp: 99.0, quiet.tp: 95.0}
+    for now in (10.0, 100.0):
+        assert not alarms.look([behind, quiet, stopped], answered.get, now)
+
+    def idle(each: PartitionLink, now: float = 100.0) -> float | None:
+        return alarms.idle_time(each, answered.get, now)
+
+    assert idle(behind) == 90.0, "answers are no progress while there is lag"
+    assert idle(quiet) == 5.0, "since the source's last answer"
+    assert idle(stopped) is None
+    assert idle(unseen) is None
+    behind.appended_end += 1
+    assert idle(behind) == 0.0
+    quiet.source_high_watermark += 5
+    answered[quiet.tp] = 103.0
+    assert idle(quiet, 104.0) == 4.0, "since the look at which it had no lag"
+    alarms.look([behind, quiet, stopped], answered.get, 104.0)
+    assert idle(quiet, 110.0) == 10.0
+    assert idle(behind, 110.0) == 6.0

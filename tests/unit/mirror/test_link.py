@@ -307,7 +307,7 @@ def test_a_lost_connection_forgets_the_whole_pipeline() -> None:
     (again,) = link.append_failed(0, ConnectionClosed("gone"))
     assert isinstance(again, Locate)
     assert link.append_failed(0, ConnectionClosed("gone")) == []
-    assert link.rewinds == 1
+    assert link.counts.rewinds == 1
 
 
 def test_an_error_that_will_not_pass_stops_it() -> None:

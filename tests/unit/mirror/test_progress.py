@@ -9,7 +9,7 @@ import pytest
 from kclient.types import TopicPartition
 from mirrormaker.app import RETURNED_AFTER, Console
 from mirrormaker.link import PartitionLink
-from mirrormaker.link_state import LogEnds
+from mirrormaker.link_state import LinkCounts, LogEnds
 from mirrormaker.progress import Progress, count, line, seconds, size
 from mirrormaker.runs import Run
 
@@ -40,6 +40,18 @@ def test_without_lag_the_age_of_the_last_record_is_none() -> None:
     progress.appended(link, some_run(5_000), 1.0)
     at = progress.snapshot([link], 2.0, 1_000_000)
     assert (at.lag_records, at.lag_bytes, at.lag_seconds) == (0, 0, 0.0)
+
+
+def test_a_link_that_is_removed_leaves_its_counts_to_the_flow() -> None:
+    link = link_at(30, 10)
+    progress = Progress(0.0)
+    progress.appended(link, some_run(5_000), 1.0)
+    link.append_rejected(link.generation, 20)
+    assert (progress.copied_of(link).records, progress.copied_of(link).newest) == (10, 5_000)
+    progress.removed(link)
+    assert progress.copied_of(link).records == 0
+    assert progress.records == 10
+    assert progress.removed_counts == LinkCounts(rewinds=1, rejected=1)
 
 
 def test_lag_is_unknown_before_the_logs_are_found() -> None:
