@@ -2,9 +2,9 @@
 
 Theory of operation
 ===================
-A family of partitions is also written for the whole direction, with `mirror_flow_` in place of `mirror_`, so that a sum
-over either counts nothing twice. What is not measured has no sample: a lag before both logs were read, a duration
-without a first event, and lag after kmirror has ended.
+A family of partitions is also written for the whole direction, with `mirror_flow_` in place of `mirror_`. So a sum over
+either counts nothing twice. What is not measured has no sample: a lag before both logs were read, a duration without a
+first event. After the end of kmirror no lag has one.
 
 `Samples.read` returns after every `LINKS_PER_STEP` partitions, so that thousands of them need no long turn of the
 reactor. The values of a direction come from the same pass as those of its partitions: sums agree with them.

@@ -3,10 +3,10 @@
 Theory of operation
 ===================
 The samples are read on the reactor's thread, where the links are, in turns of at most `TURN` seconds. A thread writes
-them beside the file and renames them into it: a slow disk delays no batch, and a reader never sees half of a file.
+them beside the file and renames them into it. So a slow disk delays no batch, and a reader never sees half of a file.
 
 The file of a process that was killed stays as it was, with the time of its last write. At an ordinary end the last file
-states that kmirror does not run, with its exit code and counts, and without lag: nothing measures it any more.
+states that kmirror does not run, with its exit code and counts. It has no lag, because nothing measures it any more.
 
 An error of the disk is reported, and records are copied on.
 
