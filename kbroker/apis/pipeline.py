@@ -22,10 +22,10 @@ from twisted.python.failure import Failure
 from kbroker.apis.api_specs import API_SPECS, ApiSpec
 from kbroker.apis.gates import Gate, Gates
 from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
-from kbroker.apis.request import WITHOUT_TURNS, AnyHandler, HandlerFactory, RequestContext
+from kbroker.apis.request import AnyHandler, HandlerFactory, RequestContext
 from kbroker.common.turns import Turns
 from kbroker.network.service import Answer, Peer, RequestRefusedError
-from kbroker.quota.client_quota_manager import WITHOUT_QUOTAS, RequestQuotas
+from kbroker.quota.client_quota_manager import RequestQuotas
 from kclient.wire import messages
 from kclient.wire.errors import ErrorCode, KafkaError, ProtocolError, TooManyElements
 from kclient.wire.versions import SERVED, ApiKey
@@ -80,8 +80,8 @@ class RequestPipeline:
         *,
         authorizer: InterBrokerAuthorizer,
         gates: Gates,
-        quotas: RequestQuotas = WITHOUT_QUOTAS,
-        turns: Turns = WITHOUT_TURNS,
+        quotas: RequestQuotas,
+        turns: Turns,
     ) -> None:
         self._factories = handlers
         self._authorizer = authorizer
@@ -138,8 +138,7 @@ class RequestPipeline:
                     f"{len(frame)} bytes are more than the {context.budget.max_bytes} of a request"
                 )
                 return self._over_budget(context, excess)
-            if self._turns is not WITHOUT_TURNS:
-                return self._in_turn(context, api, frame, body)
+            return self._in_turn(context, api, frame, body)
         return self._decode(context, api, frame, body)
 
     def _unsupported_version(self, context: RequestContext, api: _Api) -> Answer:

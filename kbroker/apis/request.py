@@ -6,22 +6,20 @@ The context encodes the response, as in Kafka's RequestContext.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
 
 from kbroker.apis.budgets import RequestBudget
-from kbroker.common.turns import Turns, WithoutTurns
+from kbroker.common.turns import Turns
 from kbroker.network.service import Answer, Peer
 from kbroker.quota.client_quota_manager import RequestQuota
 from kclient.wire import messages
 from kclient.wire.messages import RequestHeader
 from kclient.wire.structs import fields_of
 from kclient.wire.versions import ApiKey
-
-WITHOUT_TURNS = WithoutTurns()
 
 
 @dataclass(slots=True)
@@ -31,7 +29,7 @@ class RequestContext:
     header: RequestHeader
     peer: Peer
     budget: RequestBudget
-    turns: Turns = field(default=WITHOUT_TURNS)
+    turns: Turns
     """Where a handler waits when its work does not fit in one turn of the reactor."""
     is_large: bool = False
     """Whether the request has more bytes than are decoded in the turn in which they arrive."""

@@ -38,19 +38,6 @@ class RequestQuotas(Protocol):
         """Begin to measure a request of *size* bytes; None: its client has no quota."""
 
 
-class WithoutQuotas:
-    """For a broker without quotas."""
-
-    is_enabled = False
-
-    def begin(self, peer: Peer, client_id: str, size: int) -> RequestQuota | None:
-        """Measure nothing."""
-        return None
-
-
-WITHOUT_QUOTAS: Final = WithoutQuotas()
-
-
 class ClientQuotaManager:
     """The quotas of all kinds. *seconds* is a monotonic clock, *work_clock* one that measures short work precisely."""
 

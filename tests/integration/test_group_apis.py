@@ -24,7 +24,6 @@ from kbroker.apis.api16_list_groups import ListGroups
 from kbroker.apis.api22_init_producer_id import InitProducerId
 from kbroker.apis.api42_delete_groups import DeleteGroups
 from kbroker.apis.api47_offset_delete import OffsetDelete
-from kbroker.apis.pipeline import RequestPipeline
 from kbroker.app.world import World
 from kbroker.common.internal_topics import OFFSETS_TOPIC
 from kbroker.common.leader_and_isr import LeaderAndIsr
@@ -78,7 +77,7 @@ from kclient.wire.schema.sync_group import SyncGroupRequest, SyncGroupRequestAss
 from kclient.wire.versions import SERVED, ApiKey
 from tests.kit.groups import LIMITS
 from tests.kit.inter_broker import authorizer_of
-from tests.kit.open_gates import OpenGates
+from tests.kit.request_pipelines import open_pipeline
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -112,7 +111,7 @@ class Client:
         self.topics = NoTopics()
         self.producer_ids = ProducerIdManager(zk, 1)
         groups, topics = self.coordinator, cast(AdminManager, self.topics)
-        self.pipeline = RequestPipeline(
+        self.pipeline = open_pipeline(
             {
                 ApiKey.OFFSET_COMMIT: lambda: OffsetCommit(groups, self.metadata),
                 ApiKey.OFFSET_FETCH: lambda: OffsetFetch(groups),
@@ -130,8 +129,7 @@ class Client:
                 ApiKey.DELETE_GROUPS: lambda: DeleteGroups(groups),
                 ApiKey.OFFSET_DELETE: lambda: OffsetDelete(groups, self.metadata),
             },
-            authorizer=authorizer_of(1),
-            gates=OpenGates(),
+            authorizer_of(1),
         )
 
     async def lead(self) -> None:

@@ -20,6 +20,7 @@ from kbroker.apis.budgets import RequestBudget
 from kbroker.apis.request import RequestContext
 from kbroker.common.gather import all_of
 from kbroker.common.logger_levels import LoggerLevels
+from kbroker.common.turns import WithoutTurns
 from kbroker.metadata.broker_registration import ensure_paths
 from kbroker.metadata.core.config_entries import Change
 from kbroker.metadata.core.topic_rules import MAX_PARTITIONS
@@ -223,7 +224,10 @@ async def test_partitions_grow_once_however_many_ask(broker: ControlPlane) -> No
 
 
 CONTEXT = RequestContext(
-    RequestHeader(0, 0, 1, None), Peer("127.0.0.1", 1, "PLAINTEXT"), RequestBudget(1 << 20, 1000)
+    RequestHeader(0, 0, 1, None),
+    Peer("127.0.0.1", 1, "PLAINTEXT"),
+    RequestBudget(1 << 20, 1000),
+    WithoutTurns(),
 )
 
 # -- the APIs ----------------------------------------------------------------------------------

@@ -6,11 +6,10 @@ import struct
 from typing import Any
 
 import pytest
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 
 from kbroker.apis.api_specs import API_SPECS
-from kbroker.apis.pipeline import RequestPipeline
 from kbroker.apis.request import RequestContext
 from kbroker.common.turns import SharedTurns
 from kbroker.network.service import RequestRefusedError
@@ -30,7 +29,8 @@ from kclient.wire.schema.offset_fetch import (
 )
 from kclient.wire.versions import ApiKey
 from tests.kit.inter_broker import authorizer_of
-from tests.kit.open_gates import OpenGates
+from tests.kit.paper_cluster import now
+from tests.kit.request_pipelines import open_pipeline
 from tests.unit.apis.kit import PEER, joined
 
 
@@ -40,12 +40,8 @@ def frame(api: ApiKey, version: int, request: object) -> bytes:
 
 def ask(sent: bytes, answer: Any = None, turns: Any = None) -> Any:
     api = ApiKey(struct.unpack_from(">h", sent)[0])
-    options = {} if turns is None else {"turns": turns}
-    pipeline = RequestPipeline(
-        {api: lambda: lambda context, request: answer},
-        authorizer=authorizer_of(1),
-        gates=OpenGates(),
-        **options,
+    pipeline = open_pipeline(
+        {api: lambda: lambda context, request: answer}, authorizer_of(1), turns
     )
     return pipeline(memoryview(sent), PEER)
 
@@ -101,7 +97,7 @@ def test_a_request_over_budget_closes_the_connection_if_its_response_has_no_erro
     limit = API_SPECS[ApiKey.DELETE_TOPICS].budget.max_elements
     sent = frame(ApiKey.DELETE_TOPICS, 3, DeleteTopicsRequest(topic_names=["t"] * (limit + 1)))
     with pytest.raises(RequestRefusedError, match=f"DELETE_TOPICS v3: more than the {limit}"):
-        ask(sent)
+        now(ask(sent))
     # Version 8 has an error for each group only.
     sent = frame(ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest()) + bytes(5 << 20)
     with pytest.raises(RequestRefusedError, match="OFFSET_FETCH v8: 5242"):
@@ -124,16 +120,14 @@ def test_a_fetch_and_a_produce_have_so_many_partitions_and_no_more() -> None:
         return (b"%d" % len(topics[0].partitions),)
 
     read.raw = True  # type: ignore[attr-defined]
-    pipeline = RequestPipeline(
-        dict.fromkeys((ApiKey.FETCH, ApiKey.PRODUCE), lambda: read),
-        authorizer=authorizer_of(1),
-        gates=OpenGates(),
+    pipeline = open_pipeline(
+        dict.fromkeys((ApiKey.FETCH, ApiKey.PRODUCE), lambda: read), authorizer_of(1)
     )
     for api, make in ((ApiKey.FETCH, fetching), (ApiKey.PRODUCE, producing)):
         most = API_SPECS[api].budget.max_elements - 1  # and one topic
-        assert pipeline(memoryview(make(most)), PEER) == (b"%d" % most,)
+        assert now(maybeDeferred(pipeline, memoryview(make(most)), PEER)) == (b"%d" % most,)
         with pytest.raises(RequestRefusedError, match=f"more than the {most + 1} elements"):
-            pipeline(memoryview(make(most + 1)), PEER)
+            now(maybeDeferred(pipeline, memoryview(make(most + 1)), PEER))
 
 
 def test_a_section_of_a_produce_with_many_tagged_fields_is_refused() -> None:

@@ -9,6 +9,7 @@ from twisted.internet.task import Clock
 
 from kbroker.apis.gates import METADATA_SECONDS, BrokerGates, ControllerEpochs
 from kbroker.apis.pipeline import RequestPipeline
+from kbroker.common.turns import WithoutTurns
 from kbroker.metadata.epoch_fences import Registration
 from kbroker.metadata.metadata_cache import FULL, MetadataCache
 from kbroker.network.service import Peer
@@ -23,6 +24,7 @@ from kclient.wire.messages import RequestHeader
 from kclient.wire.schema.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from kclient.wire.versions import SERVED, ApiKey
 from tests.kit.inter_broker import authorizer_of
+from tests.kit.request_pipelines import NoQuotas
 from tests.unit.apis.kit import joined
 
 CONTROLLER = Peer("10.0.0.2", 1234, "PLAINTEXT", broker_id=2)
@@ -59,6 +61,8 @@ class Receiver:
             },
             authorizer=authorizer_of(1),
             gates=gates,
+            quotas=NoQuotas(),
+            turns=WithoutTurns(),
         )
 
     def ask(self, api: ApiKey, request: Any) -> Any:

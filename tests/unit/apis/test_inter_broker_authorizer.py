@@ -9,7 +9,6 @@ import pytest
 from kbroker.apis.api18_api_versions import ApiVersions
 from kbroker.apis.api_specs import API_SPECS
 from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
-from kbroker.apis.pipeline import RequestPipeline
 from kbroker.network.service import Peer, RequestRefusedError
 from kclient.wire import messages
 from kclient.wire.error_codes import ErrorCode
@@ -21,7 +20,7 @@ from kclient.wire.schema.list_offsets import (
 )
 from kclient.wire.versions import SERVED, ApiKey
 from tests.kit.inter_broker import authorizer_of, introduction, proofs_of
-from tests.kit.open_gates import OpenGates
+from tests.kit.request_pipelines import open_pipeline
 from tests.unit.apis.kit import ApiBroker, joined
 
 REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -49,13 +48,12 @@ class Receiver:
         self.api = api
         self.handler = Counted(api)
         authorizer = authorizer_of(1, listener)
-        self.pipeline = RequestPipeline(
+        self.pipeline = open_pipeline(
             {
                 api: lambda: self.handler,
                 ApiKey.API_VERSIONS: lambda: ApiVersions(SERVED, authorizer),
             },
-            authorizer=authorizer,
-            gates=OpenGates(),
+            authorizer,
         )
 
     def order(self, peer: Peer, sender: int) -> int:

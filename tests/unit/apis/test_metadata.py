@@ -11,6 +11,7 @@ from kbroker.apis.api06_update_metadata import UpdateMetadata
 from kbroker.apis.api60_describe_cluster import DescribeCluster
 from kbroker.apis.api_specs import API_SPECS
 from kbroker.apis.request import RequestContext
+from kbroker.common.turns import WithoutTurns
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.network.service import Peer
 from kclient.wire import messages
@@ -114,7 +115,9 @@ class Asker:
         header = RequestHeader(ApiKey.METADATA, version, 77, "me")
         frame = memoryview(messages.encode_request(header, request))
         header, offset = messages.decode_request_header(frame)
-        context = RequestContext(header, Peer("10.0.0.1", 1234, listener), API_SPECS[3].budget)
+        context = RequestContext(
+            header, Peer("10.0.0.1", 1234, listener), API_SPECS[3].budget, WithoutTurns()
+        )
         answer = self.handler(context, frame[offset:])
         if isinstance(answer, Deferred):
             results = []

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from kbroker.apis.pipeline import RequestPipeline
 from kbroker.apis.request import RequestContext
 from kbroker.network.service import RequestRefusedError
 from kclient.wire import messages
@@ -21,16 +20,14 @@ from kclient.wire.schema.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kclient.wire.schema.metadata import MetadataRequest
 from kclient.wire.versions import SERVED, ApiKey
 from tests.kit.inter_broker import authorizer_of
-from tests.kit.open_gates import OpenGates
+from tests.kit.request_pipelines import open_pipeline
 from tests.unit.apis.kit import PEER, ApiBroker, joined
 
 TRUST = authorizer_of(1)
 
 
 def heartbeat(handler: Any, version: int = 3) -> Any:
-    pipeline = RequestPipeline(
-        {ApiKey.HEARTBEAT: lambda: handler}, authorizer=TRUST, gates=OpenGates()
-    )
+    pipeline = open_pipeline({ApiKey.HEARTBEAT: lambda: handler}, TRUST)
     frame = messages.encode_request(
         RequestHeader(12, version, 7, "c"), HeartbeatRequest(group_id="g")
     )
@@ -86,14 +83,13 @@ def test_handlers_without_a_request_are_made_one_at_a_time() -> None:
 
         return make
 
-    pipeline = RequestPipeline(
+    pipeline = open_pipeline(
         {
             ApiKey.LIST_GROUPS: factory("broken"),
             ApiKey.FETCH: factory("raw"),
             ApiKey.HEARTBEAT: factory("good"),
         },
-        authorizer=TRUST,
-        gates=OpenGates(),
+        TRUST,
     )
     steps = pipeline.make_handlers()
     assert made == []
@@ -116,7 +112,7 @@ def test_a_handler_that_was_made_needs_its_file_no_more(
     def factory() -> Any:
         return import_module("a_handler_on_its_own").Handler()
 
-    pipeline = RequestPipeline({ApiKey.HEARTBEAT: factory}, authorizer=TRUST, gates=OpenGates())
+    pipeline = open_pipeline({ApiKey.HEARTBEAT: factory}, TRUST)
     assert list(pipeline.make_handlers()) == [None]
     file.unlink()
     frame = messages.encode_request(RequestHeader(12, 3, 7, "c"), HeartbeatRequest(group_id="g"))

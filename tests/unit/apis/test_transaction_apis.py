@@ -16,6 +16,7 @@ from kbroker.apis.api66_list_transactions import ListTransactions
 from kbroker.apis.budgets import RequestBudget
 from kbroker.apis.request import RequestContext
 from kbroker.common.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.common.turns import WithoutTurns
 from kbroker.coordinator.placement import partition_for
 from kbroker.coordinator.transaction.producer_id_manager import ProducerIdManager
 from kbroker.network.service import Peer
@@ -83,7 +84,7 @@ class Client:
         """Send *request*; return the decoded response."""
         frame = messages.encode_request(RequestHeader(api, version, 7, "me"), request)
         header, start = messages.decode_request_header(frame)
-        context = RequestContext(header, peer, RequestBudget(1 << 20, 1000))
+        context = RequestContext(header, peer, RequestBudget(1 << 20, 1000), WithoutTurns())
         decoded = messages.decode_request(header, frame, start)
         begun = self.broker.begin(self.handlers[api](context, decoded))
         response = self.cluster.done(begun)

@@ -12,6 +12,7 @@ from kbroker.apis.api09_offset_fetch import OffsetFetch
 from kbroker.apis.api28_txn_offset_commit import TxnOffsetCommit
 from kbroker.apis.budgets import RequestBudget
 from kbroker.apis.request import RequestContext
+from kbroker.common.turns import WithoutTurns
 from kbroker.metadata.metadata_cache import MetadataCache, PartitionMetadata, TopicMetadata
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.messages import RequestHeader
@@ -49,7 +50,7 @@ class Handlers(TransactionalCoordinator):
 
     def ask(self, handler: Any, api: ApiKey, version: int, request: Any) -> Any:
         context = RequestContext(
-            RequestHeader(api, version, 1, "c"), PEER, RequestBudget(1 << 20, 1000)
+            RequestHeader(api, version, 1, "c"), PEER, RequestBudget(1 << 20, 1000), WithoutTurns()
         )
         return self.done(Deferred.fromCoroutine(handler(context, request)))
 

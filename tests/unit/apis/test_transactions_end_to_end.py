@@ -17,6 +17,7 @@ from kbroker.apis.api24_add_partitions_to_txn import AddPartitionsToTxn
 from kbroker.apis.api27_write_txn_markers import WriteTxnMarkers
 from kbroker.apis.budgets import RequestBudget
 from kbroker.apis.request import RequestContext
+from kbroker.common.turns import WithoutTurns
 from kbroker.coordinator.transaction.core.states import TransactionState
 from kbroker.network.service import Peer
 from kbroker.replica.add_partitions_to_txn_manager import AddPartitionsToTxnManager, Coordinator
@@ -45,7 +46,7 @@ def call(handler: Any, api: ApiKey, version: int, request: Any) -> Deferred[Any]
     """Send *request* of another broker to *handler*, by the codecs; fire with the decoded response."""
     frame = messages.encode_request(RequestHeader(api, version, 7, "broker-2"), request)
     header, start = messages.decode_request_header(frame)
-    context = RequestContext(header, BROKER, RequestBudget(1 << 20, 1000))
+    context = RequestContext(header, BROKER, RequestBudget(1 << 20, 1000), WithoutTurns())
     decoded = messages.decode_request(header, frame, start)
 
     def received(response: Any) -> Any:

@@ -14,6 +14,7 @@ from kbroker.apis.api27_write_txn_markers import WriteTxnMarkers
 from kbroker.apis.budgets import RequestBudget
 from kbroker.apis.request import RequestContext
 from kbroker.common.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kbroker.common.turns import WithoutTurns
 from kbroker.log.unified_log import UnifiedLog
 from kbroker.network.service import Peer
 from kbroker.replica.conditional_append import append_copied
@@ -72,7 +73,7 @@ class Markers:
     def send(self, *sent: WritableTxnMarker, peer: Peer = BROKER) -> list[Any]:
         """Send markers; return the list that will have the response."""
         header = RequestHeader(ApiKey.WRITE_TXN_MARKERS, 1, 7, "c")
-        context = RequestContext(header, peer, RequestBudget(1 << 20, 1000))
+        context = RequestContext(header, peer, RequestBudget(1 << 20, 1000), WithoutTurns())
         responses: list[Any] = []
         answer = Deferred.fromCoroutine(self.handler(context, WriteTxnMarkersRequest(list(sent))))
         answer.addBoth(responses.append)

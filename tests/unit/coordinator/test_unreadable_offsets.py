@@ -8,6 +8,7 @@ from twisted.internet.defer import Deferred
 from kbroker.apis.api09_offset_fetch import OffsetFetch
 from kbroker.apis.api_specs import API_SPECS
 from kbroker.apis.request import RequestContext
+from kbroker.common.turns import WithoutTurns
 from kbroker.network.service import Peer
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.messages import RequestHeader
@@ -48,7 +49,7 @@ def fetched(
         request = OffsetFetchRequest("g", topic)
     header = RequestHeader(ApiKey.OFFSET_FETCH, version, 7, "c")
     peer = Peer("10.0.0.1", 1234, "PLAINTEXT")
-    context = RequestContext(header, peer, API_SPECS[ApiKey.OFFSET_FETCH].budget)
+    context = RequestContext(header, peer, API_SPECS[ApiKey.OFFSET_FETCH].budget, WithoutTurns())
     answering = OffsetFetch(coordinator.coordinator)(context, request)
     response = coordinator.done(Deferred.fromCoroutine(answering))
     answer = response.groups[0] if version >= 8 else response
