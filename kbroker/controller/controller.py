@@ -198,7 +198,9 @@ class ActiveController:
         self._election = election
         self.queue = ControllerEventManager(clock, settings.partitions_per_turn, self._failed)
         self.machine = ControllerStateMachine(
-            settings.min_insync_replicas, settings.partitions_per_step
+            settings.min_insync_replicas,
+            partitions_per_step=settings.partitions_per_step,
+            delete_topic_enable=settings.delete_topic_enable,
         )
         self._sources = ControllerEventSources(clock, zookeeper, settings, self.queue)
         self._channels = ControllerChannelManager(
@@ -226,7 +228,7 @@ class ActiveController:
             zk,
             performer,
             self._shutdowns,
-            settings,
+            unclean_leader_election=settings.unclean_leader_election,
             controller_epoch=epoch.number,
         )
 

@@ -26,7 +26,6 @@ from kbroker.controller.core.state_machine import ControllerStateMachine
 from kbroker.controller.effect_performer import EffectPerformer
 from kbroker.controller.event_manager import ControllerEventManager
 from kbroker.controller.event_sources import ControllerEventSources
-from kbroker.controller.settings import ControllerSettings
 from kbroker.controller.unclean_election import UncleanElection
 from kbroker.controller.zk_client import ControllerZkClient
 from kbroker.zk import znodes
@@ -53,8 +52,8 @@ class ControllerEventProcessor:
         zk: ControllerZkClient,
         performer: EffectPerformer,
         shutdowns: ControlledShutdowns,
-        settings: ControllerSettings,
         *,
+        unclean_leader_election: Callable[[], bool],
         controller_epoch: int,
     ) -> None:
         self._clock = clock
@@ -64,10 +63,9 @@ class ControllerEventProcessor:
         self._zk = zk
         self._performer = performer
         self._shutdowns = shutdowns
-        self._settings = settings
         self._controller_epoch = controller_epoch
         self._zk_requests = ZkAdminRequests(performer, machine, zk)
-        self._unclean = UncleanElection(clock, queue, zk, settings.unclean_leader_election)
+        self._unclean = UncleanElection(clock, queue, zk, unclean_leader_election)
         self._deletions: frozenset[str] = frozenset()
         """Children of /admin/delete_topics, as of the last event."""
         self._completion_scheduled = False
@@ -111,9 +109,7 @@ class ControllerEventProcessor:
     # -- failover ----------------------------------------------------------------------------
 
     async def _startup(self, _event: ev.Startup, turns: WorkerTurns) -> None:
-        read = await self._performer.unless_ended(
-            self._zk.read_all(delete_topic_enable=self._settings.delete_topic_enable)
-        )
+        read = await self._performer.unless_ended(self._zk.read_all())
         self.is_ready = True
         self._deletions = read.deletions
         log.info(

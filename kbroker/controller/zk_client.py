@@ -95,7 +95,7 @@ class ControllerZkClient:
         self._reads_per_turn = max(partitions_per_turn // 2, 1)
         self._reported: set[str] = set()
 
-    async def read_all(self, *, delete_topic_enable: bool) -> BecameController:
+    async def read_all(self) -> BecameController:
         """Read the state of the cluster for a new controller."""
         brokers = await self.read_brokers(await self._children(znodes.BROKER_IDS))
         names = await self._children(znodes.TOPICS)
@@ -109,7 +109,6 @@ class ControllerZkClient:
             topics,
             states,
             await self.read_deletions(),
-            delete_topic_enable,
         )
 
     async def read_deletions(self) -> frozenset[str]:

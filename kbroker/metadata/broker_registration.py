@@ -152,8 +152,8 @@ class BrokerRegistration:
         cluster_id: str,
         reconnect: Reconnect,
         on_fatal: Callable[[Exception], None],
-        history: History | None = None,
-        is_extended: bool = True,
+        history: History,
+        is_extended: bool,
     ) -> None:
         """Without *is_extended* (inter.broker.protocol.version) the registration has Kafka's own fields only."""
         self._is_extended = is_extended
@@ -324,8 +324,6 @@ class BrokerRegistration:
             await self._until_free(deadline)
 
     def _info(self) -> BrokerInfo:
-        if self._history is None:
-            return self._registration
         integrity = self._history.registering()
         if not self._is_extended:
             return self._registration
@@ -333,8 +331,7 @@ class BrokerRegistration:
 
     def _registered(self, czxid: int, session: Session) -> int:
         self._epoch = czxid
-        if self._history is not None:
-            self._history.registered(czxid)
+        self._history.registered(czxid)
         log.info("registered at {path} with broker epoch {epoch}", path=self._path, epoch=czxid)
         self._emit(Registered(czxid, session))
         return czxid

@@ -21,6 +21,7 @@ from kbroker.zk import znodes
 from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.previous_session import PreviousSession
 from kbroker.zk.reconnect import Reconnect
+from tests.kit.log_dir_histories import NoHistory
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -62,6 +63,8 @@ async def join(
         cluster_id=cluster_id,
         reconnect=Reconnect(zk, reactor),
         on_fatal=fatal.append,
+        history=NoHistory(),
+        is_extended=True,
     )
     member.on_event(events.append)
     await member.register()

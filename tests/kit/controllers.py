@@ -13,7 +13,6 @@ from twisted.internet.defer import Deferred, fail, succeed
 from kbroker.common.endpoint import Endpoint
 from kbroker.config import KafkaConfig
 from kbroker.controller.controller import KafkaController
-from kbroker.controller.settings import ControllerSettings
 from kbroker.metadata.admin_manager import AdminManager
 from kbroker.metadata.config_admin_manager import ConfigAdminManager
 from kbroker.metadata.dynamic_config_manager import DynamicConfigManager
@@ -29,6 +28,7 @@ from kclient.wire.interbroker import (
     UpdateMetadataResponse,
 )
 from kclient.wire.versions import ApiKey
+from tests.kit.controller_settings import controller_settings
 
 
 @dataclass
@@ -126,8 +126,10 @@ class ControlPlane:
         self.controller = KafkaController(
             reactor,
             self.zk,
-            ControllerSettings(
-                self.broker_id, "PLAINTEXT", self.delete_topic_enable, leave_seconds=60
+            controller_settings(
+                broker_id=self.broker_id,
+                delete_topic_enable=self.delete_topic_enable,
+                leave_seconds=60,
             ),
             self.cluster.send,
             now_ms=lambda: 1_700_000_000_000,

@@ -18,10 +18,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
 from kbroker.controller.controller import KafkaController
-from kbroker.controller.settings import ControllerSettings
 from kbroker.metadata.broker_registration import ensure_paths
 from kbroker.zk.client import ZooKeeperClient
 from kclient.wire.versions import ApiKey
+from tests.kit.controller_settings import controller_settings
 from tests.kit.controllers import ControlPlane, FakeBrokers, register
 from tests.kit.crash_points import CrashingZooKeeper, CrashPoint
 from tests.kit.waiting import until
@@ -88,7 +88,7 @@ async def controller_failover(
     first = KafkaController(
         reactor,
         CrashingZooKeeper(crashing, crash_point),
-        ControllerSettings(1, "PLAINTEXT"),
+        controller_settings(),
         crashing_send,
         now_ms=lambda: 1,
         new_topic_id=uuid4,

@@ -20,7 +20,7 @@ from kbroker.controller.core.states import PartitionState, ReplicaState
 from kbroker.metadata.core.replica_assignment import assign_replicas
 from kclient.wire.interbroker import EPOCH_DURING_DELETE
 from tests.kit.property_tests import cases, examples
-from tests.kit.state_machine import handle
+from tests.kit.state_machine import handle, new_machine
 
 BROKERS = st.integers(1, 4)
 TOPICS = st.sampled_from(["a", "b", "c"])
@@ -572,7 +572,9 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         self.next_steps.clear()
         self.stops, self.sent, self.channels = [], {}, {}
         self.refusals = []
-        self.machine = ControllerStateMachine(MIN_ISR.__getitem__, partitions_per_step=1)
+        self.machine = ControllerStateMachine(
+            MIN_ISR.__getitem__, partitions_per_step=1, delete_topic_enable=True
+        )
         self.feed(
             events.BecameController(
                 self.controller_epoch,
@@ -739,7 +741,7 @@ def play_one_step(world, random):
 
 
 def test_resigns_when_a_partition_was_written_by_a_newer_controller():
-    machine = ControllerStateMachine()
+    machine = new_machine()
     broker = Broker(1, 1, ())
     topic = Topic("t", UUID(int=1), {0: (1,)})
     handle(machine, events.BecameController(5, {1: broker}, {"t": topic}, {}))

@@ -66,7 +66,7 @@ def request_for(
     controller_epoch: int,
     broker: Broker,
     listener: str,
-    is_extended: bool = True,
+    is_extended: bool,
 ) -> tuple[ApiKey, int, Request]:
     """Build the wire message of a *pending* request to *broker*: (api key, version, request).
 

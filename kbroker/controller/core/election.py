@@ -54,18 +54,18 @@ from kclient.wire.interbroker import NO_LEADER, RECOVERING
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What is known of the replicas of one partition. By default an online replica has all that it ever had."""
+    """What is known of the replicas of one partition."""
 
     online: Callable[[int], bool]
-    epoch_of: Callable[[int], int] = lambda _replica: -1
+    epoch_of: Callable[[int], int]
     """The broker epoch of a live broker, else -1."""
-    holds: Callable[[int, int], bool] = lambda _replica, _isr_epoch: True
+    holds: Callable[[int, int], bool]
     """Whether a live replica still has all that it had when it was in sync under a broker epoch."""
-    is_empty: Callable[[int], bool] = lambda _replica: False
+    is_empty: Callable[[int], bool]
     """Whether a live replica is known to have lost its whole log."""
-    is_incomplete: Callable[[int], bool] = lambda _replica: False
+    is_incomplete: Callable[[int], bool]
     """Whether a live replica itself reported that it lacks records."""
-    end_after_power_loss: Callable[[int], LogEnd | None] = lambda _replica: None
+    end_after_power_loss: Callable[[int], LogEnd | None]
     """The log end of a live replica after a power loss of its machine, if it has reported it."""
 
     def is_complete(self, replica: int, isr_epoch: int) -> bool:
@@ -127,9 +127,9 @@ def elect(
     current: LeaderAndIsr,
     candidates: Candidates,
     *,
-    shutting_down: frozenset[int] | set[int] = frozenset(),
-    unclean: bool = False,
-    min_insync_replicas: int = 1,
+    shutting_down: frozenset[int] | set[int],
+    unclean: bool,
+    min_insync_replicas: int,
     controller_epoch: int,
 ) -> LeaderAndIsr | None:
     """Return the state that *current* should become; None if it is right."""

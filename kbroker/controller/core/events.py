@@ -23,7 +23,6 @@ class BecameController:
     """A partition without a state znode is absent: it is New."""
     deletions: frozenset[str] = frozenset()
     """Children of /admin/delete_topics."""
-    delete_topic_enable: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,8 +62,10 @@ class ControllerStateMachine:
 
     def __init__(
         self,
-        min_insync_replicas: Callable[[str], int] = lambda _topic: 1,
-        partitions_per_step: int = 250,
+        min_insync_replicas: Callable[[str], int],
+        *,
+        partitions_per_step: int,
+        delete_topic_enable: bool,
     ) -> None:
         """Begin with empty tables; a controlled shutdown moves *partitions_per_step* leaders at a time."""
         self._context: ControllerContext | None = None
@@ -72,7 +74,7 @@ class ControllerStateMachine:
         self._writes = StateWrites(min_insync_replicas)
         self._reassignments = Reassignments()
         self._working = False
-        self._delete_topic_enable = True
+        self._delete_topic_enable = delete_topic_enable
         self._resigned = False
         self._handlers: dict[type[Any], EventHandler] = {
             events.BrokersChanged: self._brokers_changed,
@@ -166,7 +168,6 @@ class ControllerStateMachine:
     # -- failover ---------------------------------------------------------------------------
 
     def _became_controller(self, event: events.BecameController) -> Steps[None]:
-        self._delete_topic_enable = event.delete_topic_enable
         context = self._context = ControllerContext(
             event.controller_epoch, brokers=dict(event.brokers), topics=dict(event.topics)
         )

@@ -6,14 +6,14 @@ from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.controller.core import events
 from kbroker.controller.core.context import Broker, Topic
 from kbroker.controller.core.state_machine import ControllerStateMachine
-from tests.kit.state_machine import handle
+from tests.kit.state_machine import handle, new_machine
 from tests.unit.controller.test_state_machine import ID, brokers
 
 REPLICAS = dict.fromkeys(range(50), (1, 2, 3))
 
 
 def controller() -> ControllerStateMachine:
-    made = ControllerStateMachine()
+    made = new_machine()
     states = {("t", index): LeaderAndIsr(1, 5, (1, 2, 3), 1, 10) for index in REPLICAS}
     handle(
         made, events.BecameController(2, brokers(1, 2, 3), {"t": Topic("t", ID, REPLICAS)}, states)

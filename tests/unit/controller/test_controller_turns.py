@@ -20,7 +20,6 @@ from twisted.python.failure import Failure
 
 from kbroker.common.endpoint import Endpoint
 from kbroker.controller.controller import KafkaController
-from kbroker.controller.settings import ControllerSettings
 from kbroker.metadata.broker_registration import ensure_paths
 from kbroker.zk import znodes
 from kbroker.zk.client import ZooKeeperClient
@@ -30,6 +29,7 @@ from kclient.types import TopicPartition
 from kclient.wire import messages
 from kclient.wire.messages import RequestHeader
 from kclient.wire.versions import ApiKey
+from tests.kit.controller_settings import controller_settings
 from tests.kit.controllers import FakeBrokers
 from tests.simulation.clock import Process, Scheduler
 from tests.simulation.network import Network
@@ -80,9 +80,7 @@ class World:
         controller = KafkaController(
             self.process,
             self.zk,
-            ControllerSettings(
-                1, "PLAINTEXT", partitions_per_turn=PER_TURN, partitions_per_step=PER_STEP
-            ),
+            controller_settings(partitions_per_turn=PER_TURN, partitions_per_step=PER_STEP),
             self._send,
             now_ms=lambda: 1,
             new_topic_id=lambda: UUID(int=7),

@@ -14,14 +14,27 @@ def state(leader, *isr, epoch=4):
     return LeaderAndIsr(leader, epoch, isr, controller_epoch=1, zk_version=7)
 
 
+def complete(alive):
+    """Return candidates with all records that they ever had; those in *alive* are online."""
+    return Candidates(
+        set(alive).__contains__,
+        epoch_of=lambda _replica: -1,
+        holds=lambda _replica, _isr_epoch: True,
+        is_empty=lambda _replica: False,
+        is_incomplete=lambda _replica: False,
+        end_after_power_loss=lambda _replica: None,
+    )
+
+
 def outcome(current, alive, *, replicas=(1, 2, 3), shutting_down=(), unclean=False):
     """(leader, isr) after the election, None if nothing changes."""
     wanted = elect(
         replicas,
         current,
-        Candidates(set(alive).__contains__),
+        complete(alive),
         shutting_down=set(shutting_down),
         unclean=unclean,
+        min_insync_replicas=1,
         controller_epoch=9,
     )
     if wanted is None:
@@ -32,18 +45,18 @@ def outcome(current, alive, *, replicas=(1, 2, 3), shutting_down=(), unclean=Fal
 
 
 def test_a_new_partition_is_led_by_its_first_live_replica():
-    assert elect_first((3, 1, 2), Candidates({1, 2}.__contains__), 9) == LeaderAndIsr(
-        1, 0, (1, 2), 9
-    )
+    assert elect_first((3, 1, 2), complete({1, 2}), 9) == LeaderAndIsr(1, 0, (1, 2), 9)
 
 
 def test_a_new_partition_has_nothing_that_its_members_could_have_lost():
-    lost_a_disk = Candidates(lambda _replica: True, lambda replica: 10 * replica, lambda *_: False)
+    lost_a_disk = replace(
+        complete({1, 2}), epoch_of=lambda replica: 10 * replica, holds=lambda *_: False
+    )
     assert elect_first([1, 2], lost_a_disk, 1).isr_epochs == (10, 20)
 
 
 def test_a_new_partition_without_live_replicas_waits():
-    assert elect_first((3, 1), Candidates({2}.__contains__), 9) is None
+    assert elect_first((3, 1), complete({2}), 9) is None
 
 
 def test_a_live_leader_stays_though_it_is_not_the_preferred_one():
@@ -128,6 +141,7 @@ class Brokers:
             (1, 2, 3),
             current,
             self.candidates(),
+            shutting_down=set(),
             unclean=unclean,
             min_insync_replicas=min_insync_replicas,
             controller_epoch=9,
@@ -298,11 +312,14 @@ def test_the_longest_log_after_a_power_loss_does_not_lead_from_a_directory_that_
         return elect(
             (1, 2),
             replace(state(-1, 1, 2), isr_epochs=(10, 20)),
-            Candidates(
-                online.__contains__,
+            replace(
+                complete(online),
                 holds=lambda *_: False,
                 end_after_power_loss=lambda replica: LogEnd(4, 3, {1: 100, 2: 50}[replica]),
             ),
+            shutting_down=set(),
+            unclean=False,
+            min_insync_replicas=1,
             controller_epoch=9,
         )
 

@@ -11,14 +11,14 @@ from kbroker.controller.core import events
 from kbroker.controller.core.context import Broker, Topic
 from kbroker.controller.core.preferred_leaders import imbalanced_partitions
 from kbroker.controller.core.state_machine import ControllerStateMachine
-from tests.kit.state_machine import handle
+from tests.kit.state_machine import handle, new_machine
 
 
 def controller(
     *leaders: int, isr: tuple[int, ...] = (1, 2), live: tuple[int, ...] = (1, 2)
 ) -> ControllerStateMachine:
     """Topic t on brokers 1 and 2, broker 1 preferred, partition n led by the nth of *leaders*."""
-    made = ControllerStateMachine()
+    made = new_machine()
     states = {("t", n): LeaderAndIsr(leader, 5, isr, 1, 10) for n, leader in enumerate(leaders)}
     topic = Topic("t", UUID(int=1), dict.fromkeys(range(len(leaders)), (1, 2)))
     brokers = {n: Broker(n, 100 + n, ()) for n in live}

@@ -15,7 +15,7 @@ from kbroker.controller.core.context import Broker, ReplicaAssignment, Topic
 from kbroker.controller.core.effects import ReassignmentOutcome
 from kbroker.controller.core.state_machine import ControllerStateMachine
 from kclient.wire.interbroker import EPOCH_DURING_DELETE, NO_LEADER
-from tests.kit.state_machine import handle
+from tests.kit.state_machine import handle, new_machine
 
 T0 = ("t", 0)
 ID = UUID(int=1)
@@ -32,7 +32,7 @@ class World:
         leader: int | None = None,
         being_reassigned: ReplicaAssignment | None = None,
     ) -> None:
-        self.machine = ControllerStateMachine()
+        self.machine = new_machine()
         self.state = LeaderAndIsr(
             replicas[0] if leader is None else leader, 5, isr or replicas, 1, 10
         )
@@ -372,7 +372,7 @@ def test_leaders_are_not_balanced_while_replicas_move() -> None:
 
 
 def test_a_partition_that_never_had_a_leader_gets_one_from_its_new_replicas() -> None:
-    machine = ControllerStateMachine()
+    machine = new_machine()
     topic = Topic("t", ID, {0: (8, 9)})
     handle(machine, events.BecameController(2, {1: Broker(1, 101, ())}, {"t": topic}, {}))
     (order,) = handle(machine, events.ReassignmentRequested({T0: (1,)}))
@@ -385,7 +385,7 @@ def test_a_partition_that_never_had_a_leader_gets_one_from_its_new_replicas() ->
 
 def test_an_election_that_comes_between_is_not_taken_for_the_changes_own_write() -> None:
     """The write lost a race, and the partition's leader has to go for another reason first."""
-    machine = ControllerStateMachine()
+    machine = new_machine()
     brokers = {n: Broker(n, 100 + n, ()) for n in (1, 2, 4)}
     before = LeaderAndIsr(1, 5, (1,), 1, 10)
     topic = Topic("t", ID, {0: (1, 2)})
@@ -409,7 +409,7 @@ def test_thousands_are_moved_in_rounds_and_answered_at_the_end(
 ) -> None:
     """Rounds that are refused as a whole do not end the request, and nothing is forgotten."""
     monkeypatch.setattr(reassignment, "CHANGES_AT_ONCE", 2)
-    machine = ControllerStateMachine()
+    machine = new_machine()
     brokers = {n: Broker(n, 100 + n, ()) for n in (1, 2, 3)}
     partitions = [("t", n) for n in range(9)]
     states = {p: LeaderAndIsr(1, 5, (1,), 1, 10) for p in partitions}
@@ -448,7 +448,7 @@ def moving_to_broker_3(
     topic = Topic(
         "t", ID, dict.fromkeys(range(count), moving.replicas), dict.fromkeys(range(count), moving)
     )
-    machine = ControllerStateMachine()
+    machine = new_machine()
     brokers = {n: Broker(n, 100 + n, ()) for n in (1, 2, 3)}
     handle(machine, events.BecameController(2, brokers, {"t": topic}, states))
     return machine, states

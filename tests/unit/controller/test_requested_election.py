@@ -13,14 +13,14 @@ from kbroker.controller.core.effects import ElectionOutcome, ElectionResult
 from kbroker.controller.core.events import ElectionType
 from kbroker.controller.core.state_machine import ControllerStateMachine
 from kclient.wire.interbroker import NO_LEADER
-from tests.kit.state_machine import handle
+from tests.kit.state_machine import handle, new_machine
 
 T0, T1 = ("t", 0), ("t", 1)
 
 
 def controller(*states: LeaderAndIsr, live: tuple[int, ...] = (1, 2, 3)) -> ControllerStateMachine:
     """Topic t on brokers 1, 2 and 3, the first preferred, with a partition per state."""
-    made = ControllerStateMachine()
+    made = new_machine()
     topic = Topic("t", UUID(int=1), dict.fromkeys(range(len(states)), (1, 2, 3)))
     handle(
         made,

@@ -11,7 +11,6 @@ from kbroker.controller.core import events
 from kbroker.controller.core.broker_request_queue import PendingLeaderAndIsr
 from kbroker.controller.core.context import Broker, Topic
 from kbroker.controller.core.control_requests import event_for
-from kbroker.controller.core.state_machine import ControllerStateMachine
 from kbroker.controller.core.states import InvalidStateChangeError, PartitionState, ReplicaState
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.interbroker import (
@@ -19,7 +18,7 @@ from kclient.wire.interbroker import (
     LeaderAndIsrResponse,
     LeaderAndIsrTopicError,
 )
-from tests.kit.state_machine import handle
+from tests.kit.state_machine import handle, new_machine
 
 ID = UUID(int=1)
 STEP = 4
@@ -50,7 +49,7 @@ def written(machine, effects, version=0):
 @pytest.fixture
 def machine():
     """A controller of brokers 1, 2, 3 with topic t: partition 0 on 1, 2, 3, partition 1 on 2."""
-    made = ControllerStateMachine()
+    made = new_machine()
     states = {
         ("t", 0): LeaderAndIsr(1, 5, (1, 2, 3), 1, 10),
         ("t", 1): LeaderAndIsr(2, 3, (2,), 1, 4),
@@ -63,7 +62,7 @@ def machine():
 
 
 def test_a_new_controller_sends_live_brokers_then_leaders_then_everything():
-    made = ControllerStateMachine()
+    made = new_machine()
     states = {("t", 0): LeaderAndIsr(1, 5, (1,), 1, 10)}
     effects = handle(made, events.BecameController(2, brokers(1), {"t": topic(p0=[1])}, states))
     assert [type(e) for e in effects] == [
@@ -96,7 +95,7 @@ def requests_of(effects):
 
 
 def test_a_new_controller_elects_missing_leaders_first():
-    made = ControllerStateMachine()
+    made = new_machine()
     states = {
         ("t", 0): LeaderAndIsr(1, 5, (1, 2), 1, 10),
         ("t", 1): LeaderAndIsr(2, 5, (2, 1), 1, 10),
@@ -111,7 +110,7 @@ def test_a_new_controller_elects_missing_leaders_first():
 
 
 def test_partitions_that_lost_the_leader_are_before_those_that_lost_a_follower():
-    made = ControllerStateMachine()
+    made = new_machine()
     states = {
         ("t", 0): LeaderAndIsr(2, 5, (1, 2), 1, 10),
         ("t", 1): LeaderAndIsr(1, 5, (2, 1), 1, 10),
@@ -227,7 +226,7 @@ def test_a_deleted_topic_leaves_the_metadata_first_and_zookeeper_last(machine):
 
 def test_a_new_controller_and_a_new_broker_send_and_receive_the_deletions_that_are_not_complete():
     """A broker may have a replica that was moved away from it, and no StopReplica is sent to it."""
-    made = ControllerStateMachine()
+    made = new_machine()
     states = {("t", 0): LeaderAndIsr(1, 5, (1,), 1, 10)}
     became = events.BecameController(
         2, brokers(1, 2), {"t": topic(p0=[1])}, states, deletions=frozenset({"t"})
@@ -378,7 +377,7 @@ def next_step(effects):
 
 def many_partitions(led, followed):
     """Return a controller with topic m: broker 1 follows the first partitions, and leads the others."""
-    made, count = ControllerStateMachine(partitions_per_step=STEP), led + followed
+    made, count = new_machine(partitions_per_step=STEP), led + followed
     states = {
         ("m", p): LeaderAndIsr(2 if p < followed else 1, 5, (1, 2, 3), 1, 10) for p in range(count)
     }

@@ -12,6 +12,7 @@ from kbroker.metadata.broker_registration import BrokerRegistration, enter_clust
 from kbroker.zk import znodes
 from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.reconnect import Reconnect
+from tests.kit.log_dir_histories import NoHistory
 from tests.simulation.clock import Process, Scheduler
 from tests.simulation.network import Network
 from tests.simulation.zk_connection import ZkConnection
@@ -62,7 +63,7 @@ def enter(
         registration = znodes.BrokerInfo(1, (endpoint,), timestamp=1)
         member = BrokerRegistration(
             process, zk, registration, cluster_id=cluster_id, reconnect=reconnect,
-            on_fatal=fatal.append,
+            on_fatal=fatal.append, history=NoHistory(), is_extended=True,
         )  # fmt: skip
         if advertised is not None and meanwhile is not None:
             process.callLater(meanwhile, member.advertise, (advertised,))
