@@ -58,24 +58,47 @@ class ChannelDependencies:
     controller_epoch: int
 
 
-class ControllerChannelManager:
-    """The channels of one controller epoch, one for each live broker.
+class OpenChannels:
+    """The open channels of one controller epoch by broker, and what the brokers have acknowledged."""
 
-    Events of responses go into *queue*. *resign* is called when a broker knows a later controller epoch.
+    def __init__(self) -> None:
+        self.by_broker: dict[int, ControllerChannel] = {}
+        """`ControllerChannelManager` changes it."""
+
+    @property
+    def leaders_acknowledged(self) -> bool:
+        """Whether every broker that can be reached has acknowledged every LeaderAndIsr."""
+        return all(channel.leaders_acknowledged for channel in self.by_broker.values())
+
+    def is_drained(self, leaving: Collection[int]) -> bool:
+        """Return whether every broker that can be reached, but the *leaving*, has acknowledged every request.
+
+        Requests to the leaving brokers do not count: these lead nothing any more, and are about to stop.
+        """
+        return all(c.is_drained for id, c in self.by_broker.items() if id not in leaving)
+
+
+class ControllerChannelManager:
+    """Opens and closes *channels*, one for each live broker, and sends the requests of one controller epoch.
+
+    Events of responses go into *queue*. *acknowledged* is called after every response. *resign* is called when a broker
+    knows a later controller epoch.
     """
 
     def __init__(
         self,
         dependencies: ChannelDependencies,
+        channels: OpenChannels,
         queue: ControllerEventManager,
+        *,
+        acknowledged: Callable[[], None],
         resign: Callable[[str], None],
     ) -> None:
         self._dependencies = dependencies
+        self._channels = channels.by_broker
         self._queue = queue
+        self._acknowledged = acknowledged
         self._resign = resign
-        self.response_listener: Callable[[], None] | None = None
-        """Called after every response: `is_drained` and `leaders_acknowledged` may have changed."""
-        self._channels: dict[int, ControllerChannel] = {}
         self._request_numbers = count()
         """Of the requests to all brokers in this epoch."""
         self._to_send: dict[ControllerChannel, None] = {}
@@ -118,18 +141,6 @@ class ControllerChannelManager:
             self._to_send[channel] = None
         self._send_in_turns()
 
-    @property
-    def leaders_acknowledged(self) -> bool:
-        """Whether every broker that can be reached has acknowledged every LeaderAndIsr."""
-        return all(channel.leaders_acknowledged for channel in self._channels.values())
-
-    def is_drained(self, leaving: Collection[int]) -> bool:
-        """Return whether every broker that can be reached, but the *leaving*, has acknowledged every request.
-
-        Requests to the leaving brokers do not count: these lead nothing any more, and are about to stop.
-        """
-        return all(c.is_drained for id, c in self._channels.items() if id not in leaving)
-
     def close(self) -> None:
         """Send nothing any more."""
         self._closed = True
@@ -142,8 +153,7 @@ class ControllerChannelManager:
         """Enqueue what a broker reported, if anything; let *channel* send its next request."""
         if event is not None:
             self._queue.put(event)
-        if self.response_listener is not None:
-            self.response_listener()
+        self._acknowledged()
         self._to_send[channel] = None
         self._send_in_turns()
 

@@ -19,7 +19,7 @@ from typing import Final
 from twisted.internet.defer import Deferred
 
 from kbroker.common.reactor import Clock
-from kbroker.controller.channel_manager import ControllerChannelManager
+from kbroker.controller.channel_manager import OpenChannels
 from kbroker.controller.controller_events import ControlledShutdown, Remaining
 from kbroker.controller.core import effects as fx
 from kbroker.controller.core.state_machine import ControllerStateMachine
@@ -39,7 +39,7 @@ class ControlledShutdowns:
         leave_seconds: float,
         queue: ControllerEventManager,
         machine: ControllerStateMachine,
-        channels: ControllerChannelManager,
+        channels: OpenChannels,
     ) -> None:
         self._clock = clock
         self._leave_seconds = leave_seconds
@@ -49,13 +49,10 @@ class ControlledShutdowns:
         self._moving: list[ControlledShutdown] = []
         """The next steps."""
         self._leaving: list[Deferred[Remaining]] = []
-        self.is_waiting = False
-        """Whether a step or an answer waits for acknowledgements."""
 
     def step_taken(self, next_step: ControlledShutdown) -> None:
         """Enqueue *next_step* when the brokers have acknowledged the LeaderAndIsr requests of the one before."""
         self._moving.append(next_step)
-        self._listen()
         self._clock.callLater(STEP_SECONDS, self._stop_waiting, next_step)
 
     def answer(self, request: Deferred[Remaining], effect: fx.AnswerControlledShutdown) -> None:
@@ -69,7 +66,6 @@ class ControlledShutdowns:
                 request.callback(effect.remaining)
             case _:
                 self._leaving.append(request)
-                self._listen()
                 self._clock.callLater(self._leave_seconds, self._leave, request)
 
     def complete_acknowledged(self) -> None:
@@ -81,13 +77,11 @@ class ControlledShutdowns:
         if self._leaving and self._channels.is_drained(self._machine.context.shutting_down):
             for request in list(self._leaving):
                 self._leave(request)
-        self._listen()
 
     def close(self, reason: str) -> None:
         """Answer NotController: the broker asks the next controller."""
         leaving = [*(step.answer for step in self._moving), *self._leaving]
         self._moving, self._leaving = [], []
-        self._listen()
         for request in leaving:
             if not request.called:  # the queue has answered the event in process
                 request.errback(NotController(reason))
@@ -95,16 +89,9 @@ class ControlledShutdowns:
     def _stop_waiting(self, next_step: ControlledShutdown) -> None:
         if next_step in self._moving:
             self._moving.remove(next_step)
-            self._listen()
             self._queue.put(replace(next_step, left=()))
 
     def _leave(self, request: Deferred[Remaining]) -> None:
         if request in self._leaving:
             self._leaving.remove(request)
-            self._listen()
             request.callback(())
-
-    def _listen(self) -> None:
-        """Listen to the responses of brokers while something waits for them."""
-        self.is_waiting = bool(self._moving or self._leaving)
-        self._channels.response_listener = self.complete_acknowledged if self.is_waiting else None

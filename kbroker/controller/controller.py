@@ -21,6 +21,7 @@ from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.channel_manager import (
     ChannelDependencies,
     ControllerChannelManager,
+    OpenChannels,
     SendToBroker,
 )
 from kbroker.controller.controlled_shutdown import ControlledShutdowns
@@ -203,13 +204,16 @@ class ActiveController:
             delete_topic_enable=settings.delete_topic_enable,
         )
         self._sources = ControllerEventSources(clock, zookeeper, settings, self.queue)
+        channels = OpenChannels()
+        self._shutdowns = ControlledShutdowns(
+            clock, settings.leave_seconds, self.queue, self.machine, channels
+        )
         self._channels = ControllerChannelManager(
             ChannelDependencies(clock, settings, send, epoch.number),
+            channels,
             self.queue,
-            election.resign_and_reelect,
-        )
-        self._shutdowns = ControlledShutdowns(
-            clock, settings.leave_seconds, self.queue, self.machine, self._channels
+            acknowledged=self._shutdowns.complete_acknowledged,
+            resign=election.resign_and_reelect,
         )
         performer = EffectPerformer(
             self.queue,

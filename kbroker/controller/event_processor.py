@@ -100,8 +100,7 @@ class ControllerEventProcessor:
         if self._machine.held_back and not self._completion_scheduled:
             self._completion_scheduled = True
             self._clock.callLater(REASSIGNMENTS_SECONDS, self._complete_reassignments)
-        if self._shutdowns.is_waiting:
-            self._shutdowns.complete_acknowledged()
+        self._shutdowns.complete_acknowledged()
 
     async def _fact(self, fact: events.Event, turns: WorkerTurns) -> None:
         await self._performer.handle(fact, turns)
