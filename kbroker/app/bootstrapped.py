@@ -1,7 +1,8 @@
 """Stage 3 of a broker: all of its parts are made, and its logs are loaded. No client can reach it yet.
 
-`bootstrap` makes the parts in the order in which they need each other. One pair needs each other both ways: the group
-coordinator needs the replica manager's partitions, and the replica manager gives it each change of leadership.
+`bootstrap` makes the parts in the order in which they need each other. The coordinators need the partitions that this
+broker hosts, and the replica manager gives them each change of leadership. So the registry of partitions is made before
+both.
 """
 
 from __future__ import annotations
@@ -50,12 +51,16 @@ from kbroker.replica.add_partitions_to_txn_manager import (
 )
 from kbroker.replica.alter_partition_manager import AlterPartitionManager
 from kbroker.replica.compaction_log_lines import CompactionLogLines
+from kbroker.replica.core.remote_replicas import FollowerLiveness
 from kbroker.replica.core.replication_quota import ReplicationQuotas
 from kbroker.replica.hanging_transactions import HangingTransactions
+from kbroker.replica.leadership_evidence import LeadershipEvidence, follower_liveness
 from kbroker.replica.log_dir_failure_channel import LogDirFailureChannel
+from kbroker.replica.partition_registry import PartitionRegistry
 from kbroker.replica.preferred_read_replica import replica_selector
 from kbroker.replica.replica_fetcher_manager import ReplicaFetcherManager
 from kbroker.replica.replica_manager import ReplicaManager
+from kbroker.replica.role_changes import LeadershipListener
 from kbroker.security.core.broker_proof import BrokerProofs
 from kbroker.security.inter_broker_secret import InterBrokerSecret
 from kbroker.zk.interface import Expired, Lapsed, SessionEvent
@@ -114,19 +119,30 @@ async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
         undo.add(connections.close)
         return connections
 
-    verifier = _add_partitions_to_txn_manager(broker, dynamic_config, metadata, dial, undo)
-    replica_manager, groups = _make_replicas_and_groups(
-        broker, dynamic_config, metadata, fence, dial, verifier, undo
-    )
-    _expire_offsets(broker, groups, metadata, undo)
+    registry, followers = PartitionRegistry(), follower_liveness(config)
+    leadership = LeadershipEvidence(registry, followers, reactor.seconds)
+    groups = _coordinate_groups(broker, leadership)
     producer_ids = ProducerIdManager(
         zookeeper, broker.broker_id, first=first_producer_id(broker.cluster_id)
     )
     transactions = _coordinate_transactions(
-        broker, replica_manager, groups, metadata, producer_ids, broker_connections()
+        broker, leadership, metadata, producer_ids, broker_connections()
     )
+    replica_manager = _make_replica_manager(
+        broker,
+        registry,
+        followers,
+        (groups.on_leadership, transactions.on_leadership),
+        dynamic_config,
+        metadata,
+        fence,
+        dial,
+        _add_partitions_to_txn_manager(broker, dynamic_config, metadata, dial, undo),
+        undo,
+    )
+    _expire_offsets(broker, groups, metadata, undo)
     stored = partial(stored_transactions, reactor, zookeeper)
-    hanging = HangingTransactions(reactor, replica_manager.registry, stored)
+    hanging = HangingTransactions(reactor, registry, stored)
     hanging.start()
     undo.add(hanging.stop)
     bootstrapped = BootstrappedBroker(
@@ -235,26 +251,31 @@ async def _registered_addresses(
 # -- replicas, groups, controller ------------------------------------------------------------------
 
 
-def _make_replicas_and_groups(
+def _make_replica_manager(
     broker: IdentifiedBroker,
+    registry: PartitionRegistry,
+    followers: FollowerLiveness,
+    leadership_listeners: Collection[LeadershipListener],
     dynamic_config: DynamicConfigManager,
     metadata: MetadataCache,
     fence: ControllerFence,
     dial: BrokerDial,
-    add_partitions_to_txn_manager: AddPartitionsToTxnManager | None,
+    add_partitions_to_txn_manager: AddPartitionsToTxnManager,
     undo: Undo,
-) -> tuple[ReplicaManager, GroupCoordinator]:
-    """Make the log manager, the replica manager and the group coordinator, and begin to replicate."""
+) -> ReplicaManager:
+    """Make the log manager and the replica manager, and begin to replicate."""
     configured, broker_id, zookeeper = broker.configured, broker.broker_id, broker.zookeeper
     reactor, config, world = configured.reactor, configured.config, configured.world
     registration, quotas = Registration(), ReplicationQuotas(broker_id)
     at_start = dynamic_config.broker_config
     disk_pool = world.disk_pool(at_start.background_threads)
-    groups: GroupCoordinator
     replica_manager = ReplicaManager(
         reactor,
         config,
         broker_id=broker_id,
+        registry=registry,
+        followers=followers,
+        leadership_listeners=leadership_listeners,
         registration=registration,
         controller_fence=fence,
         metadata=metadata,
@@ -301,20 +322,7 @@ def _make_replicas_and_groups(
     replica_manager.throttle(dynamic_config.broker_config)
     replica_manager.start_replication()
     undo.add(replica_manager.stop_replication)
-    groups = GroupCoordinator(
-        reactor,
-        zookeeper,
-        broker_id=broker_id,
-        limits=_group_limits(config),
-        now_ms=world.now_ms,
-        offset_metadata_max_bytes=config.offset_metadata_max_bytes,
-        offsets_commit_timeout=config.offsets_commit_timeout_ms / 1000,
-        no_successor_at=partial(replica_manager.no_successor_at, OFFSETS_TOPIC),
-        is_alone=partial(replica_manager.is_alone_in_isr, OFFSETS_TOPIC),
-        new_uuid=world.new_uuid,
-    )
-    replica_manager.registry.leadership_listener = groups.on_leadership
-    return replica_manager, groups
+    return replica_manager
 
 
 def _add_partitions_to_txn_manager(
@@ -338,17 +346,35 @@ def _add_partitions_to_txn_manager(
     )
 
 
+def _coordinate_groups(
+    broker: IdentifiedBroker, leadership: LeadershipEvidence
+) -> GroupCoordinator:
+    """Make the group coordinator."""
+    config, world = broker.configured.config, broker.configured.world
+    return GroupCoordinator(
+        broker.configured.reactor,
+        broker.zookeeper,
+        broker_id=broker.broker_id,
+        limits=_group_limits(config),
+        now_ms=world.now_ms,
+        offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+        offsets_commit_timeout=config.offsets_commit_timeout_ms / 1000,
+        no_successor_at=partial(leadership.no_successor_at, OFFSETS_TOPIC),
+        is_alone=partial(leadership.is_alone_in_isr, OFFSETS_TOPIC),
+        new_uuid=world.new_uuid,
+    )
+
+
 def _coordinate_transactions(
     broker: IdentifiedBroker,
-    replica_manager: ReplicaManager,
-    groups: GroupCoordinator,
+    leadership: LeadershipEvidence,
     metadata: MetadataCache,
     producer_ids: ProducerIdManager,
     send: BrokerConnections,
 ) -> TransactionCoordinator:
     """Make the transaction coordinator. *send* is for its markers: their responses wait for the in-sync replicas."""
     config = broker.configured.config
-    transactions = TransactionCoordinator(
+    return TransactionCoordinator(
         broker.configured.reactor,
         broker.zookeeper,
         broker_id=broker.broker_id,
@@ -358,18 +384,9 @@ def _coordinate_transactions(
         metadata=metadata,
         listener=config.inter_broker_listener,
         send=send,
-        no_successor_at=partial(replica_manager.no_successor_at, TRANSACTIONS_TOPIC),
-        is_alone=partial(replica_manager.is_alone_in_isr, TRANSACTIONS_TOPIC),
+        no_successor_at=partial(leadership.no_successor_at, TRANSACTIONS_TOPIC),
+        is_alone=partial(leadership.is_alone_in_isr, TRANSACTIONS_TOPIC),
     )
-
-    def on_leadership(
-        topic: str, partition: int, leader_epoch: int, zk_version: int, is_leader: bool
-    ) -> None:
-        for coordinator in (groups, transactions):
-            coordinator.on_leadership(topic, partition, leader_epoch, zk_version, is_leader)
-
-    replica_manager.registry.leadership_listener = on_leadership
-    return transactions
 
 
 def _session_changed(replica_manager: ReplicaManager, event: SessionEvent) -> None:

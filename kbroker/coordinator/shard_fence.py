@@ -279,7 +279,7 @@ class LeadershipConfirmer:
         self,
         clock: Clock,
         no_successor_at: Callable[[int, int], float],
-        is_alone: Callable[[int, int], bool] = lambda _partition, _leader_epoch: False,
+        is_alone: Callable[[int, int], bool],
     ) -> None:
         self._clock = clock
         self._no_successor_at = no_successor_at

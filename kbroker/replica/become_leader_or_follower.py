@@ -17,7 +17,7 @@ the lost log may come back. Until it was in sync after a loss, a replica answers
 (docs/design/damaged-log-directory.md).
 
 In: LeaderAndIsrRequest, StopReplicaRequest, full UpdateMetadataRequest
-Out: roles and logs, one error code per partition, `PartitionRegistry.announce`
+Out: roles and logs, one error code per partition, `RoleChanges.announce`
 Owner: the reactor's thread
 """
 
@@ -38,7 +38,8 @@ from kbroker.metadata.epoch_fences import ControllerFence, Registration
 from kbroker.replica import found_logs
 from kbroker.replica.core.role import Role
 from kbroker.replica.partition import Partition
-from kbroker.replica.partition_registry import Changed, PartitionRegistry
+from kbroker.replica.partition_registry import PartitionRegistry
+from kbroker.replica.role_changes import Changed, RoleChanges
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import InvalidUpdateVersion, KafkaError, code_of
 from kclient.wire.interbroker import (
@@ -77,6 +78,7 @@ class ReplicaStateChanges:
         self,
         reactor: Any,
         registry: PartitionRegistry,
+        role_changes: RoleChanges,
         log_manager: LogManager,
         registration: Registration,
         controller_fence: ControllerFence,
@@ -87,6 +89,7 @@ class ReplicaStateChanges:
     ) -> None:
         self._reactor = reactor
         self._registry = registry
+        self._role_changes = role_changes
         self._log_manager = log_manager
         self._registration = registration
         self._new_partition = new_partition
@@ -306,7 +309,7 @@ class ReplicaStateChanges:
                 if partition.role.leader >= 0 and partition.log is not None
             }
         )
-        self._registry.announce(changed)
+        self._role_changes.announce(changed)
 
     def _check_epochs(
         self, request: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest

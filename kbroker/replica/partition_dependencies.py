@@ -68,5 +68,5 @@ class PartitionDependencies:
     """Also called when the role or the log start offset changed: reads by consumers may complete."""
     log_end_advanced: Callable[[TopicPartition], None]
     """Fetches by followers may complete. Consumers see nothing new before the high watermark advances."""
-    add_partitions_to_txn_manager: AddPartitionsToTxnManager | None = None
+    add_partitions_to_txn_manager: AddPartitionsToTxnManager | None
     """Asks the coordinators of transactions; None: transactional batches are refused."""

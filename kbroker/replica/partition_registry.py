@@ -1,60 +1,29 @@
-"""PartitionRegistry: the hosted partitions, the names of their topics, and announcements of role changes.
+"""PartitionRegistry: the hosted partitions and the names of their topics.
 
-`announce` runs after a change, when the state is consistent.
-
-In: added and removed partitions   Out: calls of the receivers   Owner: the reactor's thread
+Owner: the reactor's thread
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Protocol, TypeAlias
+from collections.abc import Iterator
 from uuid import UUID
-
-from twisted.logger import Logger
 
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.replica.partition import Partition
 
-log = Logger()
-
-Changed: TypeAlias = list[tuple[Partition, bool]]
-"""Partitions with a changed role, and whether each was led from here before."""
-
-
-class LeadershipListener(Protocol):
-    """Receives the partitions that this broker begins or ceases to lead; the same epoch may be announced again."""
-
-    def __call__(
-        self, topic: str, partition: int, leader_epoch: int, zk_version: int, is_leader: bool, /
-    ) -> None:
-        """Handle one change."""
-
 
 class PartitionRegistry:
-    """The partitions by topic and number, and the receivers of role changes.
+    """The partitions by topic and number."""
 
-    *wake* completes requests that wait for a partition. *roles_changed* receives the partitions with a changed role or
-    leader.
-    """
-
-    def __init__(
-        self,
-        wake: Callable[[TopicPartition], None],
-        roles_changed: Callable[[list[Partition]], None],
-    ) -> None:
+    def __init__(self) -> None:
         self.partitions: dict[TopicPartition, Partition] = {}
         """Read-only outside: `add` and `remove` change it."""
         self.unconfirmed: dict[TopicPartition, None] = {}
         """Partitions with a role from before our last registration that no request has confirmed since."""
-        self._wake = wake
         self._of_topic: Counter[str] = Counter()
         """The number of hosted partitions of each topic."""
         self._topic_names: dict[UUID, str] = {}
-        self._roles_changed = roles_changed
-        self.leadership_listener: LeadershipListener | None = None
-        """Receives the partitions that this broker begins or ceases to lead."""
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self.partitions.values())
@@ -91,27 +60,8 @@ class PartitionRegistry:
                 self._topic_names.pop(partition.topic_id, None)
 
     def clear(self) -> None:
-        """Host nothing any more; nothing is announced."""
+        """Host nothing any more."""
         self.partitions.clear()
         self.unconfirmed.clear()
         self._of_topic.clear()
         self._topic_names.clear()
-
-    def announce(self, changed: Changed) -> None:
-        """Announce role changes to fetchers, waiting requests and the leadership listener, in this order."""
-        if not changed:
-            return
-        self._roles_changed([partition for partition, _ in changed])
-        for partition, was_leader in changed:
-            self._wake(partition.key)
-            is_leader = partition.leader_state is not None
-            listener = self.leadership_listener
-            if listener is None or not (is_leader or was_leader):
-                continue
-            role = partition.role
-            try:
-                listener(*partition.key, role.leader_epoch, role.partition_epoch, is_leader)
-            except Exception:
-                log.failure(
-                    "the leadership listener failed for {partition}", partition=repr(partition)
-                )

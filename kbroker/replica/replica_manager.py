@@ -6,7 +6,8 @@ The composition root gives every dependency, and none is replaced later. The rep
 
 | part | what it does |
 | --- | --- |
-| `registry` | finds a `Partition`; announces role changes to waiting requests, fetchers and the group coordinator |
+| `registry` | finds a `Partition` |
+| `role_changes` | announces role changes to fetchers, waiting requests and the coordinators |
 | `state_changes` | applies LeaderAndIsr and StopReplica of the controller to roles and logs |
 | `purgatory` | delays requests until a high watermark, a log end or a fetch session changes |
 | `fetch_sessions` | the incremental fetch sessions (KIP-227) |
@@ -39,8 +40,7 @@ from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.replica.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kbroker.replica.become_leader_or_follower import ReplicaStateChanges
 from kbroker.replica.core.fetch_session import FetchSessionCache
-from kbroker.replica.core.leader_state import LeaderState
-from kbroker.replica.core.remote_replicas import NEVER, FollowerLiveness
+from kbroker.replica.core.remote_replicas import FollowerLiveness
 from kbroker.replica.core.replication_quota import ReplicationQuotas
 from kbroker.replica.isr_expiration import IsrExpiration
 from kbroker.replica.log_schedule import LogSchedule
@@ -49,6 +49,7 @@ from kbroker.replica.partition_dependencies import AlterPartition, Fetchers, Par
 from kbroker.replica.partition_registry import PartitionRegistry
 from kbroker.replica.preferred_read_replica import ReplicaSelector
 from kbroker.replica.purgatory import DelayedOperationPurgatory
+from kbroker.replica.role_changes import LeadershipListener, RoleChanges
 from kclient.wire.errors import (
     CorruptMessage,
     KafkaStorageError,
@@ -67,9 +68,6 @@ COPY_AGAIN = (
     "directory"
 )
 """What to do about a damaged log."""
-
-SHORTEST_LIVENESS_TIMEOUT = 3.0
-"""Seconds; longer where followers' fetches wait for longer (replica.fetch.wait.max.ms)."""
 
 
 class LogDirFailures(Protocol):
@@ -96,10 +94,11 @@ class NewLogManager(Protocol):
 
 
 class ReplicaManager:
-    """All partitions of this broker.
+    """All partitions of this broker, which it hosts in *registry*.
 
     *new_log_manager* makes its log manager; *topic_config* gives a topic's settings; *fatal* is called with a cause
-    when no log directory is left.
+    when no log directory is left. *leadership_listeners* receive the partitions that this broker begins or ceases to
+    lead.
     """
 
     def __init__(
@@ -108,6 +107,9 @@ class ReplicaManager:
         config: KafkaConfig,
         *,
         broker_id: int,
+        registry: PartitionRegistry,
+        followers: FollowerLiveness,
+        leadership_listeners: Collection[LeadershipListener],
         registration: Registration,
         controller_fence: ControllerFence,
         metadata: MetadataCache,
@@ -122,7 +124,7 @@ class ReplicaManager:
         topic_config: Callable[[str], LogConfig],
         now_ms: Callable[[], int],
         fatal: Callable[[str], None],
-        add_partitions_to_txn_manager: AddPartitionsToTxnManager | None = None,
+        add_partitions_to_txn_manager: AddPartitionsToTxnManager | None,
     ) -> None:
         self.reactor = reactor
         self.broker_id = broker_id
@@ -143,9 +145,7 @@ class ReplicaManager:
         self._topic_config = topic_config
         self._fatal = fatal
         lag_time_max = config.replica_lag_time_max_ms / 1000
-        self.followers = FollowerLiveness(
-            max(SHORTEST_LIVENESS_TIMEOUT, 4 * config.replica_fetch_wait_max_ms / 1000)
-        )
+        self.followers = followers
         self.purgatory = DelayedOperationPurgatory(reactor)
         self.replica_selector = replica_selector
         """Selects the replica that a consumer reads from (replica.selector.class); None: the leader."""
@@ -168,10 +168,14 @@ class ReplicaManager:
             log_end_advanced=self._log_end_advanced,
             add_partitions_to_txn_manager=add_partitions_to_txn_manager,
         )
-        self.registry = PartitionRegistry(self._role_changed, fetchers.roles_changed)
+        self.registry = registry
+        self.role_changes = RoleChanges(
+            fetchers.roles_changed, self._role_changed, leadership_listeners
+        )
         self.state_changes = ReplicaStateChanges(
             reactor,
             self.registry,
+            self.role_changes,
             log_manager,
             registration,
             controller_fence,
@@ -352,27 +356,6 @@ class ReplicaManager:
         found = self.registry.partitions.get((topic, partition))
         return found is not None and found.leader_state is not None
 
-    def no_successor_at(self, topic: str, partition: int, leader_epoch: int) -> float:
-        """Return a time at which certainly no broker led a partition in a later epoch than ours; or `NEVER`."""
-        leader_state = self._leader_state_in(topic, partition, leader_epoch)
-        if leader_state is None:
-            return NEVER
-        return leader_state.no_successor_at(self.followers, self.reactor.seconds())
-
-    def is_alone_in_isr(self, topic: str, partition: int, leader_epoch: int) -> bool:
-        """Return whether this broker leads a partition in *leader_epoch*, and no other replica can be in the ISR."""
-        leader_state = self._leader_state_in(topic, partition, leader_epoch)
-        return leader_state is not None and leader_state.is_alone
-
-    def _leader_state_in(self, topic: str, partition: int, leader_epoch: int) -> LeaderState | None:
-        found = self.registry.partitions.get((topic, partition))
-        leader_state = found.leader_state if found is not None else None
-        return (
-            leader_state
-            if leader_state is not None and leader_state.leader_epoch == leader_epoch
-            else None
-        )
-
     # -- our registration ----------------------------------------------------------------------
 
     def registered(self, broker_epoch: int) -> None:
@@ -414,7 +397,7 @@ class ReplicaManager:
                 changed.append((partition, True))
         if changed:
             log.warn("gave up {count} partitions: the session has expired", count=len(changed))
-        self.registry.announce(changed)
+        self.role_changes.announce(changed)
 
     def follower_left(self, follower: int, keys: Iterable[TopicPartition | None]) -> None:
         """Handle broker *follower* dropping these partitions from its fetches."""
@@ -462,7 +445,7 @@ class ReplicaManager:
             if partition is not None:
                 changed.append((partition, partition.leader_state is not None))
                 partition.go_offline(f"log directory {path}: {error}")
-        self.registry.announce(changed)
+        self.role_changes.announce(changed)
         if not self.log_manager.online:
             self._fatal(f"the last log directory failed: {path}: {error}")
         else:

@@ -106,6 +106,8 @@ class Client:
             broker_id=1,
             limits=replace(LIMITS, initial_rebalance_delay=0.0),
             now_ms=World().now_ms,
+            no_successor_at=lambda _partition, _epoch: reactor.seconds(),
+            is_alone=lambda _partition, _epoch: False,
         )
         self.metadata = MetadataCache("cluster")
         self.topics = NoTopics()

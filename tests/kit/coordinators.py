@@ -45,6 +45,7 @@ class CoordinatingBroker:
             limits=QUICK,
             now_ms=World().now_ms,
             no_successor_at=lambda _partition, _leader_epoch: self.no_successor_at,
+            is_alone=lambda _partition, _leader_epoch: False,
         )
 
     @property

@@ -38,8 +38,11 @@ from kbroker.network.socket_server import SocketServer
 from kbroker.quota.client_quota_manager import ClientQuotaManager
 from kbroker.replica.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from kbroker.replica.core.replication_quota import ReplicationQuotas
+from kbroker.replica.leadership_evidence import follower_liveness
+from kbroker.replica.partition_registry import PartitionRegistry
 from kbroker.replica.preferred_read_replica import replica_selector
 from kbroker.replica.replica_manager import ReplicaManager
+from kbroker.replica.role_changes import LeadershipListener
 from kclient.wire.interbroker import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -75,6 +78,7 @@ class OneBroker:
         disk: Disk = OS_DISK,
         pool: Executor | None = None,
         add_partitions_to_txn_manager: AddPartitionsToTxnManager | None = None,
+        leadership_listeners: Iterable[LeadershipListener] = (),
     ) -> None:
         self.reactor = reactor
         self.config = KafkaConfig.of(
@@ -102,6 +106,9 @@ class OneBroker:
             reactor,
             self.config,
             broker_id=BROKER,
+            registry=PartitionRegistry(),
+            followers=follower_liveness(self.config),
+            leadership_listeners=[*leadership_listeners, self.leadership_changed],
             registration=Registration(),
             controller_fence=fence,
             metadata=self.cache,
@@ -128,7 +135,6 @@ class OneBroker:
             fatal=self.fatal.append,
             add_partitions_to_txn_manager=add_partitions_to_txn_manager,
         )
-        self.replica_manager.registry.leadership_listener = self.leadership_changed
         self.authorizer = authorizer_of(BROKER)
         self.work_clock: Callable[[], float] = time.perf_counter
         self.quotas = ClientQuotaManager(

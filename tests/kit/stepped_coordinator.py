@@ -51,6 +51,8 @@ class SteppedCoordinator(SteppedZooKeeper):
             broker_id=1,
             limits=replace(LIMITS, **{"initial_rebalance_delay": 0.0, **limits}),  # type: ignore[arg-type]
             now_ms=lambda: self.now_ms,
+            no_successor_at=lambda _partition, _epoch: self.process.seconds(),
+            is_alone=lambda _partition, _epoch: False,
         )
         self.done(as_deferred(self.zk.start(10)))
         self.elect()

@@ -91,6 +91,7 @@ class CoordinatingBroker:
             listener=LISTENER,
             send=self._send,
             no_successor_at=lambda _partition, _epoch: self.no_successor_at,
+            is_alone=lambda _partition, _epoch: False,
         )
         connecting = as_deferred(self.zk.start(10))
         self.coordinator.start()

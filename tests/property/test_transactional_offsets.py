@@ -97,6 +97,7 @@ class Broker:
             limits=LIMITS,
             now_ms=lambda: 0,
             no_successor_at=lambda _partition, _leader_epoch: -inf,
+            is_alone=lambda _partition, _leader_epoch: False,
         )
         self.coordinator._transactional._at_once = story.offsets_at_once
         as_deferred(zk.start(60)).addErrback(lambda _: None)

@@ -95,8 +95,7 @@ class GroupCoordinator:
     """Coordinates groups for *broker_id*. *now_ms* is the wall clock, for what is written.
 
     *no_successor_at* takes a partition of ``__consumer_offsets`` and its leader epoch, and gives a time at which no
-    broker led in a later one. Without it the partitions count as having no other replica. *is_alone* takes the same,
-    and returns whether no other replica can be in the ISR.
+    broker led in a later one. *is_alone* takes the same, and returns whether no other replica can be in the ISR.
     """
 
     def __init__(
@@ -107,10 +106,10 @@ class GroupCoordinator:
         broker_id: int,
         limits: GroupLimits,
         now_ms: Callable[[], int],
+        no_successor_at: Callable[[int, int], float],
+        is_alone: Callable[[int, int], bool],
         offset_metadata_max_bytes: int = 4096,
         offsets_commit_timeout: float = 5.0,
-        no_successor_at: Callable[[int, int], float] | None = None,
-        is_alone: Callable[[int, int], bool] = lambda _partition, _leader_epoch: False,
         new_uuid: Callable[[], UUID] = uuid4,
     ) -> None:
         self._clock = clock
@@ -128,9 +127,7 @@ class GroupCoordinator:
             limits=limits,
             now_ms=now_ms,
             on_unloaded=self._writer.fail_queued,
-            confirmer=LeadershipConfirmer(
-                clock, no_successor_at or (lambda _p, _e: clock.seconds()), is_alone
-            ),
+            confirmer=LeadershipConfirmer(clock, no_successor_at, is_alone),
         )
         self._transactional = TransactionalOffsets(
             clock,

@@ -125,8 +125,8 @@ class TransactionCoordinator:
         metadata: MetadataCache,
         listener: str,
         send: Send,
-        no_successor_at: Callable[[int, int], float] | None = None,
-        is_alone: Callable[[int, int], bool] = lambda _partition, _leader_epoch: False,
+        no_successor_at: Callable[[int, int], float],
+        is_alone: Callable[[int, int], bool],
     ) -> None:
         self._clock = clock
         self._limits = limits
@@ -140,9 +140,7 @@ class TransactionCoordinator:
             clock,
             zookeeper,
             broker_id=broker_id,
-            confirmer=LeadershipConfirmer(
-                clock, no_successor_at or (lambda _p, _e: clock.seconds()), is_alone
-            ),
+            confirmer=LeadershipConfirmer(clock, no_successor_at, is_alone),
             on_stored=self._stored,
         )
         self._write = self._shards.writer.write
