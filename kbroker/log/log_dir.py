@@ -32,7 +32,7 @@ from kbroker.log.core.partition_metadata_file import (
 )
 from kbroker.log.disk import DISK_FAILURES, Disk, read_file, replace_file, unlink_if_there
 from kbroker.log.meta_properties import META_PROPERTIES, MetaProperties, decode_meta_properties
-from kbroker.log.unified_log import UnifiedLog
+from kbroker.log.unified_log import LogListener, UnifiedLog
 from kclient.wire.errors import CorruptMessage, KafkaError, KafkaStorageError
 
 LOCK_FILE: Final = ".lock"
@@ -168,7 +168,13 @@ class LogDir:
     # Loading
 
     def load(
-        self, config_of: Callable[[str], LogConfig], *, threads: int, now_ms: int, boot_id: str
+        self,
+        config_of: Callable[[str], LogConfig],
+        listener_of: Callable[[TopicPartition], LogListener],
+        *,
+        threads: int,
+        now_ms: int,
+        boot_id: str,
     ) -> LoadedLogDir:
         """Open every log, recovering where the last shutdown was not clean.
 
@@ -212,6 +218,7 @@ class LogDir:
                 return UnifiedLog.open(
                     path,
                     config_of(partition[0]),
+                    listener_of(partition),
                     now_ms=now_ms,
                     disk=self._disk,
                     clean=epoch is not None,

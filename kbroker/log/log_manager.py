@@ -114,7 +114,7 @@ class LogManager:
                 self._may_replace,
                 self._prepare_move,
                 self._remove_copy,
-                lambda move, error: self._directory_failed(move.target, error),
+                partial(_LogEvents, self),
                 self._where.__getitem__,
                 lambda log: self._cleaner is not None and self._cleaner.end_round(log),
             ),
@@ -209,6 +209,7 @@ class LogManager:
         try:
             return directory.load(
                 self._config_of,
+                partial(_LogEvents, self, directory),
                 threads=self._recovery_threads,
                 now_ms=self._now_ms(),
                 boot_id=self.histories.boot_id,
@@ -256,14 +257,6 @@ class LogManager:
         self._logs[partition] = log
         self._where[partition] = directory
         directory.logs += 1
-        log.on_failure(lambda error: self._directory_failed(directory, error))
-        log.on_roll(lambda: self._flushing.sealed(partition))
-        log.on_flush_due(lambda: self._flushing.appended(partition))
-        log.on_truncate(lambda: self._truncated(partition, directory, log))
-
-    def _truncated(self, key: TopicPartition, directory: LogDir, log: UnifiedLog) -> None:
-        self.moves.truncated(key, log.log_end_offset)
-        self._before_reuse(key, directory)
 
     # Registrations of the broker
 
@@ -399,6 +392,7 @@ class LogManager:
                 path,
                 self._config_of(topic),
                 self._metadata(key, directory, topic_id),
+                _LogEvents(self, directory, key),
                 now_ms=self._now_ms(),
                 disk=self._disk,
             )
@@ -867,3 +861,36 @@ class LogManager:
     def release(self) -> None:
         """Unlock the directories and write nothing (a crash, or a start that failed)."""
         self._log_dirs.release()
+
+
+class _LogEvents:
+    """Handles the events of a partition's log in *directory*: the current log, or a copy that is to replace it.
+
+    A copy reports its failures only. Its truncations are those of the current log, and the move syncs it.
+    """
+
+    __slots__ = ("_directory", "_manager", "_partition")
+
+    def __init__(self, manager: LogManager, directory: LogDir, partition: TopicPartition) -> None:
+        self._manager = manager
+        self._directory = directory
+        self._partition = partition
+
+    @property
+    def _is_current(self) -> bool:
+        return self._manager._where.get(self._partition) is self._directory
+
+    def failed(self, error: OSError) -> None:
+        self._manager._directory_failed(self._directory, error)
+
+    def rolled(self) -> None:
+        if self._is_current:
+            self._manager._flushing.sealed(self._partition)
+
+    def truncated(self, log_end_offset: int) -> None:
+        if self._is_current:
+            self._manager.moves.truncated(self._partition, log_end_offset)
+            self._manager._before_reuse(self._partition, self._directory)
+
+    def flush_due(self) -> None:
+        self._manager._flushing.appended(self._partition)

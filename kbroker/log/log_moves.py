@@ -38,7 +38,7 @@ from kbroker.log.disk import Disk
 from kbroker.log.log_dir import LogDir
 from kbroker.log.log_flusher import InPool
 from kbroker.log.log_segments import LogSlice
-from kbroker.log.unified_log import UnifiedLog
+from kbroker.log.unified_log import LogListener, UnifiedLog
 from kclient.wire.batches import HEADER_SIZE, parse
 from kclient.wire.errors import CorruptMessage, KafkaError, KafkaStorageError
 
@@ -120,8 +120,8 @@ class MovesHost(NamedTuple):
     """Returns the work of writing the checkpoints of the target with entries of the copy, and this high watermark."""
     remove_copy: Callable[[Move], None]
     """Renames the copy and has it removed later."""
-    copy_failed: Callable[[Move, OSError], None]
-    """Takes the target offline: the copy could not be written."""
+    listener_of: Callable[[LogDir, TopicPartition], LogListener]
+    """Returns the listener of a log in a directory: of a copy, which may become the current log."""
     source_of: Callable[[TopicPartition], LogDir]
     """The directory of the current log."""
     wait_for_cleaner: Callable[[UnifiedLog], bool]
@@ -181,9 +181,15 @@ class LogMoves:
         """Begin a move with an empty copy at *path*. A few quick system calls. Raise OSError."""
         self._disk.mkdir(path)
         config = _without_flushes(self._logs[key].config)
-        log = UnifiedLog.create(path, config, metadata, now_ms=self._now_ms(), disk=self._disk)
+        log = UnifiedLog.create(
+            path,
+            config,
+            metadata,
+            self._host.listener_of(target, key),
+            now_ms=self._now_ms(),
+            disk=self._disk,
+        )
         move = self._moves[key] = Move(key, target, path, unique, metadata.directory_id, log)
-        log.on_failure(lambda error: self._host.copy_failed(move, error))
         self._go_on(move)
 
     def found(
@@ -362,13 +368,15 @@ class LogMoves:
     def _open(self, move: Move, current: UnifiedLog) -> None:
         opened: list[UnifiedLog] = []
         config, now_ms = _without_flushes(current.config), self._now_ms()
+        listener = self._host.listener_of(move.target, move.key)
 
         def work() -> None:
-            opened.append(UnifiedLog.open(move.path, config, now_ms=now_ms, disk=self._disk))
+            opened.append(
+                UnifiedLog.open(move.path, config, listener, now_ms=now_ms, disk=self._disk)
+            )
 
         def then() -> None:
             log = move.log = opened[0]
-            log.on_failure(lambda error: self._host.copy_failed(move, error))
             # Recovery found batches, which may have been cut off the current log while the broker was down.
             ours, theirs = current.leader_epochs.entries, log.leader_epochs.entries
             _cut(log, common_end(ours, current.log_end_offset, theirs, log.log_end_offset))

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from kbroker.config.log import LogConfig
@@ -78,16 +78,29 @@ class AppendResult(NamedTuple):
     log_start_offset: int
 
 
+class LogListener(Protocol):
+    """Receives the events of one log, on the owner's thread."""
+
+    def failed(self, error: OSError, /) -> None:
+        """Handle a failed write or sync, which fences the log."""
+
+    def rolled(self) -> None:
+        """Handle a roll: the sealed segment waits for a flush."""
+
+    def truncated(self, log_end_offset: int, /) -> None:
+        """Handle a truncation, before the next append."""
+
+    def flush_due(self) -> None:
+        """Handle an append that waits for a sync."""
+
+
 class UnifiedLog:
-    """The log of one partition in *directory*."""
+    """The log of one partition in *directory*; *listener* receives its events."""
 
     __slots__ = (
         "_disk",
         "_failure",
-        "_on_failure",
-        "_on_flush_due",
-        "_on_roll",
-        "_on_truncate",
+        "_listener",
         "clean_below",
         "config",
         "directory",
@@ -104,7 +117,14 @@ class UnifiedLog:
         "truncations",
     )
 
-    def __init__(self, disk: Disk, directory: str, config: LogConfig, loaded: LoadedLog) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        config: LogConfig,
+        loaded: LoadedLog,
+        listener: LogListener,
+    ) -> None:
         self._disk = disk
         self.directory = directory
         self.config = config
@@ -132,16 +152,14 @@ class UnifiedLog:
         self.lacks_until_in_sync = ""
         """What it lacks, until it was in sync with a leader after the loss; or ""."""
         self._failure: str | None = None
-        self._on_failure: Callable[[OSError], None] | None = None
-        self._on_flush_due: Callable[[], None] | None = None
-        self._on_roll: Callable[[], None] | None = None
-        self._on_truncate: Callable[[], None] | None = None
+        self._listener = listener
 
     @classmethod
     def open(
         cls,
         directory: str,
         config: LogConfig,
+        listener: LogListener,
         *,
         now_ms: int,
         disk: Disk = OS_DISK,
@@ -162,7 +180,7 @@ class UnifiedLog:
             log_start_offset=log_start_offset,
             now_ms=now_ms,
         )
-        log = cls(disk, directory, config, loaded)
+        log = cls(disk, directory, config, loaded, listener)
         if clean:
             log.flush_state.opened_clean()
         else:
@@ -175,6 +193,7 @@ class UnifiedLog:
         directory: str,
         config: LogConfig,
         metadata: PartitionMetadata,
+        listener: LogListener,
         *,
         now_ms: int,
         disk: Disk = OS_DISK,
@@ -185,7 +204,7 @@ class UnifiedLog:
         segments = LogSegments(disk, directory, [segment])
         producers = ProducerStateManager(disk, directory)
         loaded = LoadedLog(segments, 0, 0, 0, LeaderEpochCache(), metadata, producers)
-        log = cls(disk, directory, config, loaded)
+        log = cls(disk, directory, config, loaded, listener)
         if metadata.topic_id is not None:
             log._write_metadata(metadata)
         return log
@@ -238,24 +257,6 @@ class UnifiedLog:
             sync_file(self._disk, f"{directory}/{PARTITION_METADATA}")
             self._disk.sync_dir(directory)
         self._disk.sync_dir(os.path.dirname(directory))
-
-    # Callbacks
-
-    def on_failure(self, callback: Callable[[OSError], None]) -> None:
-        """Have *callback* called when a failed write or sync fences the log."""
-        self._on_failure = callback
-
-    def on_roll(self, callback: Callable[[], None]) -> None:
-        """Have *callback* called after a roll: the sealed segment waits for a flush."""
-        self._on_roll = callback
-
-    def on_truncate(self, callback: Callable[[], None]) -> None:
-        """Have *callback* called after a truncation, before the next append."""
-        self._on_truncate = callback
-
-    def on_flush_due(self, callback: Callable[[], None]) -> None:
-        """Have *callback* called when an append waits for a sync."""
-        self._on_flush_due = callback
 
     # Appending
 
@@ -424,8 +425,8 @@ class UnifiedLog:
                 sealed.cut_file()
         except OSError as error:
             raise self._fence(error) from error
-        if self._on_roll is not None and sealed.size:
-            self._on_roll()
+        if sealed.size:
+            self._listener.rolled()
 
     def _append_run(
         self, view: memoryview, run: list[BatchInfo], leader_epoch: int | None, now_ms: int
@@ -474,14 +475,13 @@ class UnifiedLog:
             raise self._fence(error) from error
 
     def _fence(self, error: OSError) -> KafkaStorageError:
-        """Take no more appends, cut off what a failed write left, and call `on_failure` (S15)."""
+        """Take no more appends, cut off what a failed write left, and report the failure (S15)."""
         if self._failure is None:
             self._failure = f"{self.directory}: {error}"
             # The bytes are beyond every reader already; leaving them costs recovery a few reads.
             with suppress(OSError):
                 self.segments.active.cut_file()
-            if self._on_failure is not None:
-                self._on_failure(error)
+            self._listener.failed(error)
         return self._fenced()
 
     def _fenced(self) -> KafkaStorageError:
@@ -631,7 +631,7 @@ class UnifiedLog:
         self.leader_epochs.clear()
         self._ends_at(offset)
         if self.config.flushes_appends and self.flush_state.began_again(former_end, offset):
-            self._ask_for_flush()
+            self._listener.flush_due()
 
     def _ends_at(self, offset: int) -> None:
         self.truncations += 1
@@ -644,8 +644,7 @@ class UnifiedLog:
             self.producers.truncated(offset, self.segments)
         except OSError as error:
             raise self._fence(error) from error
-        if self._on_truncate is not None:
-            self._on_truncate()
+        self._listener.truncated(offset)
 
     # Retention
 
@@ -761,15 +760,11 @@ class UnifiedLog:
         if self.config.flushes_appends and self.flush_state.role_began(
             self.log_end_offset, self.config
         ):
-            self._ask_for_flush()
+            self._listener.flush_due()
 
     def _flush_if_due(self, base_offset: int, now_ms: int) -> None:
         if self.flush_state.appended(base_offset, self.log_end_offset, self.config, now_ms):
-            self._ask_for_flush()
-
-    def _ask_for_flush(self) -> None:
-        if self._on_flush_due is not None:
-            self._on_flush_due()
+            self._listener.flush_due()
 
     # Flush and close
 

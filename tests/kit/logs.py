@@ -11,7 +11,7 @@ from typing import Any
 from kbroker.config.log import LogConfig
 from kbroker.log.disk import OS_DISK, Buffer, Disk, OsDisk
 from kbroker.log.flush_work import FlushWork
-from kbroker.log.unified_log import AppendResult, UnifiedLog
+from kbroker.log.unified_log import AppendResult, LogListener, UnifiedLog
 from kclient.wire.batches import iterate, parse
 from kclient.wire.records import Record, decode_batch, encode_batch
 
@@ -36,9 +36,29 @@ def config(**settings: Any) -> LogConfig:
     return LogConfig(**settings)
 
 
+class IgnoredEvents:
+    """A listener of a log that handles no event."""
+
+    def failed(self, error: OSError) -> None:
+        """Ignore a failed write or sync."""
+
+    def rolled(self) -> None:
+        """Ignore a roll."""
+
+    def truncated(self, log_end_offset: int) -> None:
+        """Ignore a truncation."""
+
+    def flush_due(self) -> None:
+        """Ignore an append that waits for a sync."""
+
+
+IGNORED = IgnoredEvents()
+
+
 def open_log(
     directory: Path,
     *,
+    listener: LogListener = IGNORED,
     disk: Disk = OS_DISK,
     clean: bool = False,
     recovery_point: int = 0,
@@ -51,6 +71,7 @@ def open_log(
     return UnifiedLog.open(
         str(directory),
         config(**settings),
+        listener,
         now_ms=now_ms,
         disk=disk,
         clean=clean,

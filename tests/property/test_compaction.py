@@ -22,7 +22,7 @@ from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import BatchInfo, check_crc, iterate, parse
 from kclient.wire.records import Record, decode_batch, encode_batch
 from tests.kit.crashing_disk import Crashed, CrashingDisk
-from tests.kit.logs import read_bytes
+from tests.kit.logs import IGNORED, read_bytes
 from tests.kit.property_tests import examples
 
 DIRECTORY = "/data/t-0"
@@ -60,6 +60,7 @@ class World:
             DIRECTORY,
             self.config,
             PartitionMetadata(UUID(int=1), 0, "made-here"),
+            IGNORED,
             now_ms=0,
             disk=self.disk,
         )
@@ -207,6 +208,7 @@ class World:
         again = UnifiedLog.open(
             DIRECTORY,
             self.config,
+            IGNORED,
             now_ms=0,
             disk=self.disk,
             recovery_point=self.log.recovery_point,
@@ -268,6 +270,7 @@ def test_a_round_that_ends_anywhere_loses_no_newest_record(
     world.log = UnifiedLog.open(
         DIRECTORY,
         world.config,
+        IGNORED,
         now_ms=0,
         disk=world.disk,
         recovery_point=world.log.recovery_point,

@@ -27,6 +27,7 @@ from kclient.wire import fetch
 from kclient.wire.batches import TRANSACTIONAL, BatchInfo, check_crc, iterate, parse
 from kclient.wire.records import ABORT, COMMIT, Record, decode_batch, encode_batch
 from tests.kit.crashing_disk import Crashed, CrashingDisk
+from tests.kit.logs import IGNORED
 from tests.kit.property_tests import examples
 from tests.kit.transactional_logs import Decoded, decoded, marker, other_control, visible
 
@@ -84,7 +85,7 @@ class World:
         self.without_batches: dict[int, int] = {}
         """When a whole round first kept the marker of a transaction without batches, by offset."""
         self.log = UnifiedLog.create(
-            DIRECTORY, self.config, PartitionMetadata(None), now_ms=0, disk=self.disk
+            DIRECTORY, self.config, PartitionMetadata(None), IGNORED, now_ms=0, disk=self.disk
         )
 
     # Appends
@@ -186,6 +187,7 @@ class World:
         self.log = UnifiedLog.open(
             DIRECTORY,
             self.config,
+            IGNORED,
             now_ms=self.now_ms,
             disk=self.disk,
             clean=clean,
@@ -419,6 +421,7 @@ class World:
             again = UnifiedLog.open(
                 DIRECTORY,
                 self.config,
+                IGNORED,
                 now_ms=self.now_ms,
                 disk=disk,
                 recovery_point=self.log.recovery_point,

@@ -21,7 +21,7 @@ from kbroker.log.core.producer_state import LAST_SEQUENCE, RECOGNISED
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse
 from kclient.wire.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
-from tests.kit.logs import append
+from tests.kit.logs import IGNORED, append
 from tests.kit.producer_batches import numbered_batch
 from tests.kit.property_tests import examples
 
@@ -69,6 +69,7 @@ class IdempotentLog(RuleBasedStateMachine):
         return UnifiedLog.open(
             str(self.directory),
             self.config,
+            IGNORED,
             now_ms=self.now,
             clean=clean,
             recovery_point=self.synced,

@@ -22,7 +22,7 @@ from kclient.wire import fetch
 from kclient.wire.batches import iterate, parse
 from kclient.wire.records import ABORT, COMMIT
 from tests.kit.crashing_disk import Crashed, CrashingDisk
-from tests.kit.logs import batch_of
+from tests.kit.logs import IGNORED, batch_of
 from tests.kit.property_tests import examples
 from tests.kit.transactional_logs import (
     Decoded,
@@ -53,7 +53,7 @@ class World:
         self.high_watermark = self.log_start = self.recovery_point = 0
         self.opened_at = 0
         self.log = UnifiedLog.create(
-            DIRECTORY, self.config, PartitionMetadata(None), now_ms=0, disk=self.disk
+            DIRECTORY, self.config, PartitionMetadata(None), IGNORED, now_ms=0, disk=self.disk
         )
 
     # Appends
@@ -178,6 +178,7 @@ class World:
         self.log = UnifiedLog.open(
             DIRECTORY,
             self.config,
+            IGNORED,
             now_ms=0,
             disk=self.disk,
             clean=clean,

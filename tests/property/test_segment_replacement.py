@@ -20,7 +20,7 @@ from kbroker.log.segment_replacement import SegmentReplacement
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse
 from tests.kit.crashing_disk import Crashed, CrashingDisk
-from tests.kit.logs import batch_of, held_batches
+from tests.kit.logs import IGNORED, batch_of, held_batches
 from tests.kit.property_tests import examples
 
 DIRECTORY = "/data/t-0"
@@ -59,13 +59,19 @@ class World:
             DIRECTORY,
             self.config,
             PartitionMetadata(UUID(int=1), 0, "made-here"),
+            IGNORED,
             now_ms=0,
             disk=self.disk,
         )
 
     def opened(self) -> UnifiedLog:
         return UnifiedLog.open(
-            DIRECTORY, self.config, now_ms=0, disk=self.disk, recovery_point=self.recovery_point
+            DIRECTORY,
+            self.config,
+            IGNORED,
+            now_ms=0,
+            disk=self.disk,
+            recovery_point=self.recovery_point,
         )
 
     # Changes
@@ -276,7 +282,9 @@ class World:
             for each, synced in variants
         ), (found, variants)
         self.log.close()
-        again = UnifiedLog.open(DIRECTORY, self.config, now_ms=0, disk=self.disk, clean=True)
+        again = UnifiedLog.open(
+            DIRECTORY, self.config, IGNORED, now_ms=0, disk=self.disk, clean=True
+        )
         assert self.shown(held(again)) == found
         assert again.log_end_offset == self.log.log_end_offset
 

@@ -28,6 +28,7 @@ from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse
 from kclient.wire.errors import OffsetOutOfRange
 from kclient.wire.records import Record, decode_batch, encode_batch
+from tests.kit.logs import IGNORED
 from tests.kit.property_tests import examples
 
 
@@ -78,6 +79,7 @@ class LogMachine(RuleBasedStateMachine):
         return UnifiedLog.open(
             str(self.directory),
             self.config,
+            IGNORED,
             now_ms=self.now,
             clean=clean,
             recovery_point=self.synced,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.log import log_dir_history, log_manager, scan
 from kbroker.log.clean_shutdown_file import CLEAN_SHUTDOWN, decode_clean_shutdown
 from kbroker.log.core.producer_state import ProducerStates
 from kbroker.log.disk import Disk, read_file, write_all
 from kbroker.log.flush_work import FlushWork
 from kbroker.log.log_dir import LogDir
+from kbroker.log.log_flusher import LogFlusher
 from kbroker.log.log_manager import LogManager
 from kbroker.log.log_segment import LogSegment
 from kbroker.log.segment_replacement import SegmentReplacement
@@ -25,13 +27,14 @@ from tests.simulation.mutants.registry import Change, frequent_mutant, mutant
 @frequent_mutant
 def answer_before_the_sync() -> list[Change]:
     """flush.messages starts a sync, and the append is acknowledged, and counts as a copy, before it has ended."""
-    original = UnifiedLog._ask_for_flush
+    original = LogFlusher.appended
 
-    def ask(self: UnifiedLog, *given: Any) -> None:
-        original(self, *given)
-        self.flush_state.held_at = None
+    def appended(self: LogFlusher, key: TopicPartition) -> None:
+        log = self._logs[key]
+        original(self, key)
+        log.flush_state.held_at = None
 
-    return [(UnifiedLog, "_ask_for_flush", ask)]
+    return [(LogFlusher, "appended", appended)]
 
 
 @frequent_mutant

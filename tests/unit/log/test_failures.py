@@ -13,7 +13,17 @@ from kbroker.log.disk import replace_file
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import parse
 from kclient.wire.errors import KafkaStorageError
-from tests.kit.logs import FaultyDisk, append, batch_of, config, open_log, records, two_flushes
+from tests.kit.logs import (
+    IGNORED,
+    FaultyDisk,
+    IgnoredEvents,
+    append,
+    batch_of,
+    config,
+    open_log,
+    records,
+    two_flushes,
+)
 from tests.kit.simulated_disk import SimulatedDisk
 
 SIZE = len(batch_of(0))
@@ -145,16 +155,24 @@ def test_a_roll_that_fails_fences_the_log(tmp_path: Path, call: str) -> None:
     assert records(open_log(tmp_path / "t-0")) == [(0, b"v"), (1, b"v")]
 
 
-def test_the_callback_is_called_once_with_the_first_failure(tmp_path: Path) -> None:
-    reported: list[int | None] = []
-    disk = FaultyDisk()
-    log = open_log(tmp_path / "t-0", disk=disk)
-    log.on_failure(lambda error: reported.append(error.errno))
+class Failures(IgnoredEvents):
+    """The failures that a log reports."""
+
+    def __init__(self) -> None:
+        self.reported: list[int | None] = []
+
+    def failed(self, error: OSError) -> None:
+        self.reported.append(error.errno)
+
+
+def test_the_listener_receives_the_first_failure_only(tmp_path: Path) -> None:
+    failures, disk = Failures(), FaultyDisk()
+    log = open_log(tmp_path / "t-0", disk=disk, listener=failures)
     disk.fail("pwritev", errno.EIO, times=2)
     for _ in range(3):
         with pytest.raises(KafkaStorageError):
             append(log, 1)
-    assert reported == [errno.EIO]
+    assert failures.reported == [errno.EIO]
 
 
 @pytest.mark.parametrize("call", ["ftruncate", "rename"])
@@ -249,14 +267,14 @@ def test_the_name_of_a_new_segment_is_synced_with_its_batches(tmp_path: Path) ->
     disk = SimulatedDisk()
     disk.mkdir("/t-0")
     disk.sync_dir("/")
-    log = UnifiedLog.open("/t-0", config(), now_ms=0, disk=disk)
+    log = UnifiedLog.open("/t-0", config(), IGNORED, now_ms=0, disk=disk)
     append(log, 1)
     log.flush()
     log.roll(0)
     append(log, 2)
     log.flush()
     disk.lose_power(random.Random(0))
-    assert records(UnifiedLog.open("/t-0", config(), now_ms=0, disk=disk)) == [
+    assert records(UnifiedLog.open("/t-0", config(), IGNORED, now_ms=0, disk=disk)) == [
         (0, b"v"),
         (1, b"v"),
     ]
@@ -272,9 +290,8 @@ def test_a_read_that_fails_during_an_append_fences_the_log(
     append(log, 1)
     log.close(clean=False)
     disk = FaultyDisk()
-    log = open_log(tmp_path / "t-0", clean=True, disk=disk)
-    failures: list[OSError] = []
-    log.on_failure(failures.append)
+    failures = Failures()
+    log = open_log(tmp_path / "t-0", clean=True, disk=disk, listener=failures)
     disk.fail("pread", after=reads)
     try:
         if role == "leader":
@@ -282,7 +299,7 @@ def test_a_read_that_fails_during_an_append_fences_the_log(
         else:
             log.append_as_follower(batch_of(2, base_offset=1), 0)
     except KafkaStorageError:
-        assert len(failures) == 1
+        assert len(failures.reported) == 1
         assert records(log) == [(0, b"v")]
     else:
         assert log.failure is None

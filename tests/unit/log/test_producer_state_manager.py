@@ -12,7 +12,7 @@ from kbroker.config.log import LogConfig
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse
 from kclient.wire.errors import KafkaStorageError
-from tests.kit.logs import FaultyDisk, append, open_log
+from tests.kit.logs import IGNORED, FaultyDisk, append, open_log
 from tests.kit.producer_batches import append_numbered, header, numbered_batch
 from tests.kit.simulated_disk import SimulatedDisk
 from tests.kit.transactional_logs import marker
@@ -89,12 +89,12 @@ def test_a_clean_shutdown_forgets_nothing_when_the_power_goes_then(seed: int) ->
     disk.mkdir("/data")
     disk.mkdir("/data/t-0")
     disk.sync_dir("/")
-    log = UnifiedLog.open("/data/t-0", LogConfig(), now_ms=0, disk=disk)
+    log = UnifiedLog.open("/data/t-0", LogConfig(), IGNORED, now_ms=0, disk=disk)
     append_numbered(log, P, 0)
     log.flush()
     assert log.close()
     disk.lose_power(random.Random(seed))
-    log = UnifiedLog.open("/data/t-0", LogConfig(), now_ms=0, disk=disk, clean=True)
+    log = UnifiedLog.open("/data/t-0", LogConfig(), IGNORED, now_ms=0, disk=disk, clean=True)
     assert known(log) == {P: (0, 0, 0)}
 
 

@@ -18,7 +18,7 @@ from kclient.wire.batches import iterate, parse
 from kclient.wire.errors import CorruptMessage, KafkaStorageError
 from kclient.wire.records import ABORT
 from tests.kit.crashing_disk import Crashed, CrashingDisk
-from tests.kit.logs import append, open_log, records
+from tests.kit.logs import IGNORED, append, open_log, records
 from tests.kit.transactional_logs import marker, transactional
 
 SETTINGS = {"segment_bytes": 160, "index_interval_bytes": 1}
@@ -265,7 +265,7 @@ def test_a_crash_at_any_step_loses_no_aborted_transaction(
         disk = CrashingDisk.with_log("/data/t-0")
         config = LogConfig(segment_bytes=10**6)
         metadata = PartitionMetadata(None)
-        log = UnifiedLog.create("/data/t-0", config, metadata, now_ms=0, disk=disk)
+        log = UnifiedLog.create("/data/t-0", config, metadata, IGNORED, now_ms=0, disk=disk)
         for _ in range(2):
             for batch in (transactional(7), marker(7, ABORT)):
                 log.append_as_leader(batch, parse(batch), 0, 1)
@@ -281,7 +281,7 @@ def test_a_crash_at_any_step_loses_no_aborted_transaction(
             disk.lose_power(random.Random(calls))
         else:
             disk.kill()
-        log = UnifiedLog.open("/data/t-0", config, now_ms=1, disk=disk, recovery_point=4)
+        log = UnifiedLog.open("/data/t-0", config, IGNORED, now_ms=1, disk=disk, recovery_point=4)
         data = log.segments[0].file.pread(log.segments[0].size, 0)
         is_new = parse(data).base_offset == 2
         found = [entry.last_offset for s in log.segments for entry in s.transaction_index.entries()]

@@ -10,7 +10,7 @@ import pytest
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import parse
 from kclient.wire.errors import OffsetOutOfRange
-from tests.kit.logs import append, batch_of, open_log, read_bytes, records
+from tests.kit.logs import IgnoredEvents, append, batch_of, open_log, read_bytes, records
 
 SIZE = len(batch_of(0))
 NOW = 10**12
@@ -146,9 +146,13 @@ def test_of_a_log_that_began_again_nothing_is_synced(tmp_path: Path) -> None:
 def test_a_log_that_began_again_further_on_counts_after_a_sync_where_appends_do(
     tmp_path: Path,
 ) -> None:
-    log = open_log(tmp_path / "t-0", flush_messages=1)
     asked = []
-    log.on_flush_due(lambda: asked.append(log.held_at))
+
+    class Listener(IgnoredEvents):
+        def flush_due(self) -> None:
+            asked.append(log.held_at)
+
+    log = open_log(tmp_path / "t-0", listener=Listener(), flush_messages=1)
     log.truncate_fully_and_start_at(7)
     assert (log.log_end_offset, log.held_at, asked) == (7, 0, [0])
     log.flush()
@@ -170,17 +174,17 @@ def test_a_flush_moves_the_recovery_point_to_where_it_began(tmp_path: Path) -> N
 
 
 def test_a_roll_asks_for_a_flush_of_what_was_sealed(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "t-0", segment_bytes=3 * SIZE)
     points = []
 
-    def sealed() -> None:
-        work = log.start_flush(sealed_only=True)
-        assert work is not None
-        work.run()
-        log.finish_flush(work)
-        points.append(log.recovery_point)
+    class Listener(IgnoredEvents):
+        def rolled(self) -> None:
+            work = log.start_flush(sealed_only=True)
+            assert work is not None
+            work.run()
+            log.finish_flush(work)
+            points.append(log.recovery_point)
 
-    log.on_roll(sealed)
+    log = open_log(tmp_path / "t-0", listener=Listener(), segment_bytes=3 * SIZE)
     for n in range(8):
         append(log, n)
     assert points == [3, 6]

@@ -17,7 +17,7 @@ from kbroker.log.core.partition_metadata_file import PartitionMetadata, encode_p
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import parse
 from kclient.wire.errors import KafkaStorageError
-from tests.kit.logs import FaultyDisk, append, batch_of, open_log, records
+from tests.kit.logs import IGNORED, FaultyDisk, append, batch_of, open_log, records
 from tests.kit.producer_batches import numbered_batch
 from tests.kit.simulated_disk import SimulatedDisk
 
@@ -32,7 +32,9 @@ def test_a_truncation_within_a_batch_is_synced_with_the_segment_that_had_it() ->
     """The batch is not split, so the log ends before the offset that was asked for, in an earlier segment."""
     disk = SimulatedDisk()
     disk.mkdir("/t-0")
-    log = UnifiedLog.create("/t-0", LogConfig(), PartitionMetadata(None), now_ms=0, disk=disk)
+    log = UnifiedLog.create(
+        "/t-0", LogConfig(), PartitionMetadata(None), IGNORED, now_ms=0, disk=disk
+    )
     for sequence in (0, 1):
         batch = numbered_batch(1, sequence, 3)
         log.append_as_leader(batch, parse(batch), 0, 0)
