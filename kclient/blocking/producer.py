@@ -76,9 +76,9 @@ class Producer(Generic[K, V]):
             partitioner=partitioner,
             reactor=self._thread.reactor,
             guard=self._lock,
+            on_room=self._room,
             **keywords,
         )
-        self._core.on_room = self._room
         self._max_block = self._core.config.max_block_ms / 1000
         self._appender = LockedAppender(
             self._core.appender,

@@ -53,6 +53,8 @@ class Deliveries:
         *,
         most: int = MOST_UNDELIVERED,
         pace: Pace | None = None,
+        acknowledged: Callable[[RecordMetadata], object] | None = None,
+        when_timed_out: Callable[[], object] = lambda: None,
     ) -> None:
         self._producer = producer
         self._pace = pace
@@ -63,11 +65,11 @@ class Deliveries:
         self.sent = self.delivered = self.failed = 0
         self.problems: Counter[str] = Counter()
         """Error texts, with the number of their records."""
-        self.acknowledged: Callable[[RecordMetadata], object] | None = None
+        self._acknowledged = acknowledged
         """Is called with the place of each delivered record."""
         self.timed_out = False
         """Whether a record was not acknowledged in time: then more records would wait in vain."""
-        self.when_timed_out: Callable[[], object] | None = None
+        self._when_timed_out = when_timed_out
         """Is called when the first record was not acknowledged in time."""
 
     async def send(self, records: Iterable[Given]) -> None:
@@ -93,7 +95,7 @@ class Deliveries:
             self.sent += 1
             where = partition if each.partition is None else each.partition
             sink: Any = self
-            if self.acknowledged is not None:
+            if self._acknowledged is not None:
                 # A Deferred keeps an error of the callback from the other records of the batch.
                 sink = Deferred()
                 sink.addCallback(self._placed)
@@ -108,7 +110,7 @@ class Deliveries:
     ) -> None:
         """Send a record for each row, as `send` does; *headers* are those of all."""
         count = len(values)
-        if count >= FEWEST_ROWS and self.acknowledged is None and self._pace is None:
+        if count >= FEWEST_ROWS and self._acknowledged is None and self._pace is None:
             if self.undelivered >= self._most:
                 await self._half_delivered()
             if self.timed_out:
@@ -163,16 +165,15 @@ class Deliveries:
         self._ended()
 
     def _placed(self, place: RecordMetadata) -> None:
-        if self.acknowledged is not None:
-            self.acknowledged(place)
+        if self._acknowledged is not None:
+            self._acknowledged(place)
         self.callback(place)
 
     def _note(self, problem: BaseException, count: int = 1) -> None:
         self.problems[str(problem)] += count
         if isinstance(problem, KafkaTimeoutError) and not self.timed_out:
             self.timed_out = True
-            if self.when_timed_out is not None:
-                self.when_timed_out()
+            self._when_timed_out()
 
     def _ended(self) -> None:
         """Let the reader go on when half of the records are delivered."""

@@ -24,6 +24,7 @@ from kclient.cli.settings import Settings
 
 if TYPE_CHECKING:
     from kclient.producer.producer import Producer
+    from kclient.types import RecordMetadata
 
 _DELIVERY_TIMEOUT_S = 120.0
 _BATCH_SIZE = 512 << 10
@@ -145,26 +146,32 @@ def produce(
         )
         producer: Producer[Any, Any] = Producer(values, reactor=reactor)
         pace = None if rate is None else Pace(reactor, rate)
-        deliveries = Deliveries(producer, topic, partition, pace=pace)
-        if place_line is not None:
-            deliveries.acknowledged = lambda place: sys.stdout.buffer.write(place_line(place))
+        acknowledged = None if place_line is None else _printer(place_line)
         progress = Progress(time.monotonic, quiet=settings.quiet or sys.stdin.isatty())
-
-        async def send(lines: list[bytes]) -> None:
-            for some in [lines] if rate is None else _per_second(lines, rate):
-                if deliveries.timed_out:
-                    return
-                await give(deliveries, some)
-                if tee:
-                    end = b"" if kind == "raw" else b"\n"
-                    sys.stdout.buffer.write(b"".join([line + end for line in some]))
-                sys.stdout.buffer.flush()
-                progress.show(f"{deliveries.delivered} records delivered")
 
         async with producer:
             await producer.cluster.partitions(topic, timeout=settings.timeout)
             batches = LineBatches(reactor, paths or ("-",), whole_files=kind == "raw")
-            deliveries.when_timed_out = batches.end  # not only at the next line: it may never come
+            deliveries = Deliveries(
+                producer,
+                topic,
+                partition,
+                pace=pace,
+                acknowledged=acknowledged,
+                when_timed_out=batches.end,  # not only at the next line: it may never come
+            )
+
+            async def send(lines: list[bytes]) -> None:
+                for some in [lines] if rate is None else _per_second(lines, rate):
+                    if deliveries.timed_out:
+                        return
+                    await give(deliveries, some)
+                    if tee:
+                        end = b"" if kind == "raw" else b"\n"
+                        sys.stdout.buffer.write(b"".join([line + end for line in some]))
+                    sys.stdout.buffer.flush()
+                    progress.show(f"{deliveries.delivered} records delivered")
+
             if values.get("transactional.id"):
                 aborted = await _in_transaction(producer, deliveries, batches, send)
             else:
@@ -179,6 +186,13 @@ def produce(
         return FAILED if aborted else code
 
     run(main, reads_stdin=not paths)
+
+
+def _printer(
+    place_line: Callable[[RecordMetadata], bytes],
+) -> Callable[[RecordMetadata], object]:
+    """Return a function that prints the line of a delivered record."""
+    return lambda place: sys.stdout.buffer.write(place_line(place))
 
 
 def _per_second(lines: list[bytes], rate: float) -> Iterator[list[bytes]]:

@@ -100,6 +100,7 @@ class Producer(Generic[K, V]):
         partitioner: Partitioner | None = None,
         reactor: Any = None,
         guard: AbstractContextManager[Any] | None = None,
+        on_room: Callable[[], None] = lambda: None,
         **keywords: Any,
     ) -> None:
         if reactor is None:
@@ -135,8 +136,8 @@ class Producer(Generic[K, V]):
             sequencer,
             self._guard,
             self._transactions,
+            self._progress,
         )
-        self.sender.on_progress = self._progress
         self.appender = RecordAppender(
             self.cluster,
             self.accumulator,
@@ -156,7 +157,7 @@ class Producer(Generic[K, V]):
         self._next_turn: Any = None
         self._rooms: list[Deferred[None]] = []
         self._closing: CloseResult | None = None
-        self.on_room: Callable[[], None] | None = None
+        self._on_room = on_room
         """Called when memory was freed or the metadata changed, for callers that wait outside."""
 
     async def __aenter__(self) -> Self:
@@ -668,5 +669,4 @@ class Producer(Generic[K, V]):
             room.callback(None)
         if self._parked:
             self._retry_waiting()
-        if self.on_room is not None:
-            self.on_room()
+        self._on_room()

@@ -16,7 +16,7 @@ in their own threads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +69,8 @@ class Sender:
         accumulator: Accumulator,
         sequencer: Sequencer | None,
         guard: AbstractContextManager[Any],
-        transactions: TransactionSender | None = None,
+        transactions: TransactionSender | None,
+        on_progress: Callable[[], None],
     ) -> None:
         self._transactions = transactions
         self._reactor = reactor
@@ -86,7 +87,7 @@ class Sender:
         self._connecting: set[int] = set()
         self._producer_id = SingleFlight(lambda: init_producer_id(cluster))
         self._round = 0
-        self.on_progress: Any = None
+        self._on_progress = on_progress
         """Called after batches ended, when memory was freed."""
         self.requests = self.batches = self.delivered = self.failures = self.retries = 0
         self.last_problem: KafkaError | None = None
@@ -118,8 +119,8 @@ class Sender:
             dropped = self._accumulator.abort_waiting()
         for batch in dropped:
             self._give_up(batch, reason)
-        if dropped and self.on_progress is not None:
-            self.on_progress()
+        if dropped:
+            self._on_progress()
 
     # --- a turn
 
@@ -140,8 +141,8 @@ class Sender:
         if ready:
             self._round += 1
             self._send_ready(ready)
-        if late and self.on_progress is not None:
-            self.on_progress()
+        if late:
+            self._on_progress()
         self._set_timer(min((at for at in (next_at, expiry) if at is not None), default=None), now)
 
     def _in_transaction(
@@ -359,8 +360,7 @@ class Sender:
 
     def _after_answers(self) -> None:
         self.wake()
-        if self.on_progress is not None:
-            self.on_progress()
+        self._on_progress()
 
     # --- connections and the producer id
 

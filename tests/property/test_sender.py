@@ -74,6 +74,8 @@ class SenderMachine(RuleBasedStateMachine):
             self.accumulator,
             Sequencer() if self.idempotent else None,
             nullcontext(),
+            transactions=None,
+            on_progress=lambda: None,
         )
         self.sent: list[Sent] = []
 
