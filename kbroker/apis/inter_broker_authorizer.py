@@ -39,7 +39,7 @@ class InterBrokerAuthorizer:
         proofs: BrokerProofs,
         listeners: Collection[str] | None,
         seconds: Callable[[], float],
-        brokers_at: Callable[[str], Collection[int]] | None = None,
+        brokers_at: Callable[[str], Collection[int]] | None,
     ) -> None:
         """Accept brokers on *listeners*; None: on all of them.
 

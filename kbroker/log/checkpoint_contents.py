@@ -44,7 +44,7 @@ class CheckpointContents:
         logs: Mapping[TopicPartition, UnifiedLog],
         where: Mapping[TopicPartition, LogDir],
         lost: Callable[[], Collection[TopicPartition]],
-        copies: Callable[[LogDir], Mapping[TopicPartition, UnifiedLog]] = lambda _directory: {},
+        copies: Callable[[LogDir], Mapping[TopicPartition, UnifiedLog]],
     ) -> None:
         self._logs = logs
         self._where = where

@@ -79,7 +79,7 @@ class Cleaner:
         limits: RoundLimits,
         sizes: CleanerSizes,
         *,
-        throttle: Callable[[int], None] = lambda _bytes: None,
+        throttle: Callable[[int], None],
     ) -> None:
         self._disk = disk
         self._segments = segments

@@ -161,7 +161,7 @@ class LogCleaner:
         *,
         now_ms: Callable[[], int],
         remove_later: Callable[[TopicPartition, Sequence[str]], None],
-        is_paused: Callable[[TopicPartition], bool] = lambda _key: False,
+        is_paused: Callable[[TopicPartition], bool],
     ) -> None:
         """*remove_later* receives the files of replaced segments. No round begins over a log that *is_paused*."""
         self._is_paused = is_paused

@@ -44,7 +44,7 @@ class LogFlusher:
         logs: Mapping[TopicPartition, UnifiedLog],
         where: Mapping[TopicPartition, LogDir],
         in_pool: InPool,
-        flushed: Callable[[TopicPartition], None] = lambda _key: None,
+        flushed: Callable[[TopicPartition], None],
     ) -> None:
         """*flushed* is called with a partition after each sync of all of its log."""
         self._flushed = flushed

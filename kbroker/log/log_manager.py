@@ -76,11 +76,11 @@ class LogManager:
         call_owner: Callable[[Callable[[], None]], object],
         now_ms: Callable[[], int],
         on_failure: Callable[[str, Exception, list[TopicPartition]], None],
+        on_flush: Callable[[TopicPartition], None],
+        on_move: OnMove,
         recovery_threads: int = 2,
         boot_id: str = "",
-        on_flush: Callable[[TopicPartition], None] = lambda _partition: None,
         compaction: Compaction | None = None,
-        on_move: OnMove = lambda _partition, _path, _error: None,
         move_executor: Executor | None = None,
     ) -> None:
         self._log_dirs = log_dirs
@@ -639,7 +639,7 @@ class LogManager:
     def sweep(
         self,
         up_to_offset: Callable[[TopicPartition], int | None],
-        dropped_of: Callable[[TopicPartition], None] = lambda _partition: None,
+        dropped_of: Callable[[TopicPartition], None],
     ) -> int:
         """Apply retention to every log and remove what is due; return how many segments went.
 

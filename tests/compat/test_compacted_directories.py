@@ -64,6 +64,8 @@ def our_log(directory: Path) -> Iterator[tuple[LogManager, UnifiedLog]]:
         call_owner=lambda call: call(),
         now_ms=lambda: int(time.time() * 1000),
         on_failure=lambda *what: pytest.fail(str(what)),
+        on_flush=lambda _partition: None,
+        on_move=lambda _partition, _path, _error: None,
         compaction=Compaction(InlineCleaner, Pool(), RecordedRounds()),
     )
     owner = log_dirs.stored_identity()

@@ -208,6 +208,8 @@ def open_dirs(directory: Path, settings: LogConfig) -> LogManager:
         call_owner=lambda call: call(),
         now_ms=lambda: int(time.time() * 1000),
         on_failure=lambda *what: pytest.fail(str(what)),
+        on_flush=lambda _partition: None,
+        on_move=lambda _partition, _path, _error: None,
     )
     owner = log_dirs.stored_identity()
     assert owner.broker_id == 1

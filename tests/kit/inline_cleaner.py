@@ -44,7 +44,7 @@ class InlineCleaner:
         """Return the cleaner of a new round."""
         assert not self.is_ended
         self.rounds += 1
-        cleaner = Cleaner(self._disk, segments, limits, self.sizes)
+        cleaner = Cleaner(self._disk, segments, limits, self.sizes, throttle=lambda _bytes: None)
         if self.failing:
             error = self.failing.pop()
 

@@ -28,7 +28,7 @@ def proofs_of(broker_id: int, secret: bytes = SECRET, cluster_id: str = "cluster
 def authorizer_of(broker_id: int, listener: str | None = "PLAINTEXT") -> InterBrokerAuthorizer:
     """Return the authorizer of broker *broker_id*; its clock stands still."""
     listeners = None if listener is None else (listener,)
-    return InterBrokerAuthorizer(proofs_of(broker_id), listeners, lambda: 0.0)
+    return InterBrokerAuthorizer(proofs_of(broker_id), listeners, lambda: 0.0, None)
 
 
 def introduction(proof: bytes) -> ApiVersionsRequest:

@@ -75,6 +75,8 @@ class Broker:
             call_owner=lambda call: call(),
             now_ms=lambda: self.now_ms,
             on_failure=lambda path, error, logs: self.failures.append((path, logs)),
+            on_flush=lambda _partition: None,
+            on_move=lambda _partition, _path, _error: None,
             boot_id="this-boot",
         )
 
@@ -134,6 +136,8 @@ def start(path: str, disk: Any, *, threads: int = 1) -> LogManager:
         call_owner=lambda call: call(),
         now_ms=lambda: 0,
         on_failure=lambda *what: pytest.fail(f"{what}"),
+        on_flush=lambda _partition: None,
+        on_move=lambda _partition, _path, _error: None,
         recovery_threads=threads,
     )
     log_dirs.take_identity(1, "east")

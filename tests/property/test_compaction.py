@@ -133,6 +133,7 @@ class World:
             segments,
             limits,
             CleanerSizes(self.map_bytes, 0.9, self.rng.choice([100, 1 << 20])),
+            throttle=lambda _bytes: None,
         )
 
     map_bytes = 24 * 100

@@ -201,7 +201,7 @@ class World:
     def make_cleaner(self, segments: list[SourceSegment], limits: RoundLimits) -> Cleaner:
         buffer_bytes = self.rng.choice([100, 1 << 20])
         sizes = CleanerSizes(self.map_bytes, 0.9, buffer_bytes)
-        return Cleaner(self.disk, segments, limits, sizes)
+        return Cleaner(self.disk, segments, limits, sizes, throttle=lambda _bytes: None)
 
     def clean(self, *, is_disturbed: bool = False) -> int | None:
         """Play a round; return the end of its map, None if there is nothing to clean."""

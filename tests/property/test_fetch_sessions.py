@@ -51,7 +51,12 @@ class Leader:
     logs: dict[int, Log] = field(default_factory=lambda: {index: Log() for index in PARTITIONS})
 
     def __post_init__(self) -> None:
-        self.sessions = FetchSessionCache(2, NUMBERS.__next__)
+        self.sessions = FetchSessionCache(
+            2,
+            NUMBERS.__next__,
+            lambda _session: None,
+            notifies_followers_of_high_watermark=False,
+        )
         self.now = 0.0
 
     def happened(self, index: int) -> None:

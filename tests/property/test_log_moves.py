@@ -130,7 +130,7 @@ class World:
 
     def sweep(self) -> None:
         self.broker.now_ms += 30_000
-        self.dirs.sweep(lambda _key: 0)
+        self.dirs.sweep(lambda _key: 0, lambda _key: None)
 
     def checkpoint(self) -> None:
         self.dirs.checkpoint({KEY: self.mark})

@@ -62,6 +62,8 @@ class PowerLoss(RuleBasedStateMachine):
             call_owner=lambda call: call(),
             now_ms=lambda: 0,
             on_failure=lambda *what: self.fail(what),
+            on_flush=lambda _partition: None,
+            on_move=lambda _partition, _path, _error: None,
             recovery_threads=1,
         )
         log_dirs.take_identity(1, "east")

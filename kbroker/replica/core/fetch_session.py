@@ -230,9 +230,9 @@ class FetchSessionCache:
         self,
         slots: int,
         new_id: Callable[[], int],
-        evicted: Callable[[FetchSession], None] = lambda _session: None,
+        evicted: Callable[[FetchSession], None],
         *,
-        notifies_followers_of_high_watermark: bool = False,
+        notifies_followers_of_high_watermark: bool,
     ) -> None:
         self._slots = slots
         self._new_id = new_id

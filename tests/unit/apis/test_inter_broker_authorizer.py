@@ -160,7 +160,7 @@ def test_of_many_refused_requests_one_a_second_is_logged(
 ) -> None:
     now = [0.0]
     lines: list[dict[str, Any]] = []
-    authorizer = InterBrokerAuthorizer(proofs_of(1), None, lambda: now[0])
+    authorizer = InterBrokerAuthorizer(proofs_of(1), None, lambda: now[0], None)
     from twisted.logger import globalLogPublisher
 
     globalLogPublisher.addObserver(lines.append)

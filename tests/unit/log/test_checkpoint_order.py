@@ -62,10 +62,10 @@ def test_a_sweep_drops_old_segments_and_unlinks_them_later(
         log = dirs.create(topic, 0, ID)
         for n in range(5):
             append(log, n)
-    assert dirs.sweep(lambda key: 2 if key == ("u", 0) else None) == 5
+    assert dirs.sweep(lambda key: 2 if key == ("u", 0) else None, lambda _key: None) == 5
     assert len(list((tmp_path / "a" / "t-0").glob("*.log.deleted"))) == 3
     broker.now_ms = 500
-    assert dirs.sweep(lambda key: 2) == 0
+    assert dirs.sweep(lambda key: 2, lambda _key: None) == 0
     assert not list((tmp_path / "a").glob("*/*.deleted"))
     assert len(list((tmp_path / "a" / "t-0").glob("*.log"))) == 2
     assert len(list((tmp_path / "a" / "u-0").glob("*.log"))) == 3

@@ -60,7 +60,7 @@ def test_the_process_yields_what_the_cleaner_yields(
     process: CleanerProcess, tmp_path: Path
 ) -> None:
     segments = segments_in(tmp_path)
-    here = Cleaner(OS_DISK, segments, LIMITS, SIZES)
+    here = Cleaner(OS_DISK, segments, LIMITS, SIZES, throttle=lambda _bytes: None)
     for _ in range(2):  # it serves one round after the other
         there = process.round(segments, LIMITS)
         assert there.build_offset_map() == here.build_offset_map() == there.map_end == 2 * RECORDS
@@ -97,7 +97,10 @@ def test_the_process_has_the_aborted_transactions_of_indexes_and_of_the_round(
     segments = [SourceSegment(str(path), 0, path.stat().st_size)]
     last_batches = {7: LastBatch(0, 0), 8: LastBatch(1, 0), 9: LastBatch(4, 0)}
     limits = RoundLimits(0, 5, 5_000, 100, last_batches, indexes)
-    here, there = Cleaner(OS_DISK, segments, limits, SIZES), process.round(segments, limits)
+    here, there = (
+        Cleaner(OS_DISK, segments, limits, SIZES, throttle=lambda _bytes: None),
+        process.round(segments, limits),
+    )
     for each in (here, there):
         assert each.build_offset_map() == 5
         found = b"".join(each.cleaned(segments))
@@ -121,7 +124,9 @@ def test_an_aborted_transaction_below_the_dirty_part_hides_nothing_behind_its_ma
     path.write_bytes(b"".join(batches))
     (tmp_path / "0.txnindex").write_bytes(packed(AbortedTransaction(7, 0, 1, 2)))
     segments = [SourceSegment(str(path), 0, path.stat().st_size)]
-    cleaner = Cleaner(OS_DISK, segments, RoundLimits(2, 4, 5_000, 100, {}), SIZES)
+    cleaner = Cleaner(
+        OS_DISK, segments, RoundLimits(2, 4, 5_000, 100, {}), SIZES, throttle=lambda _bytes: None
+    )
     assert cleaner.build_offset_map() == 4
 
 

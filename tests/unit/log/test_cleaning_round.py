@@ -60,7 +60,11 @@ def round_of(log: UnifiedLog, disk: Disk = OS_DISK) -> CleaningRound:
         log,
         to_clean,
         lambda segments, limits: Cleaner(
-            disk, segments, limits, CleanerSizes(24 * 100, 0.9, 1 << 16)
+            disk,
+            segments,
+            limits,
+            CleanerSizes(24 * 100, 0.9, 1 << 16),
+            throttle=lambda _bytes: None,
         ),
         1,
     )

@@ -162,7 +162,7 @@ def test_a_log_that_cannot_be_read_does_not_stop_the_retention_of_the_others(
         (tmp_path / "ab"[number] / f"t-{number}" / f"{0:020d}.timeindex").unlink()
     broker.now_ms = 10**9
     disk.fail(failing)
-    assert dirs.sweep(lambda _: 1) == 1
+    assert dirs.sweep(lambda _: 1, lambda _key: None) == 1
     assert broker.failures == [(str(tmp_path / "a"), [("t", 0)])]
     assert list(dirs) == [("t", 1)]
 
@@ -177,9 +177,9 @@ def test_retention_without_a_file_descriptor_tries_again_later(
     (tmp_path / "a" / "t-0" / f"{0:020d}.timeindex").unlink()
     broker.now_ms = 10**9
     disk.fail("open", errno.EMFILE)
-    assert dirs.sweep(lambda _: 1) == 1
+    assert dirs.sweep(lambda _: 1, lambda _key: None) == 1
     assert broker.failures == []
-    assert dirs.sweep(lambda _: 1) == 1
+    assert dirs.sweep(lambda _: 1, lambda _key: None) == 1
 
 
 def test_a_directory_without_damage_is_closed_cleanly_beside_one_that_failed(

@@ -106,7 +106,7 @@ def test_s17_the_log_start_is_kept_after_the_segments_below_it_were_deleted(
     content = first.read_bytes()
     log.advance_log_start(2)
     broker.now_ms = 10**9
-    assert dirs.sweep(lambda _: 2) == 2
+    assert dirs.sweep(lambda _: 2, lambda _key: None) == 2
     assert log.segments.first_offset == log.log_start_offset == 2
     dirs.checkpoint({("t", 0): 3})
     dirs.release()

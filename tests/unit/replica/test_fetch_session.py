@@ -19,7 +19,12 @@ from kclient.wire.fetch import (
 class Cache(FetchSessionCache):
     def __init__(self, slots: int) -> None:
         self.evictions: list[FetchSession] = []
-        super().__init__(slots, count(1).__next__, self.evictions.append)
+        super().__init__(
+            slots,
+            count(1).__next__,
+            self.evictions.append,
+            notifies_followers_of_high_watermark=False,
+        )
 
     def make(
         self, size: int, now: float, owner: tuple[int, str] | None = None
