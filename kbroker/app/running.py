@@ -94,11 +94,11 @@ def listen(broker: BootstrappedBroker, undo: Undo) -> RunningBroker:
         ),
         cluster_id=identified.cluster_id,
         reconnect=identified.reconnect,
+        on_event=partial(_registration_changed, broker),
         on_fatal=identified.configured.on_fatal,
         history=broker.log_manager,
         is_extended=config.extends_inter_broker_protocol,
     )
-    registration.on_event(partial(_registration_changed, broker))
 
     def reconfigure(config: KafkaConfig) -> None:
         listeners.add(config)

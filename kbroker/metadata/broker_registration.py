@@ -151,11 +151,15 @@ class BrokerRegistration:
         *,
         cluster_id: str,
         reconnect: Reconnect,
+        on_event: Callable[[RegistrationEvent], None],
         on_fatal: Callable[[Exception], None],
         history: History,
         is_extended: bool,
     ) -> None:
-        """Without *is_extended* (inter.broker.protocol.version) the registration has Kafka's own fields only."""
+        """*on_event* receives every `Registered` and `Unregistered`.
+
+        Without *is_extended* (inter.broker.protocol.version) the registration has Kafka's own fields only.
+        """
         self._is_extended = is_extended
         self._reactor = reactor
         self._zk = zk
@@ -164,20 +168,16 @@ class BrokerRegistration:
         self._reconnect = reconnect
         self._history = history
         self._path = znodes.broker_path(registration.broker_id)
+        self._on_event = on_event
         self._on_fatal = on_fatal
         self._epoch: int | None = None
         self._wanted = False
         self._registering = False
-        self._listeners: list[Callable[[RegistrationEvent], None]] = []
 
     @property
     def broker_epoch(self) -> int | None:
         """The czxid of the broker's znode, None while it is not registered."""
         return self._epoch
-
-    def on_event(self, callback: Callable[[RegistrationEvent], None]) -> None:
-        """Call *callback* with every `Registered` and `Unregistered`."""
-        self._listeners.append(callback)
 
     async def register(self) -> int:
         """Register for the first time and stay registered; the broker epoch, or DuplicateBrokerError.
@@ -385,8 +385,7 @@ class BrokerRegistration:
         return free
 
     def _emit(self, event: RegistrationEvent) -> None:
-        for listener in list(self._listeners):
-            try:
-                listener(event)
-            except Exception:
-                log.failure("a listener failed on {event}", event=event)
+        try:
+            self._on_event(event)
+        except Exception:
+            log.failure("the listener failed on {event}", event=event)

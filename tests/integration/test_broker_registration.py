@@ -62,11 +62,11 @@ async def join(
         registration(port),
         cluster_id=cluster_id,
         reconnect=Reconnect(zk, reactor),
+        on_event=events.append,
         on_fatal=fatal.append,
         history=NoHistory(),
         is_extended=True,
     )
-    member.on_event(events.append)
     await member.register()
     return member, events, fatal
 

@@ -63,7 +63,7 @@ def enter(
         registration = znodes.BrokerInfo(1, (endpoint,), timestamp=1)
         member = BrokerRegistration(
             process, zk, registration, cluster_id=cluster_id, reconnect=reconnect,
-            on_fatal=fatal.append, history=NoHistory(), is_extended=True,
+            on_event=lambda _event: None, on_fatal=fatal.append, history=NoHistory(), is_extended=True,
         )  # fmt: skip
         if advertised is not None and meanwhile is not None:
             process.callLater(meanwhile, member.advertise, (advertised,))
