@@ -18,6 +18,7 @@ from twisted.internet.interfaces import IReactorFDSet
 from twisted.python.failure import Failure
 
 from kbroker.network.plaintext_transport import PlaintextTransport
+from kbroker.network.transport import UnsentMemory
 
 ACCEPTS_PER_TURN = 100
 """Connections accepted in one turn of the reactor."""
@@ -34,6 +35,9 @@ _DONE = Failure(main.CONNECTION_DONE)
 class Admission(Protocol):
     """What an `Acceptor` needs of its listener."""
 
+    unsent: UnsentMemory
+    """The memory of the unsent responses on all connections of the socket server."""
+
     def admit(self, host: str, port: int, descriptor: int) -> Any:
         """Return the protocol of the connection from there, on that socket; None: close it."""
 
@@ -44,7 +48,6 @@ class Admission(Protocol):
 class Acceptor(tcp.Port):
     """A listening port that gives each connection a `PlaintextTransport`."""
 
-    transport = PlaintextTransport
     reactor: Any
     _pause: Any = None
 
@@ -65,13 +68,16 @@ class Acceptor(tcp.Port):
             self._take(accepted, address)
 
     def _take(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
+        listener = cast(Admission, self.factory)
         host, port = str(address[0]).partition("%")[0], int(address[1])
-        protocol = cast(Admission, self.factory).admit(host, port, accepted.fileno())
+        protocol = listener.admit(host, port, accepted.fileno())
         if protocol is None:
             accepted.close()
             return
         number, self.sessionno = self.sessionno, self.sessionno + 1
-        transport = self.transport(accepted, protocol, address, self, number, self.reactor)
+        transport = PlaintextTransport(
+            accepted, protocol, address, self, number, self.reactor, account=listener.unsent
+        )
         try:
             protocol.makeConnection(transport)
         except OSError as error:  # the peer has reset it already

@@ -45,11 +45,14 @@ GATHER = 64
 
 
 class PlaintextTransport(tcp.Server):
-    """A server-side connection that sends file slices."""
+    """A server-side connection that sends file slices.
+
+    *account* has the sum of `unsent_memory` over all connections of the socket server.
+    """
 
     reactor: Any
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, account: UnsentMemory) -> None:
         self._queue: deque[Part] = deque()
         self._offset = 0  # bytes of the first part that have left
         self._is_aborted = False
@@ -58,11 +61,10 @@ class PlaintextTransport(tcp.Server):
         """Bytes in the queue, slices included."""
         self.unsent_memory = 0
         """Bytes in the queue that take memory."""
-        self.account = UnsentMemory()
-        """The sum of `unsent_memory` over all connections; shared, and set by the listener."""
+        self._account = account
         self.total_sent = 0
         """Bytes handed to the kernel since the beginning."""
-        super().__init__(*args, **kwargs)
+        super().__init__(*args)
 
     # -- receiving -----------------------------------------------------------------------------
 
@@ -106,7 +108,7 @@ class PlaintextTransport(tcp.Server):
             self.unsent += size
             if not isinstance(part, FileSlice):
                 self.unsent_memory += size
-        self.account.bytes += self.unsent_memory - before
+        self._account.bytes += self.unsent_memory - before
 
     def flush(self) -> None:
         """Send what can be sent now; the reactor sends the rest when the socket takes it."""
@@ -209,7 +211,7 @@ class PlaintextTransport(tcp.Server):
                 queue.popleft()
             else:
                 self._offset += count
-        self.account.bytes -= before - self.unsent_memory
+        self._account.bytes -= before - self.unsent_memory
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -237,7 +239,7 @@ class PlaintextTransport(tcp.Server):
     def _drop_unsent(self) -> None:
         release(self._queue)
         self._queue.clear()
-        self.account.bytes -= self.unsent_memory
+        self._account.bytes -= self.unsent_memory
         self.unsent = self.unsent_memory = self._offset = 0
 
 

@@ -132,7 +132,6 @@ class Listener(ServerFactory):
     def opened(self, connection: Connection) -> None:
         """Add a new connection, and set the options of its socket."""
         transport = connection.transport
-        transport.account = self.unsent
         transport.setTcpNoDelay(True)
         transport.setTcpKeepAlive(True)
         self._server.set_buffers(transport.getHandle())

@@ -51,8 +51,6 @@ class Transport(Protocol):
     """Bytes in the outgoing queue that use memory."""
     total_sent: int
     """Bytes sent since the beginning."""
-    account: UnsentMemory
-    """The sum of `unsent_memory` over all connections of the socket server; set by the listener."""
 
     def send(self, parts: Iterable[Part], /) -> None:
         """Queue *parts*; `flush` sends them. After the connection is lost they are released."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kbroker.log.disk import OS_DISK
 from kbroker.log.slices import FileSlice, SegmentFile
 from kbroker.network.plaintext_transport import PlaintextTransport
+from kbroker.network.transport import UnsentMemory
 from tests.kit.property_tests import examples
 from tests.unit.network.kit import TestReactor
 
@@ -64,7 +65,9 @@ def test_every_byte_leaves_once_and_in_order(
     server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     client.setblocking(False)
     reactor, protocol = TestReactor(), Silent()
-    transport = PlaintextTransport(server, protocol, ("h", 1), None, 0, reactor)
+    transport = PlaintextTransport(
+        server, protocol, ("h", 1), None, 0, reactor, account=UnsentMemory()
+    )
     transport.stopReading()
     file = SegmentFile(OS_DISK, str(segment), os.O_RDONLY)
     expected, slices, got = bytearray(), [], bytearray()

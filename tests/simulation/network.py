@@ -20,7 +20,6 @@ from kbroker.common.endpoint import Endpoint
 from kbroker.config import KafkaConfig
 from kbroker.log.slices import FileSlice
 from kbroker.network.socket_server import Listener, SocketServer
-from kbroker.network.transport import UnsentMemory
 from kclient.errors import Address, Cause, ConnectError
 from kclient.net.connection import Connection
 from tests.simulation.clock import Process, Scheduler
@@ -340,7 +339,6 @@ class _End:
     unsent = 0
     unsent_memory = 0
     total_sent = 0
-    account = UnsentMemory()
 
     def __init__(self, process: Process, out: _Direction) -> None:
         self._process = process

@@ -85,7 +85,9 @@ class Line:
             server.close()
             return
         self.connection: Connection = protocol
-        self.transport = PlaintextTransport(server, protocol, ("10.0.0.1", 1234), None, 0, reactor)
+        self.transport = PlaintextTransport(
+            server, protocol, ("10.0.0.1", 1234), None, 0, reactor, account=listener.unsent
+        )
         # A socket pair is no TCP connection: it has no Nagle to turn off.
         self.transport.setTcpNoDelay = lambda _enabled: None  # type: ignore[method-assign]
         protocol.makeConnection(self.transport)
