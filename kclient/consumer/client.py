@@ -103,8 +103,11 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
             from twisted.internet import reactor
         config, topics = consumer_arguments(config_and_topics, config)
         self.config = ConsumerConfig.load(config, **keywords)
-        self.cluster = Cluster(reactor, self.config)
-        self.cluster.allow_auto_topic_creation = self.config.allow_auto_create_topics
+        self.cluster = Cluster(
+            reactor,
+            self.config,
+            allow_auto_topic_creation=self.config.allow_auto_create_topics,
+        )
         self._partitions = Partitions()
         self._lookup = OffsetLookup(self.cluster, self.config)
         ours = (self.cluster, self.config, self._partitions)

@@ -67,6 +67,7 @@ class Cluster:
         *,
         dial: Dial = connect,
         rng: Random | None = None,
+        allow_auto_topic_creation: bool = False,
     ) -> None:
         self.reactor = reactor
         self.config = config
@@ -74,7 +75,7 @@ class Cluster:
         self.metadata = ClusterMetadata()
         self.brokers = Brokers(reactor, config, dial)
         self.coordinators = Coordinators()
-        self.allow_auto_topic_creation = False
+        self._allow_auto_topic_creation = allow_auto_topic_creation
         self.last_problem: KafkaError | None = None
         self._wanted: set[str] = set()
         self._wants_all = False
@@ -315,7 +316,7 @@ class Cluster:
             wants_all = self._wants_all
             topics = None if wants_all else [MetadataRequestTopic(name=t) for t in self._wanted]
             request = MetadataRequest(
-                topics=topics, allow_auto_topic_creation=self.allow_auto_topic_creation
+                topics=topics, allow_auto_topic_creation=self._allow_auto_topic_creation
             )
             try:
                 response = await connection.request(ApiKey.METADATA, None, request)

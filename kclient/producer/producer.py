@@ -106,8 +106,7 @@ class Producer(Generic[K, V]):
         if reactor is None:
             from twisted.internet import reactor
         self.config = ProducerConfig.load(config, **keywords)
-        self.cluster = Cluster(reactor, self.config)
-        self.cluster.allow_auto_topic_creation = True
+        self.cluster = Cluster(reactor, self.config, allow_auto_topic_creation=True)
         self._reactor = reactor
         self._guard = nullcontext() if guard is None else guard
         self.serializer = RecordSerializer(key_serializer, value_serializer)
