@@ -321,7 +321,7 @@ def closed_up(case: SearchCase, tp: TopicPartition) -> None:
 
 
 def pushed_back(case: SearchCase, tp: TopicPartition) -> None:
-    """Insert a stranger; the later records follow it."""
+    """Insert a foreign record; the later records follow it."""
     log = case.target[tp]
     place = case.rng.choice([at for at in sorted(log.records) if at >= 5 * STRETCH][:3])
     log.records = {at + (at >= place): record for at, record in log.records.items()}

@@ -96,7 +96,7 @@ class World:
         self._states: dict[str, dict[str, Any]] = {}
         self._observer: KazooClient | None = None
 
-    # -- life ----------------------------------------------------------------------------------
+    # -- start and stop ----------------------------------------------------------------------------------
 
     @property
     def switchboard(self) -> RemoteSwitchboard:

@@ -193,7 +193,7 @@ def test_every_kind_of_difference_is_named(
     second.insert(60, second[40])
     second.insert(160, second.pop(150))
     second[10] = second[10]._replace(key=b"" if second[10].key is None else None)
-    second.append(Message(b"stranger", b"from elsewhere", 1))
+    second.append(Message(b"foreign", b"from elsewhere", 1))
     pair.write(pair.east, source)
     write_apart(pair, target)
     run = pair.audit(spark)
@@ -425,9 +425,9 @@ def test_many_findings_are_a_few_runs_with_exact_counts(
         each._replace(value=b"damaged") if 500 <= n < 1_500 else each
         for n, each in enumerate(source[:2_000])
     ]
-    strangers = [Message(b"of", b"another log %d" % n, 1_700_000_000_000) for n in range(500)]
+    foreign = [Message(b"of", b"another log %d" % n, 1_700_000_000_000) for n in range(500)]
     pair.write(pair.east, source)
-    pair.write(pair.west, [*target[:100], *strangers, *target[100:]])
+    pair.write(pair.west, [*target[:100], *foreign, *target[100:]])
     run = pair.audit(spark, many=many, max_findings=5)
     records: Counter[str] = Counter()
     for each in run.findings:

@@ -52,7 +52,7 @@ def read_for(stream: Any, wanted: bytes, seconds: float = 10.0) -> bytes:
 
 
 def test_a_topic_from_creation_to_deletion(cli):
-    name = f"life-{next(_names)}"
+    name = f"group-{next(_names)}"
     assert cli.out("topic", "create", name, "-p", "2", "-c", "retention.ms=60000") == (
         f"Created topic {name}.\n"
     )

@@ -58,7 +58,7 @@ async def settled(zk, cluster):
         for broker in (1, 2):
             known = cluster[broker].cache.partition(topic, partition)
             if known is None or known.leader != state.leader:
-                return f"broker {broker} believes {known}"
+                return f"broker {broker} has {known} in its metadata"
         if cluster[state.leader].leads.get((topic, partition)) != state.leader_epoch:
             return f"{state.leader} does not know that it leads {topic}-{partition}"
     if cluster[1].cache.topics.keys() != {"b", "c"}:

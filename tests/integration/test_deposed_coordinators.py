@@ -30,7 +30,7 @@ async def deposed(open_broker: Open) -> AsyncIterator[CoordinatingBroker]:
     assert await old.offsets() == {"t": {0: 10}}
     await new.lead(1)
     assert await new.commit({"t": {0: 5000}}, **OF_G) == [ErrorCode.NONE]
-    assert old.believes
+    assert old.acts_as_coordinator
     forget_confirmations(old)
     yield old
 
@@ -159,7 +159,7 @@ async def test_a_deposed_coordinator_answers_that_it_is_none(
     deposed: CoordinatingBroker, ask: Callable[[CoordinatingBroker], Awaitable[ErrorCode]]
 ) -> None:
     assert await ask(deposed) is ErrorCode.NOT_COORDINATOR
-    assert not deposed.believes
+    assert not deposed.acts_as_coordinator
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ async def test_a_deposed_coordinator_expires_no_offsets(deposed: CoordinatingBro
     versions = {("t", 0): znode.stat.version}
     assert await deposed.coordinator.drop_offsets("g", versions)
     assert (await deposed.zk.get("/consumers/g/offsets/t/0")).data == b"5000"
-    assert not deposed.believes
+    assert not deposed.acts_as_coordinator
 
 
 @pytest_twisted.ensureDeferred

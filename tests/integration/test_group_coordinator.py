@@ -107,7 +107,7 @@ async def test_a_deposed_coordinator_cannot_write(open_broker: Open) -> None:
     await new.lead(1)
     await new.commit({"t": {0: 9}}, member_id="a-id", generation_id=2)
     # The old coordinator received nothing, and still holds its groups.
-    assert old.believes
+    assert old.acts_as_coordinator
     refused = await old.commit({"t": {0: 6}}, member_id="a-id", generation_id=2)
     assert refused == [ErrorCode.NOT_COORDINATOR]
     assert (await new.zk.get("/consumers/g/offsets/t/0")).data == b"9"
@@ -528,7 +528,7 @@ async def test_no_acknowledged_offset_is_lost_while_leadership_moves(open_broker
         offset = 0
         while moving:
             offset += 1
-            for broker in brokers:  # one of them believes, rightly or not, that it coordinates
+            for broker in brokers:  # one of them acts as coordinator, deposed or not
                 errors = await broker.commit({"t": {client: offset, 100: offset}}, group="g")
                 if errors[0] is ErrorCode.NONE:
                     acknowledged["t", client] = offset

@@ -83,7 +83,7 @@ async def unsettled(zk: ZooKeeperClient, cluster: FakeBrokers) -> str:
     for broker_id in (1, 2, 3, 4):
         known = cluster[broker_id].cache.partition(*T)
         if known is None or (known.leader, set(known.replicas)) != (state.leader, {3, 4}):
-            return f"broker {broker_id} believes {known}"
+            return f"broker {broker_id} has {known} in its metadata"
     if replicas_sent_to(cluster, state.leader, state.leader_epoch) != [3, 4]:
         return f"{state.leader} does not know that it leads"
     return "" if _knows_it_has_nothing(cluster) else "broker 2 keeps its replica"

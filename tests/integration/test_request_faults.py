@@ -276,7 +276,7 @@ def test_without_idempotence_a_lost_response_is_a_record_written_twice(
     assert [record.value for record in cluster.read_topic(topic)] == [b"1", b"1"]
 
 
-# -- the life of a fault ---------------------------------------------------------------------------
+# -- from the beginning of a fault to its end ----------------------------------------------------
 
 
 def test_a_fault_outlives_a_broker_and_ends_when_it_is_healed(

@@ -240,7 +240,7 @@ def test_a_controller_paused_until_it_was_replaced_does_no_harm_and_rejoins(
     others = sorted({1, 2, 3} - {zombie})
     client = AdminClient({"bootstrap.servers": ",".join(cluster[n].address for n in others)})
     cluster.pause(zombie)
-    heir = eventually(
+    successor = eventually(
         "another controller",
         lambda: (found := client.list_topics(timeout=5).controller_id) in others and found,
     )
@@ -251,13 +251,13 @@ def test_a_controller_paused_until_it_was_replaced_does_no_harm_and_rejoins(
     began = time.monotonic()
     eventually("the sleeper to lead again", lambda: set(leaders(client, "t").values()) == {1, 2, 3})
     assert time.monotonic() - began < 5
-    assert client.list_topics(timeout=5).controller_id == heir
+    assert client.list_topics(timeout=5).controller_id == successor
     eventually("old to go", lambda: "old" not in client.list_topics(timeout=5).topics)
     eventually(
         "old to be free again",
         lambda: done(client.create_topics([NewTopic("old", 1, 1)])) == [None],
     )
     own = AdminClient({"bootstrap.servers": cluster[zombie].address})
-    assert own.list_topics(timeout=5).controller_id == heir
+    assert own.list_topics(timeout=5).controller_id == successor
     assert "resigned as controller of epoch 1" in cluster[zombie].log
     assert set(leaders(own, "new").values()) == set(others)

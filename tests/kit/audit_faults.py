@@ -74,7 +74,7 @@ Apply = Callable[[Case, Spot], None]
 def unique(case: Case, tp: TopicPartition) -> Rec:
     """Return a record that is in no log."""
     number = case.rng.getrandbits(60)
-    return Rec(b"s%d" % number, b"stranger %d" % number, number)
+    return Rec(b"s%d" % number, b"foreign %d" % number, number)
 
 
 def missing(case: Case, spot: Spot) -> None:

@@ -49,7 +49,7 @@ class CoordinatingBroker:
         )
 
     @property
-    def believes(self) -> bool:
+    def acts_as_coordinator(self) -> bool:
         """Whether it coordinates as far as it knows."""
         return 0 in self.coordinator._shards.partitions
 
@@ -79,7 +79,7 @@ class CoordinatingBroker:
             await self.zk.set(path, data, -1)
 
     def loaded(self) -> bool:
-        return self.coordinator.listing()[1] is ErrorCode.NONE and self.believes
+        return self.coordinator.listing()[1] is ErrorCode.NONE and self.acts_as_coordinator
 
     async def join(self, name: str, member_id: str = "", group: str = "g") -> JoinGroupResult:
         request = join_request(name, member_id, requires_known_member_id=False)

@@ -118,12 +118,12 @@ class GroupOnTheTable:
 
     def take_over(self) -> "GroupOnTheTable":
         """Return the group as the next coordinator loads it."""
-        heir = GroupOnTheTable(self.limits, auto_persist=self.auto_persist)
-        heir.now = self.now
+        successor = GroupOnTheTable(self.limits, auto_persist=self.auto_persist)
+        successor.now = self.now
         if self.durable is not None:
-            heir.durable = self.durable
-            heir.perform(heir.group.restore(self.durable, heir.now))
-        return heir
+            successor.durable = self.durable
+            successor.perform(successor.group.restore(self.durable, successor.now))
+        return successor
 
     def perform(self, effects: list[Effect]) -> None:
         """Do what the machine asks for."""

@@ -1,4 +1,4 @@
-"""A scripted transaction coordinator: it grants everything but the errors that a test lists."""
+"""A scripted transaction coordinator: it answers every request without an error, except those that a test lists."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_bytes_that_rot_below_the_proof_are_found_when_their_window_is_read_agai
 
 
 @pytest.mark.long
-def test_every_window_is_read_again_within_the_runs_that_the_share_promises(
+def test_every_window_is_read_again_within_the_runs_that_the_share_implies(
     tmp_path: Path,
 ) -> None:
     history = History(tmp_path, random.Random(1))

@@ -365,7 +365,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         others = set() if alone else random.sample(replicas, random.randint(0, len(replicas)))
         isr_epochs = state.isr_epoch_by_member
         staying = {r for r in isr_epochs if r == state.leader or r in others}
-        # The last fetch that the leader took may be of an earlier life (S9).
+        # The last fetch that the leader served may be of an earlier broker epoch (S9).
         joining = {
             r: random.choice(self.epochs_of[r])
             for r in others
@@ -397,7 +397,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         )
 
     def leads(self, partition):
-        """Whether the leader in the state is alive in the very life that it was elected in."""
+        """Whether the leader in the state is alive by the broker epoch that it was elected in."""
         state = self.states[partition]
         broker = self.brokers.get(state.leader)
         return (

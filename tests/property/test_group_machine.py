@@ -35,7 +35,7 @@ WITH_MEMBERS = (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
 
 
 class Client:
-    """One consumer: what it believes after the answers it received."""
+    """One consumer: its state after the responses that it received."""
 
     def __init__(self, name: str, instance_id: str | None) -> None:
         self.name = name

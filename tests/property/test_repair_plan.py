@@ -137,7 +137,7 @@ def test_a_plan_for_runs_of_findings_repairs_the_same(kinds: tuple[str, ...]) ->
 
 
 def test_a_plan_deletes_no_record_between_those_of_a_run() -> None:
-    """The strangers at 5 and 25 are one finding; the windows with them are copied, and 15 stays."""
+    """The foreign records at 5 and 25 are one finding; the windows with them are copied, and 15 stays."""
     tp = TopicPartition("t", 0)
     source = log_of(*(Rec(b"k%d" % n, b"v", n) for n in range(40)))
     target = source.copy()

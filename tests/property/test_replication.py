@@ -2,7 +2,7 @@
 
 A log is a list of (leader epoch, value). ZooKeeper's accepting an ISR write, and the leader's hearing of it, are
 separate steps, and an answer may be lost; requests of the controller reach each broker at any time. Brokers crash
-(their logs stay: losing a log is another scene) and old leaders go on believing that they lead.
+(their logs stay: another test loses logs), and old leaders go on as leaders.
 """
 
 from __future__ import annotations

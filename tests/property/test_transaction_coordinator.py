@@ -131,7 +131,7 @@ Reply = Callable[[ErrorCode], None]
 
 
 class Coordinator:
-    """A broker that coordinates, or believes so, with the znode as it read it."""
+    """A broker that acts as coordinator, deposed or not, with the znode as it read it."""
 
     def __init__(self, world: World, epoch: int) -> None:
         self.world = world

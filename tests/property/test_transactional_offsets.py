@@ -314,7 +314,7 @@ class Story(SteppedZooKeeper):
         self.write(STATE, self.state())
 
     def fail_over(self) -> None:
-        """Elect the other broker, or the same one again; the former leader gets the news late, or never."""
+        """Elect the other broker, or the same one again; the former leader learns of it late, or never."""
         former = self.leader
         self.leader = self.rng.choice([1, 2])
         self.leader_epoch += 1

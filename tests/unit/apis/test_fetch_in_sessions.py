@@ -61,7 +61,7 @@ BATCH = len(batch_of(1000))
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 16])
-def test_only_partitions_with_news_are_in_an_answer(broker: ApiBroker, version: int) -> None:
+def test_only_partitions_with_changes_are_in_a_response(broker: ApiBroker, version: int) -> None:
     broker.fill(0, 0, 0)
     fetcher = Fetcher(broker, 3, version)
     assert fetcher.id > 0
@@ -182,7 +182,7 @@ def test_of_thousands_that_have_records_an_answer_has_some_and_the_next_one_the_
     assert second.keys() == set(range(count)) - first.keys()
 
 
-def test_thousands_of_partitions_without_news_are_read_some_at_a_time(broker: ApiBroker) -> None:
+def test_thousands_of_partitions_without_changes_are_read_some_at_a_time(broker: ApiBroker) -> None:
     count = LOOKED_AT_ONCE + 20
     broker.fill(*[0] * count)
     fetcher = Fetcher(broker, count)
@@ -298,7 +298,7 @@ def test_every_fetch_of_one_that_is_not_in_the_isr_is_an_attempt_to_join(leader:
     assert len(written) == 4
 
 
-def test_while_its_place_is_being_written_a_follower_costs_nothing(leader: ApiBroker) -> None:
+def test_while_its_isr_write_is_under_way_a_follower_costs_nothing(leader: ApiBroker) -> None:
     take(leader, 1, [1, 3])
     two = Follower(leader, 2)
     for each in (want(0), want(1)):

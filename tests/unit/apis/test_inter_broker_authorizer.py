@@ -81,12 +81,14 @@ def receiver(request: pytest.FixtureRequest) -> Receiver:
     return Receiver(request.param)
 
 
-def test_an_order_without_a_proof_is_refused(receiver: Receiver) -> None:
+def test_a_controller_request_without_a_proof_is_refused(receiver: Receiver) -> None:
     assert receiver.order(peer(), 2) == REFUSED
     assert receiver.handler.count == 0
 
 
-def test_an_order_after_a_proof_is_taken_from_that_broker_only(receiver: Receiver) -> None:
+def test_a_controller_request_after_a_proof_is_accepted_from_that_broker_only(
+    receiver: Receiver,
+) -> None:
     connection = peer()
     assert receiver.present(connection, proofs_of(2).make(1)) == 0
     assert receiver.order(connection, 3) == REFUSED
@@ -102,13 +104,13 @@ def test_a_wrong_proof_is_refused_and_the_connection_stays_a_client(receiver: Re
     assert receiver.order(connection, 2) == REFUSED
 
 
-def test_a_proof_on_a_listener_for_clients_counts_for_nothing(receiver: Receiver) -> None:
+def test_a_proof_on_a_listener_for_clients_is_ignored(receiver: Receiver) -> None:
     outside = peer("EXTERNAL")
     assert receiver.present(outside, proofs_of(2).make(1)) == REFUSED
     assert receiver.order(outside, 2) == REFUSED
 
 
-def test_a_body_of_a_stranger_is_not_decoded(receiver: Receiver) -> None:
+def test_the_body_of_an_unauthorized_request_is_not_decoded(receiver: Receiver) -> None:
     api = receiver.api
     header = messages.encode_request_header(RequestHeader(api, SERVED[api].max, 7, "c"))
     answer = receiver.pipeline(memoryview(bytes(header) + b"\xff" * 64), peer())

@@ -368,7 +368,9 @@ def test_parts_of_two_full_updates_are_not_mixed(cache_with_a_part, newer):
     cache = cache_with_a_part
     assert not cache.update(part(0, topic("u", U), **newer))
     if "epoch" not in newer:
-        assert not cache.update(part(1, topic("v", T), more=False))  # late, for the life before
+        assert not cache.update(
+            part(1, topic("v", T), more=False)
+        )  # late, for the former broker epoch
     assert cache.update(part(1, topic("w", T), more=False, **newer))
     assert sorted(cache.topics) == ["u", "w"]
 
@@ -490,7 +492,7 @@ def test_a_namesake_does_not_inherit_partitions(cache):
     assert cache.topic_by_id(U) is cache.topic("t")
 
 
-def test_the_late_end_of_a_namesake_does_not_hurt_the_living(cache):
+def test_the_late_deletion_of_a_namesake_does_not_affect_the_existing_topic(cache):
     ended = topic("t", T, *(partition(p, leader=-2) for p in range(3)))
     for order in ([ended, topic("t", U)], [topic("t", U), ended]):
         cache.update(update(*order))

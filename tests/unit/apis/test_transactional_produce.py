@@ -208,7 +208,7 @@ def test_without_a_coordinator_the_producer_repeats_the_batch(
     assert "COORDINATOR_NOT_AVAILABLE" in outcomes[0].error_message
 
 
-def test_requests_that_wait_for_one_answer_are_appended_in_order(
+def test_requests_that_wait_for_one_response_are_appended_in_order(
     broker: ApiBroker, coordinators: Coordinators
 ) -> None:
     outcomes = [send(broker, transactional(P, sequence=n)) for n in (0, 1, 0, 2)]

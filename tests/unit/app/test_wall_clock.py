@@ -45,7 +45,7 @@ def uses_of_the_wall_clock(source: str) -> list[str]:
 
 
 @pytest.mark.long
-def test_only_the_world_knows_the_time_of_day() -> None:
+def test_only_the_world_reads_the_time_of_day() -> None:
     found = {}
     for path in ROOT.rglob("*.py"):
         name = path.relative_to(ROOT).as_posix()

@@ -73,17 +73,17 @@ def test_records_that_are_missing_in_a_row_are_few_findings_with_exact_counts() 
     assert run.outcome.verdict is Verdict.DIVERGED
 
 
-def test_strangers_and_copies_are_few_findings_too() -> None:
+def test_foreign_records_and_copies_are_few_findings_too() -> None:
     source = without(full(), 50, 350)
-    strangers = audit({TP: source}, {TP: full()})
-    assert records(strangers) == {"extra": 300}
+    foreign = audit({TP: source}, {TP: full()})
+    assert records(foreign) == {"extra": 300}
     copies = source.copy()
     for at in range(50, 350):
         copies.records[at] = copies.records[at % 50]
     repeated = audit({TP: source}, {TP: copies})
     # In a run it is not known that a window without a difference has the other copy.
     assert records(repeated) == {"duplicate": 253, "extra": 47}
-    for run in (strangers, repeated):
+    for run in (foreign, repeated):
         assert len(run.findings) <= 2 * (3 + SHAPE.buckets)
         assert sum(run.counts.different.values()) == 300
 
@@ -101,7 +101,7 @@ def test_records_in_another_order_are_few_findings_without_a_distance() -> None:
 
 
 def test_records_that_are_damaged_at_other_offsets_are_few_findings() -> None:
-    target = log_of(Rec(b"s", b"stranger", 0), *full().records.values())
+    target = log_of(Rec(b"s", b"foreign!", 0), *full().records.values())
     for at in range(100, 300):
         target.records[at] = target.records[at]._replace(value=b"damaged %d" % at)
     single = audit({TP: full()}, {TP: target}, keep=1 << 30)

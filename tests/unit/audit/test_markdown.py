@@ -50,7 +50,7 @@ def test_the_worst_partition_is_first_and_findings_and_repair_are_listed() -> No
     other = TopicPartition("t", 1)
     target = full()
     target.records[7] = Rec(b"k", b"other", 7)
-    target.append(Rec(b"s", b"stranger", 1))
+    target.append(Rec(b"s", b"foreign!", 1))
     found = tables(text_of(audit({TP: full(), other: full()}, {TP: full(), other: target})))
     assert [row[1] for row in found["Partitions"]] == ["1", "0"]
     assert found["Partitions"][0][-2:] == ["extra 1, corrupt 1", "7"]

@@ -92,12 +92,12 @@ def test_what_is_opposite_an_unread_part_is_no_finding(at_source: bool, window: 
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-def test_a_lost_record_and_a_stranger_are_found_behind_another_log_start(window: int) -> None:
+def test_a_lost_record_and_a_foreign_record_are_found_behind_another_log_start(window: int) -> None:
     source = source_log(100)
     target = copy_of(source)
     records = [record for _, record in sorted(target.records.items())]
     del records[10]
-    records.insert(40, Rec(b"s", b"stranger", 5))
+    records.insert(40, Rec(b"s", b"foreign!", 5))
     found = run(source, log_of(*records), window)
     assert named(found) == [("extra", 0, None, 40, 1), ("missing", 0, 111, None, 1)]
     assert classes(found) == {"verified": 56, "empty": 3, "missing": 1, "extra": 1}
@@ -125,14 +125,14 @@ def test_a_target_without_records_lags() -> None:
     assert (found.outcome.verdict, classes(found)) == (Verdict.LAGGING, {"lagging": 60})
 
 
-def test_a_stranger_in_the_first_window_that_differs_is_found_although_the_log_start_moved() -> (
+def test_a_foreign_record_in_the_first_window_that_differs_is_found_although_the_log_start_moved() -> (
     None
 ):
     source = log_of(*(Rec(b"k", b"v%d" % n, n) for n in range(60)))
     target = source.copy()
     for log in (source, target):
         log.delete_below(20)
-    target.records[40] = Rec(b"s", b"stranger", 5, control=False)
+    target.records[40] = Rec(b"s", b"foreign!", 5, control=False)
     del source.records[40]
     found = run(source, target)
     assert named(found) == [("extra", 0, None, 40, 1)]

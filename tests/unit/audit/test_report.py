@@ -75,16 +75,16 @@ def test_a_record_moved_far_limits_the_proof_to_where_it_was() -> None:
 
 def test_a_misrouted_record_limits_the_proof_of_both_partitions() -> None:
     other = TopicPartition("t", 1)
-    stranger = Rec(b"s", b"stranger", 1)
+    foreign = Rec(b"s", b"foreign!", 1)
     source, target = full(), full()
-    source.append(stranger)
+    source.append(foreign)
     source.append(Rec(b"k", b"last", 1))
     target.end = 51
     target.append(Rec(b"k", b"last", 1))
     here = log_of(*(Rec(b"x", b"x%d" % n, n) for n in range(20)))
     del here.records[7]
     wrong = here.copy()
-    wrong.records[7] = stranger
+    wrong.records[7] = foreign
     run = audit({TP: source, other: here}, {TP: target, other: wrong})
     partitions = build_document(run, META)["topics"][0]["partitions"]
     assert [each["proven_up_to"] for each in partitions] == [50, 7]
@@ -205,7 +205,7 @@ def test_all_findings_are_counted_in_every_file_and_every_class_is_among_those_t
     tmp_path: Path,
 ) -> None:
     target = log_of(*(Rec(b"k", b"x%d" % n, n) for n in range(50)))
-    target.append(Rec(b"s", b"stranger", 1))
+    target.append(Rec(b"s", b"foreign!", 1))
     run = audit({TP: full()}, {TP: target})
     report = report_of(run, 10)
     assert len(report.lines) == 10

@@ -52,7 +52,9 @@ def test_strong_isr_holds_for_every_broker_that_considers_itself_leader() -> Non
         {"marks": {}},
     ],
 )
-def test_nothing_is_proved_by_an_isr_that_changed_a_stranger_or_silence(changed: Any) -> None:
+def test_an_isr_that_changed_an_unknown_replica_or_a_missing_sample_proves_nothing(
+    changed: Any,
+) -> None:
     assert not judge([sample(**{"ends": {1: 12, 2: 9, 3: 11}, **changed})]).problems
 
 

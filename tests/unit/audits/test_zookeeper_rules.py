@@ -13,7 +13,7 @@ BROKER_SESSION = {1: 0x11, 2: 0x22, 3: 0x33}
 STATE = "/c/brokers/topics/t/partitions/0/state"
 
 
-class Life:
+class ClusterHistory:
     """Changes in the making: broker 1 is the controller of epoch 1; t-0 is led by 1, ISR 1, 2, 3."""
 
     def __init__(self) -> None:
@@ -30,12 +30,12 @@ class Life:
     def write(
         self, session: int, path: str, data: bytes | None, *, created: bool = False,
         ephemeral: bool = False, same_step: bool = False,
-    ) -> Life:  # fmt: skip
+    ) -> ClusterHistory:  # fmt: skip
         self._zxid += not same_step
         self.changes.append(Change(self._zxid, self._zxid, session, path, data, created, ephemeral))
         return self
 
-    def elect(self, broker: int, epoch: int) -> Life:
+    def elect(self, broker: int, epoch: int) -> ClusterHistory:
         session = BROKER_SESSION[broker]
         data = json.dumps({"brokerid": broker}).encode()
         self.write(session, "/c/controller", data, created=True, ephemeral=True)
@@ -44,7 +44,7 @@ class Life:
     def state(
         self, leader: int, leader_epoch: int, isr: list[int], controller_epoch: int = 1, *,
         by: int = 1, created: bool = False, elr: list[int] | None = None,
-    ) -> Life:  # fmt: skip
+    ) -> ClusterHistory:  # fmt: skip
         value: dict[str, object] = {
             "leader": leader, "leader_epoch": leader_epoch, "isr": isr,
             "controller_epoch": controller_epoch,
@@ -58,56 +58,58 @@ class Life:
         return [problem.rule for problem in audit.problems]
 
 
-def test_an_ordinary_life_passes_and_its_elections_are_known() -> None:
-    life = Life().state(1, 0, [1, 3]).state(1, 0, [1, 2, 3])
-    life.write(0x11, "/c/controller", None).elect(2, 2)
-    life.state(2, 1, [2, 3], 2, by=2).state(2, 1, [1, 2, 3], 2, by=2)
-    life.state(-1, 2, [2], 2, by=2).state(2, 3, [2], 2, by=2)
-    audit = ClusterAudit("/c").follow(life.changes)
+def test_an_ordinary_history_passes_and_its_elections_are_known() -> None:
+    history = ClusterHistory().state(1, 0, [1, 3]).state(1, 0, [1, 2, 3])
+    history.write(0x11, "/c/controller", None).elect(2, 2)
+    history.state(2, 1, [2, 3], 2, by=2).state(2, 1, [1, 2, 3], 2, by=2)
+    history.state(-1, 2, [2], 2, by=2).state(2, 3, [2], 2, by=2)
+    audit = ClusterAudit("/c").follow(history.changes)
     assert audit.problems == []
     assert [change.state.leader for change in audit.history if change.elected] == [1, 2, 2]
     assert [broker for _, broker in audit.controllers] == [1, 2]
 
 
 def test_an_eligible_replica_that_left_the_isr_may_lead() -> None:
-    assert Life().state(1, 1, [1], elr=[3]).state(3, 2, [3]).rules() == []
-    assert Life().state(1, 1, [1], elr=[3]).state(2, 2, [2]).rules() == ["unclean-election"]
+    assert ClusterHistory().state(1, 1, [1], elr=[3]).state(3, 2, [3]).rules() == []
+    assert ClusterHistory().state(1, 1, [1], elr=[3]).state(2, 2, [2]).rules() == [
+        "unclean-election"
+    ]
 
 
 def test_another_cluster_on_the_same_ensemble_is_none_of_ours() -> None:
-    life = Life()
-    life.write(0x99, "/cc/controller_epoch", b"7", created=True)
-    life.write(0x99, "/cc/controller_epoch", b"9")
-    assert life.rules() == []
+    history = ClusterHistory()
+    history.write(0x99, "/cc/controller_epoch", b"7", created=True)
+    history.write(0x99, "/cc/controller_epoch", b"9")
+    assert history.rules() == []
 
 
-def deposed() -> Life:
+def deposed() -> ClusterHistory:
     """Broker 1 was the controller; now it is broker 2, epoch 2."""
-    return Life().write(0x11, "/c/controller", None).elect(2, 2)
+    return ClusterHistory().write(0x11, "/c/controller", None).elect(2, 2)
 
 
 @pytest.mark.parametrize(
-    ("life", "rule"),
+    ("history", "rule"),
     [
-        (Life().write(0x11, "/c/controller", None).elect(2, 3), "controller-epoch"),
-        (Life().state(2, 2, [2, 3]), "leader-epoch-step"),
-        (Life().state(2, 0, [2, 3]), "leader-epoch-step"),
-        (Life().state(2, 1, [2, 3]).state(1, 0, [1]), "leader-epoch-fell"),
-        (Life().state(1, 0, [1, 4]), "isr-not-replicas"),
-        (Life().state(1, 0, []), "isr-empty"),
-        (Life().state(2, 1, [1, 3]), "leader-not-in-isr"),
-        (Life().state(1, 0, [1, 2]).state(3, 1, [3]), "unclean-election"),
+        (ClusterHistory().write(0x11, "/c/controller", None).elect(2, 3), "controller-epoch"),
+        (ClusterHistory().state(2, 2, [2, 3]), "leader-epoch-step"),
+        (ClusterHistory().state(2, 0, [2, 3]), "leader-epoch-step"),
+        (ClusterHistory().state(2, 1, [2, 3]).state(1, 0, [1]), "leader-epoch-fell"),
+        (ClusterHistory().state(1, 0, [1, 4]), "isr-not-replicas"),
+        (ClusterHistory().state(1, 0, []), "isr-empty"),
+        (ClusterHistory().state(2, 1, [1, 3]), "leader-not-in-isr"),
+        (ClusterHistory().state(1, 0, [1, 2]).state(3, 1, [3]), "unclean-election"),
         (deposed().state(2, 1, [2, 3], 1, by=1), "zombie-controller"),
         (deposed().state(2, 1, [2, 3], 1, by=2), "stale-controller-epoch"),
-        (Life().state(1, 0, [1, 2], 5), "future-controller-epoch"),
-        (Life().state(1, 0, [1, 2], by=3), "foreign-isr-write"),
-        (Life().write(0x44, "/c/brokers/ids/4", b"{}", created=True), "not-ephemeral"),
+        (ClusterHistory().state(1, 0, [1, 2], 5), "future-controller-epoch"),
+        (ClusterHistory().state(1, 0, [1, 2], by=3), "foreign-isr-write"),
+        (ClusterHistory().write(0x44, "/c/brokers/ids/4", b"{}", created=True), "not-ephemeral"),
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )
-def test_a_broken_rule_is_named(life: Life, rule: str) -> None:
-    assert life.rules() == [rule]
+def test_a_broken_rule_is_named(history: ClusterHistory, rule: str) -> None:
+    assert history.rules() == [rule]
 
 
 def test_where_unclean_election_is_allowed_it_is_no_fault() -> None:
-    assert Life().state(1, 0, [1, 2]).state(3, 1, [3]).rules(unclean_election=True) == []
+    assert ClusterHistory().state(1, 0, [1, 2]).state(3, 1, [3]).rules(unclean_election=True) == []

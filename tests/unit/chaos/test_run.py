@@ -14,7 +14,7 @@ from tests.checker.building import Story
 from tests.checker.verdict import check
 
 
-def test_a_slow_machine_breaks_no_promise() -> None:
+def test_a_slow_machine_breaks_no_guarantee() -> None:
     verdict = check(Story().send(1, 0).final((0, 1)).events)
     assert Result(verdict).clean
     late = Result(verdict, [Problem("isr-not-full", "t-0", "")])

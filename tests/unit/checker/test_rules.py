@@ -183,14 +183,14 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_a_history_that_keeps_the_promises_is_clean(name: str) -> None:
+def test_a_history_that_keeps_the_guarantees_is_clean(name: str) -> None:
     verdict = check(CLEAN[name].events)
     assert verdict.names() == set()
     assert verdict.judgement is Judgement.CLEAN
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_promise_is_named(name: str) -> None:
+def test_a_broken_guarantee_is_named(name: str) -> None:
     expected, story = BROKEN[name]
     verdict = check(story.events)
     assert verdict.names() == expected
@@ -210,7 +210,7 @@ def test_without_final_polls_nothing_is_known() -> None:
     assert verdict.names(bad=False) == {"unjudged"}
 
 
-def test_a_history_in_which_nothing_was_acknowledged_proves_nothing() -> None:
+def test_a_history_without_an_acknowledgement_proves_nothing() -> None:
     assert check(Story().send(1, None, "info").final((0, 1)).events).judgement is Judgement.UNKNOWN
 
 

@@ -411,7 +411,7 @@ def test_an_unknown_member_loses_its_partitions_and_joins_with_a_new_member_id()
     assert it.member.generation_id == -1
 
 
-def test_a_past_generation_loses_its_partitions_and_keeps_its_name():
+def test_a_member_of_a_past_generation_loses_its_partitions_and_keeps_its_id():
     it = Member().stable(*places(0)).forget_events()
     it.heartbeat(ErrorCode.ILLEGAL_GENERATION)
     assert it.events == [("lost", places(0))]

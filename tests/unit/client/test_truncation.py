@@ -108,7 +108,7 @@ def test_a_leader_that_knows_nothing_of_the_epoch_leaves_it_to_the_policy():
     assert it.out_of_range == [T0]
 
 
-def test_a_question_that_failed_is_asked_again():
+def test_a_request_for_the_epoch_end_that_failed_is_sent_again():
     it = Reading()
     it.ends(-1, code=ErrorCode.UNKNOWN_LEADER_EPOCH)
     assert it.scripted.waiting(EPOCH) == []
@@ -120,14 +120,14 @@ def test_a_question_that_failed_is_asked_again():
     assert it.reported == []
 
 
-def test_a_broker_that_cannot_be_asked_is_believed():
+def test_a_broker_without_the_api_is_read_without_validation():
     it = Reading()
     it.scripted.one(EPOCH).fail(UnsupportedVersion("before KIP-320"))
     it.scripted.turn()
     assert it.asked() == [("t", 0, 10)]
 
 
-def test_a_seek_makes_the_question_pointless():
+def test_a_seek_ends_the_validation():
     it = Reading(auto_offset_reset="none")
     it.state().seek(3)
     it.ends(1)

@@ -20,7 +20,7 @@ def gathering(*parts: Deferred[Any]) -> tuple[Deferred[Any], list[Any]]:
     return waiting, outcome
 
 
-def test_results_are_in_the_order_of_asking() -> None:
+def test_results_are_in_the_order_of_the_calls() -> None:
     first, second = Deferred[int](), Deferred[int]()
     _, outcome = gathering(first, second)
     second.callback(2)

@@ -1,4 +1,4 @@
-"""Sets of broker epochs: what log directories vouch for."""
+"""Sets of broker epochs: those that log directories cover."""
 
 from __future__ import annotations
 

@@ -31,11 +31,11 @@ def update(partition=0, epoch=0, *, topic="t", topic_id=1, leader=1, is_new=Fals
 
 def drain(channel):
     """Every request of the queue, each answered at once."""
-    orders = []
-    while (order := channel.next_request()) is not None:
-        orders.append(order)
+    requests = []
+    while (request := channel.next_request()) is not None:
+        requests.append(request)
         channel.answered()
-    return orders
+    return requests
 
 
 def test_leader_and_isr_is_sent_before_metadata_and_metadata_before_stops():
@@ -43,7 +43,7 @@ def test_leader_and_isr_is_sent_before_metadata_and_metadata_before_stops():
     channel.stop_replica([ReplicaStop(("x", 0), 1, True)])
     channel.update_metadata([update()], LIVE)
     channel.leader_and_isr([update()], [ONE])
-    kinds = [type(order) for order in drain(channel)]
+    kinds = [type(request) for request in drain(channel)]
     assert kinds == [PendingLeaderAndIsr, PendingUpdateMetadata, PendingStopReplica]
     assert channel.is_idle
 
@@ -52,10 +52,10 @@ def test_one_request_is_out_at_a_time_and_sent_again_until_answered():
     channel = BrokerRequestQueue()
     channel.leader_and_isr([update()], [])
     channel.update_metadata([], LIVE)
-    order = channel.next_request()
-    assert isinstance(order, PendingLeaderAndIsr)
+    request = channel.next_request()
+    assert isinstance(request, PendingLeaderAndIsr)
     assert channel.next_request() is None
-    assert channel.unanswered() is order
+    assert channel.unanswered() is request
     channel.answered()
     assert isinstance(channel.next_request(), PendingUpdateMetadata)
 
@@ -66,14 +66,16 @@ def test_many_partitions_are_sent_in_several_requests_in_the_order_of_kinds():
     channel.leader_and_isr([update(index) for index in partitions], [ONE])
     channel.update_metadata([update(index) for index in partitions], LIVE)
     channel.stop_replica([ReplicaStop(("x", index), 1, True) for index in partitions])
-    orders = drain(channel)
+    requests = drain(channel)
     kinds = [PendingLeaderAndIsr] * 3 + [PendingUpdateMetadata] * 3 + [PendingStopReplica] * 3
-    assert [type(order) for order in orders] == kinds
-    assert [u.partition for order in orders[:3] for u in order.partitions] == list(partitions)
-    assert [u.partition for order in orders[3:6] for u in order.partitions] == list(partitions)
-    assert [s.partition[1] for order in orders[6:] for s in order.stops] == list(partitions)
-    assert {order.live_leaders for order in orders[:3]} == {(ONE,)}
-    assert {order.live_brokers for order in orders[3:6]} == {LIVE}
+    assert [type(request) for request in requests] == kinds
+    assert [u.partition for request in requests[:3] for u in request.partitions] == list(partitions)
+    assert [u.partition for request in requests[3:6] for u in request.partitions] == list(
+        partitions
+    )
+    assert [s.partition[1] for request in requests[6:] for s in request.stops] == list(partitions)
+    assert {request.live_leaders for request in requests[:3]} == {(ONE,)}
+    assert {request.live_brokers for request in requests[3:6]} == {LIVE}
     assert channel.is_idle
 
 
@@ -109,16 +111,16 @@ def test_a_slow_broker_is_sent_the_latest_state_once():
     channel.leader_and_isr([update(0, 2), update(1, 5)], [])
     channel.leader_and_isr([update(0, 3)], [])
     channel.answered()
-    (order,) = drain(channel)
-    assert order.partitions == (update(0, 3), update(1, 5))
+    (request,) = drain(channel)
+    assert request.partitions == (update(0, 3), update(1, 5))
 
 
 def test_a_new_partition_stays_new_until_it_was_sent():
     channel = BrokerRequestQueue()
     channel.leader_and_isr([update(0, 0, is_new=True)], [])
     channel.leader_and_isr([update(0, 1)], [])
-    (order,) = drain(channel)
-    assert order.partitions == (update(0, 1, is_new=True),)
+    (request,) = drain(channel)
+    assert request.partitions == (update(0, 1, is_new=True),)
 
 
 def test_a_stop_and_a_start_of_a_replica_are_sent_in_that_order():
@@ -143,8 +145,8 @@ def test_a_deletion_is_not_weakened_to_a_stop():
     channel = BrokerRequestQueue()
     channel.stop_replica([ReplicaStop(("t", 0), -2, True)])
     channel.stop_replica([ReplicaStop(("t", 0), 1, False)])
-    (order,) = drain(channel)
-    assert order.stops == (ReplicaStop(("t", 0), -2, True),)
+    (request,) = drain(channel)
+    assert request.stops == (ReplicaStop(("t", 0), -2, True),)
 
 
 def test_metadata_before_leaders_is_not_merged_with_what_follows():
@@ -163,8 +165,8 @@ def test_a_snapshot_replaces_the_changes_that_wait():
     channel.update_metadata([update(0, topic="gone")], ())
     channel.update_metadata([update(0)], LIVE, full=True)
     channel.update_metadata([update(1)], LIVE)
-    (order,) = drain(channel)
-    assert order == PendingUpdateMetadata((update(0), update(1)), LIVE, full=True)
+    (request,) = drain(channel)
+    assert request == PendingUpdateMetadata((update(0), update(1)), LIVE, full=True)
 
 
 def test_the_end_of_a_topic_and_the_beginning_of_its_namesake_are_both_sent():
@@ -173,8 +175,8 @@ def test_the_end_of_a_topic_and_the_beginning_of_its_namesake_are_both_sent():
     begun = update(0, topic_id=2)
     channel.update_metadata([ended], LIVE)
     channel.update_metadata([begun], LIVE)
-    (order,) = drain(channel)
-    assert order.partitions == (ended, begun)
+    (request,) = drain(channel)
+    assert request.partitions == (ended, begun)
 
 
 def test_nothing_out_cannot_be_sent_again():
@@ -183,7 +185,7 @@ def test_nothing_out_cannot_be_sent_again():
 
 
 class ChannelAgainstList(RuleBasedStateMachine):
-    """Per partition what arrives is in order, and the last state decided arrives."""
+    """Per partition what arrives is in request, and the last state decided arrives."""
 
     def __init__(self):
         super().__init__()
@@ -217,16 +219,16 @@ class ChannelAgainstList(RuleBasedStateMachine):
 
     @rule(lost=st.booleans())
     def deliver(self, lost):
-        order = self.channel.next_request()
-        if order is None:
+        request = self.channel.next_request()
+        if request is None:
             return
         if lost:
-            assert self.channel.unanswered() == order
-        if isinstance(order, PendingLeaderAndIsr):
-            for each in order.partitions:
+            assert self.channel.unanswered() == request
+        if isinstance(request, PendingLeaderAndIsr):
+            for each in request.partitions:
                 self.arrive(each.partition, each.state.leader_epoch, "lead")
-        elif isinstance(order, PendingStopReplica):
-            for stop in order.stops:
+        elif isinstance(request, PendingStopReplica):
+            for stop in request.stops:
                 self.arrive(stop.partition[1], stop.leader_epoch, "stop")
         self.channel.answered()
 

@@ -39,7 +39,7 @@ class Leaving:
 
     @property
     def still_led(self) -> int:
-        """The partitions that broker 3 believes to lead."""
+        """The partitions that broker 3 leads by its own state."""
         return len(self.world.cluster[3].leads)
 
     def acknowledge(self) -> None:

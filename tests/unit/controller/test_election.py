@@ -155,7 +155,7 @@ def in_isr(leader, isr, epochs, elr=()):
     return LeaderAndIsr(leader, 4, isr, 1, 7, epochs, elr)
 
 
-def test_s09_the_first_state_remembers_the_broker_epochs():
+def test_s09_the_first_state_has_the_broker_epochs():
     first = elect_first((1, 2, 3), Brokers(b1=(10, KEPT), b3=(30, KEPT)).candidates(), 9)
     assert (first.isr, first.isr_epochs) == ((1, 3), (10, 30))
 
@@ -175,7 +175,7 @@ def test_s08_a_sole_member_that_lost_its_disk_is_not_elected():
     assert (again.leader, again.isr_epochs) == (1, (60,))
 
 
-def test_s08_a_disk_of_the_past_is_not_believed():
+def test_s08_a_disk_of_an_earlier_time_does_not_count():
     assert Brokers(b1=(50, range(10, 20))).elect(in_isr(1, (1,), (30,))).leader == -1
 
 
@@ -184,7 +184,7 @@ def test_s08_another_member_that_kept_everything_is_elected_instead():
     assert (after.leader, after.isr, after.isr_epochs) == (2, (2,), (20,))
 
 
-def test_s09_a_member_of_an_earlier_life_leaves_the_isr_and_its_leader_goes_on():
+def test_s09_a_member_of_an_earlier_broker_epoch_leaves_the_isr_and_its_leader_goes_on():
     after = Brokers(b1=(10, KEPT), b2=(50, WIPED)).elect(in_isr(1, (1, 2), (10, 20)))
     assert (after.leader, after.isr, after.leader_epoch) == (1, (1,), 5)
 

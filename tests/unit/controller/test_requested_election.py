@@ -122,7 +122,7 @@ def test_races_do_not_go_on_for_ever() -> None:
     assert answer(effects)[T0].outcome is ElectionOutcome.NOT_AVAILABLE
 
 
-def test_an_unclean_election_reports_the_isr_that_it_went_past() -> None:
+def test_an_unclean_election_reports_the_isr_that_it_passed_over() -> None:
     machine = controller(state(NO_LEADER, 1), live=(2, 3))
     asked = ask(machine, ElectionType.UNCLEAN, T0)
     assert writes(asked) == {T0: (2, (2,))}

@@ -266,7 +266,7 @@ def test_a_deletion_waits_for_a_dead_broker_and_for_a_failed_one(machine):
     assert handle(machine, events.StopReplicaAcked(3, 1, first)) == [fx.DeleteTopicZnodes("t", ID)]
 
 
-def test_an_answer_of_an_earlier_life_counts_for_nothing(machine):
+def test_a_response_from_an_earlier_broker_epoch_is_ignored(machine):
     handle(machine, events.TopicDeletionRequested(frozenset({"t"})))
     handle(machine, events.StopReplicaAcked(1, 77, frozenset({("t", 0)})))
     state = machine.context.replica_states[("t", 0), 1]
@@ -334,7 +334,9 @@ def test_a_replica_that_was_reported_offline_is_asked_again_if_its_state_stays(m
     assert order_to(3, effects).partitions[0].offline_replicas == (3,)
 
 
-def test_s08_a_replica_that_lacks_records_follows_though_its_leader_took_its_place_away(machine):
+def test_s08_a_replica_that_lacks_records_follows_though_its_leader_removed_it_from_the_isr(
+    machine,
+):
     now = replace(machine.context.leader_and_isr["t", 0], isr=(1, 2), zk_version=11)
     handle(machine, events.IsrChanged({("t", 0): now}))
     lacks = events.LeaderAndIsrAcked(3, 1, incomplete=frozenset({("t", 0)}))

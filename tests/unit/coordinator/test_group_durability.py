@@ -79,59 +79,59 @@ def test_what_waits_for_a_write_is_answered_when_the_group_is_let_go() -> None:
 
 
 def test_the_next_coordinator_carries_on_without_a_rebalance() -> None:
-    heir = stable_group("a", "b").take_over()
-    assert heir.group.state is GroupState.STABLE
-    heir.advance(9.0)
-    assert heir.heartbeat("a", 1) is heir.heartbeat("b", 1) is ErrorCode.NONE
-    assert heir.synced(heir.sync("b")).assignment == b"b"
-    assert heir.joined(heir.join("b", "b-id")).generation_id == 1
+    successor = stable_group("a", "b").take_over()
+    assert successor.group.state is GroupState.STABLE
+    successor.advance(9.0)
+    assert successor.heartbeat("a", 1) is successor.heartbeat("b", 1) is ErrorCode.NONE
+    assert successor.synced(successor.sync("b")).assignment == b"b"
+    assert successor.joined(successor.join("b", "b-id")).generation_id == 1
 
 
 def test_the_next_coordinator_gives_every_member_a_fresh_session_timeout() -> None:
     table = stable_group("a", "b")
     table.advance(9.0, "a")
-    heir = table.take_over()
-    heir.advance(9.9, "a")
-    assert heir.heartbeat("a") is ErrorCode.NONE
-    heir.advance(0.2, "a")
-    assert heir.heartbeat("a") is ErrorCode.REBALANCE_IN_PROGRESS
+    successor = table.take_over()
+    successor.advance(9.9, "a")
+    assert successor.heartbeat("a") is ErrorCode.NONE
+    successor.advance(0.2, "a")
+    assert successor.heartbeat("a") is ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def test_the_next_coordinator_completes_a_rebalance_that_waited_for_the_leader() -> None:
     table = GroupOnTheTable()
     table.enter("a"), table.enter("b")
     table.advance(6.0)
-    heir = table.take_over()
-    b = heir.sync("b", 1)
-    heir.sync("a", 1, a=b"A", b=b"B")
-    assert heir.synced(b).assignment == b"B"
+    successor = table.take_over()
+    b = successor.sync("b", 1)
+    successor.sync("a", 1, a=b"A", b=b"B")
+    assert successor.synced(b).assignment == b"B"
 
 
 def test_the_next_coordinator_does_not_wait_for_ever_for_a_lost_leader() -> None:
     table = GroupOnTheTable()
     table.enter("a"), table.enter("b")
     table.advance(6.0)
-    heir = table.take_over()
-    heir.advance(61.0, "b")
-    assert heir.group.state is not GroupState.COMPLETING_REBALANCE
+    successor = table.take_over()
+    successor.advance(61.0, "b")
+    assert successor.group.state is not GroupState.COMPLETING_REBALANCE
 
 
 def test_the_next_coordinator_does_not_know_a_member_that_left() -> None:
     table = stable_group("a", "b")
     table.leave(MemberIdentity("b-id"))
-    heir = table.take_over()
-    assert heir.group.state is GroupState.PREPARING_REBALANCE
-    assert heir.heartbeat("b") is ErrorCode.UNKNOWN_MEMBER_ID
-    assert heir.joined(heir.join("a", "a-id")).generation_id == 2
+    successor = table.take_over()
+    assert successor.group.state is GroupState.PREPARING_REBALANCE
+    assert successor.heartbeat("b") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert successor.joined(successor.join("a", "a-id")).generation_id == 2
 
 
 def test_the_next_coordinator_never_goes_back_a_generation() -> None:
     table = stable_group("a")
     table.advance(10.0)
-    heir = table.take_over()
-    token = heir.enter("b")
-    heir.advance(3.0)
-    assert heir.joined(token).generation_id == 3
+    successor = table.take_over()
+    token = successor.enter("b")
+    successor.advance(3.0)
+    assert successor.joined(token).generation_id == 3
 
 
 def test_a_new_member_in_an_unfinished_rebalance_is_not_written() -> None:

@@ -114,7 +114,7 @@ def test_followers_wait_in_sync_for_the_leader() -> None:
     assert table.group.state is GroupState.STABLE
 
 
-def test_a_member_the_leader_forgot_gets_an_empty_assignment() -> None:
+def test_a_member_that_the_leader_left_out_gets_an_empty_assignment() -> None:
     table = GroupOnTheTable()
     table.enter("a"), table.enter("b")
     table.advance(6.0)

@@ -104,8 +104,8 @@ def test_an_id_that_was_given_out_is_no_way_into_the_place_of_a_static_member(
     given = table.joined(table.join("b")).member_id
     thief = table.joined(table.join("b", given, group_instance_id="i"))
     assert thief.error is ErrorCode.FENCED_INSTANCE_ID
-    stranger = table.joined(table.join("b", given, group_instance_id="j"))
-    assert stranger.error is ErrorCode.UNKNOWN_MEMBER_ID
+    other = table.joined(table.join("b", given, group_instance_id="j"))
+    assert other.error is ErrorCode.UNKNOWN_MEMBER_ID
     both = [MemberIdentity("s-id", "i"), MemberIdentity("a-id")]
     assert table.left(table.leave(*both)) == [ErrorCode.NONE, ErrorCode.NONE]
     assert not len(table.group.members)

@@ -11,7 +11,7 @@ LOG = FoundLog(log_end=10, recovery_point=6, has_topic_id=True)
 
 
 @pytest.mark.parametrize(
-    ("mark", "log", "after_power_loss", "by_kbroker", "believed"),
+    ("mark", "log", "after_power_loss", "by_kbroker", "accepted"),
     [
         (8, LOG, False, True, 8),
         (10, LOG, False, True, 10),
@@ -24,12 +24,12 @@ LOG = FoundLog(log_end=10, recovery_point=6, has_topic_id=True)
     ],
 )
 def test_a_high_watermark_is_accepted_as_far_as_the_log_shows_it(
-    mark: int, log: FoundLog, after_power_loss: bool, by_kbroker: bool, believed: int
+    mark: int, log: FoundLog, after_power_loss: bool, by_kbroker: bool, accepted: int
 ) -> None:
     found = accepted_high_watermarks(
         {KEY: mark}, {KEY: log}, after_power_loss=after_power_loss, by_kbroker=by_kbroker
     )
-    assert found == {KEY: believed}
+    assert found == {KEY: accepted}
 
 
 def test_an_entry_without_a_log_in_its_directory_concerns_no_log() -> None:

@@ -72,7 +72,7 @@ def test_s08_a_high_watermark_beyond_the_end_commits_nothing(
     assert (dirs.high_watermarks["t", 0], log.missing_below) == (0, 4)
 
 
-def test_s08_a_high_watermark_that_a_start_rejected_is_not_believed_when_the_log_has_grown_again(
+def test_s08_a_high_watermark_that_a_start_rejected_is_not_accepted_when_the_log_has_grown_again(
     brokers: Brokers, tmp_path: Path
 ) -> None:
     dirs = brokers().start()
@@ -84,9 +84,9 @@ def test_s08_a_high_watermark_that_a_start_rejected_is_not_believed_when_the_log
     dirs = brokers().start()
     log = dirs.get("t", 0)
     assert log is not None
-    believed = dict(dirs.high_watermarks)
+    accepted = dict(dirs.high_watermarks)
     dirs.missing_logs.clear()
-    dirs.lower_checkpoints(believed)
+    dirs.lower_checkpoints(accepted)
     assert sorted(path.read_text().splitlines()) == ["0", "2", "t 0 0", "t 1 2"]
     append(log, 4, 5)
     dirs.release()
@@ -165,7 +165,7 @@ def test_the_log_start_of_a_lost_log_is_not_kept_for_another_one(brokers: Broker
     assert found.log_start_offset == 0
 
 
-def test_s08_a_log_start_that_was_not_believed_is_not_kept_for_a_log_that_is_away(
+def test_s08_a_log_start_that_was_not_accepted_is_not_kept_for_a_log_that_is_away(
     brokers: Brokers, tmp_path: Path
 ) -> None:
     dirs = brokers().start()
@@ -181,7 +181,7 @@ def test_s08_a_log_start_that_was_not_believed_is_not_kept_for_a_log_that_is_awa
     assert found.log_start_offset == 0
 
 
-def test_s08_a_recovery_point_above_the_end_is_not_believed_when_the_log_has_grown_again(
+def test_s08_a_recovery_point_above_the_end_is_not_accepted_when_the_log_has_grown_again(
     brokers: Brokers, tmp_path: Path
 ) -> None:
     dirs = brokers().start()
@@ -221,7 +221,7 @@ def test_one_write_lowers_the_high_watermarks_of_all_logs_after_a_power_loss(
     assert lines == ["t 0 0", "t 1 0", "t 2 9"], "records of t-2 are missing"
 
 
-def test_a_high_watermark_in_doubt_after_a_power_loss_is_not_believed_after_a_kill_either(
+def test_a_high_watermark_rejected_after_a_power_loss_is_not_accepted_after_a_kill_either(
     brokers: Brokers, tmp_path: Path
 ) -> None:
     """Of what is below it a cut may have been undone. The kill keeps the log as the power loss left it."""
@@ -266,7 +266,7 @@ def set_line(path: Path, line: str) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("offset", [3, 5, 6, 99999999])
-def test_s08_a_log_start_that_no_second_file_has_is_not_believed(
+def test_s08_a_log_start_that_no_second_file_has_is_not_accepted(
     brokers: Brokers, tmp_path: Path, offset: int, clean: bool
 ) -> None:
     dirs = brokers().start()
@@ -312,7 +312,7 @@ def test_s08_of_two_log_starts_the_lower_one_counts(
 
 
 @pytest.mark.parametrize(("line", "begins"), [("t 0 3", 3), ("t 0 4", 0)])
-def test_s08_a_log_start_of_kafka_is_believed_up_to_the_high_watermark(
+def test_s08_a_log_start_of_kafka_is_accepted_up_to_the_high_watermark(
     brokers: Brokers, tmp_path: Path, line: str, begins: int
 ) -> None:
     dirs = brokers().start()

@@ -134,7 +134,7 @@ def test_a_new_directory_covers_what_the_others_do() -> None:
     )
 
 
-def test_a_registration_does_not_vouch_for_the_replicas_of_a_directory_that_failed() -> None:
+def test_a_registration_does_not_cover_the_replicas_of_a_directory_that_failed() -> None:
     made = histories({"a": None, "b": None})
     made.registering()
     made.registered(10)

@@ -1,4 +1,4 @@
-"""What the log directories of a broker vouch for after a restart: the epochs that they cover, and what they miss."""
+"""The log directories of a broker after a restart: the epochs that they cover, and what they miss."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_s15_a_directory_that_failed_and_works_again_takes_nothing_away(
     )
 
 
-def test_s15_a_directory_that_fails_when_the_broker_registers_is_not_vouched_for(
+def test_s15_a_directory_that_fails_when_the_broker_registers_is_not_covered(
     brokers: Brokers,
 ) -> None:
     disk = FaultyDisk()
@@ -216,15 +216,15 @@ def test_a_topic_that_is_made_again_misses_nothing_of_its_namesake(brokers: Brok
 
 
 @pytest.mark.parametrize(
-    ("boot_id", "checkpointed", "believed"),
+    ("boot_id", "checkpointed", "accepted"),
     [("this-boot", 5, 5), ("another-boot", 5, 3), ("this-boot", 9, 0), ("another-boot", 9, 0)],
 )
-def test_s17_after_a_power_loss_a_high_watermark_is_believed_up_to_the_recovery_point(
-    brokers: Brokers, boot_id: str, checkpointed: int, believed: int
+def test_s17_after_a_power_loss_a_high_watermark_is_accepted_up_to_the_recovery_point(
+    brokers: Brokers, boot_id: str, checkpointed: int, accepted: int
 ) -> None:
     """Above it a truncation that was not synced may be undone: other records lie there than were committed.
 
-    A high watermark above the log end is wrong, so nothing is believed.
+    A high watermark above the log end is wrong, so nothing is accepted.
     """
     dirs = brokers().start()
     dirs.registered(10)
@@ -236,10 +236,10 @@ def test_s17_after_a_power_loss_a_high_watermark_is_believed_up_to_the_recovery_
     dirs.release()
     broker = brokers()
     broker.dirs.histories.boot_id = boot_id
-    assert broker.start().high_watermarks == {("t", 0): believed}
+    assert broker.start().high_watermarks == {("t", 0): accepted}
 
 
-def test_s08_directories_that_are_all_restored_from_a_copy_vouch_for_no_run_that_they_missed(
+def test_s08_directories_that_are_all_restored_from_a_copy_cover_no_run_that_they_missed(
     brokers: Brokers, tmp_path: Path
 ) -> None:
     def run(broker_epoch: int) -> LogDirIntegrity:

@@ -345,7 +345,7 @@ def test_a_clean_log_is_opened_from_the_end_of_its_index(tmp_path: Path) -> None
     assert [call for call, _ in disk.calls].count("pread") < 15
 
 
-def test_a_clean_marker_over_a_dirty_tail_is_not_believed(tmp_path: Path) -> None:
+def test_a_clean_shutdown_marker_over_a_dirty_tail_is_not_trusted(tmp_path: Path) -> None:
     data = written(tmp_path / "t-0")
     log = open_log(tmp_path / "t-0", **SETTINGS)
     log.close()
@@ -469,7 +469,7 @@ def test_s08_an_epoch_file_that_the_batches_contradict_is_rebuilt(
     assert any("leader-epoch-checkpoint" in note for note in log.notes)
 
 
-def test_s08_an_epoch_file_that_begins_within_a_batch_is_believed(tmp_path: Path) -> None:
+def test_s08_an_epoch_file_that_begins_within_a_batch_is_accepted(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", **SETTINGS)
     append(log, 1, 2, 3, epoch=4)
     append(log, 4, epoch=5)

@@ -503,7 +503,7 @@ def test_directories_that_were_exchanged_during_a_move_erase_nothing(
     assert len(records(moved)) == 10
 
 
-def test_a_moved_log_vouches_for_what_both_directories_covered(
+def test_a_moved_log_covers_the_broker_epochs_that_both_directories_covered(
     brokers: Brokers, tmp_path: Path
 ) -> None:
     dirs = brokers("a", "b").start()

@@ -102,7 +102,7 @@ def test_the_newest_good_snapshot_at_or_below_the_end_counts(tmp_path: Path) -> 
     ]
 
 
-def test_a_snapshot_that_knows_the_future_is_not_believed(tmp_path: Path) -> None:
+def test_a_snapshot_with_batches_behind_its_own_offset_is_not_used(tmp_path: Path) -> None:
     snapshots = ProducerSnapshots(OS_DISK, str(tmp_path))
     snapshots.write(1, states_of((7, 0, 0), (7, 0, 1)), [])
     notes: list[str] = []
@@ -138,7 +138,7 @@ def test_a_copied_transaction_of_a_producer_with_an_own_epoch_has_its_own_row() 
     assert states.entries[7].epoch == 1
 
 
-def test_a_snapshot_with_a_transaction_of_the_future_is_not_believed(tmp_path: Path) -> None:
+def test_a_snapshot_with_a_transaction_behind_its_own_offset_is_not_used(tmp_path: Path) -> None:
     snapshots = ProducerSnapshots(OS_DISK, str(tmp_path))
     snapshots.write(5, ProducerStates(), [], {7: OngoingTransaction(5, 0)})
     notes: list[str] = []

@@ -158,7 +158,7 @@ def test_a_truncation_takes_newer_snapshots_away(tmp_path: Path) -> None:
     assert known(log) == {}
 
 
-def test_a_snapshot_that_a_power_loss_brought_back_is_not_believed(tmp_path: Path) -> None:
+def test_a_snapshot_that_a_power_loss_brought_back_is_not_used(tmp_path: Path) -> None:
     """A truncation removed it, and the removal was not synced: its batches are not those of the log."""
     log = open_log(tmp_path / "t-0")
     append_numbered(log, P, 0)
@@ -250,7 +250,7 @@ def test_producers_outlive_their_records_and_snapshots_do_not(tmp_path: Path) ->
     assert known(log) == {P: (0, 0, 0)}
 
 
-def test_a_follower_remembers_as_its_leader_does(tmp_path: Path) -> None:
+def test_a_follower_keeps_the_same_producer_state_as_its_leader(tmp_path: Path) -> None:
     leader, follower = open_log(tmp_path / "t-0"), open_log(tmp_path / "t-1")
     for sequence in range(8):
         append_numbered(leader, P, sequence)

@@ -105,7 +105,7 @@ BY_KAFKA = encode_partition_metadata(PartitionMetadata(UUID(int=1)))
     [(MADE_HERE, 1), (BY_KAFKA, 2), (None, 2), (b"", 1), (bytes(len(MADE_HERE)), 1)],
     ids=["ours", "Kafka 2.8", "older Kafka", "empty", "zeros"],
 )
-def test_a_hole_in_a_compacted_log_is_believed_where_apache_kafka_wrote_the_log(
+def test_a_hole_in_a_compacted_log_is_accepted_where_apache_kafka_wrote_the_log(
     tmp_path: Path, metadata: bytes | None, found: int
 ) -> None:
     """Our own compaction states its holes in .gap files; a power loss empties a file that was not synced."""

@@ -77,14 +77,14 @@ def test_without_its_number_only_the_epochs_of_a_request_count() -> None:
 # -- the registration of this broker --------------------------------------------------------------
 
 
-def test_orders_for_an_earlier_life_are_refused() -> None:
+def test_requests_for_an_earlier_broker_epoch_are_refused() -> None:
     ours = Registration()
     assert ours.lowest_accepted == -1  # nothing is known yet: the controller may know before we do
     ours.registered(7)
     assert ours.lowest_accepted == 7
 
 
-def test_when_the_session_is_over_only_orders_for_the_next_life_count() -> None:
+def test_when_the_session_is_over_only_requests_for_the_next_broker_epoch_count() -> None:
     ours = Registration()
     ours.registered(7)
     ours.is_expired = True
@@ -93,12 +93,12 @@ def test_when_the_session_is_over_only_orders_for_the_next_life_count() -> None:
     assert ours.lowest_accepted == 8
 
 
-def test_the_first_registration_and_the_same_one_again_are_no_other_life() -> None:
+def test_the_first_registration_and_the_same_one_again_are_no_new_broker_epoch() -> None:
     ours = Registration()
     assert [ours.registered(epoch) for epoch in (7, 7, 9)] == [False, False, True]
 
 
-def test_an_order_may_know_of_a_registration_before_we_do() -> None:
+def test_a_request_may_have_the_epoch_of_a_registration_before_the_broker_knows_it() -> None:
     ours = Registration()
     assert not ours.is_behind(7)  # before the first one there is nothing to be taken from us
     ours.registered(7)
@@ -126,7 +126,7 @@ def test_the_first_registration_resumes_those_that_wait_for_it_when_it_is_in_for
     assert ours.known().called  # the end of the session does not change that
 
 
-def test_another_registration_ends_the_doubt_about_the_session() -> None:
+def test_another_registration_ends_the_uncertainty_about_the_session() -> None:
     ours = Registration()
     ours.registered(7)
     ours.is_cut_off = True

@@ -147,7 +147,7 @@ def test_a_target_that_ends_inside_a_batch_stops_it() -> None:
     assert stopped(link.located(0, at)).cause is Cause.STRADDLES
 
 
-def test_a_target_ahead_of_the_source_is_believed_after_a_while() -> None:
+def test_a_target_ahead_of_the_source_stops_the_link_after_several_tries() -> None:
     link = PartitionLink(TP)
     for _ in range(MAX_TRIES - 1):
         (again,) = link.located(0, ends(0, 5, 7))
@@ -321,7 +321,7 @@ def test_an_error_that_will_not_pass_stops_it() -> None:
     ("error", "tries"),
     [(MessageTooLarge("9 bytes"), MAX_TRIES), (CorruptMessage("x"), CORRUPT_TRIES)],
 )
-def test_some_refusals_are_believed_after_a_while(error: KafkaError, tries: int) -> None:
+def test_some_rejections_stop_the_link_after_several_tries(error: KafkaError, tries: int) -> None:
     link = copying()
     for _ in range(tries - 1):
         link.fetched(link.generation, 0, run(0, 1), 10)
@@ -334,7 +334,7 @@ def test_some_refusals_are_believed_after_a_while(error: KafkaError, tries: int)
     assert stopped(link.append_failed(link.generation, error)).cause is Cause.REJECTED
 
 
-def test_a_damaged_batch_at_the_source_is_fetched_again_and_then_believed() -> None:
+def test_a_damaged_batch_at_the_source_is_fetched_again_and_then_stops_the_link() -> None:
     link = copying()
     for _ in range(CORRUPT_TRIES - 1):
         assert link.corrupt(0, CorruptMessage("bad CRC")) == []

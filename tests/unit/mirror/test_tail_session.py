@@ -63,7 +63,7 @@ def test_an_idle_partition_costs_no_bytes() -> None:
     assert session.answered_at == 5.0
 
 
-def test_a_partition_with_news_leaves_and_is_named_with_its_next_offset() -> None:
+def test_a_partition_in_the_response_leaves_and_is_named_with_its_next_offset() -> None:
     session = begun(fetch(0), fetch(1))
     session.request()
     [(asked, answer)] = session.answered(response(1), 2.0)
@@ -83,7 +83,7 @@ def test_a_partition_that_is_not_added_again_is_forgotten() -> None:
     assert (named(request), forgotten(request)) == ([], [1])
 
 
-def test_news_of_a_discarded_fetch_are_ignored_and_sent_again() -> None:
+def test_the_response_to_a_discarded_fetch_is_ignored_and_the_fetch_is_sent_again() -> None:
     session = begun(fetch(0), fetch(1))
     session.request()
     session.discard(TopicPartition("t", 1))
@@ -220,7 +220,7 @@ EVENTS = ("append", "discard", "add", "exchange", "replace", "lose", "forget")
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 2)), max_size=40))
-def test_every_partition_that_is_fetched_gets_the_news_of_its_log(
+def test_every_partition_that_is_fetched_gets_the_end_of_its_log(
     events: list[tuple[str, int]],
 ) -> None:
     mirror = Mirror()

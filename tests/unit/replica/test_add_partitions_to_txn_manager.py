@@ -115,7 +115,7 @@ def coordinators() -> Coordinators:
     return Coordinators()
 
 
-def test_the_questions_of_a_turn_leave_in_one_request_to_each_coordinator(
+def test_the_verifications_of_a_turn_leave_in_one_request_to_each_coordinator(
     coordinators: Coordinators,
 ) -> None:
     coordinators.of["z"] = 2
@@ -195,7 +195,7 @@ def test_a_coordinator_that_moves_meanwhile_is_not_asked(coordinators: Coordinat
         (9999, ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_an_error_of_the_request_is_that_of_all_questions(
+def test_an_error_of_the_request_is_that_of_all_verifications(
     coordinators: Coordinators, code: int, error: ErrorCode
 ) -> None:
     answers = [coordinators.ask(name, pid=pid) for name, pid in (("x", 7), ("y", 8))]

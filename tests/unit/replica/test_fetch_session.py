@@ -41,7 +41,7 @@ def test_without_slots_there_are_no_sessions() -> None:
     assert Cache(0).make(9, 0.0) is None
 
 
-def test_a_new_session_does_not_displace_a_young_one() -> None:
+def test_a_new_session_does_not_evict_a_young_one() -> None:
     cache = Cache(1)
     kept = cache.make(1, 0.0)
     assert cache.make(9, 100.0) is None
@@ -67,7 +67,7 @@ def test_an_older_session_that_is_in_use_goes_for_a_larger_one_only() -> None:
     assert cache.evictions == [session]
 
 
-def test_a_follower_displaces_a_young_client_but_no_young_follower() -> None:
+def test_a_follower_evicts_a_young_client_but_no_young_follower() -> None:
     cache = Cache(2)
     client, follower = cache.make(9, 0.0), cache.make(1, 0.0, owner=(2, "f"))
     assert cache.make(1, 1.0, owner=(3, "f")) is not None

@@ -162,10 +162,10 @@ def test_only_followers_of_the_same_epoch_are_served(host: Host) -> None:
     follower.take(1, 6)
     with pytest.raises(UnknownLeaderEpoch):
         fetch(follower, leader)
-    stranger = host(9)
-    stranger.take(1, 5)
+    outsider = host(9)
+    outsider.take(1, 5)
     with pytest.raises(UnknownLeaderEpoch):
-        fetch(stranger, leader)
+        fetch(outsider, leader)
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,7 @@ def reported(intact: BrokerEpochs | None, isr_epoch: int | None) -> tuple[int, .
     return found[2:]
 
 
-def test_s08_the_log_of_a_leaderless_partition_is_vouched_for_if_its_own_isr_epoch_is_covered() -> (
-    None
-):
+def test_s08_the_log_of_a_leaderless_partition_counts_if_its_own_isr_epoch_is_covered() -> None:
     intact = broker_epochs(10, 40)
     assert reported(intact, 10) == reported(intact, 40) == (10, 40)
     assert reported(intact, void(10)) == (10, 40), "found again after it was reported lost"

@@ -59,7 +59,7 @@ def test_it_does_not_advance_under_min_insync_replicas() -> None:
     assert leader_state.high_watermark == 5
 
 
-def test_a_checkpoint_beyond_the_log_end_is_not_believed() -> None:
+def test_a_checkpoint_beyond_the_log_end_is_not_used() -> None:
     assert leader(end=3, mark=9).high_watermark == 3
 
 
@@ -211,7 +211,7 @@ def test_s09_a_follower_joins_under_the_broker_epoch_it_fetches_in() -> None:
     assert leader_state.epochs == {1: 10, 2: 20, 3: 33}
 
 
-def test_s09_a_life_that_is_over_does_not_join_nor_hold_the_watermark() -> None:
+def test_s09_a_former_broker_epoch_does_not_join_nor_hold_the_watermark() -> None:
     leader_state = known_leader(1, 2)
     assert leader_state.follower_fetched(3, 10, 5, 0, 29, may_join=False) == []
     leader_state.log_end(12)

@@ -95,7 +95,7 @@ def test_the_number_is_forgotten_with_the_marker_and_with_the_leadership() -> No
 # Verifications
 
 
-def test_batches_that_wait_share_a_question_and_are_called_in_order() -> None:
+def test_batches_that_wait_share_a_verification_and_are_called_in_order() -> None:
     transactions = LeaderTransactions()
     question = asked(transactions)
     calls: list[int] = []

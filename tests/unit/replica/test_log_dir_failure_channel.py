@@ -28,13 +28,13 @@ class Writes:
         return self.waiting[-1]
 
 
-def news() -> tuple[Clock, Any, LogDirFailureChannel]:
+def channel_and_clock() -> tuple[Clock, Any, LogDirFailureChannel]:
     clock, zookeeper = Clock(), Writes()
     return clock, zookeeper, LogDirFailureChannel(clock, zookeeper, 4)
 
 
 def test_a_failure_is_reported_until_zookeeper_has_it() -> None:
-    clock, zookeeper, directories = news()
+    clock, zookeeper, directories = channel_and_clock()
     directories.report()
     zookeeper.waiting.pop().errback(Failure(ConnectionLoss("x")))
     assert zookeeper.reported == [4]
@@ -45,7 +45,7 @@ def test_a_failure_is_reported_until_zookeeper_has_it() -> None:
 
 
 def test_failures_during_a_report_are_reported_together_after_it() -> None:
-    _, zookeeper, directories = news()
+    _, zookeeper, directories = channel_and_clock()
     for _ in range(3):
         directories.report()
     assert zookeeper.reported == [4]
@@ -56,7 +56,7 @@ def test_failures_during_a_report_are_reported_together_after_it() -> None:
 
 
 def test_a_broker_that_stops_reports_nothing_more() -> None:
-    clock, zookeeper, directories = news()
+    clock, zookeeper, directories = channel_and_clock()
     directories.report()
     directories.stop()
     zookeeper.waiting.pop().errback(Failure(ConnectionLoss("x")))

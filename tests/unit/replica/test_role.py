@@ -26,7 +26,7 @@ def leader() -> PartitionRole:
     return role
 
 
-def test_the_first_order_makes_a_leader_or_a_follower() -> None:
+def test_the_first_request_makes_a_leader_or_a_follower() -> None:
     role = leader()
     assert (role.current, role.leader_epoch, role.partition_epoch, role.isr) == (
         Role.LEADER,
@@ -49,7 +49,7 @@ def test_the_first_order_makes_a_leader_or_a_follower() -> None:
         (state(leader_epoch=6, replicas=(2, 3)), A, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
 )
-def test_orders_are_judged_by_epoch_identity_and_assignment(
+def test_requests_are_judged_by_epoch_identity_and_assignment(
     order: LeaderAndIsrPartitionState, topic_id: UUID | None, verdict: ErrorCode
 ) -> None:
     assert leader().check_leader_and_isr(order, topic_id) is verdict

@@ -117,7 +117,7 @@ def test_a_batch_above_the_topics_limit_is_too_large():
         check(BATCH, max_batch_bytes=len(BATCH) - 1)
 
 
-def test_a_length_that_lies_is_too_large_before_anything_else():
+def test_a_wrong_length_is_too_large_before_anything_else():
     with pytest.raises(MessageTooLarge):
         check(rebuilt(BATCH, length=0x7FFFFFFF))
 

@@ -64,7 +64,7 @@ def test_only_a_stream_that_sent_large_frames_is_given_room_for_one_at_once():
     reader = FrameReader(1 << 20)
     large = framed(bytes(900_000))
     reader.feed(large[:70_000])
-    assert len(reader.get_buffer()) < 4 * 70_000, "a stranger is given what it sends"
+    assert len(reader.get_buffer()) < 4 * 70_000, "memory grows with what the client sends"
     assert [len(frame) for frame in reader.feed(large[70_000:])] == [900_000]
     reader.feed(large[:70_000])
     assert len(reader.get_buffer()) == len(large) - 70_000

@@ -163,7 +163,7 @@ def test_the_number_of_a_transaction_travels_as_a_tag_of_ours():
     assert WritableTxnMarker().transaction_number == -1
 
 
-def test_a_tag_that_lies_about_its_size_is_malformed():
+def test_a_tag_with_a_wrong_size_is_malformed():
     empty = messages.encode_response(ApiKey.API_VERSIONS, 3, 5, ApiVersionsResponse())
     for lie in (b"\1\1\x09" + bytes(9), b"\1\1\7" + bytes(8), b"\1\3\0"):
         with pytest.raises(MalformedMessage):

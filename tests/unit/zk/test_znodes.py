@@ -58,7 +58,7 @@ def test_our_registration_is_what_kafka_writes() -> None:
     assert json.loads(znodes.encode_broker(broker)) == json.loads(KAFKA_BROKER)
 
 
-def test_a_registration_states_what_the_log_directories_vouch_for() -> None:
+def test_a_registration_states_which_broker_epochs_the_log_directories_cover() -> None:
     def stored(integrity: LogDirIntegrity) -> dict[str, object]:
         data = znodes.encode_broker(znodes.BrokerInfo(1, (), integrity=integrity))
         assert znodes.decode_broker(1, data).integrity == integrity
@@ -116,7 +116,7 @@ def test_a_recovering_leader_is_written_only_while_it_recovers() -> None:
     assert b"leader_recovery_state" not in KAFKA_STATE
 
 
-def test_partition_state_remembers_broker_epochs_where_kafka_does_not_look() -> None:
+def test_partition_state_has_broker_epochs_where_kafka_does_not_read() -> None:
     state = LeaderAndIsr(1, 5, (1, 2), 3, zk_version=7, isr_epochs=(2**40, -1), elr=((3, 17),))
     data = znodes.encode_partition_state(state)
     read = json.loads(data)

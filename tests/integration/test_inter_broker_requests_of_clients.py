@@ -88,7 +88,7 @@ def topic(cluster: Cluster) -> str:
 
 
 @pytest.fixture
-def stranger(cluster: Cluster) -> Iterator[RawConnection]:
+def client(cluster: Cluster) -> Iterator[RawConnection]:
     """A client's connection to broker 1."""
     with connected(cluster, 1) as connection:
         yield connection
@@ -199,37 +199,37 @@ def test_controller_requests_of_a_client_end_no_controller_and_delete_no_log(
 
 
 def test_a_fetch_of_a_client_as_a_follower_moves_no_high_watermark(
-    cluster: Cluster, stranger: RawConnection, topic: str
+    cluster: Cluster, client: RawConnection, topic: str
 ) -> None:
     Observer(cluster).create(topic, [[1, 2, 3]])
-    produce(stranger, topic)
+    produce(client, topic)
     until_replicas_agree(cluster, topic, 0, (1, 2, 3))
     cluster.pause(2)
     try:
-        end = produce(stranger, topic) + 1
-        before = high_watermark(stranger, topic)
+        end = produce(client, topic) + 1
+        before = high_watermark(client, topic)
         wanted = FetchTopic(topic, [FetchPartition(0, end, 1 << 20)])
         fetch = FetchRequest(
             max_wait_ms=0, min_bytes=1, topics=[wanted], replica_id=2, session_epoch=-1
         )
-        answer = stranger.ask(ApiKey.FETCH, 12, fetch)
+        answer = client.ask(ApiKey.FETCH, 12, fetch)
         assert answer.error_code == REFUSED
         assert answer.topics == []
-        assert high_watermark(stranger, topic) == before == end - 1
+        assert high_watermark(client, topic) == before == end - 1
     finally:
         cluster.resume(2)
 
 
 def test_a_client_does_not_see_the_log_end_as_a_follower_does(
-    cluster: Cluster, stranger: RawConnection
+    cluster: Cluster, client: RawConnection
 ) -> None:
-    assert list_offsets(stranger, "t", replica_id=2) == (REFUSED, -1)
-    assert list_offsets(stranger, "t", replica_id=-1)[0] == 0
+    assert list_offsets(client, "t", replica_id=2) == (REFUSED, -1)
+    assert list_offsets(client, "t", replica_id=-1)[0] == 0
     asked = OffsetForLeaderPartition(partition=0, current_leader_epoch=-1, leader_epoch=0)
     request = OffsetForLeaderEpochRequest(
         replica_id=2, topics=[OffsetForLeaderTopic(topic="t", partitions=[asked])]
     )
-    answer = stranger.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, request)
+    answer = client.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, request)
     assert answer.topics[0].partitions[0].error_code == REFUSED
 
 
@@ -244,14 +244,14 @@ def append_copied(
 
 
 def test_a_conditional_append_needs_a_topic_that_is_marked_as_a_mirror(
-    cluster: Cluster, stranger: RawConnection, topic: str
+    cluster: Cluster, client: RawConnection, topic: str
 ) -> None:
     Observer(cluster).create(topic, [[1, 2, 3]])
     batch = batch_of(1000, base_offset=2**40)
-    outcome = append_copied(stranger, topic, batch, 2**40)
+    outcome = append_copied(client, topic, batch, 2**40)
     assert outcome.error_code == ErrorCode.POLICY_VIOLATION
     assert MIRROR_SOURCE_CONFIG in outcome.error_message
-    assert produce(stranger, topic) == 0
+    assert produce(client, topic) == 0
 
 
 @pytest.mark.parametrize("first", [0, LARGEST_COPIED_OFFSET - 1])

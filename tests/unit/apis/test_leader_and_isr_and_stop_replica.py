@@ -116,7 +116,7 @@ def error_of(broker: ApiBroker) -> type[Exception]:
     return caught.type
 
 
-def test_stale_orders_are_refused_and_change_nothing(broker: ApiBroker) -> None:
+def test_stale_requests_are_refused_and_change_nothing(broker: ApiBroker) -> None:
     broker.replica_manager.registration.broker_epoch = 100
     assert lead(broker, leader_epoch=3, controller_epoch=5, broker_epoch=100) is ErrorCode.NONE
     assert (
@@ -136,12 +136,12 @@ def test_stale_orders_are_refused_and_change_nothing(broker: ApiBroker) -> None:
     assert append(broker) == 0
 
 
-def test_an_order_for_a_newer_life_of_the_broker_is_taken(broker: ApiBroker) -> None:
+def test_a_request_for_a_newer_broker_epoch_is_accepted(broker: ApiBroker) -> None:
     broker.replica_manager.registration.broker_epoch = 100
     assert lead(broker, broker_epoch=101) is ErrorCode.NONE
 
 
-def test_s11_after_its_session_a_broker_leads_by_orders_for_the_next_only(
+def test_s11_after_its_session_a_broker_leads_by_requests_for_the_next_only(
     broker: ApiBroker,
 ) -> None:
     broker.replica_manager.registered(100)
@@ -181,7 +181,7 @@ def test_s08_a_replica_without_its_log_reports_that_and_follows_until_an_operato
     assert lead(broker, leader_epoch=7) is ErrorCode.NONE
 
 
-def test_s08_an_order_with_an_accepted_loss_has_the_leader_end_the_recovery(
+def test_s08_a_request_with_an_accepted_loss_has_the_leader_end_the_recovery(
     broker: ApiBroker,
 ) -> None:
     written = broker.isr_writes.submitted
@@ -344,7 +344,7 @@ def test_s08_a_log_that_is_brought_back_is_led_with(
 
 @pytest.mark.parametrize("exchanged", EXCHANGES)
 @pytest.mark.parametrize("isr", [(1, 2), (2,)], ids=["in the ISR", "eligible"])
-def test_s08_a_follower_without_its_log_begins_none_as_long_as_it_has_a_place(
+def test_s08_a_follower_without_its_log_begins_none_as_long_as_it_is_in_the_isr(
     tmp_path: Path, exchanged: Callable[[Path], None], isr: tuple[int, ...]
 ) -> None:
     exchanged(tmp_path)
@@ -418,7 +418,7 @@ def test_s08_a_log_that_was_cut_misses_records_after_a_restart_too(tmp_path: Pat
         assert append(broker) == 2
 
 
-def test_s08_a_follower_that_misses_records_misses_them_until_its_place_is_gone(
+def test_s08_a_follower_that_misses_records_misses_them_until_it_is_out_of_the_isr(
     tmp_path: Path,
 ) -> None:
     with broker_in(tmp_path) as broker:
@@ -618,7 +618,7 @@ def many(count: int, controller_epoch: int = 1, leader_epoch: int = 0) -> Leader
     )
 
 
-def test_thousands_have_their_turn_a_hundred_at_a_time(broker: ApiBroker) -> None:
+def test_thousands_of_partitions_change_a_hundred_in_a_turn(broker: ApiBroker) -> None:
     answer: Any = Deferred.fromCoroutine(
         broker.replica_manager.state_changes.become_leader_or_follower(many(250))
     )
@@ -673,7 +673,7 @@ def test_a_request_is_broken_off_when_one_of_a_later_controller_arrived(broker: 
     assert not broker.replica_manager.is_leader("t", 100)
 
 
-def test_and_fewer_where_each_takes_long(broker: ApiBroker) -> None:
+def test_fewer_partitions_change_in_a_turn_where_each_takes_long(broker: ApiBroker) -> None:
     class SlowSettings(dict[str, LogConfig]):
         """Every log that is made asks for its settings; to ask takes 15 ms."""
 
