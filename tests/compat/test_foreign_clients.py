@@ -13,6 +13,7 @@ from itertools import count
 
 import pytest
 
+from kclient.wire.batches import iterate
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.foreign_clients import CLIENTS, ForeignClient, Kcat, Sent
 
@@ -130,8 +131,6 @@ def test_a_client_finds_offsets_by_time(client: ForeignClient, written: dict[str
 def test_the_codec_of_a_batch_reaches_the_disk_as_it_was_chosen(
     cluster: Cluster, written: dict[str, str]
 ) -> None:
-    from kclient.wire.batches import iterate
-
     for topic in written.values():
         (log,) = [
             path

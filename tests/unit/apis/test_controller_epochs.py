@@ -12,6 +12,7 @@ from kbroker.apis.gates import ControllerEpochs
 from kbroker.network.service import RequestRefusedError
 from kbroker.zk import znodes
 from kbroker.zk.errors import Disconnected, NoNode
+from kbroker.zk.interface import Node
 from kbroker.zk.reconnect import CONNECT_TIMEOUT, Reconnect
 from kclient.wire.errors import ClusterAuthorizationFailed
 
@@ -44,8 +45,6 @@ class InMemoryZooKeeper:
 
 
 def znodes_node(epoch: int, stat: Any) -> Any:
-    from kbroker.zk.interface import Node
-
     return Node(znodes.encode_controller_epoch(epoch), stat)
 
 

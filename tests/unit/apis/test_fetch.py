@@ -9,9 +9,15 @@ import pytest
 
 from kbroker.log.slices import FileSlice
 from kbroker.network.service import Peer
+from kclient.wire import fetch
 from kclient.wire.batches import iterate
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch import FetchPartition
+from kclient.wire.interbroker import (
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaTopicState,
+)
 from tests.kit.logs import batch_of
 from tests.kit.one_broker import CLUSTER
 from tests.unit.apis.kit import ApiBroker
@@ -142,12 +148,6 @@ def test_a_long_poll_that_is_cancelled_leaves_nothing(broker: ApiBroker) -> None
 
 
 def test_a_long_poll_ends_when_the_topic_is_deleted(broker: ApiBroker) -> None:
-    from kclient.wire.interbroker import (
-        StopReplicaPartitionState,
-        StopReplicaRequest,
-        StopReplicaTopicState,
-    )
-
     broker.fill(0)
     waiting = broker.fetch(want(), max_wait_ms=5000)
     stop = StopReplicaTopicState("t", [StopReplicaPartitionState(0, -2, True)])
@@ -157,8 +157,6 @@ def test_a_long_poll_ends_when_the_topic_is_deleted(broker: ApiBroker) -> None:
 
 
 def test_records_travel_as_file_slices(broker: ApiBroker) -> None:
-    from kclient.wire import fetch
-
     broker.fill(3)
     request = fetch.FetchRequest(0, 1, [fetch.FetchTopic("t", [want()])])
     answer = broker.ask_raw(fetch.encode_request(request, 12, 7, "c"))

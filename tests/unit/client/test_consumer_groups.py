@@ -49,8 +49,6 @@ def member(*share, partitions=2, records=3, fresh=False, **settings):
 
     A *fresh* one has not polled since it was assigned them.
     """
-    from kclient.types import TopicPartition
-
     it = ConsumerFixture(
         partitions,
         group_id="g",

@@ -14,7 +14,8 @@ from kclient.wire.errors import CorruptMessage, ErrorCode, UnknownTopicOrPartiti
 from kclient.wire.fetch import AbortedTransaction
 from kclient.wire.versions import ApiKey
 from tests.kit.consumer_fixture import ConsumerFixture
-from tests.kit.scripted_cluster import now
+from tests.kit.scripted_cluster import batch_of, now
+from tests.unit.client.test_fetcher import marker, transactional
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -119,8 +120,6 @@ def test_a_paused_partition_keeps_what_it_has_until_it_is_resumed():
 
 
 def test_control_batches_move_the_position_and_are_not_handed_out():
-    from tests.unit.client.test_fetcher import marker
-
     it = ConsumerFixture()
     it.produce(0, b"a")
     it.produce(0, b"marker", data=marker(1, 7))
@@ -143,8 +142,6 @@ def test_batches_come_whole_even_after_a_poll_that_took_a_part_of_one():
 
 
 def test_fetched_batches_have_those_of_aborted_transactions_with_a_mark():
-    from tests.unit.client.test_fetcher import marker, transactional
-
     def consumer():
         it = ConsumerFixture(isolation_level="read_committed")
         it.aborted = [AbortedTransaction(7, 0)]
@@ -259,8 +256,6 @@ def test_a_record_that_cannot_be_deserialized_is_not_skipped_and_takes_none_befo
 
 
 def test_a_corrupt_batch_is_reported_with_its_position():
-    from tests.kit.scripted_cluster import batch_of
-
     broken = bytearray(batch_of(0, b"abc"))
     broken[-5] = 99  # the length of the value
     it = ConsumerFixture(check_crcs=False)

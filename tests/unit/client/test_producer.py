@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kclient.errors import BufferExhausted, ClientClosed, KafkaTimeoutError, SerializationError
+from kclient.producer.partitioner import partition_for_key
 from kclient.producer.producer import Producer
 from kclient.wire.errors import (
     ErrorCode,
@@ -230,8 +231,6 @@ def test_a_partitioner_may_choose_or_leave_it_to_the_default() -> None:
     made.pass_time(0.3)
     while made.scripted.waiting(ApiKey.PRODUCE):
         made.acknowledge()
-    from kclient.producer.partitioner import partition_for_key
-
     assert by_choice.value.partition == 1
     assert by_key.value.partition == partition_for_key(b"b", 2)
 

@@ -12,7 +12,7 @@ from kclient.wire.schema.offset_for_leader_epoch import (
 )
 from kclient.wire.versions import ApiKey
 from tests.kit.consumer_fixture import ConsumerFixture
-from tests.kit.scripted_cluster import ScriptedCluster, batch_of, part
+from tests.kit.scripted_cluster import HELD, ScriptedCluster, batch_of, part
 from tests.unit.client.test_fetcher import Fetching
 
 T0 = TopicPartition("t", 0)
@@ -167,8 +167,6 @@ def test_poll_continues_or_raises_log_truncated(policy):
 
 
 def test_a_commit_with_an_epoch_is_checked_before_it_is_used():
-    from tests.kit.scripted_cluster import HELD
-
     it = ConsumerFixture(1, group_id="g")
     it.produce(0, b"0", b"1", b"2")
     serve = it.scripted.answers[ApiKey.OFFSET_FETCH]

@@ -185,7 +185,7 @@ def test_nothing_out_cannot_be_sent_again():
 
 
 class ChannelAgainstList(RuleBasedStateMachine):
-    """Per partition what arrives is in request, and the last state decided arrives."""
+    """Per partition the requests arrive in order, and the last state decided arrives."""
 
     def __init__(self):
         super().__init__()

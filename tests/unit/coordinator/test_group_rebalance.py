@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kbroker.coordinator.group.core.effects import JoinGroupResult, MemberIdentity
+from kbroker.coordinator.group.core.effects import JoinGroupResult, MemberIdentity, Sync
 from kbroker.coordinator.group.core.states import VALID_FROM, GroupState
 from kclient.wire.error_codes import ErrorCode
 from tests.kit.groups import LIMITS, GroupOnTheTable, stable_group
@@ -138,8 +138,6 @@ def test_a_late_sync_of_a_stable_group_keeps_its_member_alive() -> None:
 
 
 def test_a_sync_with_another_protocol_is_refused() -> None:
-    from kbroker.coordinator.group.core.effects import Sync
-
     table = stable_group("a")
     token = table._token()
     sync = Sync("a-id", 1, {}, protocol_type="connect")

@@ -9,7 +9,8 @@ import pytest
 
 from kbroker.log.timestamps import TimestampOffset
 from kbroker.log.unified_log import UnifiedLog
-from tests.kit.logs import append, open_log
+from kclient.wire.batches import parse
+from tests.kit.logs import append, batch_of, open_log
 
 
 def timestamps_in_no_order(log: UnifiedLog, seed: int) -> list[int]:
@@ -79,9 +80,6 @@ def test_log_append_time_is_the_batchs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_records_are_found_in_compressed_batches(tmp_path: Path, codec: int) -> None:
-    from kclient.wire.batches import parse
-    from tests.kit.logs import batch_of
-
     log = open_log(tmp_path / "t-0")
     batch = batch_of(10, 20, 30, codec=codec)
     log.append_as_leader(batch, parse(batch), 0, 0)
