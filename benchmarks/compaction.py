@@ -71,7 +71,7 @@ CONFIGS = {
 
 
 @dataclass
-class Work:
+class Workload:
     """The size of the log."""
 
     records: int
@@ -110,7 +110,7 @@ def start_compaction(bootstrap: str) -> None:
         future.result(30)
 
 
-def produce(bootstrap: str, work: Work) -> None:
+def produce(bootstrap: str, work: Workload) -> None:
     """Write the records: the same for each contender."""
     from confluent_kafka import Producer
 
@@ -177,7 +177,7 @@ class Partition:
         return 0
 
 
-class Family:
+class BrokerProcesses:
     """A broker's process and its children."""
 
     def __init__(self, pid: int) -> None:
@@ -222,14 +222,14 @@ def _anonymous_mib(pid: int) -> float:
 
 
 @contextlib.contextmanager
-def read_often(family: Family) -> Iterator[None]:
-    """Read *family* again and again."""
+def sampled(processes: BrokerProcesses) -> Iterator[None]:
+    """Read *processes* periodically, meanwhile."""
     ended = threading.Event()
 
     def run() -> None:
         while not ended.wait(_EVERY_S):
             with contextlib.suppress(OSError):
-                family.read()
+                processes.read()
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -243,7 +243,7 @@ def read_often(family: Family) -> Iterator[None]:
 class CompactionFigures:
     """The figures; `take` measures one contender once."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Workload) -> None:
         self._work = work
         self.rate = Figure("compact, on the clock", "MB/s")
         self.per_core = Figure("compact, per CPU second of all processes", "MB")
@@ -268,32 +268,32 @@ class CompactionFigures:
         if partition.cleaned_below():
             raise RuntimeError(f"{make} compacted before it was to")
         time.sleep(5)  # flushes of the writes are not part of the round
-        family = Family(broker.process.pid)
-        family.read()
-        cpu, memory = family.cpu, family.peak_mib
+        processes = BrokerProcesses(broker.process.pid)
+        processes.read()
+        cpu, memory = processes.cpu, processes.peak_mib
         print_progress(f"{make}: compacts {before / 1e9:.1f} GB")
         began = time.monotonic()
-        with read_often(family):
+        with sampled(processes):
             start_compaction(broker.bootstrap)
             while partition.cleaned_below() < active:
                 if time.monotonic() > began + _PATIENCE_S:
                     raise RuntimeError(f"{make} did not compact within {_PATIENCE_S:.0f} s")
                 time.sleep(_EVERY_S)
             seconds = time.monotonic() - began
-        family.read()
-        spent = family.cpu - cpu
+        processes.read()
+        spent = processes.cpu - cpu
         self.rate.add(make, before / 1e6 / seconds)
         self.per_core.add(make, before / 1e6 / max(spent, 0.01))
-        self.memory.add(make, family.peak_mib - memory)
+        self.memory.add(make, processes.peak_mib - memory)
         self.left.add(make, 100 * partition.size() / before)
         if make == OURS:
             self.notes.append(
-                f"kbroker's cleaner took {family.child_peak_mib:.0f} MiB at most; its offset map has"
+                f"kbroker's cleaner took {processes.child_peak_mib:.0f} MiB at most; its offset map has"
                 f" {MAP_BYTES // MIB} MiB"
             )
 
 
-def measure(directory: Path, work: Work, rounds: int) -> tuple[list[Figure], list[str]]:
+def measure(directory: Path, work: Workload, rounds: int) -> tuple[list[Figure], list[str]]:
     """Measure both contenders *rounds* times, in alternating order; return figures and notes."""
     free = shutil.disk_usage(directory).free
     if free < 2.2 * work.bytes:
@@ -324,7 +324,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--directory", type=Path, help="on the disk to measure; default: temporary")
     arguments = parser.parse_args()
-    work = Work(int(arguments.gigabytes * 1e9) // arguments.value_bytes, arguments.value_bytes)
+    work = Workload(int(arguments.gigabytes * 1e9) // arguments.value_bytes, arguments.value_bytes)
     with tempfile.TemporaryDirectory(
         prefix="kbroker-compaction-", dir=arguments.directory
     ) as directory:

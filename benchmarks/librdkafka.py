@@ -76,7 +76,7 @@ class Client:
             self._library.rd_kafka_topic_new(self._handle, topic.encode(), None)
         )
 
-    def _know_topic(self) -> None:
+    def _wait_for_metadata(self) -> None:
         """Wait for the topic's metadata, so that the first message does not wait for them."""
         metadata = ctypes.c_void_p()
         error_code = self._library.rd_kafka_metadata(
@@ -100,7 +100,7 @@ class Producer(Client):
 
     def produce(self, count: int, value: bytes, partitions: int = 1) -> float:
         """Produce *count* messages, round robin to all partitions; return the seconds."""
-        self._know_topic()
+        self._wait_for_metadata()
         payload = ctypes.create_string_buffer(value, len(value))
         batch = (_Message * _AT_ONCE)()
         for message in batch:
@@ -131,7 +131,7 @@ class Consumer(Client):
 
     def consume(self, count: int, partitions: int = 1) -> tuple[float, int]:
         """Consume *count* messages; return the seconds after the first one, and the messages since then."""
-        self._know_topic()
+        self._wait_for_metadata()
         library = self._library
         queue = ctypes.c_void_p(library.rd_kafka_queue_new(self._handle))
         # Called with every message and the last argument; the result is ignored.

@@ -1,4 +1,4 @@
-"""What an audit would be without kaudit: a full outer join over Spark's own Kafka connector.
+"""An audit without kaudit: a full outer join over Spark's own Kafka connector.
 
 `python -m benchmarks.outer_join SOURCE TARGET TOPIC JAR...` prints the number of offsets of which key, value, headers
 or timestamp differ, or that only one side has.

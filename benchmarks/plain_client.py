@@ -55,7 +55,7 @@ class PlainClient:
             topics=[MetadataRequestTopic(name=name) for name in topics],
             allow_auto_topic_creation=False,
         )
-        frame = self._ask(
+        frame = self._send(
             messages.encode_request(RequestHeader(ApiKey.METADATA, _METADATA, 1, "watch"), request)
         )
         return messages.decode_response(ApiKey.METADATA, _METADATA, frame)[1]
@@ -77,7 +77,7 @@ class PlainClient:
             ],
         )
         header = RequestHeader(ApiKey.LIST_OFFSETS, _LIST_OFFSETS, 1, "watch")
-        frame = self._ask(messages.encode_request(header, request))
+        frame = self._send(messages.encode_request(header, request))
         response = messages.decode_response(ApiKey.LIST_OFFSETS, _LIST_OFFSETS, frame)[1]
         return {
             each.partition_index
@@ -90,7 +90,7 @@ class PlainClient:
         """Append one batch with acks=1; return its offset. Raise RuntimeError with the error code."""
         wanted = produce.ProducePartition(partition, batch)
         request = produce.ProduceRequest(1, 10_000, [produce.ProduceTopic(topic, [wanted])])
-        frame = self._ask(b"".join(produce.encode_request(request, _PRODUCE, 1, "watch")))
+        frame = self._send(b"".join(produce.encode_request(request, _PRODUCE, 1, "watch")))
         answer = produce.decode_response(memoryview(frame), _PRODUCE)[1].topics[0].partitions[0]
         if answer.error_code:
             raise RuntimeError(f"produce to {topic}-{partition}: error {answer.error_code}")
@@ -100,13 +100,13 @@ class PlainClient:
         """Fetch from *offset* without waiting; return the bytes. Raise RuntimeError with the error code."""
         wanted = fetch.FetchPartition(partition, offset, 1 << 16)
         request = fetch.FetchRequest(0, 1, [fetch.FetchTopic(topic, [wanted])])
-        frame = self._ask(fetch.encode_request(request, _FETCH, 1, "watch"))
+        frame = self._send(fetch.encode_request(request, _FETCH, 1, "watch"))
         answer = fetch.decode_response(memoryview(frame), _FETCH)[1].topics[0].partitions[0]
         if answer.error_code:
             raise RuntimeError(f"fetch from {topic}-{partition}: error {answer.error_code}")
         return answer.records_size
 
-    def _ask(self, request: bytes) -> bytes:
+    def _send(self, request: bytes) -> bytes:
         self._socket.sendall(framed(request))
         (size,) = _LENGTH.unpack(self._read(4))
         return self._read(size)

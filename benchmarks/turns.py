@@ -209,9 +209,9 @@ class Scenario:
         self._report("start", 0)
         took = create_replicated(self._cluster.bootstrap, "many", rotated(partitions))
         self._report("creation", took)
-        self._death_and_return()
+        self._crash_and_restart()
         self._reassignment(min(partitions, 500))
-        self._death_of_the_controller()
+        self._crash_of_the_controller()
         self._deletion()
 
     def _report(self, what: str, seconds: float) -> None:
@@ -226,14 +226,14 @@ class Scenario:
         if self._watch is not None:
             self._watch.end()
 
-    def _death_and_return(self) -> None:
+    def _crash_and_restart(self) -> None:
         victim = 3 if self._controller != 3 else 2
         self._cluster[victim].kill()
         took = self._until(victim, lambda leader, _isr: leader != victim)
         self._report("death", took)
-        self._return(victim, "return")
+        self._restart(victim, "return")
 
-    def _return(self, broker_id: int, what: str) -> None:
+    def _restart(self, broker_id: int, what: str) -> None:
         self._cluster[broker_id].start()
         self._cluster[broker_id].wait_until_up()
         took = self._until(broker_id, lambda _leader, isr: len(isr) == BROKERS[-1])
@@ -251,7 +251,7 @@ class Scenario:
             took = time.monotonic() - began
             self._report(f"{count} to {len(replicas)} replicas", took)
 
-    def _death_of_the_controller(self) -> None:
+    def _crash_of_the_controller(self) -> None:
         dead = self._controller
         deleted: dict[str, float] = {}
         for path in ("/controller", f"/brokers/ids/{dead}"):
@@ -268,7 +268,7 @@ class Scenario:
         self._report("death of the controller", led - killed)
         dropped = min(deleted.values())
         print(f"   ZooKeeper's: {dropped - killed:.2f} s; ours: {(led - dropped) * 1000:.0f} ms")
-        self._return(dead, "the former controller is back")
+        self._restart(dead, "the former controller is back")
 
     def _deletion(self) -> None:
         began = time.monotonic()

@@ -120,7 +120,7 @@ def _follow(
             break
         if now > deadline:
             raise RuntimeError(f"{there} of {count} records after {_PATIENCE_S:.0f} s")
-        # The request is work for the target, too; but the end must not be noticed late.
+        # The request costs the target CPU, too; but the end must not be noticed late.
         time.sleep(min(0.02 + 4 * (now - asked), LONGEST_WAIT_S))
     elapsed = now - first_at
     return Run(
