@@ -47,10 +47,10 @@ from tests.chaos.bank import (
 )
 from tests.chaos.bank_history import HISTORY, history
 from tests.chaos.bank_reader import READERS
+from tests.chaos.cluster import PATIENCE, ChaosCluster
 from tests.chaos.mirror_run import MirrorResult
 from tests.chaos.recorder import Recorder
 from tests.chaos.scenario import play_fault, progress
-from tests.chaos.world import PATIENCE, World
 from tests.checker.verdict import Judgement, check
 
 ABOUT = "bank transfers in transactions: each order once, both postings or none, nothing hangs"
@@ -81,33 +81,35 @@ class BankFaults:
             faults.leader_alone_with_clients, faults.one_way, faults.lose_words_of_controller, faults.come_back_empty,
         )  # fmt: skip
 
-    def kill_a_leader(self, world: World, chance: random.Random) -> Iterator[str]:
+    def kill_a_leader(self, cluster: ChaosCluster, chance: random.Random) -> Iterator[str]:
         """kill -9 the leader of a partition of one role."""
-        key, n = self._leader(world, chance)
-        world.kill(n)
+        key, n = self._leader(cluster, chance)
+        cluster.kill(n)
         yield f"kill -9 of broker {n}, leader of {key}"
-        world.start(n)
+        cluster.start(n)
 
-    def pause_a_leader(self, world: World, chance: random.Random) -> Iterator[str]:
+    def pause_a_leader(self, cluster: ChaosCluster, chance: random.Random) -> Iterator[str]:
         """SIGSTOP the leader of a partition of one role beyond its session."""
-        key, n = self._leader(world, chance)
-        world.pause(n)
+        key, n = self._leader(cluster, chance)
+        cluster.pause(n)
         time.sleep(faults.LONGER_THAN_A_SESSION)
         yield f"broker {n}, leader of {key}, is paused beyond its session"
-        world.resume(n)
+        cluster.resume(n)
 
-    def lose_answers_between_brokers(self, world: World, chance: random.Random) -> Iterator[str]:
+    def lose_answers_between_brokers(
+        self, cluster: ChaosCluster, chance: random.Random
+    ) -> Iterator[str]:
         """Requests of one broker reach the others, answers are lost: markers and verifications are sent again."""
-        n = world.any_leader(chance)
-        others = [f"broker-{other}" for other in world.ids if other != n]
-        world.board.hold(*((other, f"broker-{n}") for other in others))
+        n = cluster.any_leader(chance)
+        others = [f"broker-{other}" for other in cluster.ids if other != n]
+        cluster.board.hold(*((other, f"broker-{n}") for other in others))
         time.sleep(chance.uniform(0.1, 1.0))
         for other in others:
-            world.switchboard.reset(f"broker-{n}", other)
-        world.board.heal()
+            cluster.switchboard.reset(f"broker-{n}", other)
+        cluster.board.heal()
         yield f"answers to broker {n} from its peers were lost"
 
-    def kill_client(self, world: World, chance: random.Random) -> Iterator[str]:
+    def kill_client(self, cluster: ChaosCluster, chance: random.Random) -> Iterator[str]:
         """kill -9 a client; another one begins at once, or later, with its transactional.id, or a new one."""
         number = chance.randrange(len(self._run.clients))
         self._run.kill_client(number)
@@ -117,14 +119,14 @@ class BankFaults:
         if self._run.clients[number] is None:
             self._run.start_client(number, fresh=chance.random() < 0.5)
 
-    def pause_client(self, world: World, chance: random.Random) -> Iterator[str]:
+    def pause_client(self, cluster: ChaosCluster, chance: random.Random) -> Iterator[str]:
         """SIGSTOP a client beyond its session and its transaction timeout."""
         number = chance.randrange(len(self._run.clients))
         with self._run.paused(number):
             time.sleep(faults.LONGER_THAN_A_SESSION + chance.uniform(0, 4))
             yield f"client {number} is paused"
 
-    def double_client(self, world: World, chance: random.Random) -> Iterator[str]:
+    def double_client(self, cluster: ChaosCluster, chance: random.Random) -> Iterator[str]:
         """Start a second process with the transactional.id of a live one."""
         number = chance.randrange(len(self._run.clients))
         double = self._run.launch(number)
@@ -133,12 +135,12 @@ class BankFaults:
         double.wait()
 
     @staticmethod
-    def _leader(world: World, chance: random.Random) -> tuple[str, int]:
+    def _leader(cluster: ChaosCluster, chance: random.Random) -> tuple[str, int]:
         topic = chance.choice(COORDINATORS)
         count = {POSTINGS: POSTING_PARTITIONS, ORDERS: ORDER_PARTITIONS}.get(topic, 5)
         key = f"{topic}-{chance.randrange(count)}"
-        n = world.leader(key)
-        return key, n if n in world.alive else chance.choice(world.alive)
+        n = cluster.leader(key)
+        return key, n if n in cluster.alive else chance.choice(cluster.alive)
 
 
 @dataclass
@@ -201,7 +203,7 @@ class BankRun:
         self.seconds = seconds
         self.chance = random.Random(seed)
         self.recorder = Recorder(out / "history.jsonl")
-        self.world = World(out, self.recorder)
+        self.cluster = ChaosCluster(out, self.recorder)
         self.result = MirrorResult()
         self._kinds = clients
         self._libraries = readers
@@ -212,25 +214,25 @@ class BankRun:
 
     def play(self, script: tuple[faults.Fault, ...] = ()) -> MirrorResult:
         """Do it all, with the faults of *script*, one after the other, or with random ones."""
-        world = self.world
+        cluster = self.cluster
         try:
-            world.begin()
-            world.keys += world.create_topic(ORDERS, ORDER_PARTITIONS)
-            world.keys += world.create_topic(POSTINGS, POSTING_PARTITIONS)
+            cluster.begin()
+            cluster.keys += cluster.create_topic(ORDERS, ORDER_PARTITIONS)
+            cluster.keys += cluster.create_topic(POSTINGS, POSTING_PARTITIONS)
             for number in range(len(self.clients)):
                 self.start_client(number)
             for library in self._libraries:
                 self._start_reader(library)
             orders = self._hurt(script)
-            progress(world, "healing")
-            world.heal()
-            for key in world.wait_in_sync():
-                self._problem("isr-not-full", key, f"after healing: {world.state(key)}")
+            progress(cluster, "healing")
+            cluster.heal()
+            for key in cluster.wait_in_sync():
+                self._problem("isr-not-full", key, f"after healing: {cluster.state(key)}")
             self._judge(orders)
         finally:
             self._end_processes()
             self.recorder.close()
-            world.end()
+            cluster.end()
             (self.out / "verdict.txt").write_text(self.result.to_text() + "\n")
         return self.result
 
@@ -246,7 +248,7 @@ class BankRun:
         library, timeout_ms = self._kinds[number]
         name = f"bank-{number}-{self._generations[number]}"
         seed = self.chance.randrange(10**6)
-        arguments = [library, self.world.bootstrap, name, str(seed), str(timeout_ms)]
+        arguments = [library, self.cluster.bootstrap, name, str(seed), str(timeout_ms)]
         process = self._process("tests.chaos.bank_client", arguments, f"client-{number}")
         self._others.append(process)
         return process
@@ -265,7 +267,7 @@ class BankRun:
 
     def _start_reader(self, library: str) -> None:
         self._readers.append(self.out / f"reader-{library}.out")
-        arguments = [library, self.world.bootstrap]
+        arguments = [library, self.cluster.bootstrap]
         process = self._process("tests.chaos.bank_reader", arguments, f"reader-{library}")
         self._others.append(process)
 
@@ -287,7 +289,7 @@ class BankRun:
     # -- faults
 
     def _hurt(self, script: tuple[faults.Fault, ...]) -> OrderProducer:
-        orders = OrderProducer(self.world.bootstrap, random.Random(self.chance.random()))
+        orders = OrderProducer(self.cluster.bootstrap, random.Random(self.chance.random()))
         self._order(orders, lambda: self._applied() > 0, PATIENCE)
         until = time.monotonic() + self.seconds
         every = BankFaults(self).every
@@ -298,7 +300,7 @@ class BankRun:
             self._order(orders, lambda at=deadline: time.monotonic() > at, 10)  # type: ignore[misc]
             for _ in range(int(RATE * 4)):  # they arrive during the fault
                 orders.send()
-            play_fault(self.world, self.chance, chosen, self.chance.uniform(0.5, 6), 0.5)
+            play_fault(self.cluster, self.chance, chosen, self.chance.uniform(0.5, 6), 0.5)
         return orders
 
     def _order(self, orders: OrderProducer, enough: Callable[[], bool], patience: float) -> None:
@@ -322,7 +324,7 @@ class BankRun:
     # -- judgement
 
     def _judge(self, sent: OrderProducer) -> None:
-        world = self.world
+        cluster = self.cluster
         sent.finish()
         if sent.failed:
             self._note(f"orders without an acknowledgement: {dict(sent.failed)}")
@@ -332,29 +334,29 @@ class BankRun:
         self._wait_applied(len(orders))
         self._end_processes()
         self._wait_ended()
-        finals = {library: read(world.bootstrap) for library, read in READERS.items()}
+        finals = {library: read(cluster.bootstrap) for library, read in READERS.items()}
         final = finals["librdkafka"]
         seen = list(self._views())
         views = [*seen, *finals.values()]
         self.result.problems += judge(orders, views, final)
-        everything = READERS["librdkafka"](world.bootstrap, "read_uncommitted")
+        everything = READERS["librdkafka"](cluster.bootstrap, "read_uncommitted")
         self._note(
             f"{len(orders)} orders, {final.count} postings in {len(final.transactions())} transactions, "
             f"{everything.count - final.count} postings were aborted; {len(views)} views, "
             f"{sum(view.count for view in views)} postings in them; {dict(self._notes())}"
         )
         self._check(seen, list(finals.values()), everything)
-        world.stop(*world.alive)
+        cluster.stop(*cluster.alive)
         logs = audit_logs(
-            {n: world.brokers[n].data for n in world.ids},
-            clean=world.ids,
+            {n: cluster.brokers[n].data for n in cluster.ids},
+            clean=cluster.ids,
             high_watermarks={f"{POSTINGS}-{p}": end for p, end in final.positions.items()},
             topics={ORDERS, POSTINGS},
         )
         self.result.problems += logs.problems
-        for n in world.ids:
+        for n in cluster.ids:
             self.result.problems += audit_log_lines(
-                world.brokers[n].home / "broker.log", world.allowed_log_lines
+                cluster.brokers[n].home / "broker.log", cluster.allowed_log_lines
             )
 
     def _check(self, views: list[View], finals: list[View], everything: View) -> None:
@@ -388,7 +390,7 @@ class BankRun:
     def _read_orders(self) -> dict[str, Order]:
         consumer: Any = LibrdkafkaConsumer(
             {
-                "bootstrap.servers": self.world.bootstrap,
+                "bootstrap.servers": self.cluster.bootstrap,
                 "group.id": "orders-reader",
                 "enable.partition.eof": True,
                 "log_level": 0,
@@ -418,9 +420,9 @@ class BankRun:
                 if client is None or client.poll() is not None:
                     self.start_client(number)
             with suppress(TimeoutError, kclient.KafkaError):
-                count = READERS["kclient"](self.world.bootstrap).count
+                count = READERS["kclient"](self.cluster.bootstrap).count
             if count >= 2 * orders:
-                progress(self.world, f"all {orders} orders are applied")
+                progress(self.cluster, f"all {orders} orders are applied")
                 return
             time.sleep(0.5)
         text = f"{count} postings of {2 * orders}, {APPLIED_WITHIN:g} s after healing"
@@ -443,7 +445,7 @@ class BankRun:
         places = [kclient.TopicPartition(POSTINGS, p) for p in range(POSTING_PARTITIONS)]
         ends: list[dict[kclient.TopicPartition, int]] = []
         for isolation in ("read_uncommitted", "read_committed"):
-            config = {"bootstrap.servers": self.world.bootstrap, "isolation.level": isolation}
+            config = {"bootstrap.servers": self.cluster.bootstrap, "isolation.level": isolation}
             with kclient.Consumer(config=config) as consumer:
                 ends.append(consumer.end_offsets(places, 30))
         found = {
@@ -451,19 +453,19 @@ class BankRun:
             for tp in places
             if ends[0][tp] != ends[1][tp]
         }
-        with self.world.observer() as zookeeper:
-            path = self.world.chroot + znodes.PENDING_OFFSETS
+        with self.cluster.observer() as zookeeper:
+            path = self.cluster.chroot + znodes.PENDING_OFFSETS
             for name in zookeeper.get_children(path):
                 found[name] = "pending offsets"
         return found
 
     def _problem(self, rule: str, where: str, text: str) -> None:
         self.result.problems.append(Problem(rule, where, text))
-        progress(self.world, f"BAD: {rule}: {where}: {text}")
+        progress(self.cluster, f"BAD: {rule}: {where}: {text}")
 
     def _note(self, text: str) -> None:
         self.result.lines.append(text)
-        progress(self.world, text)
+        progress(self.cluster, text)
 
 
 class _Paused:

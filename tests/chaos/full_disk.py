@@ -13,9 +13,9 @@ from contextlib import suppress
 
 from tests.audits.problem import Problem
 from tests.chaos.client import Ended
+from tests.chaos.cluster import PATIENCE, ChaosCluster
 from tests.chaos.raw_client import RawClient
 from tests.chaos.scenario import progress
-from tests.chaos.world import PATIENCE, World
 
 RECORD_BYTES = 16_000
 SPARE = (100_000, 2_000_000)
@@ -27,81 +27,81 @@ ENDED = 1
 """The exit code of a broker that had to end."""
 
 
-def full_disk(world: World, chance: random.Random) -> None:
+def full_disk(cluster: ChaosCluster, chance: random.Random) -> None:
     """Fill one, two or all disks by produce; restart brokers that exit; free space."""
-    disks = world.disks
+    disks = cluster.disks
     assert disks is not None
-    chosen = chance.sample(world.ids, chance.randint(1, len(world.ids)))
-    world.recorder.nemesis(full_disk=chosen)
-    progress(world, f"the disks of brokers {chosen} get full")
+    chosen = chance.sample(cluster.ids, chance.randint(1, len(cluster.ids)))
+    cluster.recorder.nemesis(full_disk=chosen)
+    progress(cluster, f"the disks of brokers {chosen} get full")
     for n in chosen:
         disks.fill(n, chance.randint(*SPARE))
-    filler = _Filler(world, chance)
+    filler = _Filler(cluster, chance)
     until = time.monotonic() + chance.uniform(8, 16)
     restarted = time.monotonic()
     ended: set[int] = set()
     while time.monotonic() < until:
         filler.send()
-        ended |= _note_ended(world)
+        ended |= _note_ended(cluster)
         if time.monotonic() - restarted > 1.0:
             restarted = time.monotonic()
-            if chance.random() < KILLED and (alive := set(chosen) & set(world.alive)):
-                world.kill(chance.choice(sorted(alive)))
-            world.start(*world.dead, wait=False)
+            if chance.random() < KILLED and (alive := set(chosen) & set(cluster.alive)):
+                cluster.kill(chance.choice(sorted(alive)))
+            cluster.start(*cluster.dead, wait=False)
     filler.close()
     if not ended:
         left = {n: disks.free(n) for n in chosen}
-        world.problems.append(Problem("never-full", str(chosen), f"bytes left: {left}"))
-    progress(world, f"there is room again; brokers {sorted(ended)} had ended")
-    for n in world.ids:  # the records that fill these disks are replicated to the others, too
+        cluster.problems.append(Problem("never-full", str(chosen), f"bytes left: {left}"))
+    progress(cluster, f"there is room again; brokers {sorted(ended)} had ended")
+    for n in cluster.ids:  # the records that fill these disks are replicated to the others, too
         disks.give_room(n)
-    world.recorder.nemesis(room=chosen)
-    _all_up(world)
-    _wait_in_sync(world)
+    cluster.recorder.nemesis(room=chosen)
+    _all_up(cluster)
+    _wait_in_sync(cluster)
     time.sleep(2)
 
 
-def _note_ended(world: World) -> set[int]:
-    ended = world.note_ended()
+def _note_ended(cluster: ChaosCluster) -> set[int]:
+    ended = cluster.note_ended()
     for n, code in ended.items():
         if code != ENDED:
-            world.problems.append(Problem("ended-with", f"broker-{n}", f"exit code {code}"))
+            cluster.problems.append(Problem("ended-with", f"broker-{n}", f"exit code {code}"))
     return set(ended)
 
 
-def _all_up(world: World) -> None:
+def _all_up(cluster: ChaosCluster) -> None:
     """Start what has ended, as often as it takes within reason: one may still die of the disk as it was."""
     for _ in range(STARTS):
-        _note_ended(world)
-        world.start(*world.dead, wait=False)
+        _note_ended(cluster)
+        cluster.start(*cluster.dead, wait=False)
         with suppress(AssertionError):
-            world.wait_ready(*world.ids)
-            if not _note_ended(world):
+            cluster.wait_ready(*cluster.ids)
+            if not _note_ended(cluster):
                 return
     deadline = time.monotonic() + PATIENCE
-    world.start(*world.dead, wait=False)
-    world.wait_ready(*world.ids)
+    cluster.start(*cluster.dead, wait=False)
+    cluster.wait_ready(*cluster.ids)
     assert time.monotonic() < deadline
 
 
-def _wait_in_sync(world: World) -> None:
+def _wait_in_sync(cluster: ChaosCluster) -> None:
     """Wait until every ISR is full; a broker that failed just before there was room takes seconds to end."""
     deadline = time.monotonic() + PATIENCE
-    while world.not_in_sync() and time.monotonic() < deadline:
-        if _note_ended(world):
-            world.start(*world.dead, wait=False)
+    while cluster.not_in_sync() and time.monotonic() < deadline:
+        if _note_ended(cluster):
+            cluster.start(*cluster.dead, wait=False)
         time.sleep(0.1)
 
 
 class _Filler:
     """A client that writes large records, one after another, each in the history as of any client."""
 
-    def __init__(self, world: World, chance: random.Random) -> None:
-        self._recorder = world.recorder
-        self._keys = world.keys
+    def __init__(self, cluster: ChaosCluster, chance: random.Random) -> None:
+        self._recorder = cluster.recorder
+        self._keys = cluster.keys
         self._chance = chance
         acks = chance.choice(("all", "1"))
-        self._client = RawClient(world.entrances, acks=acks, chance=chance, size=RECORD_BYTES)
+        self._client = RawClient(cluster.entrances, acks=acks, chance=chance, size=RECORD_BYTES)
         self._p = self._recorder.new_process()
 
     def send(self) -> None:

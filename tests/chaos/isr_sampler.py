@@ -31,7 +31,7 @@ from kclient.wire.schema.list_offsets import (
 from kclient.wire.versions import ApiKey
 from tests.audits.isr_samples import Known, Mark, Sample
 from tests.chaos.client import split_key
-from tests.chaos.prompt_client import prompt_client
+from tests.chaos.reconnecting_client import reconnecting_client
 
 EVERY: Final = 0.2
 PATIENCE: Final = 0.5
@@ -55,7 +55,7 @@ class IsrSampler(threading.Thread):
         now: Callable[[], int],
     ) -> None:
         super().__init__(name="isr-sampler", daemon=True)
-        self._zookeeper = prompt_client(zookeeper_connect)
+        self._zookeeper = reconnecting_client(zookeeper_connect)
         self._paths = {
             key: f"{chroot}/brokers/topics/{topic}/partitions/{partition}/state"
             for key in keys

@@ -31,12 +31,12 @@ from tests.chaos import faults
 from tests.chaos.mirror_comparison import differences, lost, read_all
 from tests.chaos.mirror_loss import exported, rpo_problems
 from tests.chaos.mirror_writers import KINDS, Ledger, MirrorWriter, Place
-from tests.chaos.mirrored_worlds import (
+from tests.chaos.mirrored_clusters import (
     CLUSTER_FAULTS,
     EAST,
     TOPICS,
     WEST,
-    MirroredWorlds,
+    MirroredClusters,
 )
 from tests.chaos.result import OUT_OF_TIME
 from tests.chaos.scenario import progress
@@ -85,7 +85,7 @@ class MirrorRun:
         self.seconds = seconds
         self.seed = seed
         self.chance = random.Random(seed)
-        self.worlds = MirroredWorlds(out, workers)
+        self.clusters = MirroredClusters(out, workers)
         self.ledger = Ledger()
         self.result = MirrorResult()
         self._generation = 0
@@ -93,17 +93,17 @@ class MirrorRun:
 
     def play(self) -> MirrorResult:
         """Do it all."""
-        worlds = self.worlds
+        clusters = self.clusters
         try:
             self._progress("the clusters start")
-            worlds.begin()
-            worlds.create_topic(2)
-            worlds.create_topic(1)
-            worlds.start_mirrors()
+            clusters.begin()
+            clusters.create_topic(2)
+            clusters.create_topic(1)
+            clusters.start_mirrors()
             with self._writing():
                 self._hurt()
                 self._progress("healing")
-                worlds.heal()
+                clusters.heal()
                 self._in_sync()
             self._compare("after the kills")
             self._exchange_roles(killed=True)
@@ -112,9 +112,9 @@ class MirrorRun:
             self._compare("after the way back")
             self._lose_and_fail_back()
             self._compare("after the failback")
-            self.result.problems += worlds.judge_logs()
+            self.result.problems += clusters.judge_logs()
         finally:
-            worlds.end()
+            clusters.end()
             self._note(f"not acknowledged: {dict(self.ledger.refusals)}")
             (self.out / "verdict.txt").write_text(self.result.to_text() + "\n")
         return self.result
@@ -124,12 +124,12 @@ class MirrorRun:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """Have producers write meanwhile, to the active cluster at first."""
-        worlds = self.worlds
+        clusters = self.clusters
         self._generation += 1
         for number, (codec, idempotent) in enumerate(KINDS):
             writer = MirrorWriter(
-                f"w{self._generation}{number}", worlds.recorders[EAST], self.ledger,
-                worlds.bootstraps, lambda: worlds.places, at=worlds.active, codec=codec,
+                f"w{self._generation}{number}", clusters.recorders[EAST], self.ledger,
+                clusters.bootstraps, lambda: clusters.places, at=clusters.active, codec=codec,
                 idempotent=idempotent, rate=RATE, seed=self.seed * 100 + 10 * self._generation + number,
             )  # fmt: skip
             self._writers.append(writer)
@@ -149,20 +149,20 @@ class MirrorRun:
         rounds = 0
         while time.monotonic() < until:
             self._play_faults()
-            self.worlds.grow(self.chance)
+            self.clusters.grow(self.chance)
             rounds += 1
         self._note(f"{rounds} rounds of faults; {self.ledger.records} records were acknowledged")
 
     def _play_faults(self) -> None:
         """Hurt one to three of east, west and the mirror at once, wait, repair, wait."""
-        chance, worlds = self.chance, self.worlds
+        chance, clusters = self.chance, self.clusters
         chosen: list[tuple[str, Iterator[str]]] = []
         for where in chance.sample((EAST, WEST, "mirror"), chance.choice((1, 1, 2, 3))):
             if where == "mirror":
-                chosen.append((where, chance.choice(worlds.faults)(worlds, chance)))
+                chosen.append((where, chance.choice(clusters.faults)(clusters, chance)))
             else:
-                world = worlds.worlds[where]
-                chosen.append((where, chance.choice(CLUSTER_FAULTS)(world, chance)))
+                cluster = clusters.clusters[where]
+                chosen.append((where, chance.choice(CLUSTER_FAULTS)(cluster, chance)))
         for where, running in chosen:
             words = next(running, "")
             self._progress(f"{where}: {words}")
@@ -173,22 +173,22 @@ class MirrorRun:
         time.sleep(chance.uniform(1, 4))
 
     def _in_sync(self) -> None:
-        self.worlds.note_topics()
-        for name, world in self.worlds.worlds.items():
-            for key in world.wait_in_sync():
-                text = f"after healing: {world.state(key)}"
+        self.clusters.note_topics()
+        for name, cluster in self.clusters.clusters.items():
+            for key in cluster.wait_in_sync():
+                text = f"after healing: {cluster.state(key)}"
                 self._problem("isr-not-full", f"{name} {key}", text)
 
     # -- judgement
 
     def _compare(self, when: str) -> None:
         """Wait for lag 0; then kaudit, and the comparison of every record."""
-        worlds = self.worlds
+        clusters = self.clusters
         self._progress(f"{when}: {self.ledger.records} acknowledged records; waiting for lag 0")
-        self._until("lag", lambda: self._ask("status"), worlds.mirrors[0].output[-1500:])
+        self._until("lag", lambda: self._ask("status"), clusters.mirrors[0].output[-1500:])
         self._audit(when)
-        worlds.note_topics()
-        logs = {name: read_all(worlds.bootstraps[name], worlds.places) for name in (EAST, WEST)}
+        clusters.note_topics()
+        logs = {name: read_all(clusters.bootstraps[name], clusters.places) for name in (EAST, WEST)}
         self.result.problems += differences(logs[EAST], logs[WEST])
         for name in (EAST, WEST):
             self.result.problems += lost(self.ledger, logs[name], name)
@@ -204,14 +204,14 @@ class MirrorRun:
 
     def _audit(self, when: str) -> None:
         """Run kaudit. Every partition has to be proven up to its log end."""
-        worlds = self.worlds
+        clusters = self.clusters
         report = self.out / f"kaudit-{when.replace(' ', '-')}"
         command = [
             *(sys.executable, "-m", "spark_jobs", "reconcile", "--complete", "--quiet"),
             *("--no-self-test", "--topics", f"{TOPICS}.*", "--out", str(report)),
-            *("--source", worlds.bootstraps[worlds.active]),
-            *("--target", worlds.bootstraps[worlds.passive]),
-            *("--names", f"{worlds.active},{worlds.passive}"),
+            *("--source", clusters.bootstraps[clusters.active]),
+            *("--target", clusters.bootstraps[clusters.passive]),
+            *("--names", f"{clusters.active},{clusters.passive}"),
         ]
         began = time.monotonic()
         done = subprocess.run(
@@ -230,29 +230,29 @@ class MirrorRun:
 
     def _exchange_roles(self, *, killed: bool) -> None:
         """Promote the passive cluster while producers write; they follow it."""
-        worlds, ledger = self.worlds, self.ledger
-        old, new = worlds.active, worlds.passive
+        clusters, ledger = self.clusters, self.ledger
+        old, new = clusters.active, clusters.passive
         with self._writing():
             before = ledger.at(old)
             self._until("records", lambda: (ledger.at(old) <= before, ""), "before the promotion")
             if killed:
                 self._killed_promotion(old, new)
             record = self._promote(old, new)
-            worlds.active = new
+            clusters.active = new
             before = ledger.at(new)
             self._until(
                 "records", lambda: (ledger.at(new) <= before, ""), f"at {new}, {ledger.refusals}"
             )
             time.sleep(WRITING)
             if killed:
-                worlds.heal()
+                clusters.heal()
                 self._in_sync()
         if record is not None:
             self._judge_rpo(old, new, record)
 
     def _killed_promotion(self, old: str, new: str) -> None:
         """Begin a promotion, kill it, and a leader of the source, too."""
-        path = self.worlds.mirrors[0].path
+        path = self.clusters.mirrors[0].path
         log = self.out / "promote-killed.log"
         command = [sys.executable, "-m", "mirrormaker", "promote", str(path), "--flow", f"{old}->{new}"]  # fmt: skip
         with log.open("w") as output:
@@ -264,7 +264,7 @@ class MirrorRun:
         process.kill()
         process.wait()
         last = log.read_text().strip().splitlines()[-1:]
-        hurting = faults.kill_leader(self.worlds.worlds[old], self.chance)
+        hurting = faults.kill_leader(self.clusters.clusters[old], self.chance)
         self._progress(f"kmirror promote was killed at {last}; {old}: {next(hurting)}")
 
     def _promote(self, old: str, new: str, *options: str) -> dict[str, Any] | None:
@@ -272,13 +272,13 @@ class MirrorRun:
         file = self.out / f"promotion-{old}-{new}{''.join(options)}.json"
         for _ in range(ATTEMPTS):
             flow = f"{old}->{new}"
-            code, output = self.worlds.mirrors[0].ask(
+            code, output = self.clusters.mirrors[0].ask(
                 "promote", "--flow", flow, "--record", str(file), *options, timeout=PATIENCE
             )
             self._progress(f"kmirror promote {flow}: exit code {code}, {output.strip()[-200:]}")
             if code in (0, 4):
                 break
-            self.worlds.heal()
+            self.clusters.heal()
         else:
             self._problem("promotion", f"{old}->{new}", output[-1500:])
         if file.exists():
@@ -306,16 +306,16 @@ class MirrorRun:
 
     def _lose_and_fail_back(self) -> None:
         """Lose the active cluster while it is ahead of its mirror; the other one takes over, and it returns."""
-        worlds, ledger = self.worlds, self.ledger
-        old, new = worlds.active, worlds.passive
+        clusters, ledger = self.clusters, self.ledger
+        old, new = clusters.active, clusters.passive
         with self._writing():
             self._more_records(old, "before the loss")
-            for number in range(len(worlds.mirrors)):
-                worlds.kill_mirror(number)
+            for number in range(len(clusters.mirrors)):
+                clusters.kill_mirror(number)
             self._more_records(old, "that the mirror does not copy")
-            lost = [faults.kill_all(worlds.worlds[old], self.chance)]
+            lost = [faults.kill_all(clusters.clusters[old], self.chance)]
             if self.chance.random() < 0.5:
-                lost.append(faults.kill_zookeeper(worlds.worlds[old], self.chance))
+                lost.append(faults.kill_zookeeper(clusters.clusters[old], self.chance))
             self._progress(f"{old}: {', '.join(next(each) for each in lost)}")
             record = self._promote(old, new, "--source-lost")
             assert record is not None, "kmirror promote --source-lost"
@@ -323,14 +323,14 @@ class MirrorRun:
                 (each["topic"], each["partition"]): each["end"] for each in record["partitions"]
             }
             ledger.lose(old, ends)
-            worlds.active = new
+            clusters.active = new
             for writer in self._writers:
                 writer.at = new
             self._more_records(new, "after the loss")
             for returning in reversed(lost):
                 for _ in returning:
                     pass
-            worlds.start_mirrors()
+            clusters.start_mirrors()
             self._progress(f"{old} is back")
             found = self._failback(old, new)
             self._more_records(new, "after the failback")
@@ -344,7 +344,7 @@ class MirrorRun:
 
     def _failback(self, old: str, new: str) -> dict[str, Any] | None:
         """Make *old* the mirror of *new*: the command is killed once, then run until it succeeds; return its record."""
-        mirror, file = self.worlds.mirrors[0], self.out / "failback.json"
+        mirror, file = self.clusters.mirrors[0], self.out / "failback.json"
         words = ["--flow", f"{new}->{old}", "--execute", "--export", str(self.out / "export")]
         words += ["--no-audit", "--record", str(file)]
         command = [sys.executable, "-m", "mirrormaker", "failback", str(mirror.path), *words]
@@ -360,17 +360,17 @@ class MirrorRun:
             if code == 0:
                 record: dict[str, Any] = json.loads(file.read_text())
                 return record
-            self.worlds.heal()
+            self.clusters.heal()
         self._problem("failback", f"{new}->{old}", output_text[-1500:])
         return None
 
     def _judge_failback(self, old: str, new: str, record: dict[str, Any]) -> None:
         """Compare the RPO, and the files of the export, with what *old* acknowledged alone."""
-        worlds, ledger, writers = self.worlds, self.ledger, f"w{self._generation}"
-        worlds.note_topics()
+        clusters, ledger, writers = self.clusters, self.ledger, f"w{self._generation}"
+        clusters.note_topics()
         held = {
             place: {one.value for one in records}
-            for place, records in read_all(worlds.bootstraps[new], worlds.places).items()
+            for place, records in read_all(clusters.bootstraps[new], clusters.places).items()
         }
         nowhere = {
             place: [
@@ -395,7 +395,7 @@ class MirrorRun:
     # -- small things
 
     def _ask(self, command: str) -> tuple[int, str]:
-        return self.worlds.mirrors[0].ask(command, timeout=PATIENCE)
+        return self.clusters.mirrors[0].ask(command, timeout=PATIENCE)
 
     def _until(self, what: str, ask: Callable[[], tuple[int | bool, str]], detail: str) -> None:
         """Repeat *ask* until its first value is 0; a problem after `PATIENCE`."""
@@ -415,4 +415,4 @@ class MirrorRun:
         self._progress(text)
 
     def _progress(self, words: str) -> None:
-        progress(self.worlds.worlds[EAST], words)
+        progress(self.clusters.clusters[EAST], words)

@@ -52,7 +52,7 @@ class Recorder:
         return event
 
     def nemesis(self, **what: Any) -> Event:
-        """Add what was done to the world."""
+        """Add what was done to the cluster."""
         return self.event("nemesis", "info", "nemesis", what)
 
     def monotonic_ns(self, wall_ms: int) -> int:

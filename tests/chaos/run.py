@@ -20,6 +20,7 @@ from tests.audits.zookeeper_rules import ClusterAudit
 from tests.chaos import owner_worker
 from tests.chaos.client import Client, Reader
 from tests.chaos.client_thread import ClientThread
+from tests.chaos.cluster import PATIENCE, REPLICAS, ChaosCluster
 from tests.chaos.figures import figures
 from tests.chaos.group_worker import GroupWorker
 from tests.chaos.isr_sampler import IsrSampler
@@ -32,7 +33,6 @@ from tests.chaos.scenario import Scenario, progress
 from tests.chaos.vitals import Vitals
 from tests.chaos.vitals_picture import draw
 from tests.chaos.worker import FROM_BEGINNING, Worker
-from tests.chaos.world import PATIENCE, REPLICAS, World
 from tests.checker.derived import derive
 from tests.checker.verdict import check
 
@@ -66,7 +66,7 @@ class Run:
         self.seconds = seconds
         self.members = members
         self.recorder = Recorder(out / "history.jsonl")
-        self.world = World(
+        self.cluster = ChaosCluster(
             out,
             self.recorder,
             brokers=scenario.brokers,
@@ -74,25 +74,25 @@ class Run:
             small_disks=scenario.small_disks,
             namespaces=scenario.namespaces,
         )
-        self.world.unclean_election = scenario.unclean_election
+        self.cluster.unclean_election = scenario.unclean_election
         self.workers: list[ClientThread] = []
         self.sampler: IsrSampler | None = None
         self.vitals = Vitals(
-            self.world.pids,
-            self.world.ensemble.servers,
+            self.cluster.pids,
+            self.cluster.ensemble.servers,
             lambda: (time.monotonic_ns() - self.recorder.began_ns) / 1e9,
         )
         self.problems: list[Problem] = []
 
     def play(self) -> Result:
         """Do it all."""
-        world = self.world
+        cluster = self.cluster
         try:
-            world.begin()
+            cluster.begin()
             for n in (1, 2):
-                world.keys += world.create_topic(f"chaos-{n}", PARTITIONS // 2)
+                cluster.keys += cluster.create_topic(f"chaos-{n}", PARTITIONS // 2)
             self._not_in_sync("at the beginning")
-            world.create_topic(owner_worker.TOPIC, owner_worker.PARTITIONS)
+            cluster.create_topic(owner_worker.TOPIC, owner_worker.PARTITIONS)
             self._start_sampler()
             self._start_workers()
             time.sleep(LEAD_IN)
@@ -100,20 +100,20 @@ class Run:
                 self.vitals.start()
             self._hurt()
             self._stop_vitals()
-            progress(world, "healing")
-            world.heal()
+            progress(cluster, "healing")
+            cluster.heal()
             self._not_in_sync("after healing")
             self._progress()
             self._stop_workers()
             ends = self._read_everything()
             self._stop_sampler()
-            world.stop(*world.alive)
+            cluster.stop(*cluster.alive)
             return self._judge(ends)
         finally:
             self._stop_vitals()
             self._stop_sampler()
             self.recorder.close()
-            world.end()
+            cluster.end()
 
     # -- the parts -----------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class Run:
         for number in range(self.members):
             self.workers.append(
                 GroupWorker(
-                    f"member-{number}", self.world.bootstrap, self.world.keys, self.recorder,
+                    f"member-{number}", self.cluster.bootstrap, self.cluster.keys, self.recorder,
                     seed=self.seed * 100 + 50 + number,
                 )
             )  # fmt: skip
@@ -129,7 +129,7 @@ class Run:
         for number in range(OWNERS):
             self.workers.append(
                 OwnerWorker(
-                    f"owner-{number}", self.world.bootstrap, self.recorder,
+                    f"owner-{number}", self.cluster.bootstrap, self.recorder,
                     seed=self.seed * 100 + 70 + number,
                     strategy=STRATEGIES[self.seed % len(STRATEGIES)],
                 )
@@ -138,7 +138,7 @@ class Run:
         for number, kind in enumerate(WORKERS):
             chance = random.Random(self.seed * 100 + number)
             worker = Worker(
-                f"{kind}-{number}", self._maker(kind, chance), self.world.keys, self.recorder,
+                f"{kind}-{number}", self._maker(kind, chance), self.cluster.keys, self.recorder,
                 seed=self.seed * 100 + number, rate=RATE,
                 from_beginning=0.0 if self.scenario.soak else FROM_BEGINNING,
             )  # fmt: skip
@@ -146,11 +146,11 @@ class Run:
             worker.start()
 
     def _start_sampler(self) -> None:
-        world = self.world
-        brokers = {n: world.brokers[n] for n in world.ids}
+        cluster = self.cluster
+        brokers = {n: cluster.brokers[n] for n in cluster.ids}
         addresses = {n: (one.host.address, one.port) for n, one in brokers.items()}
         self.sampler = IsrSampler(
-            world.ensemble.connect, world.chroot, addresses, world.keys, time.monotonic_ns
+            cluster.ensemble.connect, cluster.chroot, addresses, cluster.keys, time.monotonic_ns
         )
         self.sampler.start()
 
@@ -190,49 +190,49 @@ class Run:
             self.sampler.samples,
             losses(self.recorder.events),
             isrs,
-            unclean_election=self.world.unclean_election,
+            unclean_election=self.cluster.unclean_election,
         )
         if not found.compared:
             self.problems.append(Problem("not-sampled", "all", "no watermark was compared"))
         return found
 
     def _maker(self, kind: str, chance: random.Random) -> Callable[[], Client]:
-        world = self.world
+        cluster = self.cluster
         if kind == "librdkafka":
             return lambda: LibrdkafkaClient(
-                world.bootstrap, RawClient(world.entrances, acks="all", chance=chance)
+                cluster.bootstrap, RawClient(cluster.entrances, acks="all", chance=chance)
             )
         if kind == "kafka-python":
-            return lambda: KafkaPythonClient(world.bootstrap)
+            return lambda: KafkaPythonClient(cluster.bootstrap)
         acks = "1" if kind.endswith("1") else "all"
-        return lambda: RawClient(world.entrances, acks=acks, chance=chance)
+        return lambda: RawClient(cluster.entrances, acks=acks, chance=chance)
 
     def _hurt(self) -> None:
         chance = random.Random(self.seed)
         until = time.monotonic() + self.seconds
         while time.monotonic() < until:
-            self.scenario.play(self.world, chance)
+            self.scenario.play(self.cluster, chance)
             died = [worker for worker in self.workers if worker.problem is not None]
             if died:
                 raise AssertionError(f"worker {died[0].name} ended") from died[0].problem
 
     def _not_in_sync(self, when: str) -> None:
-        missing = self.world.wait_in_sync()
+        missing = self.cluster.wait_in_sync()
         for key in missing:
             self.problems.append(
                 Problem(
-                    "isr-not-full", key, f"{when}, after {PATIENCE:g} s: {self.world.state(key)}"
+                    "isr-not-full", key, f"{when}, after {PATIENCE:g} s: {self.cluster.state(key)}"
                 )
             )
-        for key, replicas in self.world.replicas.items():
-            if key in self.world.keys and (found := self.world.assigned(key)) != replicas:
+        for key, replicas in self.cluster.replicas.items():
+            if key in self.cluster.keys and (found := self.cluster.assigned(key)) != replicas:
                 text = f"{when}: {found}, not {replicas}"
                 self.problems.append(Problem("replicas-not-as-asked", key, text))
 
     def _progress(self) -> None:
         """Every key has to be written to again."""
         seen = len(self.recorder.events)
-        missing = set(self.world.keys)
+        missing = set(self.cluster.keys)
         deadline = time.monotonic() + PATIENCE
         while missing and time.monotonic() < deadline:
             time.sleep(0.2)
@@ -248,7 +248,7 @@ class Run:
         for worker in self.workers:
             worker.join(PATIENCE)
             if worker.is_alive() and isinstance(worker, GroupWorker | OwnerWorker):
-                progress(self.world, f"{worker.name} hangs in its client, and is left behind")
+                progress(self.cluster, f"{worker.name} hangs in its client, and is left behind")
             elif worker.is_alive():
                 raise AssertionError(f"worker {worker.name} does not end")
             if worker.problem is not None:
@@ -257,15 +257,15 @@ class Run:
     def _read_everything(self) -> dict[str, int]:
         """Final polls, by two clients, from offset 0 to the end."""
         chance = random.Random(self.seed)
-        raw = RawClient(self.world.entrances, acks="all", chance=chance)
+        raw = RawClient(self.cluster.entrances, acks="all", chance=chance)
         ends: dict[str, int] = {}
         deadline = time.monotonic() + PATIENCE
-        while len(ends) < len(self.world.keys) and time.monotonic() < deadline:
-            for key in self.world.keys:
+        while len(ends) < len(self.cluster.keys) and time.monotonic() < deadline:
+            for key in self.cluster.keys:
                 if key not in ends and (end := raw.end_of(key)) is not None:
                     ends[key] = end
             time.sleep(0.05)
-        for client in (raw, LibrdkafkaReader(self.world.bootstrap)):
+        for client in (raw, LibrdkafkaReader(self.cluster.bootstrap)):
             self._final(client, ends)
         return ends
 
@@ -290,9 +290,9 @@ class Run:
             )
 
     def _judge(self, ends: dict[str, int]) -> Result:
-        world = self.world
-        audit = ClusterAudit(world.chroot, unclean_election=world.unclean_election)
-        audit.follow(read_journal(world.shelve_journals()))
+        cluster = self.cluster
+        audit = ClusterAudit(cluster.chroot, unclean_election=cluster.unclean_election)
+        audit.follow(read_journal(cluster.shelve_journals()))
         for change in audit.history:
             if change.elected:
                 elected = {change.key: [change.state.leader, change.state.leader_epoch]}
@@ -307,15 +307,15 @@ class Run:
             for key, log in derive(self.recorder.events).logs.items()
         }
         logs = audit_logs(
-            {n: world.brokers[n].data for n in world.ids},
-            clean=world.ids,
+            {n: cluster.brokers[n].data for n in cluster.ids},
+            clean=cluster.ids,
             high_watermarks=ends,
             acknowledged=acknowledged,
-            topics={key.rpartition("-")[0] for key in world.keys},
+            topics={key.rpartition("-")[0] for key in cluster.keys},
         )
-        for n in world.ids:
+        for n in cluster.ids:
             self.problems += audit_log_lines(
-                world.brokers[n].home / "broker.log", world.allowed_log_lines
+                cluster.brokers[n].home / "broker.log", cluster.allowed_log_lines
             )
         verdict = check(self.recorder.events)
         anomalies = tuple(excuse_renumbered(one, logs) for one in verdict.anomalies)
@@ -323,8 +323,8 @@ class Run:
         vitals = self._judge_vitals()
         result = Result(
             replace(verdict, anomalies=anomalies),
-            self.problems + world.problems + audit.problems + logs.problems + samples.problems,
-            figures(self.recorder, audit.history, world.keys, REPLICAS),
+            self.problems + cluster.problems + audit.problems + logs.problems + samples.problems,
+            figures(self.recorder, audit.history, cluster.keys, REPLICAS),
             logs,
             samples,
             vitals,

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from tests.chaos.cluster import ChaosCluster
 from tests.chaos.faults import Fault
-from tests.chaos.world import World
 
-Round = Callable[[World, random.Random], None]
+Round = Callable[[ChaosCluster, random.Random], None]
 
 
 @dataclass(frozen=True)
@@ -32,21 +32,21 @@ class Scenario:
 
 
 def play_fault(
-    world: World, chance: random.Random, fault: Fault, lasting: float, quiet: float
+    cluster: ChaosCluster, chance: random.Random, fault: Fault, lasting: float, quiet: float
 ) -> None:
     """Hurt, wait, repair, wait."""
-    running: Iterator[str] = fault(world, chance)
+    running: Iterator[str] = fault(cluster, chance)
     words = next(running, "")
-    progress(world, words)
+    progress(cluster, words)
     time.sleep(lasting)
     for _ in running:
         pass
     time.sleep(quiet)
 
 
-def progress(world: World, words: str) -> None:
+def progress(cluster: ChaosCluster, words: str) -> None:
     """Print a line of progress."""
-    seconds = (time.monotonic_ns() - world.recorder.began_ns) / 1e9
+    seconds = (time.monotonic_ns() - cluster.recorder.began_ns) / 1e9
     print(f"{seconds:7.1f} s  {words}", flush=True)  # noqa: T201
 
 
@@ -55,7 +55,7 @@ def rounds(
 ) -> Round:
     """Play one of *of*, drawn each time."""
 
-    def play(world: World, chance: random.Random) -> None:
-        play_fault(world, chance, chance.choice(of), chance.uniform(*lasting), chance.uniform(*quiet))  # fmt: skip
+    def play(cluster: ChaosCluster, chance: random.Random) -> None:
+        play_fault(cluster, chance, chance.choice(of), chance.uniform(*lasting), chance.uniform(*quiet))  # fmt: skip
 
     return play

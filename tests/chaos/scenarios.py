@@ -13,168 +13,168 @@ from contextlib import suppress
 from confluent_kafka import KafkaException
 
 from tests.chaos import faults
+from tests.chaos.busy_core import one_core
 from tests.chaos.client import split_key
-from tests.chaos.crowded import one_core
+from tests.chaos.cluster import PATIENCE, REPLICAS, ChaosCluster
 from tests.chaos.dropped_packets import dropped_packets
 from tests.chaos.faults import LONGER_THAN_A_SESSION, Fault
 from tests.chaos.full_disk import full_disk
 from tests.chaos.routed_brokers import SESSION_TIMEOUT
 from tests.chaos.scenario import Scenario, play_fault, progress, rounds
-from tests.chaos.world import PATIENCE, REPLICAS, World
 
 
-def chase(world: World, chance: random.Random) -> None:
+def chase(cluster: ChaosCluster, chance: random.Random) -> None:
     """S1: the leader five times, the controller, both; sometimes back within the session, sometimes not."""
     script = [faults.kill_leader] * 5 + [faults.kill_controller, faults.kill_leader_and_controller]
     for fault in script:
         lasting = chance.choice((0.2, LONGER_THAN_A_SESSION))
-        play_fault(world, chance, fault, lasting, 0)
-        world.wait_in_sync()
+        play_fault(cluster, chance, fault, lasting, 0)
+        cluster.wait_in_sync()
         time.sleep(2)
 
 
-def zombie_controller(world: World, chance: random.Random) -> None:
+def zombie_controller(cluster: ChaosCluster, chance: random.Random) -> None:
     """S3: the old controller wakes up while the new one works."""
-    old = world.controller(chance)
-    world.pause(old)
-    progress(world, f"broker {old}, the controller, is paused")
+    old = cluster.controller(chance)
+    cluster.pause(old)
+    progress(cluster, f"broker {old}, the controller, is paused")
     time.sleep(LONGER_THAN_A_SESSION)
     name = f"made-meanwhile-{chance.randrange(10**6)}"
     with suppress(KafkaException):
-        world.create_topic(name, 4)
-    world.resume(old)
+        cluster.create_topic(name, 4)
+    cluster.resume(old)
     with suppress(KafkaException):
-        world.delete_topic(name)
+        cluster.delete_topic(name)
     time.sleep(3)
 
 
-def follower_then_leader(world: World, chance: random.Random) -> None:
+def follower_then_leader(cluster: ChaosCluster, chance: random.Random) -> None:
     """S6: a follower dies, comes back, and the leader dies at once."""
-    leader = world.any_leader(chance)
-    follower = chance.choice([n for n in world.alive if n != leader])
-    world.kill(follower)
-    world.start(follower)
-    world.kill(leader)
-    progress(world, f"broker {follower} came back, then the leader, {leader}, died")
+    leader = cluster.any_leader(chance)
+    follower = chance.choice([n for n in cluster.alive if n != leader])
+    cluster.kill(follower)
+    cluster.start(follower)
+    cluster.kill(leader)
+    progress(cluster, f"broker {follower} came back, then the leader, {leader}, died")
     time.sleep(chance.choice((0.5, LONGER_THAN_A_SESSION)))
-    world.start(leader)
-    world.wait_in_sync()
+    cluster.start(leader)
+    cluster.wait_in_sync()
 
 
-def double_failover(world: World, chance: random.Random) -> None:
+def double_failover(cluster: ChaosCluster, chance: random.Random) -> None:
     """S7: elections faster than followers fetch."""
-    key = chance.choice(world.keys)
-    first = world.leader(key)
+    key = chance.choice(cluster.keys)
+    first = cluster.leader(key)
     if first < 0:
         time.sleep(1)
         return
-    world.end_session(first)
-    world.kill(first)
+    cluster.end_session(first)
+    cluster.kill(first)
     deadline = time.monotonic() + LONGER_THAN_A_SESSION
-    while world.leader(key) in (first, -1) and time.monotonic() < deadline:
+    while cluster.leader(key) in (first, -1) and time.monotonic() < deadline:
         time.sleep(0.01)
-    second = world.leader(key)
-    world.start(first, wait=False)
-    if second in world.alive and second != first:
-        world.end_session(second)
-        world.kill(second)
-        progress(world, f"{key}: leader {first} died, then {second}")
-    world.wait_ready(first)
+    second = cluster.leader(key)
+    cluster.start(first, wait=False)
+    if second in cluster.alive and second != first:
+        cluster.end_session(second)
+        cluster.kill(second)
+        progress(cluster, f"{key}: leader {first} died, then {second}")
+    cluster.wait_ready(first)
     time.sleep(chance.uniform(0, 2))
-    world.start(second)
-    world.wait_in_sync()
+    cluster.start(second)
+    cluster.wait_in_sync()
     time.sleep(1)
 
 
-def last_one_standing(world: World, chance: random.Random) -> None:
+def last_one_standing(cluster: ChaosCluster, chance: random.Random) -> None:
     """S8: the ISR is one broker; it dies, and comes back without its disk. Only what it held alone may be lost."""
-    last = world.any_leader(chance)
-    others = [n for n in world.alive if n != last]
+    last = cluster.any_leader(chance)
+    others = [n for n in cluster.alive if n != last]
     for n in others:
-        world.stop(n)
+        cluster.stop(n)
         time.sleep(1)
-    world.kill(last)
-    world.wipe(last)
-    progress(world, f"broker {last} was the last one standing, and comes back empty")
-    world.start(*others, wait=False)
-    world.wait_ready(*others)
-    world.start(last)
+    cluster.kill(last)
+    cluster.wipe(last)
+    progress(cluster, f"broker {last} was the last one standing, and comes back empty")
+    cluster.start(*others, wait=False)
+    cluster.wait_ready(*others)
+    cluster.start(last)
     time.sleep(SESSION_TIMEOUT)
-    if world.not_in_sync():
+    if cluster.not_in_sync():
         # The replica with all records is not in the ISR, the one in the ISR has none: the operator decides.
-        for topic in {key.rpartition("-")[0] for key in world.keys}:
-            world.configure_topic(topic, unclean_leader_election_enable="true")
-    world.wait_in_sync()
+        for topic in {key.rpartition("-")[0] for key in cluster.keys}:
+            cluster.configure_topic(topic, unclean_leader_election_enable="true")
+    cluster.wait_in_sync()
     time.sleep(3)
 
 
-def session_storm(world: World, chance: random.Random) -> None:
+def session_storm(cluster: ChaosCluster, chance: random.Random) -> None:
     """S10: sessions end, twice within 100 ms, again and again."""
-    n = chance.choice(world.alive)
-    world.end_session(n)
+    n = chance.choice(cluster.alive)
+    cluster.end_session(n)
     if chance.random() < 0.3:
         time.sleep(0.1)
-        world.end_session(n)
-    progress(world, f"broker {n} has lost its session")
+        cluster.end_session(n)
+    progress(cluster, f"broker {n} has lost its session")
     time.sleep(chance.uniform(0.2, 3))
 
 
-def bit_rot(world: World, chance: random.Random) -> None:
+def bit_rot(cluster: ChaosCluster, chance: random.Random) -> None:
     """S14: a bit of a dead broker's log flips; the broker reports it, the partition is set aside and fetched again."""
-    n = chance.choice(world.alive)
-    world.kill(n)
+    n = chance.choice(cluster.alive)
+    cluster.kill(n)
     time.sleep(LONGER_THAN_A_SESSION)
-    key = chance.choice(world.keys)
-    segment = world.segments(n, key)[0]
+    key = chance.choice(cluster.keys)
+    segment = cluster.segments(n, key)[0]
     content = bytearray(segment.read_bytes())
     if len(content) > 1000:
         content[chance.randrange(len(content) // 2)] ^= 1 << chance.randrange(8)
         segment.write_bytes(content)
-        world.recorder.nemesis(bit_rot=f"broker-{n}/{key}")
-    progress(world, f"a bit of broker {n}'s {key} flipped")
-    world.start(n)
+        cluster.recorder.nemesis(bit_rot=f"broker-{n}/{key}")
+    progress(cluster, f"a bit of broker {n}'s {key} flipped")
+    cluster.start(n)
     time.sleep(5)
-    world.kill(n)
-    for path in (world.brokers[n].data / key).glob("*"):
+    cluster.kill(n)
+    for path in (cluster.brokers[n].data / key).glob("*"):
         path.unlink()  # the operator's part: a damaged replica is fetched again
     time.sleep(LONGER_THAN_A_SESSION)
-    world.start(n)
-    world.wait_in_sync()
+    cluster.start(n)
+    cluster.wait_in_sync()
 
 
-def file_size_limit(world: World, chance: random.Random) -> None:
+def file_size_limit(cluster: ChaosCluster, chance: random.Random) -> None:
     """S15: from now on every write of a broker fails (EFBIG), until it is restarted."""
     import resource
 
-    n = world.any_leader(chance)
-    process = world.brokers[n].process
+    n = cluster.any_leader(chance)
+    process = cluster.brokers[n].process
     assert process is not None
-    world.recorder.nemesis(fail_writes=n)
+    cluster.recorder.nemesis(fail_writes=n)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (4096, 4096))
-    progress(world, f"broker {n} cannot write any more")
+    progress(cluster, f"broker {n} cannot write any more")
     time.sleep(LONGER_THAN_A_SESSION)
-    world.kill(n)
-    world.start(n)
-    world.wait_in_sync()
+    cluster.kill(n)
+    cluster.start(n)
+    cluster.wait_in_sync()
     time.sleep(2)
 
 
-def unclean_election(world: World, chance: random.Random) -> None:
+def unclean_election(cluster: ChaosCluster, chance: random.Random) -> None:
     """S18, off: the whole ISR is down and a stale replica up: no replica leads until the ISR is back."""
-    leader = world.any_leader(chance)
-    stale, other = chance.sample([n for n in world.ids if n != leader], 2)
-    world.kill(stale)
+    leader = cluster.any_leader(chance)
+    stale, other = chance.sample([n for n in cluster.ids if n != leader], 2)
+    cluster.kill(stale)
     time.sleep(LONGER_THAN_A_SESSION + 2)
-    world.kill(leader, other)
-    world.start(stale)
+    cluster.kill(leader, other)
+    cluster.start(stale)
     time.sleep(LONGER_THAN_A_SESSION)
-    led = [key for key in world.keys if world.leader(key) == stale]
-    progress(world, f"only broker {stale}, a stale one, is up; it leads {led}")
-    world.start(leader, other)
-    world.wait_in_sync()
+    led = [key for key in cluster.keys if cluster.leader(key) == stale]
+    progress(cluster, f"only broker {stale}, a stale one, is up; it leads {led}")
+    cluster.start(leader, other)
+    cluster.wait_in_sync()
 
 
-def controller_dies_at_work(world: World, chance: random.Random) -> None:
+def controller_dies_at_work(cluster: ChaosCluster, chance: random.Random) -> None:
     """S19: the controller dies somewhere within the making or ending of a topic."""
     import threading
 
@@ -182,79 +182,79 @@ def controller_dies_at_work(world: World, chance: random.Random) -> None:
 
     def work() -> None:
         with suppress(KafkaException):
-            world.create_topic(name, 8)
-            world.delete_topic(name)
+            cluster.create_topic(name, 8)
+            cluster.delete_topic(name)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     time.sleep(chance.uniform(0.02, 0.6))
-    n = world.controller(chance)
-    world.kill(n)
-    progress(world, f"the controller, {n}, died while {name} was made or deleted")
+    n = cluster.controller(chance)
+    cluster.kill(n)
+    progress(cluster, f"the controller, {n}, died while {name} was made or deleted")
     thread.join(60)
     time.sleep(chance.choice((0.0, LONGER_THAN_A_SESSION)))
-    world.start(n)
+    cluster.start(n)
     with suppress(KafkaException):
-        world.delete_topic(name)
-    world.wait_in_sync()
+        cluster.delete_topic(name)
+    cluster.wait_in_sync()
 
 
-def recreate_topic(world: World, chance: random.Random) -> None:
+def recreate_topic(cluster: ChaosCluster, chance: random.Random) -> None:
     """S27: a topic is deleted and made again while a broker that has it is down."""
     name = "again-" + "x" * 200
-    n = chance.choice(world.alive)
+    n = chance.choice(cluster.alive)
     with suppress(KafkaException):
-        world.create_topic(name, 3)
-    world.kill(n)
+        cluster.create_topic(name, 3)
+    cluster.kill(n)
     time.sleep(LONGER_THAN_A_SESSION)
     with suppress(KafkaException):
-        world.delete_topic(name)
-        world.create_topic(name, 3)
-    progress(world, f"a topic was created again while broker {n} was down")
-    world.start(n)
+        cluster.delete_topic(name)
+        cluster.create_topic(name, 3)
+    progress(cluster, f"a topic was created again while broker {n} was down")
+    cluster.start(n)
     time.sleep(2)
     with suppress(KafkaException):
-        world.delete_topic(name)
-    world.wait_in_sync()
+        cluster.delete_topic(name)
+    cluster.wait_in_sync()
 
 
-def rolling_restart(world: World, chance: random.Random) -> None:
+def rolling_restart(cluster: ChaosCluster, chance: random.Random) -> None:
     """S28: SIGTERM, one after another, each waiting for the one before to be in sync."""
-    for n in world.ids:
-        play_fault(world, chance, faults.restart_cleanly, 0.5, 0)
-        progress(world, f"{n} of {len(world.ids)} restarted")
-        world.wait_in_sync()
+    for n in cluster.ids:
+        play_fault(cluster, chance, faults.restart_cleanly, 0.5, 0)
+        progress(cluster, f"{n} of {len(cluster.ids)} restarted")
+        cluster.wait_in_sync()
         time.sleep(1)
 
 
-def preferred_leaders(world: World, chance: random.Random) -> None:
+def preferred_leaders(cluster: ChaosCluster, chance: random.Random) -> None:
     """S29: leaders go back to the preferred ones, of which one lags."""
     from confluent_kafka import ElectionType, TopicPartition
 
-    n = chance.choice(world.ids)
-    world.kill(n)
+    n = chance.choice(cluster.ids)
+    cluster.kill(n)
     time.sleep(LONGER_THAN_A_SESSION)
-    world.start(n)
+    cluster.start(n)
     with suppress(KafkaException):
-        wanted = [TopicPartition(*split_key(key)) for key in world.keys]
-        world.admin().elect_leaders(ElectionType.PREFERRED, wanted).result(20)
-    progress(world, f"the preferred leaders were asked for while broker {n} caught up")
-    world.wait_in_sync()
+        wanted = [TopicPartition(*split_key(key)) for key in cluster.keys]
+        cluster.admin().elect_leaders(ElectionType.PREFERRED, wanted).result(20)
+    progress(cluster, f"the preferred leaders were asked for while broker {n} caught up")
+    cluster.wait_in_sync()
     time.sleep(2)
 
 
-def reassignment(world: World, chance: random.Random) -> None:
+def reassignment(cluster: ChaosCluster, chance: random.Random) -> None:
     """S26: every partition moves, while brokers and the controller die."""
-    plan = {key: chance.sample(world.ids, REPLICAS) for key in world.keys}
-    world.reassign(plan)
-    progress(world, f"partitions move to {list(plan.values())}")
+    plan = {key: chance.sample(cluster.ids, REPLICAS) for key in cluster.keys}
+    cluster.reassign(plan)
+    progress(cluster, f"partitions move to {list(plan.values())}")
     time.sleep(chance.uniform(0, 0.5))
     fault = chance.choice((faults.kill_controller, faults.kill_leader, faults.bounce))
-    play_fault(world, chance, fault, chance.choice((0.2, LONGER_THAN_A_SESSION)), 1)
+    play_fault(cluster, chance, fault, chance.choice((0.2, LONGER_THAN_A_SESSION)), 1)
     deadline = time.monotonic() + PATIENCE
-    while world.reassigning() and time.monotonic() < deadline:
+    while cluster.reassigning() and time.monotonic() < deadline:
         time.sleep(0.1)
-    world.wait_in_sync()
+    cluster.wait_in_sync()
 
 
 MIXED: tuple[Fault, ...] = (
@@ -294,10 +294,10 @@ GENTLE: tuple[Fault, ...] = (
 """No process ends by them."""
 
 
-def gentle(world: World, chance: random.Random) -> None:
+def gentle(cluster: ChaosCluster, chance: random.Random) -> None:
     """S46: one of them a minute."""
     until = time.monotonic() + 60
-    play_fault(world, chance, chance.choice(GENTLE), chance.uniform(0.5, 2.5), 0)
+    play_fault(cluster, chance, chance.choice(GENTLE), chance.uniform(0.5, 2.5), 0)
     time.sleep(max(0.0, until - time.monotonic()))
 
 

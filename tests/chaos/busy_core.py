@@ -13,29 +13,29 @@ from typing import NamedTuple
 
 from kbroker.local import processes
 from tests.audits.problem import Problem
+from tests.chaos.cluster import ChaosCluster
 from tests.chaos.scenario import progress
-from tests.chaos.world import World
 
 LASTING = (20.0, 40.0)
 QUIET = 3.0
 NEIGHBOUR = [sys.executable, "-c", "while True: pass"]
 
 
-def one_core(world: World, chance: random.Random) -> None:
+def one_core(cluster: ChaosCluster, chance: random.Random) -> None:
     """Crowd them for a while; no session may end meanwhile, and no leader change."""
-    world.wait_in_sync()
+    cluster.wait_in_sync()
     everywhere = os.sched_getaffinity(0)
     core = max(everywhere)
-    pids = [world.brokers[n].pid for n in world.ids]
-    before = _placement(world)
-    world.recorder.nemesis(one_core=core)
-    progress(world, f"all brokers and a busy neighbour are on core {core}")
+    pids = [cluster.brokers[n].pid for n in cluster.ids]
+    before = _placement(cluster)
+    cluster.recorder.nemesis(one_core=core)
+    progress(cluster, f"all brokers and a busy neighbour are on core {core}")
     with _neighbour(core):
         _run_on(pids, {core})
         time.sleep(chance.uniform(*LASTING))
         _run_on(pids, everywhere)
-    world.problems += what_moved(before, _placement(world))
-    world.recorder.nemesis(all_cores=sorted(everywhere))
+    cluster.problems += what_moved(before, _placement(cluster))
+    cluster.recorder.nemesis(all_cores=sorted(everywhere))
     time.sleep(QUIET)
 
 
@@ -61,10 +61,10 @@ def what_moved(before: Placement, after: Placement) -> list[Problem]:
     ]
 
 
-def _placement(world: World) -> Placement:
-    states = {key: world.state(key) for key in world.keys}
+def _placement(cluster: ChaosCluster) -> Placement:
+    states = {key: cluster.state(key) for key in cluster.keys}
     leaders = {key: (state["leader"], state["leader_epoch"]) for key, state in states.items()}
-    return Placement(world.sessions(), leaders)
+    return Placement(cluster.sessions(), leaders)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from tests.audits.zookeeper_journal import keep_files
 from tests.chaos.client import split_key
 from tests.chaos.namespaced_brokers import NamespacedBrokers
 from tests.chaos.namespaces import Namespaces
-from tests.chaos.prompt_client import prompt_client
+from tests.chaos.reconnecting_client import reconnecting_client
 from tests.chaos.recorder import Recorder
 from tests.chaos.routed_brokers import SESSION_TIMEOUT, RoutedBrokers
 from tests.chaos.small_disks import SmallDisks
@@ -47,8 +47,8 @@ PATIENCE = 60.0
 ZOOKEEPER_ERRORS = (KazooException, KazooTimeoutError)
 
 
-class World:
-    """Everything a fault can be done to, and what it can ask."""
+class ChaosCluster:
+    """The brokers, ZooKeeper and connections of a run: faults act on them, and checks read their state."""
 
     chroot = "/chaos"
 
@@ -298,7 +298,7 @@ class World:
     def observer(self) -> Iterator[KazooClient]:
         """Lend a client of ZooKeeper that lasts, and does not go through the switchboard."""
         if self._observer is None:
-            self._observer = prompt_client(self.ensemble.connect)
+            self._observer = reconnecting_client(self.ensemble.connect)
             self._observer.start(10)
         if not self._observer.connected:
             raise KazooTimeoutError("not connected")

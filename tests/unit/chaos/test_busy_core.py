@@ -1,8 +1,8 @@
-"""What a crowded core must not do."""
+"""What a busy core must not cause."""
 
 from __future__ import annotations
 
-from tests.chaos.crowded import Placement, what_moved
+from tests.chaos.busy_core import Placement, what_moved
 
 BEFORE = Placement({1: (77, 5), 2: (78, 6)}, {"t-0": (1, 3)})
 

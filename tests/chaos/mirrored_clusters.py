@@ -16,10 +16,10 @@ from tests.audits.health import audit_log_lines
 from tests.audits.problem import Problem
 from tests.chaos import faults
 from tests.chaos.client import split_key
+from tests.chaos.cluster import ZOOKEEPER_ERRORS, ChaosCluster
 from tests.chaos.faults import Fault
 from tests.chaos.mirror_writers import Place
 from tests.chaos.recorder import Recorder
-from tests.chaos.world import ZOOKEEPER_ERRORS, World
 from tests.kit.mirrors import Mirror
 
 EAST, WEST = "east", "west"
@@ -37,7 +37,7 @@ SETTINGS = {
 }
 
 
-class MirroredWorlds:
+class MirroredClusters:
     """Two clusters of three brokers, each with a ZooKeeper server of its own, and their mirrors.
 
     With *workers* so many kmirror processes share the partitions; else one copies all, and a second one is a fault.
@@ -45,20 +45,22 @@ class MirroredWorlds:
 
     def __init__(self, directory: Path, workers: int = 0) -> None:
         self.recorders = {}
-        self.worlds: dict[str, World] = {}
+        self.clusters: dict[str, ChaosCluster] = {}
         for name in (EAST, WEST):
             home = directory / name
             home.mkdir(parents=True)
             self.recorders[name] = Recorder(home / "history.jsonl")
-            self.worlds[name] = World(home, self.recorders[name])
+            self.clusters[name] = ChaosCluster(home, self.recorders[name])
         settings = dict(SETTINGS)
-        for name, world in self.worlds.items() if workers else ():
+        for name, cluster in self.clusters.items() if workers else ():
             settings |= {
-                f"{name}.zookeeper.connect": f"{world.ensemble.connect}{world.chroot}",
+                f"{name}.zookeeper.connect": f"{cluster.ensemble.connect}{cluster.chroot}",
                 f"{name}.zookeeper.session.timeout.ms": "4000",
             }
         self.mirrors = [
-            Mirror(directory / f"kmirror-{number}", self.worlds[EAST], self.worlds[WEST], settings)
+            Mirror(
+                directory / f"kmirror-{number}", self.clusters[EAST], self.clusters[WEST], settings
+            )
             for number in range(workers or 2)
         ]
         self.faults = WORKER_FAULTS if workers else MIRROR_FAULTS
@@ -77,25 +79,25 @@ class MirroredWorlds:
     @property
     def bootstraps(self) -> dict[str, str]:
         """bootstrap.servers of each cluster."""
-        return {name: world.bootstrap for name, world in self.worlds.items()}
+        return {name: cluster.bootstrap for name, cluster in self.clusters.items()}
 
     def begin(self) -> None:
         """Start both clusters."""
-        for world in self.worlds.values():
-            world.begin()
+        for cluster in self.clusters.values():
+            cluster.begin()
 
     def end(self) -> None:
         """End everything, however it stands."""
         for mirror in self.mirrors:
             mirror.kill()
-        for name, world in self.worlds.items():
+        for name, cluster in self.clusters.items():
             self.recorders[name].close()
-            world.end()
+            cluster.end()
 
     def heal(self) -> None:
         """Undo every fault; one mirror process runs, or all workers."""
-        for world in self.worlds.values():
-            world.heal()
+        for cluster in self.clusters.values():
+            cluster.heal()
         for number in range(len(self.mirrors)):
             if number not in self._lasting:
                 self.kill_mirror(number)
@@ -140,10 +142,10 @@ class MirroredWorlds:
 
     def create_topic(self, partitions: int) -> None:
         """Create the next topic at the active cluster; whether that succeeds now is not the point."""
-        world = self.worlds[self.active]
+        cluster = self.clusters[self.active]
         known = {topic for topic, _ in self.places}
         with suppress(KafkaException):
-            world.create_topic(f"{TOPICS}{len(known) + 1}", partitions)
+            cluster.create_topic(f"{TOPICS}{len(known) + 1}", partitions)
         self.note_topics()
 
     def grow(self, chance: random.Random) -> None:
@@ -155,7 +157,7 @@ class MirroredWorlds:
         topic = chance.choice(known)
         count = sum(one == topic for one, _ in self.places)
         if count < MOST_PARTITIONS:
-            admin = self.worlds[self.active].admin()
+            admin = self.clusters[self.active].admin()
             with suppress(KafkaException):
                 new = NewPartitions(topic, count + 1)
                 admin.create_partitions([new], operation_timeout=10)[topic].result(20)
@@ -163,76 +165,76 @@ class MirroredWorlds:
 
     def note_topics(self) -> None:
         """Read from both ZooKeepers which topics and replicas there are."""
-        for name, world in self.worlds.items():
-            with suppress(*ZOOKEEPER_ERRORS), world.observer() as zookeeper:
-                path = f"{world.chroot}/brokers/topics"
+        for name, cluster in self.clusters.items():
+            with suppress(*ZOOKEEPER_ERRORS), cluster.observer() as zookeeper:
+                path = f"{cluster.chroot}/brokers/topics"
                 found: dict[str, list[int]] = {}
                 for topic in zookeeper.get_children(path):
                     if topic.startswith(TOPICS):
                         value = json.loads(zookeeper.get(f"{path}/{topic}")[0])
                         for partition, replicas in value["partitions"].items():
                             found[f"{topic}-{partition}"] = replicas
-                world.replicas.update(found)
-                world.keys = sorted(found)
+                cluster.replicas.update(found)
+                cluster.keys = sorted(found)
                 if name == self.active:
-                    self.places = [split_key(key) for key in world.keys]
+                    self.places = [split_key(key) for key in cluster.keys]
 
     # -- judgement
 
     def judge_logs(self) -> list[Problem]:
         """Return lines that no broker and no mirror should have written."""
         found = list(self.problems)
-        for name, world in self.worlds.items():
-            for n in world.ids:
+        for name, cluster in self.clusters.items():
+            for n in cluster.ids:
                 found += [
                     one._replace(where=f"{name} {one.where}")
-                    for one in audit_log_lines(world.brokers[n].home / "broker.log")
+                    for one in audit_log_lines(cluster.brokers[n].home / "broker.log")
                 ]
         for mirror in self.mirrors:
             found += audit_log_lines(mirror.log_file)
         return found
 
 
-MirrorFault = Callable[[MirroredWorlds, random.Random], Iterator[str]]
+MirrorFault = Callable[[MirroredClusters, random.Random], Iterator[str]]
 
 
-def kill_mirror(worlds: MirroredWorlds, _: random.Random) -> Iterator[str]:
+def kill_mirror(clusters: MirroredClusters, _: random.Random) -> Iterator[str]:
     """kill -9 of the mirror."""
-    worlds.kill_mirror(0)
+    clusters.kill_mirror(0)
     yield "kill -9 of kmirror"
-    worlds.start_mirror(0)
+    clusters.start_mirror(0)
 
 
-def bounce_mirror(worlds: MirroredWorlds, _: random.Random) -> Iterator[str]:
+def bounce_mirror(clusters: MirroredClusters, _: random.Random) -> Iterator[str]:
     """kill -9, and back at once."""
-    worlds.kill_mirror(0)
-    worlds.start_mirror(0)
+    clusters.kill_mirror(0)
+    clusters.start_mirror(0)
     yield "kmirror bounced"
 
 
-def pause_mirror(worlds: MirroredWorlds, _: random.Random) -> Iterator[str]:
+def pause_mirror(clusters: MirroredClusters, _: random.Random) -> Iterator[str]:
     """SIGSTOP."""
-    worlds.pause_mirror(0)
+    clusters.pause_mirror(0)
     yield "kmirror is paused"
-    worlds.resume_mirror(0)
+    clusters.resume_mirror(0)
 
 
-def second_mirror(worlds: MirroredWorlds, _: random.Random) -> Iterator[str]:
+def second_mirror(clusters: MirroredClusters, _: random.Random) -> Iterator[str]:
     """SIGSTOP, another process takes its place, and the first one comes back; the second is killed."""
-    worlds.pause_mirror(0)
-    worlds.start_mirror(1)
+    clusters.pause_mirror(0)
+    clusters.start_mirror(1)
     yield "kmirror is paused, another one runs; then both"
-    worlds.resume_mirror(0)
-    worlds.kill_mirror(1)
+    clusters.resume_mirror(0)
+    clusters.kill_mirror(1)
 
 
-def two_mirrors(worlds: MirroredWorlds, _: random.Random) -> Iterator[str]:
+def two_mirrors(clusters: MirroredClusters, _: random.Random) -> Iterator[str]:
     """Two processes copy the same partitions; one is killed."""
-    worlds.start_mirror(1)
+    clusters.start_mirror(1)
     yield "two kmirror processes run"
-    worlds.kill_mirror(0)
-    worlds.kill_mirror(1)
-    worlds.start_mirror(0)
+    clusters.kill_mirror(0)
+    clusters.kill_mirror(1)
+    clusters.start_mirror(0)
 
 
 MIRROR_FAULTS: tuple[MirrorFault, ...] = (
@@ -245,30 +247,30 @@ MIRROR_FAULTS: tuple[MirrorFault, ...] = (
 )
 
 
-def kill_worker(worlds: MirroredWorlds, chance: random.Random) -> Iterator[str]:
+def kill_worker(clusters: MirroredClusters, chance: random.Random) -> Iterator[str]:
     """kill -9 of one worker."""
-    number = chance.randrange(len(worlds.mirrors))
-    worlds.kill_mirror(number)
+    number = chance.randrange(len(clusters.mirrors))
+    clusters.kill_mirror(number)
     yield f"kill -9 of kmirror {number}"
-    worlds.start_mirror(number)
+    clusters.start_mirror(number)
 
 
-def pause_worker(worlds: MirroredWorlds, chance: random.Random) -> Iterator[str]:
+def pause_worker(clusters: MirroredClusters, chance: random.Random) -> Iterator[str]:
     """SIGSTOP of one worker; the others take its partitions, if it lasts."""
-    number = chance.randrange(len(worlds.mirrors))
-    worlds.pause_mirror(number)
+    number = chance.randrange(len(clusters.mirrors))
+    clusters.pause_mirror(number)
     yield f"kmirror {number} is paused"
-    worlds.resume_mirror(number)
+    clusters.resume_mirror(number)
 
 
-def kill_and_pause_workers(worlds: MirroredWorlds, chance: random.Random) -> Iterator[str]:
+def kill_and_pause_workers(clusters: MirroredClusters, chance: random.Random) -> Iterator[str]:
     """kill -9 of one worker and SIGSTOP of another one."""
-    killed, paused = chance.sample(range(len(worlds.mirrors)), 2)
-    worlds.kill_mirror(killed)
-    worlds.pause_mirror(paused)
+    killed, paused = chance.sample(range(len(clusters.mirrors)), 2)
+    clusters.kill_mirror(killed)
+    clusters.pause_mirror(paused)
     yield f"kill -9 of kmirror {killed}, kmirror {paused} is paused"
-    worlds.start_mirror(killed)
-    worlds.resume_mirror(paused)
+    clusters.start_mirror(killed)
+    clusters.resume_mirror(paused)
 
 
 WORKER_FAULTS: tuple[MirrorFault, ...] = (
