@@ -72,7 +72,7 @@ SETTINGS_OF = {
         "segment.bytes": "400",
     },
 }
-"""What a kind of topic is made with."""
+"""The settings of each kind of topic."""
 
 ALREADY_THERE = (ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NONE)
 GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE)
@@ -101,7 +101,7 @@ class Clients:
         self.failure: Failure | None = None
         self.acknowledged = 0
         self.once_acknowledged: Callable[[], object] | None = None
-        """Called with the next answer to acks=all, and forgotten."""
+        """Called once, with the next acknowledgement of acks=all."""
         self.consumed = 0
         self._producers = 0
         self._dial = network.dialler(process, CLIENTS)
@@ -116,7 +116,7 @@ class Clients:
         self._network = network
         self._transactions: Transactions | None = None
 
-    # -- what the script asks for
+    # -- verbs of scripts
 
     def produce(self, topic: str, partition: int, kind: str, count: int) -> None:
         if topic not in self.topics or partition >= self.topics[topic]:
@@ -182,7 +182,7 @@ class Clients:
             self._spawn(self._move(topic, partition, replicas))
 
     def begin_transactions(self) -> None:
-        """Have the topics made that transactions need."""
+        """Create the topics that transactions need."""
         if self._transactions is None:
             self._transactions = Transactions(self, self._network)
 
@@ -204,7 +204,7 @@ class Clients:
         self._spawn(self._accept_loss(topic, partition))
 
     def coordinate(self) -> None:
-        """Have the offsets topic made, if it is not yet, when all brokers are known: with all its replicas."""
+        """Create the offsets topic, if it is not there, when all brokers are known: with all its replicas."""
         if OFFSETS_TOPIC not in self.topics:
             self.topics[OFFSETS_TOPIC] = 0
             self._spawn(self._coordinate())
@@ -224,7 +224,7 @@ class Clients:
     def unfinished(self) -> str | None:
         """What is still under way."""
         if self._administration:
-            return f"topics are being made or deleted: {self._administration}"
+            return f"topics are being created or deleted: {self._administration}"
         if self.groups.unfinished is not None:
             return self.groups.unfinished
         if self._transactions is not None and self._transactions.unfinished is not None:

@@ -29,14 +29,14 @@ CHECKPOINTS = {
 FAR = 1_000_000
 """Beyond the end of every log."""
 
-WEATHERS = {"disks": 0.6, "bad disks": 0.4, "everything": 0.3}
-"""How likely a seed has such damage, by its weather."""
+FAULT_MIXES = {"disks": 0.6, "bad disks": 0.4, "everything": 0.3}
+"""How likely a seed has such damage, by its mix of faults."""
 
 
-def damages(seed: int, weather: str, until: float, brokers: int) -> Iterator[Drawn]:
+def damages(seed: int, fault_mix: str, until: float, brokers: int) -> Iterator[Drawn]:
     """Damage the files of one broker while it is down."""
     rng = Random(seed ^ 0xDA3A6E)
-    if rng.random() >= WEATHERS.get(weather, 0.0):
+    if rng.random() >= FAULT_MIXES.get(fault_mix, 0.0):
         return
     time = rng.uniform(3.0, max(until, 6.0))
     victim = str(rng.randint(1, brokers))

@@ -94,11 +94,11 @@ class Offsets:
     written: list[tuple[int, Commit]] = field(default_factory=list)
     """What ZooKeeper held, one after the other, each with the moment of the write."""
     position: dict[int, int] = field(default_factory=dict)
-    """By offset: its last place in `written`, counted from 1."""
+    """By offset: its last index in `written`, counted from 1."""
     newest_begun: int = 0
     """When the last began of those that were acknowledged."""
     floor: int = 0
-    """The place in `written` below which nothing may be answered any more."""
+    """The index in `written` below which nothing may be answered any more."""
 
     @property
     def current(self) -> int:
@@ -156,7 +156,7 @@ class GroupRules:
         """Of the offsets topic."""
         self._created: dict[str, int] = {}
         """The moment at which each topic that exists was created."""
-        self._doomed: set[str] = set()
+        self._deletions_requested: set[str] = set()
         """Topics with a request for their deletion."""
         self._deleted: dict[str, dict[int, int]] = {}
         """Topics that were deleted, perhaps to be created again; by broker the process that knew the last of them."""
@@ -180,7 +180,7 @@ class GroupRules:
         del self._created[topic]
 
     def deletion_requested(self, topic: str, requested: bool) -> None:
-        (self._doomed.add if requested else self._doomed.discard)(topic)
+        (self._deletions_requested.add if requested else self._deletions_requested.discard)(topic)
         if requested:
             self._deleted[topic] = {
                 number: node.starts
@@ -190,8 +190,8 @@ class GroupRules:
 
     def outlived(self) -> str | None:
         """Return an offset that is there still although its topic was deleted; None without one."""
-        for (group, place), offsets in self.offsets.items():
-            topic = place.topic
+        for (group, tp), offsets in self.offsets.items():
+            topic = tp.topic
             if topic not in self._deleted or offsets.current < 0:
                 continue
             if topic not in self._created:
@@ -260,20 +260,20 @@ class GroupRules:
             known = generation.assignments.setdefault(identity, member.assignment)
             if known != member.assignment:
                 raise Broken(f"OneOwner: {identity} of {group.name} has another assignment")
-            for place in decode_assignment(member.assignment):
-                owner = generation.owners.setdefault(place, identity)
+            for tp in decode_assignment(member.assignment):
+                owner = generation.owners.setdefault(tp, identity)
                 if owner != identity:
                     raise Broken(
                         f"OneOwner: {group.name} in generation {snapshot.generation_id}:"
-                        f" {place} is owned by {owner} and {identity}"
+                        f" {tp} is owned by {owner} and {identity}"
                     )
 
-    def _offset(self, group: str, place: TopicPartition, kind: str, path: str, data: bytes) -> None:
-        offsets = self.of(group, place)
+    def _offset(self, group: str, tp: TopicPartition, kind: str, path: str, data: bytes) -> None:
+        offsets = self.of(group, tp)
         if kind == "delete":
-            created = self._created.get(place.topic)
-            is_doomed = place.topic in self._doomed
-            if created is not None and not is_doomed and offsets.last_write > created:
+            created = self._created.get(tp.topic)
+            is_deletion_requested = tp.topic in self._deletions_requested
+            if created is not None and not is_deletion_requested and offsets.last_write > created:
                 raise Broken(f"CommitLost: {offsets.name} is deleted, it was {offsets.current}")
             self._log(f"committed offset of {offsets.name} is deleted, it was {offsets.current}")
             offsets.written.append((self._now(), DELETION))
@@ -296,27 +296,25 @@ class GroupRules:
 
     # -- commits
 
-    def of(self, group: str, place: TopicPartition) -> Offsets:
-        name = f"{group}/{place.topic}-{place.partition}"
-        return self.offsets.setdefault((group, place), Offsets(name))
+    def of(self, group: str, tp: TopicPartition) -> Offsets:
+        name = f"{group}/{tp.topic}-{tp.partition}"
+        return self.offsets.setdefault((group, tp), Offsets(name))
 
     def commit_begins(
-        self, group: str, member: str, generation: int, places: Iterable[TopicPartition]
+        self, group: str, member: str, generation: int, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, Commit]:
-        """Return a commit for every one of *places*, with an offset that no other commit has."""
+        """Return a commit for every one of *partitions*, with an offset that no other commit has."""
         fenced = 0 <= generation < self.group(group).generation
         commits = {}
-        for place in places:
+        for tp in partitions:
             self._next_offset += 1
             commit = Commit(self._next_offset, member, generation, self._now(), fenced)
-            commits[place] = self.of(group, place).commits[commit.offset] = commit
+            commits[tp] = self.of(group, tp).commits[commit.offset] = commit
         return commits
 
-    def commit_ends(
-        self, group: str, place: TopicPartition, commit: Commit, error: ErrorCode
-    ) -> None:
+    def commit_ends(self, group: str, tp: TopicPartition, commit: Commit, error: ErrorCode) -> None:
         """Take the answer to a commit."""
-        offsets = self.of(group, place)
+        offsets = self.of(group, tp)
         if error in REFUSALS:
             if commit.offset in offsets.position:
                 raise Broken(f"CommitRefused: {offsets.name}: {commit}: {error.name}, but written")
@@ -339,21 +337,21 @@ class GroupRules:
         offsets.floor = max(offsets.floor, place_of_it or since[0][0])
 
     def fetch_begins(
-        self, group: str, places: Iterable[TopicPartition]
+        self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Return for every one of *places* what an OffsetFetch that begins now must not be older than."""
-        return {place: self.of(group, place).floor for place in places}
+        """Return for every one of *partitions* what an OffsetFetch that begins now must not be older than."""
+        return {tp: self.of(group, tp).floor for tp in partitions}
 
     def fetch_ends(
         self, group: str, floors: dict[TopicPartition, int], found: dict[TopicPartition, int]
     ) -> None:
         """Judge what an OffsetFetch answered."""
-        for place, value in found.items():
-            offsets = self.of(group, place)
+        for tp, value in found.items():
+            offsets = self.of(group, tp)
             position = offsets.position.get(value, 0 if value == -1 else None)
             if position is None:
                 raise Broken(f"OffsetFetch: {offsets.name} is {value}, which was never committed")
-            floor = floors[place]
+            floor = floors[tp]
             if position < floor:
                 raise Broken(
                     f"OffsetFetch: {offsets.name} is {value}, after"

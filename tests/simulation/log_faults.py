@@ -18,23 +18,23 @@ KINDS = ("idempotent", "all", "large", "large")
 WRONG = ("gap", "epoch")
 
 FLUSHED = {"power": 0.6, "disks": 0.3, "bad disks": 0.3, "crashes": 0.3, "everything": 0.3}
-"""How likely the topics of a seed are flushed, by its weather."""
+"""How likely the topics of a seed are flushed, by its mix of faults."""
 
 
-def words_of_topics(seed: int, weather: str) -> tuple[str, ...]:
+def words_of_topics(seed: int, fault_mix: str) -> tuple[str, ...]:
     """Return the kinds of all topics of a seed.
 
     `flushed`: flush.messages=1. `compacted`: each record has a key of its own, so that all of them stay.
     """
-    is_flushed = Random(seed ^ 0xF1005).random() < FLUSHED.get(weather, 0.1)
-    is_compacted = Random(seed ^ 0xC0417AC7).random() < (0.3 if weather in FLUSHED else 0.15)
+    is_flushed = Random(seed ^ 0xF1005).random() < FLUSHED.get(fault_mix, 0.1)
+    is_compacted = Random(seed ^ 0xC0417AC7).random() < (0.3 if fault_mix in FLUSHED else 0.15)
     return ("flushed",) * is_flushed + ("compacted",) * is_compacted
 
 
-def _outages(seed: int, weather: str, until: float, brokers: int) -> Iterator[Drawn]:
+def _outages(seed: int, fault_mix: str, until: float, brokers: int) -> Iterator[Drawn]:
     """Take the power of all machines at once while producers write, in some of the seeds that are about power."""
     rng = Random(seed ^ 0x0FF)
-    if weather != "power" or rng.random() < 0.5:
+    if fault_mix != "power" or rng.random() < 0.5:
         return
     every_broker = tuple(str(broker) for broker in range(1, brokers + 1))
     time = rng.uniform(3.0, max(until, 4.0))
@@ -61,10 +61,10 @@ def _rejected_producers(seed: int, until: float) -> Iterator[Drawn]:
         yield rng.uniform(3.0, max(until, 4.0)), "misproduce", ("a", "0", rng.choice(WRONG))
 
 
-def _sync_faults(seed: int, weather: str, until: float, brokers: int) -> Iterator[Drawn]:
+def _sync_faults(seed: int, fault_mix: str, until: float, brokers: int) -> Iterator[Drawn]:
     """Have syncs fail for a while, in some seeds that are about disks."""
     rng = Random(seed ^ 0x5C)
-    if weather not in ("bad disks", "everything") or rng.random() < 0.5:
+    if fault_mix not in ("bad disks", "everything") or rng.random() < 0.5:
         return
     time, where = rng.uniform(3.0, max(until, 4.0)), (str(rng.randint(1, brokers)), "/data")
     yield time, "syncfail", where
@@ -73,8 +73,8 @@ def _sync_faults(seed: int, weather: str, until: float, brokers: int) -> Iterato
     yield time + rng.uniform(2.0, 6.0), "diskworks", where
 
 
-def drawn(seed: int, weather: str, until: float, brokers: int) -> Iterator[Drawn]:
+def drawn(seed: int, fault_mix: str, until: float, brokers: int) -> Iterator[Drawn]:
     """Draw what is added to a seed's schedule, which ends at about *until*."""
-    yield from _outages(seed, weather, until, brokers)
-    yield from _sync_faults(seed, weather, until, brokers)
+    yield from _outages(seed, fault_mix, until, brokers)
+    yield from _sync_faults(seed, fault_mix, until, brokers)
     yield from _rejected_producers(seed, until)

@@ -106,7 +106,7 @@ class Losses:
         self._damaged.discard((node, key))
 
     def disk_lost(self, node: int, zxid: int) -> None:
-        """Record that *node* lost one of its disks: it need not know for ever what was not on that disk."""
+        """Record that *node* lost one of its disks: the broker cannot know later which replicas were on that disk."""
         self._lost_disk[node] = zxid
 
     def has_lost_data(self, node: int, key: TopicPartition, epoch: int) -> bool:

@@ -144,18 +144,18 @@ class Peer:
 
     async def commit(
         self,
-        places: list[TopicPartition],
+        partitions: list[TopicPartition],
         member: str,
         generation: int,
         instance: str | None = None,
     ) -> ErrorCode:
-        """Commit a new offset of every one of *places*; return the first error."""
+        """Commit a new offset of every one of *partitions*; return the first error."""
         rules = self.groups.rules
         node = await self.find()
-        commits = rules.commit_begins(self.group, member or self.name, generation, places)
+        commits = rules.commit_begins(self.group, member or self.name, generation, partitions)
         parts = [
-            OffsetCommitRequestPartition(place.partition, commit.offset)
-            for place, commit in commits.items()
+            OffsetCommitRequestPartition(tp.partition, commit.offset)
+            for tp, commit in commits.items()
         ]
         request = OffsetCommitRequest(
             group_id=self.group,
@@ -166,19 +166,19 @@ class Peer:
         )
         answer = await self.ask(node, ApiKey.OFFSET_COMMIT, 8, request)
         first = ErrorCode.NONE
-        for place, part in zip(places, answer.topics[0].partitions, strict=True):
+        for tp, part in zip(partitions, answer.topics[0].partitions, strict=True):
             error = ErrorCode(part.error_code)
-            rules.commit_ends(self.group, place, commits[place], error)
+            rules.commit_ends(self.group, tp, commits[tp], error)
             first = first or error
         self.groups.committed += not first
         return first
 
     async def fetch(self, node: int) -> ErrorCode:
         """Ask a broker for the committed offsets of the group."""
-        rules, places = self.groups.rules, self.groups.partitions_of(self.group)
-        floors = rules.fetch_begins(self.group, places)
+        rules, partitions = self.groups.rules, self.groups.partitions_of(self.group)
+        floors = rules.fetch_begins(self.group, partitions)
         wanted = [
-            OffsetFetchRequestTopics(topic_of(self.group), [place.partition for place in places])
+            OffsetFetchRequestTopics(topic_of(self.group), [tp.partition for tp in partitions])
         ]
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(self.group, topics=wanted)])
         answer = (await self.ask(node, ApiKey.OFFSET_FETCH, 8, request)).groups[0]
@@ -202,7 +202,7 @@ class Member(Peer):
         self.instance = instance
         self.member_id = ""
         self.generation = -1
-        self.places: list[TopicPartition] = []
+        self.partitions: list[TopicPartition] = []
         self.stable = False
         self.commits = 0
         """How many are to be sent still."""
@@ -241,9 +241,9 @@ class Member(Peer):
                 await self.pause(*PAUSE)
 
     async def _commit(self) -> ErrorCode:
-        if not self.places:
+        if not self.partitions:
             return ErrorCode.NONE
-        return await self.commit(self.places, self.member_id, self.generation, self.instance)
+        return await self.commit(self.partitions, self.member_id, self.generation, self.instance)
 
     def _judge(self, error: ErrorCode) -> bool:
         """Handle the error of an answer; return whether there was none."""
@@ -293,10 +293,10 @@ class Member(Peer):
         assignments = []
         if joined.leader == self.member_id and not joined.skip_assignment:
             members = {m.member_id: decode_subscription(m.metadata) for m in joined.members}
-            assigned = assign_range({TOPIC: len(self.groups.places)}, members)
+            assigned = assign_range({TOPIC: len(self.groups.partitions)}, members)
             assignments = [
-                SyncGroupRequestAssignment(member, encode_assignment(places))
-                for member, places in assigned.items()
+                SyncGroupRequestAssignment(member, encode_assignment(partitions))
+                for member, partitions in assigned.items()
             ]
         request = SyncGroupRequest(
             group_id=self.group,
@@ -310,9 +310,9 @@ class Member(Peer):
         answer = await self.ask(node, ApiKey.SYNC_GROUP, 5, request, JOIN_SECONDS)
         if self._judge(ErrorCode(answer.error_code)):
             rules.synced(self.group, begun_in, self.generation, self.member_id, answer.assignment)
-            self.places = decode_assignment(answer.assignment)
+            self.partitions = decode_assignment(answer.assignment)
             self.stable = True
-            self.groups.clients.trace(f"{self!r} owns {self.places} in {self.generation}")
+            self.groups.clients.trace(f"{self!r} owns {self.partitions} in {self.generation}")
 
     async def _beat(self, node: int) -> None:
         rules = self.groups.rules
@@ -350,7 +350,7 @@ class Groups:
         self._number = 0
 
     @property
-    def places(self) -> list[TopicPartition]:
+    def partitions(self) -> list[TopicPartition]:
         """The partitions that members share."""
         return [TopicPartition(TOPIC, n) for n in range(self.clients.topics.get(TOPIC, 0))]
 
@@ -358,9 +358,9 @@ class Groups:
         """Return the partitions that offsets of *group* are fetched for."""
         if group == OF_DELETED_TOPIC:
             return [TopicPartition(DELETED_TOPIC, n) for n in range(DELETED_PARTITIONS)]
-        return self.places
+        return self.partitions
 
-    # -- what the script asks for
+    # -- verbs of scripts
 
     def member(self, group: str, name: str, instance: str | None) -> None:
         """Start a member, unless there is one of that name."""
@@ -444,8 +444,8 @@ class Groups:
         for member in members:
             if not member.stable or member.commits or member.rejoins or member.leaving:
                 return f"{member!r} is in generation {member.generation}, stable {member.stable}"
-        if members and sorted(place for m in members for place in m.places) != self.places:
-            return f"group {group} owns {[m.places for m in members]}"
+        if members and sorted(tp for m in members for tp in m.partitions) != self.partitions:
+            return f"group {group} owns {[m.partitions for m in members]}"
         return self.rules.not_settled(group, {m.member_id: m.generation for m in members})
 
     def acting_coordinator(self, group: str, rng: Random) -> int | None:
@@ -485,11 +485,11 @@ class Groups:
         del self._open[number]
 
     async def _commit_alone(self, peer: Peer) -> ErrorCode:
-        places = self.partitions_of(peer.group)
+        partitions = self.partitions_of(peer.group)
         if peer.group != OF_DELETED_TOPIC:
-            return await peer.commit(places, "", -1)
+            return await peer.commit(partitions, "", -1)
         # The other partition keeps what it has: an offset of before the deletion, if that was not deleted.
-        error = await peer.commit([peer.rng.choice(places)], "", -1)
+        error = await peer.commit([peer.rng.choice(partitions)], "", -1)
         return ErrorCode.NONE if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error
 
     async def _fetch(self, peer: Peer) -> ErrorCode:

@@ -382,7 +382,7 @@ class MirrorSimulation(Simulation):
             if logs[0] != logs[1]:
                 raise Broken(f"Prefix: the bytes of {topic}-{partition} differ at the end")
 
-    # -- what a script can ask for
+    # -- verbs of scripts
 
     def _node(self, word: str) -> Node:
         return self._hosts[int(word)]

@@ -102,7 +102,7 @@ class Network:
                 link.reset()
 
     def process_ended(self, process: Process) -> None:
-        """Close the other ends of a dead process's connections."""
+        """Close the other ends of the connections of a process that ended."""
         for link in list(self.links):
             link.process_ended(process)
 
@@ -250,7 +250,7 @@ class Link:
                 process.arrives(self.network.scheduler.now, receiver.lost)
 
     def process_ended(self, process: Process) -> None:
-        """The kernel closes the dead process's end: what it had sent arrives, then the end."""
+        """The kernel closes the end of the process: what it had sent arrives, then the end of the stream."""
         if process is self._server:
             self._up.dropped = True
             self._down.finish()

@@ -12,8 +12,8 @@ Timed = tuple[float, str, tuple[str, ...]]
 
 TOPIC = "a"
 SHARE = 0.3
-"""Of the seeds in `WEATHERS` that have such a sequence."""
-WEATHERS = ("crashes", "zookeeper", "stale", "network", "zombies", "everything")
+"""Of the seeds in `FAULT_MIXES` that have such a sequence."""
+FAULT_MIXES = ("crashes", "zookeeper", "stale", "network", "zombies", "everything")
 
 
 def _produce(at: float, kind: str, count: int) -> Timed:
@@ -34,7 +34,7 @@ def _fast_elections(rng: Random, roles: list[str]) -> list[Timed]:
 
 
 def _old_fetch(rng: Random, roles: list[str]) -> list[Timed]:
-    """Let a fetch arrive two leader epochs late, when its follower has cut its log and sleeps."""
+    """Let a fetch arrive two leader epochs late, when its follower has truncated its log and is paused."""
     leader, successor, follower = roles
     return [
         (0.0, "stall", (follower,)),
@@ -107,10 +107,10 @@ SEQUENCES = (
 )  # fmt: skip
 
 
-def sequence(seed: int, weather: str, begin: float, brokers: int) -> list[Timed]:
+def sequence(seed: int, fault_mix: str, begin: float, brokers: int) -> list[Timed]:
     """Draw a sequence for *seed*, which begins at *begin* seconds; none for most seeds."""
     rng = Random(f"replication {seed}")
-    if weather not in WEATHERS or rng.random() >= SHARE:
+    if fault_mix not in FAULT_MIXES or rng.random() >= SHARE:
         return []
     roles = [str(number) for number in rng.sample(range(1, brokers + 1), 3)]
     drawn = rng.choice(SEQUENCES)(rng, roles)

@@ -91,11 +91,11 @@ def parse(text: str) -> Script:
 Drawn = list[tuple[float, str, tuple[str, ...]]]
 """What happens how many seconds later, in no order."""
 
-Trouble = Callable[[Random, int, int], Drawn]
+Fault = Callable[[Random, int, int], Drawn]
 """Draws one fault among so many brokers with so many disks each."""
 
 
-def _outage(verb: str, end: str, low: float, high: float) -> Trouble:
+def _outage(verb: str, end: str, low: float, high: float) -> Fault:
     def draw(rng: Random, brokers: int, _disks: int) -> Drawn:
         broker = (str(rng.randint(1, brokers)),)
         return [(0.0, verb, broker), (rng.uniform(low, high), end, broker)]
@@ -103,11 +103,11 @@ def _outage(verb: str, end: str, low: float, high: float) -> Trouble:
     return draw
 
 
-def _once(verb: str) -> Trouble:
+def _once(verb: str) -> Fault:
     return lambda rng, brokers, _disks: [(0.0, verb, (str(rng.randint(1, brokers)),))]
 
 
-def _between(verb: str, end: str | None, low: float = 0.0, high: float = 0.0) -> Trouble:
+def _between(verb: str, end: str | None, low: float = 0.0, high: float = 0.0) -> Fault:
     def draw(rng: Random, brokers: int, _disks: int) -> Drawn:
         one, other = rng.sample(range(1, brokers + 1), 2)
         words = (str(one), str(other))
@@ -119,7 +119,7 @@ def _between(verb: str, end: str | None, low: float = 0.0, high: float = 0.0) ->
     return draw
 
 
-def _everywhere(verb: str, end: str, low: float, high: float) -> Trouble:
+def _everywhere(verb: str, end: str, low: float, high: float) -> Fault:
     return lambda rng, _brokers, _disks: [(0.0, verb, ()), (rng.uniform(low, high), end, ())]
 
 
@@ -145,7 +145,7 @@ def _outage_of_many(rng: Random, brokers: int, disks: int) -> Drawn:
     return events
 
 
-def _disk_fault(verb: str, low: float, high: float) -> Trouble:
+def _disk_fault(verb: str, low: float, high: float) -> Fault:
     """Let a disk refuse whatever is written, for a while; often its broker is restarted meanwhile or afterwards."""
 
     def draw(rng: Random, brokers: int, disks: int) -> Drawn:
@@ -179,8 +179,8 @@ def _mute(rng: Random, brokers: int, _disks: int) -> Drawn:
     return [*drawn, (rng.uniform(6.0, 12.0), "unmute", ())]
 
 
-def _late_orders(rng: Random) -> Drawn:
-    """Have a topic deleted and made again, and what a deposed controller ordered meanwhile arrive afterwards."""
+def _late_requests(rng: Random) -> Drawn:
+    """Have a topic deleted and created again, and requests of a deposed controller arrive afterwards."""
     topic = TOPICS[1]
     stalled = rng.uniform(0.01, 0.045)  # some get the metadata, and others StopReplica
     made = rng.uniform(2.0, 6.0)
@@ -197,7 +197,7 @@ def _late_orders(rng: Random) -> Drawn:
     ]
 
 
-def _dies_alone(rng: Random, brokers: int) -> Drawn:
+def _one_disk_fails(rng: Random, brokers: int) -> Drawn:
     """Let one of two disks fail for good while its broker runs, with faults on the way of the notification."""
     broker = str(rng.randint(1, brokers))
     drawn: Drawn = [(0.0, "diskfail", (broker, rng.choice(DIRECTORIES)))]
@@ -226,7 +226,7 @@ def _dies_alone(rng: Random, brokers: int) -> Drawn:
     return drawn
 
 
-def _unseat(rng: Random) -> Drawn:
+def _replace_controller(rng: Random) -> Drawn:
     """Have a running controller replaced, perhaps while it has work to do and is notified late."""
     drawn: Drawn = []
     for at in (0.0, 3.0, 6.0, 9.0):
@@ -256,7 +256,7 @@ def _trail(rng: Random, _brokers: int, _disks: int) -> Drawn:
     return [(0.0, "zktrail", behind), (rng.uniform(1.0, 9.0), "zktrail", ())]
 
 
-TROUBLES: dict[str, Trouble] = {
+FAULTS: dict[str, Fault] = {
     "kill": _outage("kill", "start", 0.2, 9.0),
     "bounce": _outage("kill", "start", 0.0, 0.4),
     "power": _outage("power", "start", 0.2, 9.0),
@@ -281,7 +281,7 @@ TROUBLES: dict[str, Trouble] = {
     "zktrail": _trail,
 }
 
-WEATHERS: dict[str, tuple[str, ...]] = {
+FAULT_MIXES: dict[str, tuple[str, ...]] = {
     "crashes": ("kill", "kill", "bounce", "stop"),
     "power": ("power", "power", "powers", "kill", "bounce", "stop"),
     "bad disks": ("diskfail", "diskfail", "diskfull", "kill", "stop", "power", "wipe"),
@@ -290,10 +290,10 @@ WEATHERS: dict[str, tuple[str, ...]] = {
     "stale": ("zklag", "zklag", "zktrail", "zkdrop", "zkexpire", "kill", "pause", "zklose"),
     "network": ("block", "oneway", "cut", "slow", "isolate"),
     "zombies": ("pause", "pause", "isolate", "zkcut", "zkexpire", "mute", "mute"),
-    "storm": tuple(name for name in TROUBLES if name not in ("power", "powers", "wipe")),
-    "everything": tuple(TROUBLES),
+    "storm": tuple(name for name in FAULTS if name not in ("power", "powers", "wipe")),
+    "everything": tuple(FAULTS),
 }
-"""Which troubles come together."""
+"""Which kinds of faults come together in one seed."""
 
 
 def _kinds(rng: Random) -> tuple[str, ...]:
@@ -301,24 +301,24 @@ def _kinds(rng: Random) -> tuple[str, ...]:
     return rng.choice(((),) * 7 + (("short",), ("short",), ("unclean",), ("short", "unclean")))
 
 
-def _known_later(
-    seed: int, weather: str, until: float, brokers: int, disks: int
+def _added_later(
+    seed: int, fault_mix: str, until: float, brokers: int, disks: int
 ) -> Iterator[Event]:
-    """Draw what seeds did not know at first: what was drawn before that stays as it is."""
+    """Draw what was added later, by generators of its own: what earlier versions drew from a seed stays the same."""
     rng = Random(~seed)
     begin = rng.uniform(BEGIN, until)
     drawn: Drawn = []
-    if weather == "zombies":
-        drawn = rng.choice((_late_orders, _unseat))(rng)
-    elif weather == "bad disks" and disks > 1:
-        drawn = _dies_alone(rng, brokers)
+    if fault_mix == "zombies":
+        drawn = rng.choice((_late_requests, _replace_controller))(rng)
+    elif fault_mix == "bad disks" and disks > 1:
+        drawn = _one_disk_fails(rng, brokers)
     yield from (Event(begin + after, verb, words) for after, verb, words in drawn)
     late = (
-        *log_faults.drawn(seed, weather, until, brokers),
-        *disk_damage.damages(seed, weather, until, brokers),
+        *log_faults.drawn(seed, fault_mix, until, brokers),
+        *disk_damage.damages(seed, fault_mix, until, brokers),
         *group_events.draw_events(seed, until),
         *group_events.draw_deletions(seed, until),
-        *replication_faults.sequence(seed, weather, until, brokers),
+        *replication_faults.sequence(seed, fault_mix, until, brokers),
         *transaction_events.draw_events(seed, until),
     )
     yield from (Event(*each) for each in late)
@@ -327,13 +327,13 @@ def _known_later(
 def draw(seed: int) -> Script:
     """Return the schedule of *seed*."""
     rng = Random(seed)
-    name = rng.choice(list(WEATHERS))
-    weather = WEATHERS[name]
+    name = rng.choice(list(FAULT_MIXES))
+    fault_mix = FAULT_MIXES[name]
     partitions = rng.choice((1, 1, 2))
     kinds = _kinds(rng)
     events = [Event(1.0, "create", (TOPICS[0], str(partitions), *kinds))]
     alive = {TOPICS[0]: partitions}
-    troubles = rng.randint(2, 9)
+    faults = rng.randint(2, 9)
     pause = rng.choice((0.3, 0.8, 1.5))
     calm = rng.choice((1.0, 2.5, 5.0))
     time = BEGIN
@@ -342,7 +342,7 @@ def draw(seed: int) -> Script:
     disks = rng.choice((1, 1, 2, 2))
     moves = brokers > BROKERS or rng.random() < 0.1
     words: tuple[str, ...]
-    for _ in range(troubles):
+    for _ in range(faults):
         for _ in range(rng.randint(0, 5)):
             time += rng.expovariate(1 / pause)
             topic = rng.choice(sorted(alive))
@@ -372,9 +372,9 @@ def draw(seed: int) -> Script:
             words = (topic, str(rng.randrange(alive[topic])), ",".join(map(str, wanted)))
             events.append(Event(time, "move", words))
         time += rng.expovariate(1 / calm)
-        for after, verb, words in TROUBLES[rng.choice(weather)](rng, brokers, disks):
+        for after, verb, words in FAULTS[rng.choice(fault_mix)](rng, brokers, disks):
             events.append(Event(time + after, verb, words))
-    events += _known_later(seed, name, max(time, BEGIN), brokers, disks)
+    events += _added_later(seed, name, max(time, BEGIN), brokers, disks)
     words = log_faults.words_of_topics(seed, name)
     events = [
         replace(event, words=(*event.words, *words)) if event.verb == "create" else event

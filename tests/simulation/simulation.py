@@ -82,7 +82,7 @@ SETTINGS_OF_DELETIONS = (("offsets.retention.check.interval.ms", "20000"),)
 """Of brokers in scripts that delete a topic with committed offsets: a sweep deletes what was left."""
 
 MOST_STEPS = 400_000
-"""More than that and something goes round in circles."""
+"""The limit of steps: more of them mean an endless loop."""
 
 
 @dataclass
@@ -230,7 +230,7 @@ class Simulation:
             if self._errors:
                 raise Broken(f"NoErrors: {self._errors[0]}")
             if scheduler.steps > MOST_STEPS:
-                raise Broken("Liveness: it goes round in circles")
+                raise Broken("Liveness: it does not end")
 
     def _await_led(self) -> None:
         """Wait until no partition is led from a failed disk, before its broker is restarted."""
@@ -254,7 +254,7 @@ class Simulation:
         raise Broken(f"Liveness: {PATIENCE:g} s after everything was healed: {missing}")
 
     def _decide(self) -> None:
-        """Act as the operator: take logs away, accept a loss where no replica must have all records.
+        """Act as the operator: remove logs, accept a loss where no replica must have all records.
 
         Those are logs of one name, and logs that cannot be opened because they were exchanged: power took what the
         recovery point of the other one covers (S14).
@@ -305,7 +305,7 @@ class Simulation:
         elif self._log and level is not LogLevel.debug:
             self.trace(f"      {event.get('log_namespace')}: {formatEvent(event)}")
 
-    # -- what a script can ask for
+    # -- verbs of scripts
 
     def _do(self, event: Event) -> None:
         verb: Callable[..., None] = getattr(self, f"_{event.verb}")
@@ -331,7 +331,7 @@ class Simulation:
         return self.nodes[int(word)]
 
     def _create(self, topic: str, partitions: str, *kinds: str) -> None:
-        """Have a topic made; its kinds are "unclean", "short" and "flushed", see clients.SETTINGS_OF."""
+        """Create a topic; its kinds are "unclean", "short" and "flushed", see clients.SETTINGS_OF."""
         self.clients.create(topic, int(partitions), kinds)
 
     def _trim(self, topic: str, partition: str) -> None:
@@ -356,7 +356,7 @@ class Simulation:
         self.clients.move(topic, int(partition), [int(each) for each in replicas.split(",")])
 
     def _groups(self) -> None:
-        """Have the topic made that groups need."""
+        """Create the topic that groups need."""
         self.clients.coordinate()
 
     def _member(self, group: str, name: str, instance: str = "") -> None:
@@ -399,7 +399,7 @@ class Simulation:
         self.clients.depute(group)
 
     def _transactions(self) -> None:
-        """Have the topics made that transactions need."""
+        """Create the topics that transactions need."""
         self.clients.begin_transactions()
 
     def _txnbegin(self, id: str) -> None:

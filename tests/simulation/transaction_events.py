@@ -104,7 +104,7 @@ def _late_answer(rng: Random, name: str) -> Drawn:
 
 
 def _replaced(rng: Random, name: str) -> Drawn:
-    """Let a producer die or sleep in the midst of a transaction, and another one begin under its id."""
+    """Crash or pause a producer in the midst of a transaction, and begin another one under its id."""
     at = rng.uniform(0.02, 0.6)
     ends: Sequence[Drawn] = (
         [(at, "txndie", (name,)), (at + rng.uniform(0.0, 3.0), "txnbegin", (name,))],

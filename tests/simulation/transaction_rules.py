@@ -78,7 +78,7 @@ class Transaction:
     ended: set[int] = field(default_factory=set)
     """Partitions in which the marker is committed."""
     offset: int | None = None
-    """What it commits to its place in the group."""
+    """The offset that it commits to the partition of its id in the group."""
     has_offset: bool = False
     """Whether that was acknowledged."""
 
@@ -205,7 +205,7 @@ class TransactionRules:
         is_raised = now.producer_epoch > before.producer_epoch
         asked = found.asked if found is not None and found.decided is None else None
         if is_commit and asked != "commit":
-            raise Broken(f"Decision: {name} commits {found}, which did not ask for it")
+            raise Broken(f"Decision: {name} commits {found}, which did not request it")
         if not is_commit and not is_raised and asked != "abort":
             raise Broken(f"Decision: {name} aborts {found} by itself, without another epoch")
         if found is not None and found.decided is None:
@@ -353,8 +353,8 @@ class TransactionRules:
         found: dict[int, tuple[Transaction, ...]] = {}
         for transaction in self.transactions:
             if transaction.has_offset and transaction.decided != "abort":
-                place = place_of(transaction.id)
-                found[place] = (*found.get(place, ()), transaction)
+                partition = offset_partition(transaction.id)
+                found[partition] = (*found.get(partition, ()), transaction)
         return found
 
     def fetch_ends(
@@ -421,12 +421,12 @@ class TransactionRules:
         found: dict[int, int] = {}
         for each in self.transactions:
             if each.decided == "commit" and each.has_offset and each.offset is not None:
-                place = place_of(each.id)
-                found[place] = max(found.get(place, -1), each.offset)
+                partition = offset_partition(each.id)
+                found[partition] = max(found.get(partition, -1), each.offset)
         yield from found.items()
 
 
-def place_of(name: str) -> int:
+def offset_partition(name: str) -> int:
     """Return the partition for which a transactional id commits an offset."""
     return 0 if name == "x" else 1
 

@@ -51,7 +51,7 @@ from tests.simulation.group_events import CLIENTS
 from tests.simulation.network import Network
 from tests.simulation.node import PORT
 from tests.simulation.transaction_events import PARTITIONS
-from tests.simulation.transaction_rules import GROUP, TOPIC, Transaction, place_of
+from tests.simulation.transaction_rules import GROUP, TOPIC, Transaction, offset_partition
 
 TIMEOUT_MS = 5000
 """Of a transaction."""
@@ -84,7 +84,7 @@ class Abort(Exception):
 
 
 class Work(NamedTuple):
-    """A transaction to be made."""
+    """A transaction that a producer is to run."""
 
     partitions: tuple[int, ...]
     batches: int
@@ -324,7 +324,7 @@ class TransactionalProducer(Peer):
     async def _commit_offset(self, transaction: Transaction) -> ErrorCode:
         assert self.producer is not None
         offset = transaction.offset or self.rules.new_offset(transaction)
-        part = TxnOffsetCommitRequestPartition(place_of(self.id), offset)
+        part = TxnOffsetCommitRequestPartition(offset_partition(self.id), offset)
         request = TxnOffsetCommitRequest(
             transactional_id=self.id,
             group_id=GROUP,
@@ -377,7 +377,7 @@ class Transactions:
         Deferred.fromCoroutine(work).addErrback(self.clients.failed)
 
     async def _internal_topics(self) -> None:
-        """Have the internal topics made, with all their replicas: when all brokers are known."""
+        """Create the internal topics with all their replicas, when all brokers are known."""
         for kind, topic in enumerate((OFFSETS_TOPIC, TRANSACTIONS_TOPIC)):
             request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[GROUP])
             while topic not in self.clients.observer.topics:
@@ -393,7 +393,7 @@ class Transactions:
                     break
                 await self.clients.pause()
 
-    # -- what the script asks for
+    # -- verbs of scripts
 
     def begin(self, id: str) -> None:
         """Start a producer under *id*, whatever became of the former one."""

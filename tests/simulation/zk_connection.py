@@ -85,7 +85,7 @@ class ZkConnection:
 
     @property
     def knows_at(self) -> float:
-        """When the client knows at the latest that its session is over: by its own clock, or because it can ask."""
+        """When the client learns at the latest that its session is over: by its own clock, or from a server."""
         if self._cut_off():
             return self._received_at + self._timeout
         return max(self._reachable_at, self.ensemble.up_at)
@@ -103,7 +103,7 @@ class ZkConnection:
             self._ended()
             return
         if self.live:
-            return  # it was lost twice before it was made again; another attempt would drop what is under way now
+            return  # it was lost twice before it was connected again; another attempt would drop what is under way now
         if self._cut_off():
             self._process.callLater(self._rng.uniform(0.05, 0.5), self._connect)
             return
