@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.checker.building import Story
 from tests.checker.history import Event
+from tests.checker.history_builder import Builder
 from tests.checker.transactions import READ_COMMITTED
 
 
@@ -18,15 +18,15 @@ class _Play:
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
-        self.story = Story()
+        self.builder = Builder()
         self.keys = [f"t-{n}" for n in range(chance.randint(1, 3))]
         self.logs: dict[str, list[tuple[int, int]]] = {key: [] for key in self.keys}
         self._positions: dict[tuple[int, str], int] = {}
 
     def begin(self, p: int) -> int:
         """Let a process begin to read everything."""
-        self.story.done(p, "assign", self.keys)
-        self.story.done(p, "seek", dict.fromkeys(self.keys, 0))
+        self.builder.done(p, "assign", self.keys)
+        self.builder.done(p, "seek", dict.fromkeys(self.keys, 0))
         return p
 
     def _append(self, key: str, value: int) -> int:
@@ -41,13 +41,15 @@ class _Play:
         meta: dict[str, Any] = {"idempotent": True, "retries": True}
         fate = self.chance.random()
         if fate < 0.75:
-            self.story.send(value, self._append(key, value), p=p, key=key, **meta)
+            self.builder.send(value, self._append(key, value), p=p, key=key, **meta)
         elif fate < 0.85:
-            self.story.send(value, None, "fail", p=p, key=key, **meta)
+            self.builder.send(value, None, "fail", p=p, key=key, **meta)
         else:
             if self.chance.random() < 0.5:
                 self._append(key, value)
-            self.story.send(value, None, self.chance.choice(("info", "open")), p=p, key=key, **meta)
+            self.builder.send(
+                value, None, self.chance.choice(("info", "open")), p=p, key=key, **meta
+            )
 
     def poll(self, p: int) -> None:
         """Poll a few records of one key."""
@@ -55,7 +57,7 @@ class _Play:
         at = self._positions.get((p, key), 0)
         found = self.logs[key][at : at + self.chance.randint(1, 8)]
         if found:
-            self.story.poll(*found, p=p, key=key)
+            self.builder.poll(*found, p=p, key=key)
             self._positions[p, key] = at + len(found)
 
 
@@ -70,11 +72,11 @@ def clean_history(seed: int, *, sends: int = 60) -> list[Event]:
         if chance.random() < 0.6:
             play.poll(processes[number])
         if chance.random() < 0.03:
-            play.story.event(processes[number], "info", "crash")
+            play.builder.event(processes[number], "info", "crash")
             processes[number] = play.begin(processes[number] + 10)
     for key in play.keys:
-        play.story.final(*play.logs[key], key=key)
-    return play.story.events
+        play.builder.final(*play.logs[key], key=key)
+    return play.builder.events
 
 
 @dataclass
@@ -96,7 +98,7 @@ class _Cluster:
 
     def __init__(self, chance: random.Random, *, offsets: bool) -> None:
         self.chance, self.with_offsets = chance, offsets
-        self.story = Story()
+        self.builder = Builder()
         self.keys = ["t-0", "t-1"]
         self.logs: dict[str, list[tuple[int, _Transaction | None] | None]] = {
             key: [] for key in self.keys
@@ -135,7 +137,7 @@ class _Cluster:
 
     def producer(self, p: int, id: str) -> Iterator[None]:
         """Begin under a transactional id, and make transactions."""
-        event = self.story.event
+        event = self.builder.event
         begun = event(p, "invoke", "init_transactions", {"id": id})
         yield
         self.epochs[id] = epoch = self.epochs.get(id, -1) + 1
@@ -151,7 +153,7 @@ class _Cluster:
     def _transaction(self, p: int, name: str, id: str, epoch: int) -> Iterator[None]:
         made = _Transaction(id, epoch, {})
         self.transactions.append(made)
-        self.story.begin(name, p=p, id=id)
+        self.builder.begin(name, p=p, id=id)
         for _ in range(self.chance.randint(1, 3)):
             yield
             self._send(p, name, made)
@@ -159,13 +161,13 @@ class _Cluster:
             offset = self.chance.randint(1, 4)
             if self._is_live(made):
                 made.offset = offset
-            self.story.offsets(name, {"in-0": offset}, p=p)
+            self.builder.offsets(name, {"in-0": offset}, p=p)
         yield
         if self.chance.random() < 0.1 and made.fate is None:
             self.decide(made, "abort")  # the coordinator aborts what takes too long
             self.epochs[id] += 1
         word = "commit" if not made.lost and self.chance.random() < 0.75 else "abort"
-        begun = self.story.event(p, "invoke", f"{word}_transaction", {"txn": name})
+        begun = self.builder.event(p, "invoke", f"{word}_transaction", {"txn": name})
         yield
         was_live = self._is_live(made)
         if was_live and self.chance.random() < 0.9:
@@ -174,9 +176,9 @@ class _Cluster:
         if self.chance.random() < 0.6:
             done = was_live and made.fate == word
             outcome = "ok" if done else "fail" if not was_live else "info"
-            self.story.event(p, outcome, f"{word}_transaction", {"txn": name}, op=begun.i)
+            self.builder.event(p, outcome, f"{word}_transaction", {"txn": name}, op=begun.i)
         elif not was_live and self.chance.random() < 0.5:
-            self.story.done(p, "fenced", {"id": id})
+            self.builder.done(p, "fenced", {"id": id})
 
     def _is_live(self, made: _Transaction) -> bool:
         return made.fate is None and made.epoch == self.epochs[made.id]
@@ -185,7 +187,7 @@ class _Cluster:
         key, value = self.chance.choice(self.keys), next(self._values)
         if not self._is_live(made) or self.chance.random() < 0.1:
             made.lost = True
-            self.story.send(
+            self.builder.send(
                 value, None, self.chance.choice(("fail", "open")), p=p, key=key, txn=name
             )
             return
@@ -193,22 +195,22 @@ class _Cluster:
         self.logs[key].append((value, made))
         made.values[value] = key
         if self.chance.random() < 0.7:
-            self.story.send(value, offset, p=p, key=key, txn=name)
+            self.builder.send(value, offset, p=p, key=key, txn=name)
         else:
-            self.story.send(value, None, "open", p=p, key=key, txn=name)
+            self.builder.send(value, None, "open", p=p, key=key, txn=name)
 
     def plain(self, p: int) -> Iterator[None]:
         """Send a record without a transaction."""
         key = self.chance.choice(self.keys)
         self.logs[key].append((value := next(self._values), None))
-        self.story.send(value, len(self.logs[key]) - 1, p=p, key=key)
+        self.builder.send(value, len(self.logs[key]) - 1, p=p, key=key)
         yield
 
     def reader(self, p: int) -> Iterator[None]:
         """Read a key in two polls, or ask for the offset of the group."""
         isolation = self.chance.choice((READ_COMMITTED, READ_COMMITTED, "read_uncommitted"))
         key = self.chance.choice(self.keys)
-        self.story.done(p, "seek", {key: 0}, isolation=isolation)
+        self.builder.done(p, "seek", {key: 0}, isolation=isolation)
         position = 0
         for _ in range(2):
             yield
@@ -217,15 +219,15 @@ class _Cluster:
             to = self.chance.randint(position, max(position, limit))
             found = self.shown(key, position, to, isolation)
             if found:
-                self.story.poll(*found, p=p, key=key, stable={key: stable})
-            self.story.done(p, "position", {key: to})
+                self.builder.poll(*found, p=p, key=key, stable={key: stable})
+            self.builder.done(p, "position", {key: to})
             position = to
         if self.with_offsets:
-            begun = self.story.event(p, "invoke", "committed", {"group": "g", "offsets": {"in-0": 0}})  # fmt: skip
+            begun = self.builder.event(p, "invoke", "committed", {"group": "g", "offsets": {"in-0": 0}})  # fmt: skip
             yield
             found_offset = {"group": "g", "offsets": {"in-0": self.group}}
             yield
-            self.story.event(p, "ok", "committed", found_offset, op=begun.i)
+            self.builder.event(p, "ok", "committed", found_offset, op=begun.i)
 
 
 def transactional_history(seed: int, *, offsets: bool = False, actors: int = 7) -> list[Event]:
@@ -248,5 +250,5 @@ def transactional_history(seed: int, *, offsets: bool = False, actors: int = 7) 
     for key in cluster.keys:
         for p, isolation in ((98, "read_uncommitted"), (99, READ_COMMITTED)):
             shown = cluster.shown(key, 0, len(cluster.logs[key]), isolation)
-            cluster.story.final(*shown, p=p, key=key, isolation=isolation)
-    return cluster.story.events
+            cluster.builder.final(*shown, p=p, key=key, isolation=isolation)
+    return cluster.builder.events

@@ -123,7 +123,7 @@ def create(bootstrap: str, topic: str, replicas: int) -> None:
     admin.create_topics([NewTopic(topic, 2, replicas)])[topic].result(30)
 
 
-STORIES = {
+SCHEDULES = {
     "commit-and-abort": """
         open a ID
         begin a
@@ -340,14 +340,14 @@ STORIES = {
 }
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", SCHEDULES)
 def test_each_answer_is_that_of_apache_kafka(
     name: str, cluster: Cluster, apache: ApacheKafka, ours: Java, theirs: Java
 ) -> None:
     topic = f"{name}-{next(_numbers)}"
     create(cluster.bootstrap, topic, 3)
     create(apache.bootstrap, topic, 1)
-    for line in STORIES[name].strip().splitlines():
+    for line in SCHEDULES[name].strip().splitlines():
         words = line.split()
         command = " ".join(
             topic if word == "T" else word.replace("ID", f"id-{topic}") for word in words

@@ -53,7 +53,7 @@ def writer(name: str, cluster: Cluster) -> Writer:
 
 @dataclass
 class Outcome:
-    """One writer's story and what its partitions hold: numbers by offset."""
+    """What one writer sent, and what its partitions hold: numbers by offset."""
 
     writer: Writer
     logs: dict[int, dict[int, int]]

@@ -41,7 +41,7 @@ def join_request(name: str, member_id: str = "", **changes: Any) -> Join:
     return replace(request, **changes)
 
 
-class GroupOnTheTable:
+class GroupHarness:
     """A `Group` with a clock, a ZooKeeper that acknowledges at once or on demand, and answers."""
 
     def __init__(self, limits: GroupLimits = LIMITS, *, auto_persist: bool = True) -> None:
@@ -116,9 +116,9 @@ class GroupOnTheTable:
             self.durable = persist.snapshot
             self.perform(self.group.persisted(persist.sequence, self.now))
 
-    def take_over(self) -> "GroupOnTheTable":
+    def take_over(self) -> "GroupHarness":
         """Return the group as the next coordinator loads it."""
-        successor = GroupOnTheTable(self.limits, auto_persist=self.auto_persist)
+        successor = GroupHarness(self.limits, auto_persist=self.auto_persist)
         successor.now = self.now
         if self.durable is not None:
             successor.durable = self.durable
@@ -168,12 +168,12 @@ class GroupOnTheTable:
         return [error for _, error in answer.members]
 
 
-def stable_group(*names: str, limits: GroupLimits = LIMITS) -> GroupOnTheTable:
+def stable_group(*names: str, limits: GroupLimits = LIMITS) -> GroupHarness:
     """Return a Stable group of *names* in generation 1; the first one leads, and owns b"name"."""
-    table = GroupOnTheTable(limits)
-    tokens = [table.enter(name) for name in names]
-    table.advance(6.0)
-    assert all(table.joined(token).error is ErrorCode.NONE for token in tokens)
+    harness = GroupHarness(limits)
+    tokens = [harness.enter(name) for name in names]
+    harness.advance(6.0)
+    assert all(harness.joined(token).error is ErrorCode.NONE for token in tokens)
     for name in reversed(names):
-        table.sync(name, None, **{member: member.encode() for member in names})
-    return table
+        harness.sync(name, None, **{member: member.encode() for member in names})
+    return harness

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from tests.checker.building import Story
 from tests.checker.clean_histories import clean_history
 from tests.checker.history import Event
+from tests.checker.history_builder import Builder
 from tests.checker.verdict import Judgement, check
 from tests.kit.property_tests import examples
 
@@ -151,12 +151,12 @@ def test_one_falsification_is_noticed(
 @pytest.mark.long
 def test_a_long_history_is_judged_in_the_time_of_its_events() -> None:
     """O(events): a quadratic check of these 24,000 takes longer."""
-    story = Story()
+    builder = Builder()
     for value in range(8_000):
-        story.send(value, value)
+        builder.send(value, value)
     for start in range(0, 8_000, 100):
-        story.poll(*((n, n) for n in range(start, start + 100)))
-    story.final(*((n, n) for n in range(8_000)))
+        builder.poll(*((n, n) for n in range(start, start + 100)))
+    builder.final(*((n, n) for n in range(8_000)))
     began = thread_time()
-    assert check(story.events).judgement is Judgement.CLEAN
+    assert check(builder.events).judgement is Judgement.CLEAN
     assert thread_time() - began < 3, "some 0.2 s of CPU time"

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.checker.building import Story
 from tests.checker.clean_histories import transactional_history
 from tests.checker.history import Event
+from tests.checker.history_builder import Builder
 from tests.checker.verdict import Judgement, check
 from tests.kit.property_tests import examples
 
@@ -363,18 +363,18 @@ def test_a_history_is_broken_if_nothing_explains_it(
 @pytest.mark.long
 def test_a_long_history_of_transactions_is_judged_in_the_time_of_its_events() -> None:
     """O(events): a quadratic check of 3,000 transactions and 60 views takes longer."""
-    story = Story().init()
+    builder = Builder().init()
     for number in range(3_000):
         name = str(number)
-        story.begin(name)
+        builder.begin(name)
         for value in range(2):
-            story.send(2 * number + value, 3 * number + value, txn=name)
-        story.offsets(name, {"in-0": number + 1})
-        story.commit(name, "open" if number % 3 else "ok")
+            builder.send(2 * number + value, 3 * number + value, txn=name)
+        builder.offsets(name, {"in-0": number + 1})
+        builder.commit(name, "open" if number % 3 else "ok")
     everything = [(3 * n // 2, n) for n in range(6_000)]
     for p in range(60):
-        story.view(*everything, to=9_000, p=1000 + p)
-    story.final(*everything, isolation="read_committed")
+        builder.view(*everything, to=9_000, p=1000 + p)
+    builder.final(*everything, isolation="read_committed")
     began = thread_time()
-    assert check(story.events).judgement is Judgement.CLEAN
+    assert check(builder.events).judgement is Judgement.CLEAN
     assert thread_time() - began < 6, "some 1 s of CPU time"

@@ -20,7 +20,7 @@ from kbroker.coordinator.group.core.effects import (
 from kbroker.coordinator.group.core.members import member_bytes
 from kbroker.coordinator.group.core.states import GroupState
 from kclient.wire.error_codes import ErrorCode
-from tests.kit.groups import LIMITS, GroupOnTheTable, join_request
+from tests.kit.groups import LIMITS, GroupHarness, join_request
 from tests.kit.property_tests import examples
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
@@ -55,7 +55,7 @@ class GroupUnderFire(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = GroupOnTheTable(auto_persist=False)
+        self.harness = GroupHarness(auto_persist=False)
         self.clients = {n: Client(n, "i" if n == "d" else None) for n in "abcd"}
         self.highest = 0
         self.owners: dict[tuple[int, bytes], str] = {}
@@ -65,7 +65,7 @@ class GroupUnderFire(RuleBasedStateMachine):
     @initialize(delay=st.sampled_from([0.0, 3.0]), size=st.sampled_from([3, 100]))
     def begin(self, delay: float, size: int) -> None:
         limits = replace(LIMITS, initial_rebalance_delay=delay, max_size=size)
-        self.table = GroupOnTheTable(limits, auto_persist=False)
+        self.harness = GroupHarness(limits, auto_persist=False)
 
     @rule(name=NAMES, protocols=PROTOCOLS, rebalance=st.sampled_from([5.0, 60.0]))
     def client_joins(
@@ -81,8 +81,8 @@ class GroupUnderFire(RuleBasedStateMachine):
             rebalance_timeout=rebalance,
             group_instance_id=client.instance_id,
         )
-        client.token = self.table._token()
-        self.table.perform(self.table.group.join(client.token, request, self.table.now))
+        client.token = self.harness._token()
+        self.harness.perform(self.harness.group.join(client.token, request, self.harness.now))
         self.listen()
 
     @rule(name=NAMES, old=st.booleans())
@@ -92,26 +92,28 @@ class GroupUnderFire(RuleBasedStateMachine):
             return
         generation = client.generation - old
         assignment = {m: f"p{i}".encode() for i, m in enumerate(client.members)}
-        token = client.token = self.table._token()
+        token = client.token = self.harness._token()
         self.syncing[token] = (generation, client.instance_id or client.member_id)
         sync = Sync(client.member_id, generation, assignment, client.instance_id)
-        self.table.perform(self.table.group.sync(token, sync, self.table.now))
+        self.harness.perform(self.harness.group.sync(token, sync, self.harness.now))
         self.listen()
 
     @rule(name=NAMES)
     def client_beats(self, name: str) -> None:
         client = self.clients[name]
-        error = self.table.group.heartbeat(
-            client.member_id, client.instance_id, client.generation, self.table.now
+        error = self.harness.group.heartbeat(
+            client.member_id, client.instance_id, client.generation, self.harness.now
         )
-        if client.generation != self.table.group.generation_id:
+        if client.generation != self.harness.group.generation_id:
             assert error is not ErrorCode.NONE  # 5
 
     @rule(name=NAMES, generation=st.integers(0, 8))
     def client_commits(self, name: str, generation: int) -> None:
         client = self.clients[name]
-        group = self.table.group
-        error = group.check_commit(client.member_id, client.instance_id, generation, self.table.now)
+        group = self.harness.group
+        error = group.check_commit(
+            client.member_id, client.instance_id, generation, self.harness.now
+        )
         if error is ErrorCode.NONE:
             assert generation == group.generation_id  # 5
             assert client.member_id in group.members
@@ -119,7 +121,7 @@ class GroupUnderFire(RuleBasedStateMachine):
     @rule(name=NAMES)
     def client_leaves(self, name: str) -> None:
         client = self.clients[name]
-        self.table.leave(MemberIdentity(client.member_id, client.instance_id))
+        self.harness.leave(MemberIdentity(client.member_id, client.instance_id))
         client.forget()
         self.listen()
 
@@ -129,47 +131,47 @@ class GroupUnderFire(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.0, 1.0, 3.0, 9.0, 11.0, 61.0]))
     def time_passes(self, seconds: float) -> None:
-        self.table.advance(seconds)
+        self.harness.advance(seconds)
         self.listen()
 
-    @precondition(lambda self: self.table.unacknowledged)
+    @precondition(lambda self: self.harness.unacknowledged)
     @rule(count=st.integers(1, 3))
     def zookeeper_acknowledges(self, count: int) -> None:
-        for _ in range(min(count, len(self.table.unacknowledged))):
-            persist = self.table.unacknowledged.pop(0)
-            self.table.durable = persist.snapshot
-            effects = self.table.group.persisted(persist.sequence, self.table.now)
-            self.table.perform(effects)
+        for _ in range(min(count, len(self.harness.unacknowledged))):
+            persist = self.harness.unacknowledged.pop(0)
+            self.harness.durable = persist.snapshot
+            effects = self.harness.group.persisted(persist.sequence, self.harness.now)
+            self.harness.perform(effects)
         self.listen()
 
-    @precondition(lambda self: self.table.unacknowledged)
+    @precondition(lambda self: self.harness.unacknowledged)
     @rule()
     def zookeeper_is_late(self) -> None:
-        self.table.perform(self.table.group.persist_timed_out(self.table.now))
+        self.harness.perform(self.harness.group.persist_timed_out(self.harness.now))
         self.listen()
 
     @rule(applied=st.integers(0, 3))
     def coordinator_moves(self, applied: int) -> None:
         """It was killed, and some of what it had sent to ZooKeeper arrived."""
-        for persist in self.table.unacknowledged[:applied]:
-            self.table.durable = persist.snapshot
+        for persist in self.harness.unacknowledged[:applied]:
+            self.harness.durable = persist.snapshot
         for client in self.clients.values():
             client.token = None
-        serial = self.table._tokens
-        self.table = self.table.take_over()
-        self.table._tokens = serial
+        serial = self.harness._tokens
+        self.harness = self.harness.take_over()
+        self.harness._tokens = serial
         self.syncing.clear()
 
     @rule()
     def group_is_let_go(self) -> None:
-        self.table.perform(self.table.group.unload(ErrorCode.NOT_COORDINATOR))
-        assert not self.table.waiting  # 2
+        self.harness.perform(self.harness.group.unload(ErrorCode.NOT_COORDINATOR))
+        assert not self.harness.waiting  # 2
         self.coordinator_moves(0)
 
     def listen(self) -> None:
         """Give the answers to the clients."""
-        durable = self.table.durable.generation_id if self.table.durable is not None else 0
-        for token, answer in self.table.answers.items():
+        durable = self.harness.durable.generation_id if self.harness.durable is not None else 0
+        for token, answer in self.harness.answers.items():
             if (
                 isinstance(answer, JoinGroupResult | SyncGroupResult)
                 and answer.error is ErrorCode.NONE
@@ -183,7 +185,7 @@ class GroupUnderFire(RuleBasedStateMachine):
                 generation, owner = self.syncing[token]
                 assert self.owners.setdefault((generation, answer.assignment), owner) == owner
         for client in self.clients.values():
-            answer = self.table.answers.get(client.token) if client.token is not None else None
+            answer = self.harness.answers.get(client.token) if client.token is not None else None
             if isinstance(answer, JoinGroupResult):
                 client.member_id = answer.member_id or client.member_id
                 if answer.error is ErrorCode.NONE:
@@ -191,19 +193,19 @@ class GroupUnderFire(RuleBasedStateMachine):
                     client.members = tuple(m.member_id for m in answer.members)
                 elif answer.error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
                     client.forget()
-        self.table.answers.clear()
+        self.harness.answers.clear()
 
     @invariant()
     def generations_only_grow(self) -> None:  # 1
-        durable = self.table.durable
+        durable = self.harness.durable
         if durable is not None:
             assert durable.generation_id >= self.highest
             self.highest = durable.generation_id
-        assert self.table.group.generation_id >= self.highest
+        assert self.harness.group.generation_id >= self.highest
 
     @invariant()
     def states_fit_their_members(self) -> None:  # 4, 7
-        group = self.table.group
+        group = self.harness.group
         members = list(group.members)
         if group.state in WITH_MEMBERS:
             assert members
@@ -216,11 +218,11 @@ class GroupUnderFire(RuleBasedStateMachine):
 
     @invariant()
     def a_tick_comes_before_the_first_deadline(self) -> None:  # 6
-        group = self.table.group
+        group = self.harness.group
         rebalance = group
         waits = min(rebalance.join_deadline, rebalance.sync_deadline)
         first = min(waits, group.members.next_deadline)
-        assert first == inf or (self.table.timer is not None and self.table.timer <= first)
+        assert first == inf or (self.harness.timer is not None and self.harness.timer <= first)
         if group.state is GroupState.PREPARING_REBALANCE:
             assert rebalance.join_deadline < inf
         if group.state is GroupState.COMPLETING_REBALANCE:
@@ -228,14 +230,14 @@ class GroupUnderFire(RuleBasedStateMachine):
 
     @invariant()
     def waiting_requests_are_known_to_wait(self) -> None:  # 2
-        group = self.table.group
+        group = self.harness.group
         parked = {m.awaiting_join for m in group.members} | {m.awaiting_sync for m in group.members}
         held = {answer.token for _, answer, _ in group._out._held}
-        assert self.table.waiting == (parked | held) - {None}
+        assert self.harness.waiting == (parked | held) - {None}
 
     @invariant()
     def the_room_taken_is_counted(self) -> None:
-        members = self.table.group.members
+        members = self.harness.group.members
         sizes = [
             member_bytes(
                 m.protocols,
@@ -253,11 +255,11 @@ class GroupUnderFire(RuleBasedStateMachine):
     def teardown(self) -> None:
         """When ZooKeeper answers and clients are silent, everything is answered and ends."""
         for _ in range(6):
-            self.table.acknowledge()
-            self.table.advance(301.0)
-        self.table.acknowledge()
-        assert not self.table.waiting  # 2, 6
-        assert self.table.group.state in (GroupState.EMPTY, GroupState.DEAD)
+            self.harness.acknowledge()
+            self.harness.advance(301.0)
+        self.harness.acknowledge()
+        assert not self.harness.waiting  # 2, 6
+        assert self.harness.group.state in (GroupState.EMPTY, GroupState.DEAD)
 
 
 TestGroupUnderFire = GroupUnderFire.TestCase

@@ -389,7 +389,7 @@ class World:
         elif self.rng.random() < 0.05:
             self.abandon()
 
-    # The story
+    # The schedule
 
     def step(self) -> None:
         self.now += 1
@@ -484,10 +484,10 @@ def test_each_record_is_visible_as_its_transaction_was_decided(seed: int) -> Non
         play(seed, Path(directory))
 
 
-def seen_in(stories: range) -> Counter[str]:
-    """What happened in these stories."""
+def seen_in(schedules: range) -> Counter[str]:
+    """What happened in these schedules."""
     seen: Counter[str] = Counter()
-    for seed in stories:
+    for seed in schedules:
         with tempfile.TemporaryDirectory() as directory:
             world = play(seed, Path(directory))
         seen += world.seen

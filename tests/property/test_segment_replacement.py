@@ -295,7 +295,7 @@ def held(log: UnifiedLog) -> list[Batch]:
 
 
 def begin(seed: int, *, calls: int) -> tuple[random.Random, World]:
-    """Begin a story: some records are synced, and the process has *calls* changes of the disk left."""
+    """Begin a schedule: some records are synced, and the process has *calls* changes of the disk left."""
     rng = random.Random(seed)
     world = World(rng)
     for _ in range(rng.randint(3, 8)):
@@ -306,14 +306,14 @@ def begin(seed: int, *, calls: int) -> tuple[random.Random, World]:
 
 
 def go_on(rng: random.Random, world: World) -> None:
-    """Play the story up to its end, or that of the process."""
+    """Play the schedule up to its end, or that of the process."""
     with suppress(Crashed):
         for _ in range(rng.randint(5, 40)):
             world.step()
 
 
 def changes_of(seed: int) -> int:
-    """Count the changes of a story that comes to its end."""
+    """Count the changes of a schedule that comes to its end."""
     rng, world = begin(seed, calls=10**6)
     go_on(rng, world)
     return 10**6 - world.disk.calls_left
@@ -329,7 +329,7 @@ def changes_of(seed: int) -> int:
 def test_recovery_finds_the_old_segments_or_the_new_one(
     seed: int, at: float, power_lost: bool, again: int | None
 ) -> None:
-    """The end comes *at* a part of the story, and a second one after *again* changes of the recovery."""
+    """The end comes *at* a part of the schedule, and a second one after *again* changes of the recovery."""
     rng, world = begin(seed, calls=int(at * changes_of(seed)))
     go_on(rng, world)
     chance = random.Random(seed + 1)

@@ -74,10 +74,10 @@ class Fenced(Exception):
 
 
 class Over(Exception):
-    """The story is over."""
+    """The schedule has ended."""
 
 
-class Story:
+class Schedule:
     """A cluster with faults, and its producers."""
 
     def __init__(self, seed: int) -> None:
@@ -318,7 +318,7 @@ class Story:
     def _restart(self, broker_id: int) -> None:
         self.brokers[broker_id] = CoordinatingBroker(self.cluster, broker_id, wait=False)
 
-    # --- the story
+    # --- the schedule
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass; the wall clock goes with it."""
@@ -370,25 +370,25 @@ def _resume(broker: CoordinatingBroker) -> None:
             connection.process_resumed()
 
 
-def play(seed: int) -> Story:
+def play(seed: int) -> Schedule:
     logged: list[Any] = []
 
     def observe(event: Any) -> None:
         if event.get("log_failure") is not None:
             logged.append(event["log_failure"])
 
-    # Coroutines of an earlier story that never ended are closed by the collector, in any order, and log how.
+    # Coroutines of an earlier schedule that never ended are closed by the collector, in any order, and log how.
     gc.disable()
     globalLogPublisher.addObserver(observe)
     try:
-        story = Story(seed)
-        story.play()
+        schedule = Schedule(seed)
+        schedule.play()
     finally:
         globalLogPublisher.removeObserver(observe)
         gc.enable()
-    story.check()
+    schedule.check()
     assert logged == []
-    return story
+    return schedule
 
 
 @given(seed=st.integers(0, 2**32))
@@ -400,8 +400,8 @@ def test_a_transaction_has_one_outcome_whatever_fails(seed: int) -> None:
 @pytest.mark.long
 def test_stories_have_commits_aborts_and_fences() -> None:
     """The test above would be of no use if nothing came to an end."""
-    stories = [play(seed) for seed in range(10)]
-    assert sum(story.commits for story in stories) > 50
-    assert sum(story.aborts for story in stories) > 20
-    assert sum(story.fenced for story in stories) > 10
-    assert sum(sum(story.cluster.epochs.values()) for story in stories) > 15
+    schedules = [play(seed) for seed in range(10)]
+    assert sum(schedule.commits for schedule in schedules) > 50
+    assert sum(schedule.aborts for schedule in schedules) > 20
+    assert sum(schedule.fenced for schedule in schedules) > 10
+    assert sum(sum(schedule.cluster.epochs.values()) for schedule in schedules) > 15

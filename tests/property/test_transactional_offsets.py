@@ -1,6 +1,6 @@
 """Offsets in transactions, over two coordinators and a ZooKeeper that fail: all or none, in order, none lost.
 
-A story has transactions of two producers and plain commits, in one group. It plays the transaction coordinator: a
+A schedule has transactions of two producers and plain commits, in one group. It plays the transaction coordinator: a
 transaction is decided once, its marker is repeated until a coordinator acknowledges it, and then the next one begins.
 Answers to verifications are late, copies of commits and markers of ended transactions arrive, brokers are replaced
 without knowing it, paused and restarted, and replies of ZooKeeper are lost.
@@ -85,11 +85,11 @@ class Transaction:
 class Broker:
     """A process with a session and a coordinator of the only partition."""
 
-    def __init__(self, story: Story, number: int) -> None:
+    def __init__(self, schedule: Schedule, number: int) -> None:
         self.number = number
-        self.process = Process(story.scheduler, f"broker {number}", Random(number))
+        self.process = Process(schedule.scheduler, f"broker {number}", Random(number))
         self.connections: list[ZkConnection] = []
-        zk = client_of(story.ensemble, self.process, number, self.connections)
+        zk = client_of(schedule.ensemble, self.process, number, self.connections)
         self.coordinator = GroupCoordinator(
             self.process,
             zk,
@@ -99,11 +99,11 @@ class Broker:
             no_successor_at=lambda _partition, _leader_epoch: -inf,
             is_alone=lambda _partition, _leader_epoch: False,
         )
-        self.coordinator._transactional._at_once = story.offsets_at_once
+        self.coordinator._transactional._at_once = schedule.offsets_at_once
         as_deferred(zk.start(60)).addErrback(lambda _: None)
 
 
-class Story(SteppedZooKeeper):
+class Schedule(SteppedZooKeeper):
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         self.offsets_at_once = self.rng.choice([1, 2, 300])
@@ -392,7 +392,7 @@ class Story(SteppedZooKeeper):
                 for partition in set(other.partitions) & found.keys():
                     assert not _is_before(found[partition], other), "half of it is visible"
 
-    # --- the story
+    # --- the schedule
 
     def step(self) -> None:
         actions: list[tuple[Callable[[], None], int]] = [
@@ -462,13 +462,13 @@ def _code(failure: Any) -> ErrorCode:
     return code
 
 
-def play(seed: int) -> Story:
-    story = Story(seed)
-    for _ in range(story.rng.randint(20, 150)):
-        story.step()
-    story.come_to_rest()
-    story.check()
-    return story
+def play(seed: int) -> Schedule:
+    schedule = Schedule(seed)
+    for _ in range(schedule.rng.randint(20, 150)):
+        schedule.step()
+    schedule.come_to_rest()
+    schedule.check()
+    return schedule
 
 
 @given(seed=st.integers(0, 2**32))

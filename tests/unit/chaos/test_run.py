@@ -10,18 +10,18 @@ from tests.audits.problem import Problem
 from tests.chaos.recorder import Recorder
 from tests.chaos.result import Result, excuse_renumbered, losses
 from tests.checker.anomaly import Anomaly
-from tests.checker.building import Story
+from tests.checker.history_builder import Builder
 from tests.checker.verdict import check
 
 
 def test_a_slow_machine_breaks_no_guarantee() -> None:
-    verdict = check(Story().send(1, 0).final((0, 1)).events)
+    verdict = check(Builder().send(1, 0).final((0, 1)).events)
     assert Result(verdict).clean
     late = Result(verdict, [Problem("isr-not-full", "t-0", "")])
     assert not late.clean
     assert not late.broken
     assert Result(verdict, [Problem("replicas-differ", "t-0", "")]).broken
-    assert Result(check(Story().send(1, 0).final().events)).broken
+    assert Result(check(Builder().send(1, 0).final().events)).broken
 
 
 TWICE = Anomaly("duplicate", "", (), key="t-0", offsets=(3, 7))

@@ -11,8 +11,8 @@ import pytest
 
 from kclient.wire.error_codes import ErrorCode
 from tests.checker import outcomes
-from tests.checker.building import Story
 from tests.checker.history import Event, HistoryError, operations, parse_line, read_history
+from tests.checker.history_builder import Builder
 from tests.checker.outcomes import Outcome
 from tests.checker.verdict import check
 
@@ -35,32 +35,32 @@ def test_a_line_survives_the_way_to_the_file_and_back() -> None:
 )
 def test_what_is_no_event_is_named_by_its_line(tmp_path: Path, line: str) -> None:
     path = tmp_path / "history.jsonl"
-    path.write_text(Story().send(1, 0).events[0].to_json() + "\n" + line + "\n")
+    path.write_text(Builder().send(1, 0).events[0].to_json() + "\n" + line + "\n")
     with pytest.raises(HistoryError, match="line 2"):
         read_history(path)
 
 
 def test_operations_that_overlap_are_paired_by_their_beginnings() -> None:
-    story = Story()
-    first = story.event(1, "invoke", "send", [["send", "k", [None, 1]]])
-    second = story.event(1, "invoke", "send", [["send", "k", [None, 2]]])
-    story.event(1, "info", "send", None, op=second.i)
-    story.event(1, "ok", "send", [["send", "k", [0, 1]]], op=first.i)
-    one, other = operations(story.events)
+    builder = Builder()
+    first = builder.event(1, "invoke", "send", [["send", "k", [None, 1]]])
+    second = builder.event(1, "invoke", "send", [["send", "k", [None, 2]]])
+    builder.event(1, "info", "send", None, op=second.i)
+    builder.event(1, "ok", "send", [["send", "k", [0, 1]]], op=first.i)
+    one, other = operations(builder.events)
     assert (one.begun, one.outcome, list(one.sends())) == (first, "ok", [("k", 0, 1)])
     assert (other.begun, other.outcome, list(other.sends())) == (second, "info", [("k", None, 2)])
 
 
 def test_an_end_too_many_is_refused() -> None:
-    story = Story().send(1, 0)
-    story.event(0, "ok", "send", [["send", "t-0", [0, 1]]], op=0)
+    builder = Builder().send(1, 0)
+    builder.event(0, "ok", "send", [["send", "t-0", [0, 1]]], op=0)
     with pytest.raises(HistoryError, match="ends 0"):
-        operations(story.events)
+        operations(builder.events)
 
 
 def test_a_value_that_was_written_twice_is_refused() -> None:
     with pytest.raises(HistoryError, match="value 1"):
-        check(Story().send(1, 0).send(1, 1).events)
+        check(Builder().send(1, 0).send(1, 1).events)
 
 
 @pytest.mark.parametrize(
@@ -99,18 +99,18 @@ def test_success_needs_an_offset_and_an_acknowledgement() -> None:
 
 
 @pytest.mark.parametrize(
-    ("story", "code", "word"),
+    ("builder", "code", "word"),
     [
-        (Story().send(1, 0).final((0, 1)), 0, "clean"),
-        (Story().send(1, 0).final(), 1, "broken"),
-        (Story().send(1, 0), 2, "unknown"),
+        (Builder().send(1, 0).final((0, 1)), 0, "clean"),
+        (Builder().send(1, 0).final(), 1, "broken"),
+        (Builder().send(1, 0), 2, "unknown"),
     ],
 )
 def test_the_command_prints_one_word_and_exits_by_it(
-    tmp_path: Path, story: Story, code: int, word: str
+    tmp_path: Path, builder: Builder, code: int, word: str
 ) -> None:
     path = tmp_path / "history.jsonl"
-    path.write_text("".join(event.to_json() + "\n" for event in story.events))
+    path.write_text("".join(event.to_json() + "\n" for event in builder.events))
     command = [sys.executable, "-m", "tests.checker", str(path), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == code, done.stderr

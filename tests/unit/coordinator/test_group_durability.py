@@ -13,69 +13,69 @@ from kbroker.coordinator.group.core.records import (
 )
 from kbroker.coordinator.group.core.states import GroupState
 from kclient.wire.error_codes import ErrorCode
-from tests.kit.groups import GroupOnTheTable, join_request, stable_group
+from tests.kit.groups import GroupHarness, join_request, stable_group
 
 
 def test_a_generation_is_written_before_it_is_answered() -> None:
-    table = GroupOnTheTable(auto_persist=False)
-    a = table.enter("a")
-    table.advance(3.0)
-    assert a in table.waiting
-    assert table.unacknowledged[0].snapshot.generation_id == 1
-    table.acknowledge()
-    assert table.joined(a).generation_id == 1
+    harness = GroupHarness(auto_persist=False)
+    a = harness.enter("a")
+    harness.advance(3.0)
+    assert a in harness.waiting
+    assert harness.unacknowledged[0].snapshot.generation_id == 1
+    harness.acknowledge()
+    assert harness.joined(a).generation_id == 1
 
 
 def test_an_assignment_is_written_before_it_is_answered() -> None:
-    table = GroupOnTheTable(auto_persist=False)
-    table.enter("a")
-    table.advance(3.0)
-    table.acknowledge()
-    a = table.sync("a", a=b"A")
-    assert a in table.waiting
-    assert table.unacknowledged[0].snapshot.members[0].assignment == b"A"
-    table.acknowledge()
-    assert table.synced(a).assignment == b"A"
+    harness = GroupHarness(auto_persist=False)
+    harness.enter("a")
+    harness.advance(3.0)
+    harness.acknowledge()
+    a = harness.sync("a", a=b"A")
+    assert a in harness.waiting
+    assert harness.unacknowledged[0].snapshot.members[0].assignment == b"A"
+    harness.acknowledge()
+    assert harness.synced(a).assignment == b"A"
 
 
 def test_a_leave_is_written_before_it_is_answered() -> None:
-    table = stable_group("a", "b")
-    table.auto_persist = False
-    left = table.leave(MemberIdentity("b-id"))
-    assert left in table.waiting
-    table.acknowledge()
-    assert table.left(left) == [ErrorCode.NONE]
+    harness = stable_group("a", "b")
+    harness.auto_persist = False
+    left = harness.leave(MemberIdentity("b-id"))
+    assert left in harness.waiting
+    harness.acknowledge()
+    assert harness.left(left) == [ErrorCode.NONE]
 
 
 def test_a_session_does_not_run_out_while_zookeeper_is_slow() -> None:
-    table = GroupOnTheTable(auto_persist=False)
-    a = table.enter("a")
-    table.advance(3.0)
-    table.advance(30.0)
-    table.acknowledge()
-    assert table.joined(a).error is ErrorCode.NONE
-    assert table.heartbeat("a") is ErrorCode.NONE
+    harness = GroupHarness(auto_persist=False)
+    a = harness.enter("a")
+    harness.advance(3.0)
+    harness.advance(30.0)
+    harness.acknowledge()
+    assert harness.joined(a).error is ErrorCode.NONE
+    assert harness.heartbeat("a") is ErrorCode.NONE
 
 
 def test_a_join_during_the_write_of_the_assignment_wins() -> None:
-    table = stable_group("a")
-    table.join("a", "a-id")
-    table.auto_persist = False
-    a = table.sync("a", a=b"new")
-    table.enter("b")
-    assert table.synced(a).error is ErrorCode.REBALANCE_IN_PROGRESS
-    table.acknowledge()
-    assert table.group.state is GroupState.PREPARING_REBALANCE
+    harness = stable_group("a")
+    harness.join("a", "a-id")
+    harness.auto_persist = False
+    a = harness.sync("a", a=b"new")
+    harness.enter("b")
+    assert harness.synced(a).error is ErrorCode.REBALANCE_IN_PROGRESS
+    harness.acknowledge()
+    assert harness.group.state is GroupState.PREPARING_REBALANCE
 
 
 def test_what_waits_for_a_write_is_answered_when_the_group_is_let_go() -> None:
-    table = stable_group("a", "b")
-    table.auto_persist = False
-    left = table.leave(MemberIdentity("b-id"))
-    a = table.join("a", "a-id")
-    table.perform(table.group.unload(ErrorCode.NOT_COORDINATOR))
-    assert table.joined(a).error is ErrorCode.NOT_COORDINATOR
-    assert left not in table.waiting
+    harness = stable_group("a", "b")
+    harness.auto_persist = False
+    left = harness.leave(MemberIdentity("b-id"))
+    a = harness.join("a", "a-id")
+    harness.perform(harness.group.unload(ErrorCode.NOT_COORDINATOR))
+    assert harness.joined(a).error is ErrorCode.NOT_COORDINATOR
+    assert left not in harness.waiting
 
 
 def test_the_next_coordinator_carries_on_without_a_rebalance() -> None:
@@ -88,9 +88,9 @@ def test_the_next_coordinator_carries_on_without_a_rebalance() -> None:
 
 
 def test_the_next_coordinator_gives_every_member_a_fresh_session_timeout() -> None:
-    table = stable_group("a", "b")
-    table.advance(9.0, "a")
-    successor = table.take_over()
+    harness = stable_group("a", "b")
+    harness.advance(9.0, "a")
+    successor = harness.take_over()
     successor.advance(9.9, "a")
     assert successor.heartbeat("a") is ErrorCode.NONE
     successor.advance(0.2, "a")
@@ -98,58 +98,58 @@ def test_the_next_coordinator_gives_every_member_a_fresh_session_timeout() -> No
 
 
 def test_the_next_coordinator_completes_a_rebalance_that_waited_for_the_leader() -> None:
-    table = GroupOnTheTable()
-    table.enter("a"), table.enter("b")
-    table.advance(6.0)
-    successor = table.take_over()
+    harness = GroupHarness()
+    harness.enter("a"), harness.enter("b")
+    harness.advance(6.0)
+    successor = harness.take_over()
     b = successor.sync("b", 1)
     successor.sync("a", 1, a=b"A", b=b"B")
     assert successor.synced(b).assignment == b"B"
 
 
 def test_the_next_coordinator_does_not_wait_for_ever_for_a_lost_leader() -> None:
-    table = GroupOnTheTable()
-    table.enter("a"), table.enter("b")
-    table.advance(6.0)
-    successor = table.take_over()
+    harness = GroupHarness()
+    harness.enter("a"), harness.enter("b")
+    harness.advance(6.0)
+    successor = harness.take_over()
     successor.advance(61.0, "b")
     assert successor.group.state is not GroupState.COMPLETING_REBALANCE
 
 
 def test_the_next_coordinator_does_not_know_a_member_that_left() -> None:
-    table = stable_group("a", "b")
-    table.leave(MemberIdentity("b-id"))
-    successor = table.take_over()
+    harness = stable_group("a", "b")
+    harness.leave(MemberIdentity("b-id"))
+    successor = harness.take_over()
     assert successor.group.state is GroupState.PREPARING_REBALANCE
     assert successor.heartbeat("b") is ErrorCode.UNKNOWN_MEMBER_ID
     assert successor.joined(successor.join("a", "a-id")).generation_id == 2
 
 
 def test_the_next_coordinator_never_goes_back_a_generation() -> None:
-    table = stable_group("a")
-    table.advance(10.0)
-    successor = table.take_over()
+    harness = stable_group("a")
+    harness.advance(10.0)
+    successor = harness.take_over()
     token = successor.enter("b")
     successor.advance(3.0)
     assert successor.joined(token).generation_id == 3
 
 
 def test_a_new_member_in_an_unfinished_rebalance_is_not_written() -> None:
-    table = stable_group("a", "b")
-    table.enter("c")
-    table.leave(MemberIdentity("b-id"))
-    assert table.durable is not None
-    assert [member.member_id for member in table.durable.members] == ["a-id"]
+    harness = stable_group("a", "b")
+    harness.enter("c")
+    harness.leave(MemberIdentity("b-id"))
+    assert harness.durable is not None
+    assert [member.member_id for member in harness.durable.members] == ["a-id"]
 
 
 def test_a_snapshot_survives_its_znode() -> None:
-    table = GroupOnTheTable()
-    table.enter("a", protocols=(("x", b"\0\xff"), ("y", b"\0\xff"), ("z", b"other")))
-    table.enter("b", protocols=(("x", b""), ("z", b"")))
-    table.advance(6.0)
-    table.sync("a", a=b"A\0", b=b"")
-    assert table.durable is not None
-    assert decode_snapshot("/p", encode_snapshot(table.durable, 5)) == (table.durable, 5)
+    harness = GroupHarness()
+    harness.enter("a", protocols=(("x", b"\0\xff"), ("y", b"\0\xff"), ("z", b"other")))
+    harness.enter("b", protocols=(("x", b""), ("z", b"")))
+    harness.advance(6.0)
+    harness.sync("a", a=b"A\0", b=b"")
+    assert harness.durable is not None
+    assert decode_snapshot("/p", encode_snapshot(harness.durable, 5)) == (harness.durable, 5)
 
 
 @pytest.mark.parametrize(
@@ -186,44 +186,44 @@ def test_topics_are_read_out_of_a_subscription() -> None:
 
 
 def test_members_join_again_if_their_generation_is_not_written_in_time() -> None:
-    table = GroupOnTheTable(auto_persist=False)
-    a = table.enter("a")
-    table.advance(3.0)
-    table.perform(table.group.persist_timed_out(table.now))
-    assert table.joined(a).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert table.joined(a).member_id == "a-id"
-    again = table.join("a", "a-id")
-    assert again in table.waiting
-    table.acknowledge()
-    assert table.joined(again).generation_id == 1
-    assert table.group.state is GroupState.COMPLETING_REBALANCE
+    harness = GroupHarness(auto_persist=False)
+    a = harness.enter("a")
+    harness.advance(3.0)
+    harness.perform(harness.group.persist_timed_out(harness.now))
+    assert harness.joined(a).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert harness.joined(a).member_id == "a-id"
+    again = harness.join("a", "a-id")
+    assert again in harness.waiting
+    harness.acknowledge()
+    assert harness.joined(again).generation_id == 1
+    assert harness.group.state is GroupState.COMPLETING_REBALANCE
 
 
 def test_members_sync_again_if_their_assignment_is_not_written_in_time() -> None:
-    table = stable_group("a", "b")
-    table.join("a", "a-id")
-    table.join("b", "b-id")
-    table.auto_persist = False
-    b, a = table.sync("b"), table.sync("a", a=b"A", b=b"B")
-    table.perform(table.group.persist_timed_out(table.now))
+    harness = stable_group("a", "b")
+    harness.join("a", "a-id")
+    harness.join("b", "b-id")
+    harness.auto_persist = False
+    b, a = harness.sync("b"), harness.sync("a", a=b"A", b=b"B")
+    harness.perform(harness.group.persist_timed_out(harness.now))
     for late in (a, b):
-        assert table.synced(late).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    again = table.sync("b")
-    table.acknowledge()
-    assert table.synced(again).assignment == b"B"
-    assert table.group.state is GroupState.STABLE
+        assert harness.synced(late).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    again = harness.sync("b")
+    harness.acknowledge()
+    assert harness.synced(again).assignment == b"B"
+    assert harness.group.state is GroupState.STABLE
 
 
 def test_a_member_that_does_not_ask_again_is_removed() -> None:
-    table = stable_group("a", "b")
-    table.join("a", "a-id")
-    table.join("b", "b-id")
-    table.auto_persist = False
-    table.sync("b"), table.sync("a", a=b"A", b=b"B")
-    table.perform(table.group.persist_timed_out(table.now))
-    table.acknowledge()
-    table.advance(11.0, "a")
-    assert [member.member_id for member in table.group.members] == ["a-id"]
+    harness = stable_group("a", "b")
+    harness.join("a", "a-id")
+    harness.join("b", "b-id")
+    harness.auto_persist = False
+    harness.sync("b"), harness.sync("a", a=b"A", b=b"B")
+    harness.perform(harness.group.persist_timed_out(harness.now))
+    harness.acknowledge()
+    harness.advance(11.0, "a")
+    assert [member.member_id for member in harness.group.members] == ["a-id"]
 
 
 def test_only_what_changes_the_group_has_to_be_written() -> None:
@@ -239,7 +239,7 @@ def test_only_what_changes_the_group_has_to_be_written() -> None:
 
 
 def test_a_join_during_a_rebalance_does_not_wait_for_zookeeper() -> None:
-    table = stable_group("a", "b")
-    table.join("a", "a-id")
-    assert table.group.state is GroupState.PREPARING_REBALANCE
-    assert not table.group.join_writes(join_request("b", "b-id", protocols=(("range", b"2"),)))
+    harness = stable_group("a", "b")
+    harness.join("a", "a-id")
+    assert harness.group.state is GroupState.PREPARING_REBALANCE
+    assert not harness.group.join_writes(join_request("b", "b-id", protocols=(("range", b"2"),)))

@@ -26,8 +26,8 @@ from tests.kit.transactional_logs import transactional
 P, Q = 7, 8
 
 
-class Story:
-    """A partition that became the leader with an open transaction of P, and the looks over it."""
+class LeaderWithOpenTransaction:
+    """A leader with an open transaction of P, and the search for hanging transactions in it."""
 
     def __init__(self, directory: Path) -> None:
         self.clock = Clock()
@@ -58,80 +58,92 @@ class Story:
 
 
 @pytest.fixture
-def story(tmp_path: Path) -> Iterator[Story]:
-    story = Story(tmp_path)
-    yield story
-    story.looks.stop()
-    assert not story.clock.getDelayedCalls()
+def leader(tmp_path: Path) -> Iterator[LeaderWithOpenTransaction]:
+    leader = LeaderWithOpenTransaction(tmp_path)
+    yield leader
+    leader.looks.stop()
+    assert not leader.clock.getDelayedCalls()
 
 
-def test_a_transaction_that_no_coordinator_has_is_aborted(story: Story) -> None:
-    assert story.look() == 0
-    assert story.look() == 1
-    story.reads[0].callback({(Q, KEY), (P, ("t", 1))})
-    assert story.open == []
-    log = story.partition._own_log
+def test_a_transaction_that_no_coordinator_has_is_aborted(
+    leader: LeaderWithOpenTransaction,
+) -> None:
+    assert leader.look() == 0
+    assert leader.look() == 1
+    leader.reads[0].callback({(Q, KEY), (P, ("t", 1))})
+    assert leader.open == []
+    log = leader.partition._own_log
     assert [each.last_offset for each in log.aborted_transactions(0, log.read(0, 1000), 2)] == [1]
-    assert story.partition.high_watermark == 2
-    assert story.look(3) == 1
+    assert leader.partition.high_watermark == 2
+    assert leader.look(3) == 1
 
 
-def test_a_transaction_that_a_coordinator_has_is_left_and_asked_about_again(story: Story) -> None:
-    story.look(2)
-    story.reads[0].callback({(P, KEY)})
-    assert story.open == [P]
-    assert story.look() == 2
+def test_a_transaction_that_a_coordinator_has_is_left_and_asked_about_again(
+    leader: LeaderWithOpenTransaction,
+) -> None:
+    leader.look(2)
+    leader.reads[0].callback({(P, KEY)})
+    assert leader.open == [P]
+    assert leader.look() == 2
 
 
-def test_nothing_is_aborted_while_zookeeper_cannot_be_read(story: Story) -> None:
-    story.look(2)
-    story.reads[0].errback(PoisonTransactionStateError("a znode"))
-    assert story.open == [P]
-    assert story.look() == 2
-    story.reads[1].callback(set())
-    assert story.open == []
+def test_nothing_is_aborted_while_zookeeper_cannot_be_read(
+    leader: LeaderWithOpenTransaction,
+) -> None:
+    leader.look(2)
+    leader.reads[0].errback(PoisonTransactionStateError("a znode"))
+    assert leader.open == [P]
+    assert leader.look() == 2
+    leader.reads[1].callback(set())
+    assert leader.open == []
 
 
-def test_one_read_is_under_way(story: Story) -> None:
-    assert story.look(5) == 1
+def test_one_read_is_under_way(leader: LeaderWithOpenTransaction) -> None:
+    assert leader.look(5) == 1
 
 
-def test_a_transaction_with_another_batch_during_the_reads_is_not_aborted(story: Story) -> None:
-    story.look(2)
-    story.append(1)
-    story.reads[0].callback(set())
-    assert story.open == [P]
+def test_a_transaction_with_another_batch_during_the_reads_is_not_aborted(
+    leader: LeaderWithOpenTransaction,
+) -> None:
+    leader.look(2)
+    leader.append(1)
+    leader.reads[0].callback(set())
+    assert leader.open == [P]
 
 
-def test_a_transaction_that_changes_between_two_looks_is_not_asked_about(story: Story) -> None:
-    story.look()
-    story.append(1)
-    assert story.look() == 0
-    story.partition.end_transaction(EndTxnMarker(P, 0, 3, is_commit=True), 0)
-    assert story.look(2) == 0
+def test_a_transaction_that_changes_between_two_looks_is_not_asked_about(
+    leader: LeaderWithOpenTransaction,
+) -> None:
+    leader.look()
+    leader.append(1)
+    assert leader.look() == 0
+    leader.partition.end_transaction(EndTxnMarker(P, 0, 3, is_commit=True), 0)
+    assert leader.look(2) == 0
 
 
 @pytest.mark.parametrize("change", ["leader", "epoch", "mirror"])
 def test_a_change_of_the_role_or_the_topic_during_the_reads_aborts_nothing(
-    story: Story, change: str
+    leader: LeaderWithOpenTransaction, change: str
 ) -> None:
-    story.look(2)
-    log = story.partition._own_log
+    leader.look(2)
+    log = leader.partition._own_log
     if change == "mirror":
         log.config = replace(log.config, kbroker_mirror_source_cluster_id="source")
     else:
-        story.partition.take(2 if change == "leader" else 1, 2, (1,), replicas=(1, 2))
-    story.reads[0].callback(set())
-    assert story.open == [P]
+        leader.partition.take(2 if change == "leader" else 1, 2, (1,), replicas=(1, 2))
+    leader.reads[0].callback(set())
+    assert leader.open == [P]
 
 
-def test_mirrors_and_transactions_with_a_number_are_never_asked_about(story: Story) -> None:
-    story.partition.transactions.in_epoch._numbers[P] = 5
-    assert story.look(3) == 0
-    story.partition.transactions.in_epoch._numbers.clear()
-    log = story.partition._own_log
+def test_mirrors_and_transactions_with_a_number_are_never_asked_about(
+    leader: LeaderWithOpenTransaction,
+) -> None:
+    leader.partition.transactions.in_epoch._numbers[P] = 5
+    assert leader.look(3) == 0
+    leader.partition.transactions.in_epoch._numbers.clear()
+    log = leader.partition._own_log
     log.config = replace(log.config, kbroker_mirror_source_cluster_id="source")
-    assert story.look(3) == 0
+    assert leader.look(3) == 0
 
 
 # What ZooKeeper has
