@@ -422,9 +422,9 @@ class Clients:
                 try:
                     connection = await self.connection(controller, "admin")
                     response = await connection.request(ApiKey.ELECT_LEADERS, 2, request)
-                    self.trace(f"{topic}-{partition} is to be led at any price: {response}")
+                    self.trace(f"{topic}-{partition} may have an unclean election: {response}")
                 except KafkaError as error:
-                    self.trace(f"{topic}-{partition} is to be led at any price: {error}")
+                    self.trace(f"{topic}-{partition} may have an unclean election: {error}")
             await self.pause()
 
     async def _administer(

@@ -187,7 +187,7 @@ class Observer:
         where = f"{name}-{partition}"
         self._trace(
             f"{where}: leader {state.leader} in epoch {state.leader_epoch},"
-            f" ISR {','.join(map(str, state.isr))}{' at a price' if state.recovers else ''}"
+            f" ISR {','.join(map(str, state.isr))}{' by an unclean election' if state.recovers else ''}"
         )
         if not state.isr or state.leader not in (-1, *state.isr):
             raise Broken(f"LeaderInIsr: {where} is {state}")

@@ -163,7 +163,7 @@ class Simulation:
         return Random(self._rng.getrandbits(64))
 
     def trace(self, text: str) -> None:
-        """Take note of something that happened."""
+        """Record something that happened."""
         line = f"{self.scheduler.now:10.4f} {text}"
         self._digest = zlib.crc32(line.encode(), self._digest)
         if self._trace is not None:
