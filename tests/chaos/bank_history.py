@@ -194,7 +194,7 @@ def _seen(
     if view.asked is not None:
         began_ns, ended_ns, offsets = view.asked
         found_offsets = {f"{ORDERS}-{partition}": offset for partition, offset in offsets.items()}
-        question = {"group": GROUP, "offsets": found_offsets}
-        begun = _Step(began_ns, process, "invoke", "committed", question)
+        request = {"group": GROUP, "offsets": found_offsets}
+        begun = _Step(began_ns, process, "invoke", "committed", request)
         yield begun
-        yield _Step(ended_ns, process, "ok", "committed", question, begun=begun)
+        yield _Step(ended_ns, process, "ok", "committed", request, begun=begun)

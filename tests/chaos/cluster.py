@@ -304,7 +304,7 @@ class ChaosCluster:
             raise KazooTimeoutError("not connected")
         yield self._observer
 
-    # -- questions -----------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------
 
     def state(self, key: str) -> dict[str, Any]:
         """Return a partition's state as ZooKeeper has it; what was known last if it does not answer."""

@@ -87,8 +87,8 @@ class _Member:
                 "keys": sorted(keys),
             }
             self._recorder.event(self.p, "ok", "assigned", what)
-        question = {"group": GROUP, "offsets": dict.fromkeys(sorted(keys), 0)}
-        begun = self._recorder.event(self.p, "invoke", "committed", question)
+        request = {"group": GROUP, "offsets": dict.fromkeys(sorted(keys), 0)}
+        begun = self._recorder.event(self.p, "invoke", "committed", request)
         try:
             found = consumer.committed(partitions, timeout=5)
         except KafkaException as error:

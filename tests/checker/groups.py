@@ -72,7 +72,7 @@ class _Commits:
 
 
 class _Commitments:
-    """Follows commits and questions for them through a history. Answers are not awaited beside commits."""
+    """Follows commits and requests for them through a history. Answers are not awaited beside commits."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], _Commits] = {}
@@ -115,7 +115,7 @@ class _Commitments:
             commits.ended(operation.begun, event, offset)
 
     def asked(self, event: Event) -> None:
-        """Take note of what is promised when the question is put."""
+        """Take note of what is promised when the request is put."""
         group = event.v["group"]
         self._floors_when_asked[event.i] = {
             key: commits.floor

@@ -90,7 +90,7 @@ class Transaction:
     seen: Operation | None = None
     """The first poll with read_committed that returned a record of it."""
     applied: Operation | None = None
-    """The first question for offsets of which only this transaction explains the answer."""
+    """The first request for offsets of which only this transaction explains the answer."""
 
     @property
     def answer(self) -> Answer:

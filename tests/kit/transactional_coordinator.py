@@ -20,23 +20,23 @@ NUMBER = 7
 
 
 class TransactionalCoordinator(SteppedCoordinator):
-    """Answers verifications at once with *verified*, or when the test answers *questions*."""
+    """Answers verifications at once with *verified*, or when the test answers *verifications*."""
 
     def __init__(self, **limits: float) -> None:
         super().__init__(**limits)
         self.verified: Verified = (ErrorCode.NONE, NUMBER)
         self.asked: list[tuple[str, int, int, TopicPartition]] = []
-        self.questions: list[Deferred[Verified]] | None = None
+        self.verifications: list[Deferred[Verified]] | None = None
         """Verifications without an answer; None: they are answered at once."""
 
     def verify(
         self, transactional_id: str, producer_id: int, epoch: int, partition: TopicPartition
     ) -> Deferred[Verified]:
         self.asked.append((transactional_id, producer_id, epoch, partition))
-        if self.questions is None:
+        if self.verifications is None:
             return succeed(self.verified)
-        self.questions.append(Deferred())
-        return self.questions[-1]
+        self.verifications.append(Deferred())
+        return self.verifications[-1]
 
     def txn_commit(
         self,

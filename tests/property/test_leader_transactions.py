@@ -160,7 +160,7 @@ class World:
         )
 
     def verified(self, request: AddPartitionsToTxnRequest, answer: Deferred[Any]) -> None:
-        """Handle the question at the coordinator; the answer may be late."""
+        """Handle the request at the coordinator; the answer may be late."""
         (asked,) = request.transactions
         found = self.transaction.verify(
             ProducerIdAndEpoch(asked.producer_id, asked.producer_epoch), KEY

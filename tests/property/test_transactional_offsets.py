@@ -123,7 +123,7 @@ class Schedule(SteppedZooKeeper):
         self.open: dict[int, Transaction | None] = {5: None, 6: None}
         self.epochs = {5: 0, 6: 0}
         self.numbers = {5: 0, 6: 0}
-        self.questions: list[tuple[Deferred[tuple[ErrorCode, int]], tuple[ErrorCode, int]]] = []
+        self.requests: list[tuple[Deferred[tuple[ErrorCode, int]], tuple[ErrorCode, int]]] = []
         self.counts: Counter[str] = Counter()
         self.brokers[1].coordinator.on_election(0, 0)
         self.pass_time(0.5)
@@ -232,21 +232,23 @@ class Schedule(SteppedZooKeeper):
         partition: TopicPartition,
     ) -> Deferred[tuple[ErrorCode, int]]:
         assert partition == (OFFSETS_TOPIC, 0)
-        question: Deferred[tuple[ErrorCode, int]] = Deferred()
+        request: Deferred[tuple[ErrorCode, int]] = Deferred()
         if transaction.marked < inf:
             # A request behind its marker: if the next transaction was open, it would count as part of it. That is a
             # limit of the protocol, because the request has no number.
-            question.callback((ErrorCode.TRANSACTION_ABORTABLE, -1))
-            return question
-        # The question takes a while, and so does the answer.
+            request.callback((ErrorCode.TRANSACTION_ABORTABLE, -1))
+            return request
+        # The request takes a while, and so does the answer.
         delay = self.rng.choice([0.001, 0.02, 0.2])
-        self.scheduler.after(delay, self.handle_question, process, question, producer_id, epoch)
-        return question
+        self.scheduler.after(
+            delay, self.handle_at_coordinator, process, request, producer_id, epoch
+        )
+        return request
 
-    def handle_question(
+    def handle_at_coordinator(
         self,
         process: Process,
-        question: Deferred[tuple[ErrorCode, int]],
+        request: Deferred[tuple[ErrorCode, int]],
         producer_id: int,
         epoch: int,
     ) -> None:
@@ -260,7 +262,7 @@ class Schedule(SteppedZooKeeper):
         else:
             answer = ErrorCode.NONE, transaction.number
         arrival = self.scheduler.now + self.rng.choice([0.001, 0.01, 0.2])
-        process.arrives(arrival, question.callback, answer)
+        process.arrives(arrival, request.callback, answer)
 
     def decide(self) -> None:
         transaction = self.open[self.rng.choice([5, 6])]
@@ -447,7 +449,7 @@ class Schedule(SteppedZooKeeper):
             self.pass_time(1.0)
         pending = self.brokers[self.leader].coordinator._shards.partitions[0].pending
         assert not pending._by_group
-        assert not pending._questions
+        assert not pending._guards
         assert not self.failed, self.failed
 
 

@@ -78,9 +78,9 @@ class Port:
 
 def test_a_port_is_asked_in_the_protocol_of_each_kind() -> None:
     port = Port()
-    questions = [transport.value() for _, transport in port.accept()]
-    assert [each[:4] for each in questions] == [
-        b"\x16\x03\x01" + questions[0][3:4],
+    requests = [transport.value() for _, transport in port.accept()]
+    assert [each[:4] for each in requests] == [
+        b"\x16\x03\x01" + requests[0][3:4],
         b"GET ",
         b"srvr",
     ]

@@ -86,7 +86,7 @@ def test_a_partition_without_an_answer_in_time_has_the_error_as_its_result(
 
 
 def test_a_leader_that_does_not_answer_hides_no_result_of_another(deleting: Deleting) -> None:
-    """The records are gone: an error would have the caller believe that they are not."""
+    """The records are gone: an error would state that they are not."""
     deleting.answer(1)
     deleting.scripted.pass_time(5.0)
     (results,) = deleting.results

@@ -100,10 +100,10 @@ def test_a_flight_that_ends_at_once_leaves_no_trace() -> None:
 def test_a_coroutine_method_answers_with_a_deferred() -> None:
     class Asked:
         @deferring
-        async def question(self, number: int) -> int:
+        async def request(self, number: int) -> int:
             return number + 1
 
-    assert Outcome(Asked().question(1)).value == 2
+    assert Outcome(Asked().request(1)).value == 2
 
 
 @pytest.mark.parametrize(

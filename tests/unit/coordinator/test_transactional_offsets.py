@@ -145,11 +145,11 @@ def test_a_commit_that_is_not_verified_writes_nothing(
 def test_a_verification_counts_only_until_a_marker_arrives(
     coordinator: TransactionalCoordinator,
 ) -> None:
-    coordinator.questions = []
+    coordinator.verifications = []
     committing = coordinator.txn_commit(("t", 0, 5))
     assert coordinator.done(coordinator.marker(is_commit=False)) is E.NONE
     # Also if the next transaction is open by now: the offsets may be of the former one.
-    coordinator.questions[0].callback((E.NONE, NUMBER + 1))
+    coordinator.verifications[0].callback((E.NONE, NUMBER + 1))
     assert coordinator.done(committing) == [E.COORDINATOR_LOAD_IN_PROGRESS]
     assert coordinator.pending_znodes() == []
 
@@ -157,20 +157,20 @@ def test_a_verification_counts_only_until_a_marker_arrives(
 def test_a_marker_of_another_producer_leaves_a_verification(
     coordinator: TransactionalCoordinator,
 ) -> None:
-    coordinator.questions = []
+    coordinator.verifications = []
     committing = coordinator.txn_commit(("t", 0, 5))
     coordinator.done(coordinator.marker(is_commit=False, producer_id=6))
-    coordinator.questions[0].callback((E.NONE, NUMBER))
+    coordinator.verifications[0].callback((E.NONE, NUMBER))
     assert coordinator.done(committing) == OK
 
 
 def test_a_verification_of_an_earlier_election_does_not_count(
     coordinator: TransactionalCoordinator,
 ) -> None:
-    coordinator.questions = []
+    coordinator.verifications = []
     committing = coordinator.txn_commit(("t", 0, 5))
     coordinator.elect()
-    coordinator.questions[0].callback((E.NONE, NUMBER))
+    coordinator.verifications[0].callback((E.NONE, NUMBER))
     assert coordinator.done(committing) == [E.NOT_COORDINATOR]
     assert coordinator.pending_znodes() == []
 

@@ -109,17 +109,17 @@ def test_the_throttle_time_is_that_of_the_whole_history(
 
 
 @given(HISTORY, st.integers(1, 100))
-def test_a_strict_bucket_never_grants_more_than_the_rate_and_one_burst(
+def test_a_strict_bucket_never_allows_more_than_the_rate_and_one_burst(
     pauses: list[tuple[int, int]], limit: int
 ) -> None:
-    bucket, now, granted, largest = TokenBucket(11, 1.0), 0.0, 0, 0
+    bucket, now, allowed, largest = TokenBucket(11, 1.0), 0.0, 0, 0
     for pause, value in pauses:
         now += pause / 1000
         if not bucket.throttle_seconds(limit, now):
             bucket.record(value, limit, now)
-            granted += value
+            allowed += value
             largest = max(largest, value)
-        assert granted <= limit * (11 + now) + largest + 1e-6
+        assert allowed <= limit * (11 + now) + largest + 1e-6
 
 
 @given(HISTORY, st.integers(1, 100))

@@ -1,4 +1,4 @@
-"""AddPartitionsToTxnManager: which questions leave together, and what their answers are."""
+"""AddPartitionsToTxnManager: which requests leave together, and what their answers are."""
 
 from __future__ import annotations
 
