@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from spark_jobs.findings import Finding, FindingClass
 from spark_jobs.header_batches import HEADER_COLUMNS, header_rows
 from spark_jobs.reader import fetch_ranges
 from tests.kit.brokers import Cluster
+from tests.kit.kaudit import reconciled
 from tests.kit.mirrored_clusters import (
     MakeMirror,
     make_topic,
@@ -92,3 +95,30 @@ def test_evidence_of_each_run_is_that_of_both_logs_and_shows_which_one_changed(
         read.append(batches_of("", [row for row in rows if row["unread"] is None])[0])
     (answer,) = asked.answers(read[0], read[1], [])
     assert answer.where is Where.TARGET
+
+
+def test_an_audit_names_the_log_that_was_damaged_after_the_copy(
+    east: Cluster, west: Cluster, mirror: MakeMirror, tmp_path: Path
+) -> None:
+    for topic in ("orders", "payments"):
+        make_topic(east, topic)
+        produce(east, topic, 60, **{"batch.num.messages": 5})
+    assert mirror(ENABLED).run_once() == 0
+    replace_in_log(west, "orders", b"key-10", b"key-xx", has_right_crcs=True)
+    replace_in_log(east, "payments", b"key-20", b"key-xx")
+    key = tmp_path / "kaudit.key"
+    key.write_text("of this test, and longer than 32 bytes")
+    options = ("--complete", "--settle", "1s", "--hash-key", str(key))
+
+    code, report = reconciled(east, west, "orders|payments", tmp_path / "report", *options)
+    assert (code, report["verdict"]) == (1, "DIVERGED")
+    lines = (tmp_path / "report" / "findings.jsonl").read_text().splitlines()
+    assert [
+        (each["class"], each["topic"], each["src_offset"], each["dst_offset"], each["where"])
+        for each in map(json.loads, lines)
+    ] == [
+        ("corrupt", "orders", 10, 10, "target"),
+        ("undecodable", "payments", 20, None, "source"),
+    ]
+    where = {name: count for name, count in report["evidence"]["where"].items() if count}
+    assert where == {"target": 1, "source": 5}

@@ -21,6 +21,8 @@ from confluent_kafka.admin import (
 
 from kclient import Consumer
 from kclient.types import TopicPartition as OurTopicPartition
+from kclient.wire.batches import iterate
+from kclient.wire.crc import crc32c
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.mirrors import Mirror
 from tests.kit.waiting import eventually
@@ -158,14 +160,23 @@ def recreate_topic(cluster: Cluster, topic: str, partitions: int = 1) -> None:
     make_topic(cluster, topic, partitions)
 
 
-def replace_in_log(cluster: Cluster, topic: str, old: bytes, new: bytes) -> None:
-    """Damage partition 0 of a topic with one segment, while its one broker is down: *old* becomes *new*."""
+def replace_in_log(
+    cluster: Cluster, topic: str, old: bytes, new: bytes, *, has_right_crcs: bool = False
+) -> None:
+    """Damage partition 0 of a topic with one segment, while its one broker is down: *old* becomes *new*.
+
+    With right CRCs the log holds other records; otherwise it holds batches that no reader accepts.
+    """
     assert len(old) == len(new)
     cluster.terminate(1)
     (segment,) = (cluster[1].data / f"{topic}-0").glob("*.log")
     whole = segment.read_bytes()
     assert old in whole
-    segment.write_bytes(whole.replace(old, new))
+    changed = bytearray(whole.replace(old, new))
+    for info in iterate(bytes(changed)) if has_right_crcs else ():
+        crc = crc32c(changed[info.position + 21 : info.end])
+        changed[info.position + 17 : info.position + 21] = crc.to_bytes(4, "big")
+    segment.write_bytes(changed)
     cluster.start(1)
 
 
