@@ -18,7 +18,8 @@ from spark_jobs.cluster import read_cluster
 from spark_jobs.cut import OffsetRange
 from spark_jobs.reader import Connection, Fetched, fetch_ranges
 from tests.kit.apache_kafka import ApacheKafka, running_kafka, with_kafka
-from tests.kit.brokers import MakeCluster
+from tests.kit.brokers import Cluster, MakeCluster
+from tests.kit.kaudit import reconciled
 from tests.kit.mirrors import Mirror
 from tests.kit.waiting import eventually
 
@@ -131,6 +132,13 @@ def kaudit_reads_what_a_consumer_sees(apache: ApacheKafka) -> None:
         assert values == consumed(apache.bootstrap, place, "read_committed")
 
 
+def kaudit_proves_the_mirror(east: Cluster, apache: ApacheKafka, out: Path) -> None:
+    """Check the verdict of the command: the aborted records at the target are no difference."""
+    code, report = reconciled(east, apache, "t", out, "--renumbered", "--complete")
+    assert (code, report["verdict"]) == (0, "CONSISTENT")
+    assert report["totals"]["verified"] == RECORDS + 1
+
+
 def test_kills_and_a_second_mirror_double_nothing_and_lose_nothing(
     apache: ApacheKafka, broker_clusters: MakeCluster, tmp_path: Path
 ) -> None:
@@ -194,6 +202,7 @@ def test_kills_and_a_second_mirror_double_nothing_and_lose_nothing(
         b"%d" % n for n in range(1, RECORDS, 2)
     ]
     kaudit_reads_what_a_consumer_sees(apache)
+    kaudit_proves_the_mirror(east, apache, tmp_path / "audit")
     code, output = second.ask("status", "--settle", "0.5")
     assert code == 0, output
     assert "exactly once for consumers with isolation.level=read_committed" in output

@@ -12,7 +12,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from spark_jobs.cli import kaudit as command
-from tests.kit.brokers import Cluster
+from tests.kit.mirrors import HasBootstrap
 
 
 def kaudit(*words: str) -> Result:
@@ -21,7 +21,7 @@ def kaudit(*words: str) -> Result:
 
 
 def reconciled(
-    source: Cluster, target: Cluster, topics: str, out: Path, *options: str
+    source: HasBootstrap, target: HasBootstrap, topics: str, out: Path, *options: str
 ) -> tuple[int, dict[str, Any]]:
     """Compare two clusters, without the self-test; return the exit code and report.json."""
     done = kaudit(
