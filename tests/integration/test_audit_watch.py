@@ -1,6 +1,6 @@
-"""`kaudit watch` on a real broker and real Spark: Ctrl-C ends it with a verdict, and it continues where it ended.
+"""`kaudit watch` on real brokers and real Spark: a signal ends it with a verdict, and it continues where it ended.
 
-Source and target are topics of one broker, apart by the mirror's prefix.
+Source and target are topics of one broker, apart by the mirror's prefix, or of two clusters.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kclient import AdminClient, NewTopic, Producer
 from spark_jobs.spark_settings import FOR_FEW_OFFSETS
 from tests.kit.brokers import Cluster, MakeCluster
+from tests.kit.mirrored_clusters import make_topic
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -36,29 +38,58 @@ def write(
         producer.flush()
 
 
-def watched(cluster: Cluster, home: Path, topic: str, until: str) -> tuple[int, str]:
-    """Run a watch, stop it by Ctrl-C behind a line of progress with *until*, and return its exit code and output."""
-    words = ["--source", cluster.bootstrap, "--target", cluster.bootstrap, "--topics", topic]
-    words += ["--target-prefix", "copy.", "--checkpoint", str(home / "watch"), "--from", "earliest"]
-    words += ["--every", "1s", "--master", "local[1]"]
-    words += [f"--conf={name}={value}" for name, value in FOR_FEW_OFFSETS.items()]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "spark_jobs", "watch", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stderr is not None
-    seen = []
-    for line in process.stderr:
-        seen.append(line)
-        if until in line:
-            os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it
-            break
-    output, errors = process.communicate(timeout=300)
-    assert any(until in line for line in seen), (seen, errors, output)
-    return process.returncode, output
+class Watch:
+    """`kaudit watch` of one topic in *home*, in a session of its own; a later one in the same *home* continues it."""
+
+    def __init__(self, source: Cluster, target: Cluster, home: Path, topic: str) -> None:
+        words = ["--source", source.bootstrap, "--target", target.bootstrap, "--topics", topic]
+        words += ["--target-prefix", "copy."] if source is target else []
+        words += ["--checkpoint", str(home / "watch"), "--from", "earliest", "--settle", "2s"]
+        words += ["--every", "1s", "--master", "local[1]"]
+        words += [f"--conf={name}={value}" for name, value in FOR_FEW_OFFSETS.items()]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "spark_jobs", "watch", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def wait_for(self, text: str) -> None:
+        """Wait for a line of progress with *text*."""
+        assert self._process.stderr is not None
+        seen = []
+        for line in self._process.stderr:
+            seen.append(line)
+            if text in line:
+                return
+        raise AssertionError((text, seen))
+
+    def interrupt(self) -> tuple[int, str]:
+        """Stop it as a terminal does, with all its processes; return exit code and output."""
+        os.killpg(self._process.pid, signal.SIGINT)
+        return self._end()
+
+    def terminate(self) -> tuple[int, str]:
+        """Stop it as a service manager does, by SIGTERM; return exit code and output."""
+        self._process.send_signal(signal.SIGTERM)
+        return self._end()
+
+    def kill(self) -> None:
+        """kill -9, also of Spark."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        assert self._end()[0] == -signal.SIGKILL
+
+    def _end(self) -> tuple[int, str]:
+        output, errors = self._process.communicate(timeout=300)
+        assert "Traceback" not in errors, errors
+        return self._process.returncode, output
+
+
+def verdict(home: Path) -> dict[str, Any]:
+    """Return watch.json."""
+    found: dict[str, Any] = json.loads((home / "watch" / "watch.json").read_text())
+    return found
 
 
 def test_a_watch_ends_with_a_verdict_and_continues_behind_what_it_compared(
@@ -71,16 +102,49 @@ def test_a_watch_ends_with_a_verdict_and_continues_behind_what_it_compared(
     first = [(b"k0", b"v"), (b"k1", None), (None, b""), (b"", b"x")]
     for name in (topic, f"copy.{topic}"):
         write(cluster, name, first)
-    code, output = watched(cluster, tmp_path, topic, "in all 4 equal")
+    watch = Watch(cluster, cluster, tmp_path, topic)
+    watch.wait_for("in all 4 equal")
+    code, output = watch.interrupt()
     assert code == 0, output
     assert output.startswith("VERDICT  EQUAL")
     assert f"{topic}-0: from offset 0 up to and without 4: 4 records equal" in output
 
     write(cluster, topic, [(b"k4", b"new"), (b"k5", None)])
     write(cluster, f"copy.{topic}", [(b"k4", b"new"), (b"k5", b"")])
-    code, output = watched(cluster, tmp_path, topic, f"FINDING corrupt {topic}-0 offset 5")
+    watch = Watch(cluster, cluster, tmp_path, topic)
+    watch.wait_for(f"FINDING corrupt {topic}-0 offset 5")
+    code, output = watch.interrupt()
     assert code == 1, output
     assert output.startswith("VERDICT  DIVERGED")
-    (partition,) = json.loads((tmp_path / "watch" / "watch.json").read_text())["partitions"]
+    (partition,) = verdict(tmp_path)["partitions"]
     assert (partition["from"], partition["until"], partition["equal"]) == (0, 6, 5)
     assert partition["findings"] == {"missing": 0, "extra": 0, "corrupt": 1}
+
+
+def test_a_killed_watch_of_two_clusters_continues_and_is_lagging_until_it_is_terminated(
+    module_clusters: MakeCluster, tmp_path: Path
+) -> None:
+    east, west = module_clusters(1), module_clusters(1)
+    topic = f"w{time.monotonic_ns() % 10**9}"
+    records = [(b"k%d" % n, b"v%d" % n) for n in range(9)]
+    for cluster in (east, west):
+        make_topic(cluster, topic)
+        write(cluster, topic, records[:4])
+    watch = Watch(east, west, tmp_path, topic)
+    watch.wait_for("in all 4 equal")
+    write(east, topic, records[4:])
+    write(west, topic, records[4:6])
+    watch.wait_for("in all 6 equal")
+    watch.kill()
+    assert not (tmp_path / "watch" / "watch.json").exists()
+
+    watch = Watch(east, west, tmp_path, topic)
+    watch.wait_for("continuing the watch of 1 partitions")
+    watch.wait_for(f"LATE {topic}-0 at the source: 3 records from offset 6 on")
+    code, output = watch.terminate()
+    assert code == 3, output
+    assert output.startswith("VERDICT  LAGGING")
+    found = verdict(tmp_path)
+    assert (found["verdict"], found["waiting"], found["first_findings"]) == ("LAGGING", 3, [])
+    (partition,) = found["partitions"]
+    assert (partition["from"], partition["until"], partition["equal"]) == (0, 6, 6)
