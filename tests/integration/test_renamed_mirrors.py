@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,14 @@ from tests.kit.mirrored_clusters import (
     MakeMirror,
     deliver,
     make_topic,
+    mark_of,
     recreate_topic,
     replace_in_log,
+    topic_names,
     values,
 )
 from tests.kit.mirrors import stored
+from tests.kit.prose import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.shared_clusters]
 
@@ -114,3 +118,38 @@ def test_a_renamed_mirror_is_truncated_after_its_records_were_exported(
     ]
     assert values(west, "orders", 0) == [b"own"]
     assert one.run_once() == 0
+
+
+def documented_policy() -> str:
+    """Return the program of docs/mirroring.md with a policy of the operator's own."""
+    page = (ROOT / "docs" / "mirroring.md").read_text()
+    (program,) = (
+        each.split("```")[0]
+        for each in page.split("```python\n")[1:]
+        if "class SuffixPolicy" in each
+    )
+    return program
+
+
+def test_the_policy_of_the_documentation_names_the_mirrors_of_a_real_process(
+    east: Cluster,
+    west: Cluster,
+    mirror: MakeMirror,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "policies.py").write_text(documented_policy())
+    inherited = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(tmp_path), inherited))))
+    make_topic(east, "orders")
+    make_topic(east, "bills.from.west")  # it came from the target, and does not go back
+    for topic in ("orders", "bills.from.west"):
+        assert deliver(east, topic, b"first", b"second") is None
+    one = mirror({"replication.policy.class": "policies:SuffixPolicy"})
+    one.forked = False  # the fork server has imported its modules before
+    for _ in range(2):
+        assert one.run_once() == 0, one.output
+        assert stored(west, "orders.from.east") == stored(east, "orders") != []
+    assert mark_of(west, "orders.from.east")
+    copies = {name for name in topic_names(west) if not name.startswith("__")}
+    assert {name for name in copies if not name.endswith(".internal")} == {"orders.from.east"}
