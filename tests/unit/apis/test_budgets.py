@@ -29,8 +29,8 @@ from kclient.wire.schema.offset_fetch import (
 )
 from kclient.wire.versions import ApiKey
 from tests.kit.inter_broker import authorizer_of
-from tests.kit.paper_cluster import now
 from tests.kit.request_pipelines import open_pipeline
+from tests.kit.scripted_cluster import now
 from tests.unit.apis.kit import PEER, joined
 
 
