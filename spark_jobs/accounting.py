@@ -195,8 +195,8 @@ class Ledger:
             tp = cut.topic_partition
             alignment = self.evidence.alignments.get(tp)
             self.findings[tp] = list(alignment.findings) if alignment else []
-            if tp in self.evidence.compacted_away:
-                self.explained[tp][COMPACTION] += self.evidence.compacted_away[tp]
+            if explained := self.evidence.compacted_away.get(tp):
+                self.explained[tp][COMPACTION] += explained
         self._measure_moves()
         for cut in self.evidence.cuts:
             tp = cut.topic_partition
@@ -615,9 +615,8 @@ def _with_crossed(finding: Finding, equal: Sequence[WindowResult], size: int) ->
         return finding
     low, high = sorted((finding.source_offset or 0, finding.target_offset or 0))
     crossed = sum(each.source.records for each in equal if low < each.key.window * size < high)
-    return replace(
-        finding, distance=finding.distance + (crossed if finding.distance > 0 else -crossed)
-    )
+    is_later = (finding.target_offset or 0) > (finding.source_offset or 0)
+    return replace(finding, distance=finding.distance + (crossed if is_later else -crossed))
 
 
 def _folded(findings: Sequence[Finding], finding_class: FindingClass) -> Finding:

@@ -9,7 +9,8 @@ alone cannot either: equal records repeat. So both pairings are tried, and the a
    content only: the k-th occurrence of a content in the source is paired with the k-th in the target. The second
    pairing is tried only if the first one moves a record.
 2. *Order.* Of the matched pairs the longest run in increasing order on both sides (patience sorting, as in patience
-   diff) kept its position. Every other pair was REORDERED.
+   diff) kept its position. Every other pair was REORDERED. So was a pair that moved over records that were left out
+   (*breaks*), because these kept their position.
 3. *Classify.* An unmatched target record is a DUPLICATE if its content occurs elsewhere in the target. The pairs
    that kept their position cut both sequences into the same gaps. Inside one gap an unmatched source record and an
    unmatched target record that are alike enough (`_LIKENESS`) are one CORRUPT record, the most alike first. Of the
@@ -292,8 +293,11 @@ class _Aligner:
     common: Common
     left_out: dict[int, CommonRun] = field(init=False)
     """By the index of the pair before it in the source."""
+    fixed: AbstractSet[int] = field(init=False)
+    """Indexes in the source of the pairs of `common`."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "fixed", {each.source_index for each in self.common.runs})
         runs = {each.source_index: each for each in self.common.runs if each.left_out}
         object.__setattr__(self, "left_out", runs)
 
@@ -321,10 +325,18 @@ class _Aligner:
                 found += longest_increasing(segments[number])
         return found
 
+    def _crosses(self, pair: tuple[int, int]) -> bool:
+        """Return whether *pair* moved over records that were left out because they are equal."""
+        if pair[0] in self.fixed:
+            return False
+        before, after = self.source[pair[0]].offset, self.target[pair[1]].offset
+        return bisect_right(self.breaks, before) != bisect_right(self.breaks, after)
+
     def align(self, pairs: _Pairs) -> Alignment:
         """Classify everything that *pairs* leave, and the pairs that moved."""
-        increasing = all(a[1] < b[1] for a, b in pairwise(pairs))
-        kept = pairs if increasing else self._in_order(pairs)
+        staying = [pair for pair in pairs if not self._crosses(pair)] if self.breaks else pairs
+        increasing = all(a[1] < b[1] for a, b in pairwise(staying))
+        kept = staying if increasing else self._in_order(staying)
         at_offsets = {record.offset for record in self.source} | self.common.at_source
         findings = [
             *self._reordered(pairs, kept, at_offsets),

@@ -10,10 +10,13 @@ In: both clusters at the cut, options   Out: a `Look`   Owner: the caller
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 from kclient.types import TopicPartition
@@ -170,6 +173,8 @@ class DrillPlan:
     target: list[OffsetRange]
     tails: frozenset[TopicPartition]
     """Partitions in which the source is read to its end: only there can lag and loss be distinguished."""
+    breaks: Mapping[TopicPartition, Sequence[int]]
+    """See `Modes`."""
 
 
 def plan_drill(
@@ -185,9 +190,11 @@ def plan_drill(
     the cut differs, the source's records above the cut are compared too.
     """
     bad = offset_ranges(windows, options.window)
+    equal = _equal_windows(windows, options.window)
     source: list[OffsetRange] = []
     target: list[OffsetRange] = []
     tails = set()
+    breaks = {}
     for cut in cuts:
         tp = cut.topic_partition
         ranges = bad.get(tp, [])
@@ -203,9 +210,30 @@ def plan_drill(
         if cut.lagging > 0 and (last_differs or options.complete):
             tails.add(tp)
             of_source.append((cut.high, cut.source_end))
+        breaks[tp] = _breaks(merged([*of_source, *of_target]), equal[tp])
         source += [OffsetRange(*tp, *each) for each in subtract(of_source, without)]
         target += [OffsetRange(*tp, *each) for each in subtract(of_target, without)]
-    return DrillPlan(source, target, frozenset(tails))
+    return DrillPlan(source, target, frozenset(tails), breaks)
+
+
+def _equal_windows(
+    windows: Iterable[WindowResult], size: int
+) -> Mapping[TopicPartition, Sequence[int]]:
+    """Return the first offsets of the windows that are equal and have records, ascending, by partition."""
+    found: dict[TopicPartition, list[int]] = defaultdict(list)
+    for each in windows:
+        if each.state is WindowState.EQUAL and each.source.records:
+            found[TopicPartition(*each.key[:2])].append(each.key.window * size)
+    return found
+
+
+def _breaks(ranges: Ranges, equal: Sequence[int]) -> list[int]:
+    """Return the starts of those of *ranges* that are behind *equal* windows, and another range before these."""
+    return [
+        low
+        for (_, before), (low, _) in pairwise(ranges)
+        if bisect_left(equal, before) < bisect_left(equal, low)
+    ]
 
 
 @dataclass(slots=True)
@@ -417,6 +445,7 @@ class Comparison:
             self._edges(),
             self._ends(),
             explainable(self.source, self.target),
+            plan.breaks,
         )
         with self.cost.timed("compare records"):
             answer = self.engine.differences((self.source, source), (self.target, target), modes)

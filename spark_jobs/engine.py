@@ -120,6 +120,8 @@ class Modes:
     """Of the logs of source and target."""
     explainable: Mapping[str, frozenset[FindingClass]] = field(default_factory=dict)
     """By topic, the classes of findings that compaction may explain."""
+    breaks: Mapping[TopicPartition, Sequence[int]] = field(default_factory=dict)
+    """Offsets, ascending, before which records are left out, because they are equal at equal offsets."""
 
 
 class Copies(NamedTuple):
@@ -135,15 +137,6 @@ class KeySpan(NamedTuple):
 
     first: int
     last: int
-
-
-def breaks(*sides: Sequence[OffsetRange]) -> dict[TopicPartition, list[int]]:
-    """Return for each partition where ranges of *sides* begin behind offsets that no range has."""
-    of_partition: dict[TopicPartition, Ranges] = defaultdict(list)
-    for ranges in sides:
-        for each in ranges:
-            of_partition[each.topic_partition].append((each.low, each.high))
-    return {tp: [low for low, _ in merged(ranges)[1:]] for tp, ranges in of_partition.items()}
 
 
 class _OfPartition(Protocol):

@@ -32,7 +32,6 @@ from spark_jobs.engine import (
     Place,
     SpanRanges,
     WindowRows,
-    breaks,
     by_partition,
     offsets_of,
 )
@@ -201,7 +200,6 @@ class SparkEngine:
     ) -> DataFrame:
         """Return the rows of partitions of which Spark gives a task all hashes at once."""
         names, budget = (source[0].name, target[0].name), self._budget
-        broken = breaks(source[1], target[1])
 
         def compare(key: tuple[pa.Scalar, ...], left: pa.Table, right: pa.Table) -> pa.Table:
             import pyarrow as pa
@@ -209,7 +207,7 @@ class SparkEngine:
             tp = TopicPartition(key[0].as_py(), key[1].as_py())
             sides = dict(zip(names, (left, right), strict=True))
             alignment, unread = aligned(
-                tp, sides, modes, folding=budget.folding(tp, modes), breaks=broken.get(tp, ())
+                tp, sides, modes, folding=budget.folding(tp, modes), breaks=modes.breaks.get(tp, ())
             )
             found: list[Found] = [replace(alignment, findings=[]), *alignment.findings, *unread]
             return pa.Table.from_batches(_as_rows(tp, found))
@@ -229,7 +227,6 @@ class SparkEngine:
         from pyspark.sql import SparkSession
 
         budget = self._budget
-        broken = breaks(source[1], target[1])
         partitions = sorted(offsets)
         ranges = [(cluster, by_partition(of_all)) for cluster, of_all in (source, target)]
         sides = [
@@ -250,7 +247,7 @@ class SparkEngine:
                         modes,
                         offsets=offsets[tp],
                         folding=budget.folding(tp, modes),
-                        breaks=broken.get(tp, ()),
+                        breaks=modes.breaks.get(tp, ()),
                     )
                     yield from _as_rows(tp, found)
 

@@ -4,13 +4,14 @@ Two things are judged. *Classes and verdict*: each offset of either log is put i
 and the exit codes follow. *Findings*: each one must be true of the logs, and together they must turn the contents of
 the source into those of the target, so that none is left out.
 
-The judge compares offset by offset. It does not decide how a record moved, only that it did.
+The judge compares offset by offset. It does not decide which of several records moved, only that one did, and how far.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -95,9 +96,7 @@ def judge(case: SearchCase) -> Judgement:
         classes: Counter[str] = Counter()
         sides = views(case, tp)
         unknown = any(each == tp for _, each in case.unknown)
-        source, target = sides
-        first = min(side.start for side in sides if side.end or not source.end + target.end)
-        for offset in range(first, max(source.end, target.end)):
+        for offset in _offsets(sides):
             name = "not read" if unknown else _class(case, tp, sides, offset)
             if name.startswith("explained "):
                 result.explained.add((tp, name.endswith("source"), offset))
@@ -125,6 +124,13 @@ def views(case: SearchCase, tp: TopicPartition) -> tuple[View, View]:
         for name, log in (("source", here), ("target", there))
     )
     return source, target
+
+
+def _offsets(sides: tuple[View, View]) -> range:
+    """Return all offsets of two logs. One that was never written starts nowhere."""
+    source, target = sides
+    first = min(side.start for side in sides if side.end or not source.end + target.end)
+    return range(first, max(source.end, target.end))
 
 
 def _class(case: SearchCase, tp: TopicPartition, sides: tuple[View, View], offset: int) -> str:
@@ -230,6 +236,10 @@ def problems(case: SearchCase, judged: Judgement, findings: list[Finding]) -> It
         )
     for each in findings:
         _apply(each, sides, left)
+    for tp, both in sides.items():
+        own = [each for each in findings if each.topic_partition == tp]
+        yield from _not_compared(case, tp, both, own)
+        yield from _moves(tp, _common(case, judged, tp, both, findings), own)
     for tp, (source, target) in sides.items():
         hidden = [
             range(each.source_offset or 0, (each.last_offset or 0) + 1)
@@ -283,6 +293,102 @@ def _apply(
             record = source.records[each.source_offset or 0]
             left[tp][record] -= 1
             left[TopicPartition(tp.topic, each.target_partition or 0)][record] += 1
+
+
+def _not_compared(
+    case: SearchCase, tp: TopicPartition, sides: tuple[View, View], findings: Sequence[Finding]
+) -> Iterator[str]:
+    """Yield what is wrong with the gaps and the undecodable batches of *findings*: offsets, cluster and cause."""
+    source, target = sides
+    classes = {at: _class(case, tp, sides, at) for at in _offsets(sides)}
+    gaps = [each for each in findings if each.finding_class.value == "gap"]
+    for each in gaps:
+        if each.source_offset is None or each.target_offset is not None or each.field:
+            yield f"a gap has offsets of the source and no other cause: {each}"
+    found = Counter(at for each in gaps for at in _span(each))
+    expected = Counter(at for at, name in classes.items() if name == "gap")
+    if found != expected:
+        yield f"{tp}: gaps at {sorted(found)}, not {sorted(expected)}"
+    for name, side in (("source", source), ("target", target)):
+        broken = {at for at, kind in side.faults.items() if kind is FailureKind.UNDECODABLE}
+        seen: Counter[int] = Counter()
+        for each in findings:
+            at_source, at_target = each.source_offset, each.target_offset
+            if each.finding_class.value != "undecodable" or (
+                (at_source if name == "source" else at_target) is None
+            ):
+                continue
+            seen.update(_span(each))
+            cause = f"{name}: {tp}, batch at offset {each.position}: "
+            if None not in (at_source, at_target) or not (each.field or "").startswith(cause):
+                yield f"the cluster, or the batch in the cause, is another one: {each}"
+        expected = Counter(at for at in broken if classes.get(at) == "undecodable")
+        if seen != expected:
+            yield f"{tp}: {name} undecodable at {sorted(seen)}, not {sorted(expected)}"
+
+
+def _span(each: Finding) -> range:
+    """Return the offsets of a run: as many as it has records, up to its last one."""
+    last = each.position if each.last_offset is None else each.last_offset
+    return range(last + 1 - each.records, last + 1)
+
+
+_Common = tuple[list[int], list[int]]
+"""The offsets of the records that both logs have, in source and target."""
+
+
+def _common(
+    case: SearchCase,
+    judged: Judgement,
+    tp: TopicPartition,
+    sides: tuple[View, View],
+    findings: Sequence[Finding],
+) -> _Common:
+    """Return what is left of both logs of *tp* without the records that *findings* name as being in one only."""
+    source, target = sides
+    alone: tuple[set[int], set[int]] = (set(), set())
+    for each in findings:
+        kind = each.finding_class.value
+        if each.topic_partition == tp:
+            if kind in ("missing", "truncated", "corrupt", "misrouted"):
+                alone[0].update(_span(each) if kind == "truncated" else [each.source_offset or 0])
+            if kind in ("extra", "duplicate", "corrupt"):
+                alone[1].update(target.records if each.records > 1 else [each.target_offset or 0])
+        if kind == "misrouted" and (each.topic, each.target_partition) == tp:
+            alone[1].add(each.target_offset or 0)
+    left: list[list[int]] = [
+        sorted(
+            at
+            for at in side.records
+            if at not in gone
+            and _compares(source, target, at, case)
+            and (tp, side is source, at) not in judged.explained
+        )
+        for side, gone in zip(sides, alone, strict=True)
+    ]
+    return left[0], left[1]
+
+
+def _moves(tp: TopicPartition, common: _Common, findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield which of *findings* have another distance than the record moved, or have one although nothing moved."""
+    at_source, at_target = common
+    reordered = {each.target_offset for each in findings if each.finding_class.value == "reordered"}
+    for each in findings:
+        here, there = each.source_offset, each.target_offset
+        expected = None
+        if here is not None and there is not None and not each.is_run:
+            if each.finding_class.value == "reordered":
+                expected = bisect_right(at_target, there) - bisect_right(at_source, here)
+            elif each.finding_class.value == "shifted":
+                expected = there - here
+        if each.distance != expected:
+            yield f"the distance is {expected}: {each}"
+        if each.finding_class.value == "shifted":
+            last = there if each.last_offset is None else each.last_offset
+            run = [at for at in at_target if (there or 0) <= at <= (last or 0)]
+            count = sum(at not in reordered for at in run)
+            if (each.records, last in run) != (count, True):
+                yield f"{tp}: {count} records are shifted: {each}"
 
 
 _WITH = {

@@ -116,6 +116,27 @@ def lost_in_a_row(case: SearchCase, spot: Spot) -> None:
         case.expect(Expected("missing", spot.tp.partition, at, None))
 
 
+def moved_far(case: SearchCase, spot: Spot) -> None:
+    """Move a record over others to an empty offset: where windows are small, over windows without a difference."""
+    first, last = spot.offsets[case.rng.randrange(4)], spot.offsets[-1]
+    for logs in (case.source, case.target):
+        del logs[spot.tp].records[last]
+    log = case.target[spot.tp]
+    log.records[last] = log.records.pop(first)
+    case.expect(Expected("reordered", spot.tp.partition, first, last))
+
+
+def exchanged(case: SearchCase, spot: Spot) -> None:
+    """Let two records change places, with others in between."""
+    first, last = spot.offsets[case.rng.randrange(4)], spot.offsets[-case.rng.randrange(1, 4)]
+    log = case.target[spot.tp]
+    log.records[first], log.records[last] = log.records[last], log.records[first]
+    case.expect(
+        Expected("reordered", spot.tp.partition, first, last),
+        Expected("reordered", spot.tp.partition, last, first),
+    )
+
+
 def fields_swapped(case: SearchCase, spot: Spot) -> None:
     """Exchange key and value of a record, one of them null."""
     at = case.rng.choice(spot.offsets)
@@ -180,6 +201,8 @@ MORE_INSIDE: dict[str, SearchApply] = _registry(
     repeated_twice,
     strangers_in_a_row,
     lost_in_a_row,
+    moved_far,
+    exchanged,
     fields_swapped,
     marker_for_record,
     undecodable_on_both,
@@ -456,8 +479,10 @@ def drawn(seed: int, *kinds: str) -> SearchCase:
     free = [1, 2, 3, 4]
     rng.shuffle(free)
     tp = rng.choice(partitions)
-    # A cleaner comes last: what it removes is superseded in its own log.
-    for kind in sorted(kinds, key=lambda kind: kind in ("compacted_source", "compacted_target")):
+    # Partitions are added when no other fault needs one. A cleaner comes last: what it removes is superseded in its
+    # own log.
+    late = [ALL_WHOLE, ("compacted_source", "compacted_target")]
+    for kind in sorted(kinds, key=lambda kind: [kind in each for each in reversed(late)]):
         if kind in ALL_INSIDE:
             tp = rng.choice(partitions)
             low = free.pop() * STRETCH

@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from spark_jobs.findings import Finding
 from spark_jobs.report.contents import build_report
 from spark_jobs.report.files import write_report
+from tests.audit_search.judge import judge, problems
 from tests.audit_search.kinds import KINDS, MEANWHILE, drawn
 from tests.audit_search.search import PAIRS, audited, compared, disagreements, storage
 from tests.kit.audit_reports import META
@@ -47,3 +51,37 @@ def test_the_judge_finds_what_an_audit_overlooks(kind: str) -> None:
     case, equal = drawn(0, kind), drawn(0, "empty_partitions")
     case.complete = equal.complete = True
     assert compared(case, audited(equal, storage(random.Random(0)))) != []
+
+
+def _farther(each: Finding) -> Finding:
+    return replace(each, distance=(each.distance or 0) + 1)
+
+
+def _longer(each: Finding) -> Finding:
+    return replace(each, records=each.records + 1)
+
+
+def _of_another_batch(each: Finding) -> Finding:
+    return replace(each, field=(each.field or "").replace("batch at offset ", "batch at offset 1"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "mistake"),
+    [
+        ("moved_far", _farther),
+        ("exchanged", _farther),
+        ("shifted", _farther),
+        ("shifted", _longer),
+        ("skipped_gap", _longer),
+        ("deleted_before_copied", _longer),
+        ("undecodable", _longer),
+        ("undecodable_where_aged", _of_another_batch),
+    ],
+)
+def test_the_judge_finds_a_wrong_distance_extent_or_cause(
+    kind: str, mistake: Callable[[Finding], Finding]
+) -> None:
+    case = drawn(0, kind)
+    findings = list(audited(case, storage(random.Random(0))).findings)
+    assert list(problems(case, judge(case), findings)) == []
+    assert list(problems(case, judge(case), [mistake(each) for each in findings])) != []

@@ -34,7 +34,6 @@ from spark_jobs.engine import (
     Place,
     SpanRanges,
     WindowRows,
-    breaks,
 )
 from spark_jobs.findings import UNDECIDED, Finding
 from spark_jobs.folding import FindingBudget, folded
@@ -331,7 +330,6 @@ class BatchEngine:
         modes: Modes,
     ) -> Differences:
         self._read()
-        broken = breaks(source[1], target[1])
         sides = [self._hashes(*each) for each in (source, target)]
         empty = next((t.slice(0, 0) for side in sides for t in side.values()), None)
         alignments = {}
@@ -343,7 +341,7 @@ class BatchEngine:
             }
             settings: dict[str, Any] = {
                 "folding": self._budget.folding(tp, modes),
-                "breaks": broken.get(tp, ()),
+                "breaks": modes.breaks.get(tp, ()),
             }
             if self._sizes is None and not modes.renumbered:
                 alignments[tp], unread = aligned(tp, of_partition, modes, **settings)

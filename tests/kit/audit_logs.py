@@ -23,7 +23,6 @@ from spark_jobs.engine import (
     Place,
     SpanRanges,
     WindowRows,
-    breaks,
 )
 from spark_jobs.findings import ABORTED, CONTROL, KEYLESS, TOMBSTONE, RecordDigest
 from spark_jobs.ranges import Ranges, subtract
@@ -238,7 +237,6 @@ class MemoryEngine:
                 if not (modes.renumbered and record.flags & CONTROL):
                     side.setdefault(tp, []).append(record)
             sides.append(side)
-        broken = breaks(source[1], target[1])
         alignments: dict[TopicPartition, Alignment] = {
             tp: align(
                 tp.topic,
@@ -247,7 +245,7 @@ class MemoryEngine:
                 sides[1].get(tp, []),
                 compacted=tp.topic in modes.compacted,
                 renumbered=modes.renumbered,
-                breaks=broken[tp],
+                breaks=modes.breaks.get(tp, ()),
                 unread=_unread(modes, source[0], tp, failures),
             )
             for tp in sides[0].keys() | sides[1].keys()

@@ -266,6 +266,33 @@ def test_a_record_moved_far_is_reordered_by_its_true_distance() -> None:
     ]
 
 
+def test_a_record_that_moved_over_equal_windows_alone_is_reordered() -> None:
+    """It is the last record of its window, and then the first one of another: between them is nothing to align."""
+    source = full()
+    del source.records[30]
+    target = source.copy()
+    target.records[30] = target.records.pop(9)
+    (finding,) = audit({TP: source}, {TP: target}).findings
+    places = finding.source_offset, finding.target_offset
+    assert (finding.finding_class, *places, finding.distance) == (FindingClass.REORDERED, 9, 30, 20)
+
+
+def test_the_distance_over_equal_windows_has_the_direction_of_the_move() -> None:
+    """The one at 1 is between the other two in both logs, and they change places."""
+    source = full(46)
+    source.records = {at: each for at, each in source.records.items() if at < 2 or 10 <= at < 40}
+    source.records[45] = rec(45)
+    target = source.copy()
+    del target.records[1]
+    target.records |= {0: rec(45), 44: source.records[1], 45: source.records[0]}
+    findings = audit({TP: source}, {TP: target}).findings
+    assert [(f.finding_class.value, f.source_offset, f.distance) for f in findings] == [
+        ("reordered", 45, -32),
+        ("reordered", 1, 30),
+        ("reordered", 0, 32),
+    ]
+
+
 @pytest.mark.parametrize("side", ["source", "target"])
 @pytest.mark.parametrize("in_drill", [False, True])
 def test_an_undecodable_batch_is_a_finding_and_everything_else_is_compared(
