@@ -48,7 +48,7 @@ COMPACTED = {
     "min.cleanable.dirty.ratio": "0.01",
 }
 VALUE_BYTES = 100
-AUDITS = int(os.environ.get("KBROKER_AUDITS", "4"))
+AUDITS = int(os.environ.get("KBROKER_AUDITS", "3"))
 """How many audits a test makes while both logs change: design 4.6 has 20."""
 
 
