@@ -91,10 +91,11 @@ def test_what_was_acknowledged_is_copied_and_read_once_while_brokers_are_killed(
         *("--broker-list", cluster.bootstrap, "--input-topic", "in", "--input-partition", "0"),
         *("--output-topic", "out", "--consumer-group", "copier", "--transactional-id", "copier"),
         *("--transaction-size", "10", "--enable-random-aborts", "--use-group-metadata"),
-        # The next copier looks for its offset first: it waits for the end of the killed one's transaction.
-        *("--transaction-timeout", "3000"),
     )
-    with tool(tmp_path, "TransactionalMessageCopier", "killed", *copied) as copier:
+    # The next copier looks for its offset first: it waits for the end of the killed one's transaction. Its own
+    # transactions wait for a new coordinator or leader, so that its timeout is the tool's default of a minute.
+    killed = (*copied, "--transaction-timeout", "3000")
+    with tool(tmp_path, "TransactionalMessageCopier", "killed", *killed) as copier:
         eventually("transactions", lambda: len(copier.events()) > 20, 60)
         cluster.kill(2)
     with tool(tmp_path, "TransactionalMessageCopier", "copier", *copied) as copier:

@@ -29,6 +29,14 @@ class StoredBatch(NamedTuple):
 
 def stored(cluster: Cluster, topic: str, partition: int = 0) -> list[StoredBatch]:
     """Every batch of a partition, from the segment files of whichever broker has it."""
+    while True:
+        try:
+            return _stored(cluster, topic, partition)
+        except FileNotFoundError:  # retention or the cleaner removed a segment meanwhile
+            continue
+
+
+def _stored(cluster: Cluster, topic: str, partition: int) -> list[StoredBatch]:
     found = []
     for broker in cluster.brokers.values():
         for path in sorted((broker.data / f"{topic}-{partition}").glob("*.log")):

@@ -66,7 +66,7 @@ class Writer(threading.Thread):
     @property
     def count(self) -> int:
         """Numbers acknowledged so far."""
-        return sum(map(len, self.acknowledged.values()))
+        return sum(map(len, list(self.acknowledged.values())))  # its thread adds partitions
 
     def finish(self) -> None:
         """Stop, having waited for what is still under way."""
