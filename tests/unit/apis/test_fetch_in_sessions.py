@@ -191,7 +191,7 @@ def test_thousands_of_partitions_without_changes_are_read_some_at_a_time(broker:
     for each in session.partitions.values():
         session.due[each] = None
     assert partitions_in(fetcher.fetch(max_wait_ms=500)) == {}
-    assert [each.asked.partition for each in session.due] == list(range(LOOKED_AT_ONCE, count))
+    assert [each.request.partition for each in session.due] == list(range(LOOKED_AT_ONCE, count))
     assert not fetcher.fetch(max_wait_ms=500).called
     assert not session.due
 
