@@ -351,11 +351,6 @@ class ReplicaManager:
             raise NotLeaderOrFollower(f"{topic}-{partition} has no replica on this broker")
         raise UnknownTopicOrPartition(f"{topic}-{partition}")
 
-    def is_leader(self, topic: str, partition: int) -> bool:
-        """Return whether this broker leads a partition."""
-        found = self.registry.partitions.get((topic, partition))
-        return found is not None and found.leader_state is not None
-
     # -- our registration ----------------------------------------------------------------------
 
     def registered(self, broker_epoch: int) -> None:

@@ -233,6 +233,11 @@ class OneBroker:
         self._update(UpdateMetadataTopicState(topic, topic_id, states))
         return [error.error_code for topic in response.topics for error in topic.partition_errors]
 
+    def leads(self, topic: str, partition: int) -> bool:
+        """Return whether the broker leads a partition."""
+        found = self.replica_manager.registry.partitions.get((topic, partition))
+        return found is not None and found.leader_state is not None
+
     def _update(self, *topics: UpdateMetadataTopicState) -> None:
         endpoint = UpdateMetadataEndpoint(self.port, "127.0.0.1", "PLAINTEXT", 0)
         self.cache.update(

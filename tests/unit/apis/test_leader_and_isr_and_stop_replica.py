@@ -558,7 +558,7 @@ def test_a_listener_that_breaks_breaks_neither_the_order_nor_the_next_listener(
 
     with broker_in(tmp_path / "log", leadership_listeners=[broken]) as broker:
         assert lead(broker) is ErrorCode.NONE
-        assert broker.replica_manager.is_leader("t", 0)
+        assert broker.leads("t", 0)
         assert broker.leadership == [("t", 0, 0, 4, True)]
 
 
@@ -623,9 +623,9 @@ def test_thousands_of_partitions_change_a_hundred_in_a_turn(broker: ApiBroker) -
         broker.replica_manager.state_changes.become_leader_or_follower(many(250))
     )
     assert not answer.called
-    assert sum(broker.replica_manager.is_leader("t", index) for index in range(250)) == 100
+    assert sum(broker.leads("t", index) for index in range(250)) == 100
     broker.clock.advance(0)
-    assert sum(broker.replica_manager.is_leader("t", index) for index in range(250)) == 250
+    assert sum(broker.leads("t", index) for index in range(250)) == 250
     errors = answer.result.topics[0].partition_errors
     assert [(each.partition_index, each.error_code) for each in errors] == [
         (index, 0) for index in range(250)
@@ -670,7 +670,7 @@ def test_a_request_is_broken_off_when_one_of_a_later_controller_arrived(broker: 
     broker.become_leader_or_follower(many(1, controller_epoch=2, leader_epoch=1))
     broker.clock.advance(0)
     assert answer.result.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
-    assert not broker.replica_manager.is_leader("t", 100)
+    assert not broker.leads("t", 100)
 
 
 def test_fewer_partitions_change_in_a_turn_where_each_takes_long(broker: ApiBroker) -> None:
@@ -686,6 +686,6 @@ def test_fewer_partitions_change_in_a_turn_where_each_takes_long(broker: ApiBrok
         broker.replica_manager.state_changes.become_leader_or_follower(many(5))
     )
     assert not answer.called
-    assert sum(broker.replica_manager.is_leader("t", index) for index in range(5)) == 2
+    assert sum(broker.leads("t", index) for index in range(5)) == 2
     broker.clock.advance(0)
     assert [each.error_code for each in answer.result.topics[0].partition_errors] == [0] * 5
