@@ -47,8 +47,11 @@ def test_other_brokers_lead_the_partitions_of_a_failed_directory_and_the_rest_st
         producer.flush(20)
     assert failed == []
     for n in held:
-        found = eventually(
+        # After an expired session on a busy machine broker 2 may lead already, while broker 1 follows in the ISR.
+        expected = (2, {2}) if n in lost else (1, {1, 2})
+        eventually(
             f"t-{n} to be led by a replica that has it",
-            lambda n=n: (p := observer.placement("t", n)).leader == (2 if n in lost else 1) and p,
+            lambda n=n, expected=expected: (
+                ((p := observer.placement("t", n)).leader, p.isr) == expected
+            ),
         )
-        assert found.isr == ({2} if n in lost else {1, 2})
