@@ -123,11 +123,8 @@ def topics_left_alone(plan: Plan) -> Iterator[tuple[str, Finding]]:
     for name, conflict in plan.conflicts.items():
         yield name, Finding(Health.STOPPED, conflict)
     for name, reason in plan.skipped.items():
-        why = reason.removeprefix("is not copied: ")
-        yield (
-            name,
-            Finding(Health.SKIPPED, f"{why}; a loop or a second copy is prevented, exit code 0"),
-        )
+        why = f"{reason}; a loop or a second copy is prevented, exit code 0"
+        yield name, Finding(Health.SKIPPED, why)
 
 
 async def _show_workers(mirror: Mirror, plan: Plan, echo: Echo) -> None:
@@ -265,7 +262,7 @@ def _planned(plan: Plan, applied: Applied) -> Iterator[str]:
     for name, difference in plan.drift.items():
         yield f"drift {name}: {difference}"
     for name, reason in plan.skipped.items():
-        yield f"{name} {reason}"
+        yield f"{name} is not copied: {reason}"
     for name, topic_id in plan.orphans.items():
         yield f"delete {name} later: its source topic ({topic_id}) was deleted"
     for name, failure in applied.failed.items():

@@ -159,7 +159,7 @@ class TopicMirror:
         unreadable = self._unreadable(source)
         returned = dict.fromkeys(
             await self._offsets.returned(source),
-            f"is not copied: its records come from {self._config.target}",
+            f"its records come from {self._config.target}",
         )
         plan = self._selection.plan(
             {
@@ -346,7 +346,7 @@ class TopicMirror:
         """Report topics that are not copied, once, and remove their links."""
         for name, reason in skipped.items():
             if self.skipped.get(name) != reason:
-                self._report_line(f"topic {name}", reason)
+                self._report_line(f"topic {name}", f"is not copied: {reason}")
             self._remove_links(name)
         self.skipped = skipped
 

@@ -392,12 +392,10 @@ class Selection:
         """
         prefixed = self._target in sources(self._policy_of(name), name)
         if target_id in wanted.upstream or prefixed:
-            return f"is not copied: its records come from {self._target}"
+            return f"its records come from {self._target}"
         other = existing.upstream if existing is not None else ()
         if other and other[-1] != source_id:
-            return (
-                f"is not copied: the target has it from cluster {other[-1]}, with the same origin"
-            )
+            return f"the target has it from cluster {other[-1]}, with the same origin"
         return ""
 
     def configs_for(self, wanted: Topic) -> dict[str, str]:

@@ -88,7 +88,7 @@ def _may_pass(problem: KafkaError) -> bool:
 
 
 async def _answers(cluster: Cluster, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Answer]:
-    """Send the leader of each partition once, all leaders at the same time."""
+    """Send one request to the leader of each partition, to all leaders at the same time."""
     by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
     found: dict[TopicPartition, Answer] = {}
     for tp in tps:

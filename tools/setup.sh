@@ -37,7 +37,7 @@ find_python() {
             command -v "$name"; return 0
         fi
     done
-    die "no Python 3.11 or newer was found (looked for python3.13, 3.12, 3.11, python3). Install one, or note which: make PYTHON=/path/to/python"
+    die "no Python 3.11 or newer was found (looked for python3.13, 3.12, 3.11, python3). Install one, or name it: make PYTHON=/path/to/python"
 }
 
 java_major() {  # prints the major version of the Java that would be run, or nothing

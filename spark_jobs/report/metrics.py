@@ -1,8 +1,8 @@
 """metrics.prom: the counts of one report in the text format that node_exporter's textfile collector reads.
 
 Each family of a partition is also written for the whole run, with `audit_run_` in place of `audit_`. So a sum over
-either family counts nothing twice. What was not measured is absent. That is a count of findings where nothing was
-compared, the coverage of an empty scope. It is also everything but the verdict of a run that ended early.
+either family counts nothing twice. What was not measured is absent: a count of findings where nothing was
+compared, and the coverage of an empty scope. A run that ended early has the verdict only.
 
 In: the document of report.json.  Out: text, the same for the same document.  Pure.
 """

@@ -23,7 +23,7 @@ def test_a_topic_that_would_be_copied_back_is_named_and_is_no_error() -> None:
 
 
 def test_a_conflict_is_stopped_and_comes_before_what_is_skipped() -> None:
-    plan = Plan(conflicts={"a": "has more partitions"}, skipped={"b": "is not copied: reason"})
+    plan = Plan(conflicts={"a": "has more partitions"}, skipped={"b": "reason"})
     found = dict(topics_left_alone(plan))
     assert [each.health for each in found.values()] == [Health.STOPPED, Health.SKIPPED]
     assert found["a"].detail == "has more partitions"

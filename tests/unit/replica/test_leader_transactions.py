@@ -48,11 +48,11 @@ def begun(number: int) -> LeaderTransactions:
 
 
 def answer(
-    transactions: LeaderTransactions, request: VerificationStateEntry, number: int = 5
+    transactions: LeaderTransactions, entry: VerificationStateEntry, number: int = 5
 ) -> bool:
     """Answer positively; return whether that counts."""
-    transactions.complete_verification(P, request, ErrorCode.NONE, number)
-    return transactions.verified(P, request.producer_epoch) is request
+    transactions.complete_verification(P, entry, ErrorCode.NONE, number)
+    return transactions.verified(P, entry.producer_epoch) is entry
 
 
 # Markers
@@ -97,14 +97,14 @@ def test_the_number_is_forgotten_with_the_marker_and_with_the_leadership() -> No
 
 def test_batches_that_wait_share_a_verification_and_are_called_in_order() -> None:
     transactions = LeaderTransactions()
-    request = asked(transactions)
+    entry = asked(transactions)
     calls: list[int] = []
     for number in range(3):
-        assert transactions.maybe_start_verification(P, 0, number) == (request, False)
-        request.on_completion(lambda number=number: calls.append(number))  # type: ignore[misc]
-    assert answer(transactions, request)
+        assert transactions.maybe_start_verification(P, 0, number) == (entry, False)
+        entry.on_completion(lambda number=number: calls.append(number))  # type: ignore[misc]
+    assert answer(transactions, entry)
     assert calls == [0, 1, 2]
-    request.on_completion(lambda: calls.append(3))
+    entry.on_completion(lambda: calls.append(3))
     assert calls[-1] == 3
 
 
@@ -125,39 +125,39 @@ def test_an_answer_does_not_count_after_the_marker_of_that_transaction(
     number: int, epoch: int, counts: bool, is_early: bool
 ) -> None:
     transactions = LeaderTransactions()
-    request = asked(transactions)
+    entry = asked(transactions)
     end = marker(epoch, number)
     if is_early:
         transactions.takes(end, None, is_open=False)
-        assert answer(transactions, request) is counts
+        assert answer(transactions, entry) is counts
     else:
-        assert answer(transactions, request)
+        assert answer(transactions, entry)
         transactions.takes(end, None, is_open=False)
-        assert (transactions.verified(P, 0) is request) is counts
+        assert (transactions.verified(P, 0) is entry) is counts
 
 
 def test_a_marker_of_an_earlier_epoch_is_of_another_transaction() -> None:
     transactions = LeaderTransactions()
-    request = asked(transactions, epoch=2)
+    entry = asked(transactions, epoch=2)
     transactions.takes(marker(1), None, is_open=False)
-    assert answer(transactions, request)
+    assert answer(transactions, entry)
 
 
 def test_an_answer_without_a_number_counts_if_no_marker_came() -> None:
     transactions = LeaderTransactions()
     assert answer(transactions, asked(transactions), UNKNOWN_NUMBER)
     transactions = LeaderTransactions()
-    request = asked(transactions)
+    entry = asked(transactions)
     transactions.takes(marker(number=1), None, is_open=False)
-    assert not answer(transactions, request, UNKNOWN_NUMBER)
+    assert not answer(transactions, entry, UNKNOWN_NUMBER)
 
 
 def test_after_an_error_that_may_pass_the_lowest_sequence_is_remembered() -> None:
     transactions = LeaderTransactions()
-    request = asked(transactions, 3)
+    entry = asked(transactions, 3)
     transactions.maybe_start_verification(P, 0, 4)
-    transactions.complete_verification(P, request, ErrorCode.NOT_COORDINATOR, -1, is_retriable=True)
-    assert request.state is VerificationState.REFUSED
+    transactions.complete_verification(P, entry, ErrorCode.NOT_COORDINATOR, -1, is_retriable=True)
+    assert entry.state is VerificationState.REFUSED
     assert asked(transactions, 4).lowest_sequence == 3
     assert transactions.maybe_start_verification(P, 0, 2)[0].lowest_sequence == 2
     assert asked(transactions, 0, epoch=1).lowest_sequence == 0
@@ -165,8 +165,8 @@ def test_after_an_error_that_may_pass_the_lowest_sequence_is_remembered() -> Non
 
 def test_after_another_error_nothing_is_remembered() -> None:
     transactions = LeaderTransactions()
-    request = asked(transactions, 3)
-    transactions.complete_verification(P, request, ErrorCode.INVALID_TXN_STATE, -1)
+    entry = asked(transactions, 3)
+    transactions.complete_verification(P, entry, ErrorCode.INVALID_TXN_STATE, -1)
     assert asked(transactions, 4).lowest_sequence == 4
 
 
@@ -183,9 +183,9 @@ def test_an_older_epoch_is_refused_while_a_later_one_asks_which_takes_its_place(
 def test_few_failures_are_remembered() -> None:
     transactions = LeaderTransactions()
     for producer_id in range(MOST_REFUSED + 10):
-        request, _ = transactions.maybe_start_verification(producer_id, 0, 1)
+        entry, _ = transactions.maybe_start_verification(producer_id, 0, 1)
         transactions.complete_verification(
-            producer_id, request, ErrorCode.NOT_COORDINATOR, -1, is_retriable=True
+            producer_id, entry, ErrorCode.NOT_COORDINATOR, -1, is_retriable=True
         )
     assert len(transactions._verifications) == MOST_REFUSED
     assert transactions.maybe_start_verification(9, 0, 5)[0].lowest_sequence == 5
