@@ -34,10 +34,11 @@ same command lines through Kafka's tools and these, on one cluster, and compares
 
 ## What holds for all tools
 
-- Options are parsed as by Kafka's parsers. joptsimple: `--topic t`, `--topic=t` and `-topic t` are the same; a value
-  may begin with a dash; words without an option are ignored; names are complete, because Kafka 3.9 allows no
-  abbreviations. argparse4j: kafka-cluster, kafka-transactions, kafka-producer-perf-test and kafka-verifiable-*.
-- An option that is not honoured is refused by name with the reason, exit code 1. None is ignored.
+- Options are parsed as by Kafka's parsers. That is argparse4j for kafka-cluster, kafka-transactions,
+  kafka-producer-perf-test and kafka-verifiable-*, and joptsimple for the others.
+- With joptsimple `--topic t`, `--topic=t` and `-topic t` are the same, and a value may begin with a dash. Words without
+  an option are ignored. Names are complete, because Kafka 3.9 allows no abbreviations.
+- An option that is not honoured is refused by name with the reason, exit code 1. None is ignored silently.
 - Only Kafka's options count. kclient's own ones before the name (`-b`, `-F`, `--context`) are refused, and the
   KCLIENT_ variables are not read.
 - Property files have the names of Kafka's Java clients. A setting that kclient does not know is an error, where Java

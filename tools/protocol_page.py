@@ -165,13 +165,14 @@ HEAD: Final = """# Protocol
 The APIs of Kafka 3.9 in ZooKeeper mode: the versions that Kafka and kbroker serve, and what differs. Clients learn the
 versions by ApiVersions. A version that is not served closes the connection, as in Kafka.
 
-The lowest versions that clients can use are those of Kafka 4.0. It removed what is below (KIP-896): no client from 2018
-or later needs it, and Fetch 0 to 3 carry message sets, which batches replaced in Kafka 0.11. Produce 0 to 2 are listed
-for librdkafka, which takes a broker without them for one without compression; such a request is refused.
+The lowest versions that clients can use are those of Kafka 4.0, which removed what is below (KIP-896). Java clients from
+2.1 on (2018) do not need it. Neither do the releases of librdkafka, Sarama, KafkaJS and kafka-python of the end of 2021.
+Fetch 0 to 3 carry message sets, which batches replaced in Kafka 0.11. Produce 0 to 2 are listed for librdkafka, which
+takes a broker without them for one without compression; such a request is refused.
 
 Beside the test in the table, each API has one with its largest requests
-(`tests/integration/test_largest_requests.py`), and one that compares its messages with those of Apache Kafka's classes,
-in every version (`tests/compat/test_wire_against_kafka.py`).
+(`tests/integration/test_largest_requests.py`). Another one compares its messages in every version with those of Apache
+Kafka's classes (`tests/compat/test_wire_against_kafka.py`).
 
 | API | Kafka | kbroker | what differs | test |
 |---|---|---|---|---|

@@ -378,6 +378,6 @@ TOOL = Tool(
     differs=(
         "Settings of --config are checked by the broker, not before it is asked: the text about an invalid one is the "
         "broker's.",
-        "A regular expression is Python's; it differs from Java's only in rare constructs, such as possessive classes.",
+        "A regular expression is Python's: Java's \\p{L}, and && in a character class, are not there.",
     ),
 )
