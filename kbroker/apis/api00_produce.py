@@ -12,8 +12,9 @@ The first batch of a transaction waits until its coordinator has confirmed the t
 Differs from Kafka: offset deltas other than 0, 1, 2... are refused: Kafka stores them, or writes the batch again.
 Header keys that are not UTF-8 are refused; Kafka stores them. Records that do not decompress are INVALID_RECORD, in
 Kafka UNKNOWN_SERVER_ERROR. At most 1,000 records have an error in the response. A request with transactional and other
-batches is refused for the transactional ones only. acks=0 has no response, so an error closes the connection: the
-client has no other signal.
+batches is refused for the transactional ones only.
+
+acks=0 has no response, so an error closes the connection, as in Kafka: the client has no other signal.
 """
 
 from __future__ import annotations

@@ -4,11 +4,12 @@ Versions served: 0 to 12. v0 asks for all topics by an empty list, later version
 is_internal; v2 cluster id; v4 allow_auto_topic_creation; v5 offline replicas; v7 leader epochs; v8-10 authorized
 operations (KIP-430); v10 topic ids; v12 look-up by topic id.
 
-Differs from Kafka: the response waits for the leaders of an automatically created topic, at most `AUTO_CREATE_SECONDS`.
-Automatic creation has a budget: a request for 100,000 unknown topics does not create 100,000 topics. A broker that has
-not received the whole metadata answers LEADER_NOT_AVAILABLE for a topic that it does not know, which clients retry. It
-creates none. Kafka answers UNKNOWN_TOPIC_OR_PARTITION, or INVALID_REPLICATION_FACTOR because it knows no broker. The
-response for all topics is encoded once per listener, version and state of the cluster.
+Differs from Kafka: the response waits for the leaders of an automatically created topic, for 1 s at most. Automatic
+creation has a budget: a request for 100,000 unknown topics does not create 100,000 topics. A broker that has not
+received the whole metadata answers LEADER_NOT_AVAILABLE for a topic that it does not know, which clients retry. It
+creates none. Kafka answers UNKNOWN_TOPIC_OR_PARTITION, or INVALID_REPLICATION_FACTOR because it knows no broker.
+
+The response for all topics is encoded once per listener, version and state of the cluster.
 """
 
 from __future__ import annotations

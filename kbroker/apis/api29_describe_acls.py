@@ -2,7 +2,7 @@
 
 Versions 2 (flexible) and 3 (user resources) change nothing in that answer.
 
-Differs from Kafka: there is no authorizer yet, so no other answer.
+Differs from Kafka: there is no authorizer yet, so the answer is always SECURITY_DISABLED.
 """
 
 from kbroker.apis.request import RequestContext

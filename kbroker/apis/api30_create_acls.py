@@ -1,6 +1,6 @@
 """CreateAcls (30), versions 1-3: SECURITY_DISABLED for each ACL, as Kafka's brokers without an authorizer (KIP-140).
 
-Differs from Kafka: there is no authorizer yet, so no other answer.
+Differs from Kafka: there is no authorizer yet, so the answer is always SECURITY_DISABLED.
 """
 
 from kbroker.apis.request import RequestContext

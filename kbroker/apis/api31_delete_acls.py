@@ -1,6 +1,6 @@
 """DeleteAcls (31), versions 1-3: SECURITY_DISABLED for each filter, as Kafka's brokers without an authorizer (KIP-140).
 
-Differs from Kafka: there is no authorizer yet, so no other answer.
+Differs from Kafka: there is no authorizer yet, so the answer is always SECURITY_DISABLED.
 """
 
 from kbroker.apis.api30_create_acls import NO_AUTHORIZER
