@@ -147,7 +147,10 @@ class LinkSettings:
         "sync.topic.configs.enabled", True, boolean, "Whether topic configs follow the source's."
     )
     sync_configs_interval: int = _setting(
-        "sync.topic.configs.interval.seconds", 60, number(1), "How often they are compared."
+        "sync.topic.configs.interval.seconds",
+        60,
+        number(1),
+        "How often they are compared. MirrorMaker 2 waits 10 minutes.",
     )
     sync_acls: str = _setting(
         "sync.topic.acls.enabled",
@@ -171,7 +174,7 @@ class LinkSettings:
         "topic.deletion.delay.seconds",
         3600,
         number(1),
-        "With the policy delete: how long the source topic must be gone before.",
+        "With the policy delete: how long the source topic must be gone before its mirror is deleted.",
     )
     replication_factor: int = _setting(
         "replication.factor",
@@ -197,8 +200,8 @@ class LinkSettings:
         "gap.policy",
         "fail",
         gap_policy_name,
-        "When the source deleted records before they were copied: fail stops the partition, skip continues, and writes "
-        "the gap into the ledger at the target first. new-lineage copies a topic that was created again to another "
+        "When the source deleted records before they were copied: fail stops the partition. skip writes the gap into "
+        "the ledger at the target, then continues. new-lineage copies a topic that was created again to another "
         "target topic, lineage.<topic id>.<name>, and stops at other gaps.",
     )
     groups: str = _setting(
@@ -270,7 +273,7 @@ class LinkSettings:
         "emit.evidence.interval.seconds",
         60,
         number(1),
-        "How often they are written: a kill costs those since the last time.",
+        "How often they are written: a kill loses those since the last time.",
     )
     alarm_no_progress: int = _setting(
         "alarm.no.progress.seconds",

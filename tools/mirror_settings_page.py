@@ -37,8 +37,9 @@ In the examples here east is a source and west a target.
 DIRECTIONS: Final = """
 ## Of a direction
 
-`east->west.NAME` is for one direction, `NAME` alone for all. Names with a role are also read as `east.consumer.NAME`,
-for all directions out of east, or `west.producer.NAME`, for all directions into west. The most specific name wins.
+`east->west.NAME` is for one direction, `NAME` alone for all; only `enabled` is never for all. Names with a role are
+also read as `east.consumer.NAME`, for all directions out of east, or `west.producer.NAME`, for all directions into
+west. The most specific name wins.
 
 | name | default | role | what it does |
 |---|---|---|---|
@@ -47,8 +48,9 @@ for all directions out of east, or `west.producer.NAME`, for all directions into
 CONNECTIONS: Final = """
 ## Of a connection
 
-With the alias of the cluster before them: `east.NAME`, or with the role, as in `east.consumer.NAME`. Names and
-defaults are those of kclient: {names}.
+With the alias of the cluster before them: `east.NAME`, or `east.admin.NAME`, which wins. As `east.consumer.NAME` or
+`east.producer.NAME` they have no effect, except `request.timeout.ms` as above. Names and defaults are those of
+kclient: {names}.
 
 ## Of MirrorMaker 2, without effect here
 
