@@ -165,10 +165,10 @@ HEAD: Final = """# Protocol
 The APIs of Kafka 3.9 in ZooKeeper mode: the versions that Kafka and kbroker serve, and what differs. Clients learn the
 versions by ApiVersions. A version that is not served closes the connection, as in Kafka.
 
-The lowest versions that clients can use are those of Kafka 4.0, which removed what is below (KIP-896). Java clients from
-2.1 on (2018) do not need it. Neither do the releases of librdkafka, Sarama, KafkaJS and kafka-python of the end of 2021.
-Fetch 0 to 3 carry message sets, which batches replaced in Kafka 0.11. Produce 0 to 2 are listed for librdkafka, which
-takes a broker without them for one without compression; such a request is refused.
+The lowest versions that clients can use are those of Kafka 4.0, which removed what is below (KIP-896). Java clients
+from 2.1 on (2018) do not need it. Neither do the releases of librdkafka, Sarama, KafkaJS and kafka-python of the end of
+2021. Fetch 0 to 3 carry message sets, which batches replaced in Kafka 0.11. Produce 0 to 2 are listed for librdkafka,
+which takes a broker without them for one without compression; such a request is refused.
 
 Beside the test in the table, each API has one with its largest requests
 (`tests/integration/test_largest_requests.py`). Another one compares its messages in every version with those of Apache

@@ -589,7 +589,7 @@ TOOL = Tool(
     main,
     differs=(
         "Each row of --reset-offsets, --delete-offsets and --describe is a line, as in Kafka up to 3.7 and after 3.9. "
-        "Kafka 3.9 prints the rows of the first two without line ends, and no line end behind the last row of --describe.",
+        "Kafka 3.9 prints the rows of the first two without line ends, and the last row of --describe, too.",
         "--members --verbose shows the topic before its partitions, as in Kafka up to 3.7.",
         "Offsets of a file are checked completely before the first one is committed.",
     ),
