@@ -1,8 +1,11 @@
 """Which ACLs of the source the target should have, and what to report of the others. Pure.
 
-Only ACLs about reading are copied: READ, DESCRIBE, DESCRIBE_CONFIGS; ALL becomes READ, as in MirrorMaker 2. A mirror
-has one writer, which the source does not know. An ACL with a prefix, or with * as the name, becomes one for each
-mirrored topic that it covers. At the target the same pattern could cover topics that are no mirrors.
+Only ACLs about reading are copied: READ, DESCRIBE, DESCRIBE_CONFIGS. A mirror has one writer, which the source does not
+know. Allow ALL becomes allow READ, as in MirrorMaker 2. Deny ALL becomes a deny of each operation about reading.
+With deny READ alone, an allow READ for everyone would still let the principal describe the topic.
+
+An ACL with a prefix, or with * as the name, becomes one for each mirrored topic that it covers. At the target the same
+pattern could cover topics that are no mirrors.
 
 The target without a copy of an ACL decides with its own, or with none. A topic that few may read at the source may be
 open to all at the target. And a broker leaves a topic out of its metadata if the client may not describe it. So kmirror
@@ -14,6 +17,7 @@ In: ACLs of both clusters, topics   Out: ACLs to add, lines for the operator   O
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
 
 from kclient.admin.acls import AclOperation, AclPermission, PatternType, TopicAcl
 
@@ -28,21 +32,29 @@ def covers(acl: TopicAcl, topic: str) -> bool:
     return acl.name in (topic, _EVERY)
 
 
-_READING = frozenset({AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS})
+_READING: Final[frozenset[int]] = frozenset(
+    {AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS}
+)
 
 
 def copied(acls: Iterable[TopicAcl], mirrored: Mapping[str, str]) -> set[TopicAcl]:
     """Return the ACLs that the target should have; *mirrored*: the target's topics by the source's."""
     found = set()
     for acl in acls:
-        reads = AclOperation.READ if acl.operation == AclOperation.ALL else acl.operation
-        if reads not in _READING:
+        operations = _about_reading(acl)
+        if not operations:
             continue
         for topic, copy in mirrored.items():
             if covers(acl, topic):
-                literal = int(PatternType.LITERAL)
-                found.add(acl._replace(name=copy, pattern_type=literal, operation=int(reads)))
+                literal = acl._replace(name=copy, pattern_type=int(PatternType.LITERAL))
+                found.update(literal._replace(operation=int(each)) for each in operations)
     return found
+
+
+def _about_reading(acl: TopicAcl) -> Collection[int]:
+    if acl.operation != AclOperation.ALL:
+        return _READING & {acl.operation}
+    return _READING if acl.permission == AclPermission.DENY else {AclOperation.READ}
 
 
 def only_at_target(

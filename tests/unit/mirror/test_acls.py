@@ -78,7 +78,6 @@ def test_an_acl_about_reading_is_copied_to_each_mirrored_topic_that_it_covers() 
 @pytest.mark.parametrize(
     ("operation", "expected"),
     [
-        (AclOperation.ALL, AclOperation.READ),
         (AclOperation.READ, AclOperation.READ),
         (AclOperation.DESCRIBE, AclOperation.DESCRIBE),
         (AclOperation.DESCRIBE_CONFIGS, AclOperation.DESCRIBE_CONFIGS),
@@ -97,6 +96,18 @@ def test_what_lets_a_principal_change_a_topic_is_not_copied(
     found = copied([acl("orders", operation=operation, permission=permission)], MIRRORED)
     wanted = acl("east.orders", operation=expected or 0, permission=permission)
     assert found == (set() if expected is None else {wanted})
+
+
+def test_a_principal_that_may_not_do_anything_may_not_describe_the_mirror() -> None:
+    """An allow READ for others implies DESCRIBE, so deny READ would let the principal describe the topic."""
+    reading = (AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
+    everything = acl("orders", operation=AclOperation.ALL, permission=AclPermission.DENY)
+    expected = {acl("east.orders", operation=n, permission=AclPermission.DENY) for n in reading}
+    assert copied([everything], MIRRORED) == expected
+
+
+def test_a_principal_that_may_do_anything_may_read_the_mirror() -> None:
+    assert copied([acl("orders", operation=AclOperation.ALL)], MIRRORED) == {acl("east.orders")}
 
 
 def test_acls_of_copies_that_the_source_does_not_have_are_named() -> None:
