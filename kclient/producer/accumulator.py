@@ -182,13 +182,14 @@ class Accumulator:
         )
         queue = self.queues[batch.tp]
         queue.in_flight.remove(batch)
-        later = list(queue.waiting)
-        number = batch.number
-        first, second = batch.split(number)
-        for waiting in later:
-            waiting.number += 1
+        first, second = batch.split(batch.number)
+        # Earlier batches may be waiting again, and later ones may be in flight.
+        for other in (*queue.in_flight, *queue.waiting):
+            if other.number > batch.number:
+                other.number += 1
         queue.next_number += 1
-        queue.waiting = deque([first, second, *later])
+        self._insert(queue, first)
+        self._insert(queue, second)
         self.used += first.size + second.size - batch.size
 
     def finished(self, batch: ProducerBatch) -> None:

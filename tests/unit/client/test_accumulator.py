@@ -184,6 +184,20 @@ def test_halves_take_the_place_of_a_batch_too_large_and_the_rest_moves_behind() 
     assert isinstance(whole.outcome(0, 11), KafkaError)
 
 
+def test_halves_stay_between_an_earlier_batch_that_waits_again_and_a_later_one_in_flight() -> None:
+    held = Held(in_flight_limit=5, batch_size=300, buffer_memory=1_000_000)
+    for i in range(6):
+        held.append(value=b"%d" % i * 100)
+    first, second, third = (held.accumulator.take(A) for _ in range(3))
+    held.accumulator.put_back(first, 0.0)
+    held.accumulator.replace_by_halves(second)
+    held.accumulator.put_back(third, 0.0)
+    queued = list(held.accumulator.queues[A].waiting)
+    assert (queued[0], queued[-1]) == (first, third)
+    assert queued[1:3] == list(second.parts or ())
+    assert [batch.number for batch in queued] == [0, 1, 2, 3]
+
+
 def test_the_result_of_a_batch_has_log_append_time_and_may_lack_an_offset() -> None:
     held = Held()
     batch = held.append()

@@ -9,6 +9,7 @@ import pytest
 from kclient.errors import BufferExhausted, ClientClosed, KafkaTimeoutError, SerializationError
 from kclient.producer.partitioner import partition_for_key
 from kclient.producer.producer import Producer
+from kclient.wire import batches
 from kclient.wire.errors import (
     ErrorCode,
     MessageTooLarge,
@@ -244,6 +245,29 @@ def test_without_an_answer_to_wait_for_a_record_is_done_when_it_is_on_its_way() 
     made.pass_time(0.2)
     assert outcome.value.offset == -1
     assert len(sent) == 1
+
+
+def test_batches_too_large_one_after_the_other_are_split_in_their_order() -> None:
+    made = ProducerFixture(linger_ms=0, batch_size=300)
+    outcomes = [made.send(b"%d" % n * 100, partition=0) for n in range(4)]
+    made.pass_time(0.2)
+    for pair in made.scripted.waiting(ApiKey.PRODUCE):
+        made.acknowledge(pair, ErrorCode.MESSAGE_TOO_LARGE)
+    made.pass_time(0.2)
+    sent = [
+        batches.parse(asked.message.topics[0].partitions[0].records)
+        for asked in made.scripted.waiting(ApiKey.PRODUCE)
+    ]
+    assert [(half.base_sequence, half.record_count) for half in sent] == [
+        (0, 1),
+        (1, 1),
+        (2, 1),
+        (3, 1),
+    ]
+    for _ in range(4):
+        made.acknowledge()
+    offsets = [outcome.value.offset for outcome in outcomes]
+    assert offsets == sorted(offsets)
 
 
 def test_produce_reports_by_callback_like_confluent_kafka() -> None:
