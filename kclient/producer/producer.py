@@ -523,11 +523,15 @@ class Producer(Generic[K, V]):
     def record_failed(self, problem: KafkaError) -> None:
         """Handle a record that is in no batch: its transaction cannot be committed. Only in the reactor's thread.
 
+        Call it before the record's result is reported: a callback may commit.
         As in Kafka a record that cannot be serialized, or is sent at the wrong time, is not part of the transaction.
         """
         wrong_use = SerializationError | TransactionStateError | TransactionAborted | ClientClosed
-        if self._transactions is not None and not isinstance(problem, wrong_use):
-            self._transactions.batch_failed(problem, has_sequence=False)
+        transactions = self._transactions
+        if transactions is None or isinstance(problem, wrong_use):
+            return
+        if transactions.batch_failed(problem, has_sequence=False):
+            transactions.after_change()
 
     # --- inside
 
@@ -612,18 +616,20 @@ class Producer(Generic[K, V]):
         self.sender.wake()
 
     def _topic_failed(self, topic: str, failure: Any) -> None:
-        for parked in [p for p in self._parked if p.topic == topic]:
-            self._parked.remove(parked)
-            self._fail_waiting(parked, failure.value)
+        failed = [parked for parked in self._parked if parked.topic == topic]
+        self._parked = deque(parked for parked in self._parked if parked.topic != topic)
+        if failed:
             self.record_failed(failure.value)
+        for parked in failed:
+            self._fail_waiting(parked, failure.value)
         self._retry_waiting()
 
     def _too_long(self, parked: Waiting, seconds: float) -> None:
         if parked in self._parked:
             self._parked.remove(parked)
             problem = self.exhausted(seconds)
-            self._fail_waiting(parked, problem)
             self.record_failed(problem)
+            self._fail_waiting(parked, problem)
 
     def _retry_waiting(self) -> None:
         while self._parked and not self.closed:
@@ -652,8 +658,8 @@ class Producer(Generic[K, V]):
             self.log.failure("appending records failed")
             cause, problem = problem, KafkaError(f"{waiting.topic}: not appended: {problem!r}")
             problem.__cause__ = cause
-        self._fail_waiting(waiting, problem)
         self.record_failed(problem)
+        self._fail_waiting(waiting, problem)
 
     def _fail_waiting(self, waiting: Waiting, problem: KafkaError) -> None:
         self._waiting_columns.discard(waiting)

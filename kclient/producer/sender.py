@@ -350,9 +350,13 @@ class Sender:
         self.last_problem = problem
         if self._sequencer is not None:
             self._sequencer.given_up(batch)
-        batch.failed(problem)
-        if self._transactions is not None:
-            self._transactions.batch_failed(problem, has_sequence=batch.base_sequence >= 0)
+        transactions = self._transactions
+        has_changed = transactions is not None and transactions.batch_failed(
+            problem, has_sequence=batch.base_sequence >= 0
+        )
+        batch.failed(problem)  # A callback may commit: the transaction has failed by then.
+        if transactions is not None and has_changed:
+            transactions.after_change()
 
     def _refusal(self) -> KafkaError | None:
         """Return why no batch is sent any more: the transaction is aborted."""

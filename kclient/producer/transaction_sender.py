@@ -143,13 +143,15 @@ class TransactionSender:
         self.after_change()
         await self._left(State.ABORTING, "abort_transaction()")
 
-    def batch_failed(self, problem: KafkaError, *, has_sequence: bool) -> None:
-        """Handle a batch, or a record, that will not be sent, or not again."""
+    def batch_failed(self, problem: KafkaError, *, has_sequence: bool) -> bool:
+        """Handle a batch, or a record, that will not be sent, or not again.
+
+        Return whether the state has changed. Then the caller reports the failure, and calls `after_change`.
+        """
         before = self.manager.state
         with self._guard:
             self.manager.batch_failed(problem, has_sequence=has_sequence)
-        if self.manager.state is not before:
-            self.after_change()
+        return self.manager.state is not before
 
     def close(self) -> None:
         """Send nothing more; the calls that wait fail."""

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from kclient.errors import (
     ConfigError,
@@ -246,6 +248,42 @@ def test_a_record_that_fails_during_the_commit_fails_the_commit() -> None:
     refused = it.call(it.producer.commit_transaction)
     assert isinstance(refused.error, TransactionAborted)
     assert it.scripted.count(ApiKey.END_TXN) == 0
+
+
+def commit_after_a_failure(it: TransactionalProducer, *sends: Deferred[Any]) -> Outcome:
+    """Commit as soon as one of *sends* has failed, in its callback; return the outcome of the commit."""
+    committed: Deferred[None] = Deferred()
+    failures: list[Failure] = []
+
+    def failed(problem: Failure) -> None:
+        failures.append(problem)
+        if len(failures) == 1:
+            it.producer.commit_transaction().chainDeferred(committed)
+
+    for send in sends:
+        send.addErrback(failed)
+    it.scripted.pass_time(2.5)
+    assert len(failures) == len(sends)
+    return Outcome(committed)
+
+
+def test_a_commit_in_the_callback_of_a_failed_record_is_refused() -> None:
+    it = TransactionalProducer(linger_ms=0)
+    it.codes[ApiKey.PRODUCE] = [ErrorCode.INVALID_RECORD]
+    outcome = commit_after_a_failure(it, it.producer.send("t", b"v", partition=0))
+    assert isinstance(outcome.error, TransactionAborted)
+    assert it.all(ApiKey.END_TXN) == []
+    assert it.call(it.producer.abort_transaction).value is None
+    assert [asked.message.committed for asked in it.all(ApiKey.END_TXN)] == [False]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_commit_in_the_callback_of_a_record_without_a_topic_is_refused(count: int) -> None:
+    it = TransactionalProducer(max_block_ms=1000)
+    sends = [it.producer.send("nope", b"v") for _ in range(count)]
+    assert isinstance(commit_after_a_failure(it, *sends).error, TransactionAborted)
+    assert it.call(it.producer.abort_transaction).value is None
+    assert it.call(it.producer.begin_transaction).value is None
 
 
 def test_a_record_too_large_to_send_fails_the_transaction_and_one_not_serialized_does_not() -> None:
