@@ -97,6 +97,8 @@ class TransactionSender:
         self._is_sent = False
         self._timer: Any = None
         self._waiters: list[Deferred[None]] = []
+        self._unreported: State | None = None
+        """The state of a call that has not returned: it waits, or it timed out."""
         self._warned = False
         self._closed = False
 
@@ -104,17 +106,21 @@ class TransactionSender:
 
     async def init(self) -> None:
         """Request a producer id, and wait for it."""
-        with self._guard:
-            self.manager.init()
-        self.wake()
+        if not self._ended_unreported(State.INITIALIZING):
+            with self._guard:
+                self.manager.init()
+            self.wake()
         await self._left(State.INITIALIZING, "init_transactions()")
 
     async def begin(self) -> None:
         """Begin a transaction; wait first while the epoch is raised after the last one."""
+        call = "begin_transaction()"
         if self.manager.state is State.INITIALIZING:
-            await self._left(State.INITIALIZING, "begin_transaction()")
+            await self._until(lambda: self.manager.state is not State.INITIALIZING, call)
+            self._raise_error(call)
         with self._guard:
             self.manager.begin()
+        self._unreported = None
 
     async def send_offsets(
         self, member: ConsumerGroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -131,16 +137,18 @@ class TransactionSender:
 
     async def commit(self) -> None:
         """Commit when all records are acknowledged, and wait for it."""
-        with self._guard:
-            self.manager.begin_commit()
-        self.after_change()
+        if not self._ended_unreported(State.COMMITTING):
+            with self._guard:
+                self.manager.begin_commit()
+            self.after_change()
         await self._left(State.COMMITTING, "commit_transaction()")
 
     async def abort(self) -> None:
         """Abort, and wait for it."""
-        with self._guard:
-            self.manager.begin_abort()
-        self.after_change()
+        if not self._ended_unreported(State.ABORTING):
+            with self._guard:
+                self.manager.begin_abort()
+            self.after_change()
         await self._left(State.ABORTING, "abort_transaction()")
 
     def batch_failed(self, problem: KafkaError, *, has_sequence: bool) -> bool:
@@ -252,9 +260,15 @@ class TransactionSender:
 
     # --- waiting
 
+    def _ended_unreported(self, state: State) -> bool:
+        """Return whether *state* has ended after its call timed out: the repeated call gets the outcome."""
+        return self._unreported is state and self.manager.state is not state
+
     async def _left(self, state: State, call: str) -> None:
         """Wait until the manager has left *state*; raise its error."""
+        self._unreported = state
         await self._until(lambda: self.manager.state is not state, call)
+        self._unreported = None
         self._raise_error(call)
 
     def _raise_error(self, call: str) -> None:

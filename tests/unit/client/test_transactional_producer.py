@@ -394,6 +394,57 @@ def test_a_commit_that_times_out_may_be_repeated() -> None:
     assert it.scripted.count(ApiKey.END_TXN) == 1
 
 
+@pytest.mark.parametrize(
+    ("call", "api"),
+    [
+        ("init_transactions", ApiKey.INIT_PRODUCER_ID),
+        ("commit_transaction", ApiKey.END_TXN),
+        ("abort_transaction", ApiKey.END_TXN),
+    ],
+)
+def test_a_call_that_timed_out_and_ended_meanwhile_succeeds_when_it_is_repeated(
+    call: str, api: ApiKey
+) -> None:
+    it = TransactionalProducer(begun=api is ApiKey.END_TXN, max_block_ms=2000)
+    go_on = it.hold(api)
+    if api is ApiKey.END_TXN:
+        it.send(seconds=0.2)
+    assert isinstance(it.call(getattr(it.producer, call), seconds=2.5).error, KafkaTimeoutError)
+    go_on()
+    it.scripted.pass_time(0.2)
+    assert it.call(getattr(it.producer, call)).value is None
+    assert it.scripted.count(api) == 1
+    assert isinstance(it.call(getattr(it.producer, call)).error, TransactionStateError)
+    assert it.call(it.producer.begin_transaction).value is None
+
+
+def test_a_commit_that_timed_out_and_failed_meanwhile_fails_when_it_is_repeated() -> None:
+    it = TransactionalProducer(max_block_ms=2000, linger_ms=0)
+    it.codes[ApiKey.PRODUCE] = [ErrorCode.INVALID_RECORD]
+    go_on = it.hold(ApiKey.PRODUCE)
+    it.send()
+    late = it.call(it.producer.commit_transaction, seconds=2.5)
+    assert isinstance(late.error, KafkaTimeoutError)
+    go_on()
+    it.scripted.pass_time(0.2)
+    assert isinstance(it.call(it.producer.commit_transaction).error, TransactionAborted)
+    assert it.call(it.producer.abort_transaction).value is None
+    assert isinstance(it.call(it.producer.commit_transaction).error, TransactionStateError)
+
+
+def test_the_outcome_of_a_commit_that_timed_out_ends_with_the_next_transaction() -> None:
+    it = TransactionalProducer(max_block_ms=2000)
+    go_on = it.hold(ApiKey.END_TXN)
+    it.send()
+    assert isinstance(it.call(it.producer.commit_transaction, seconds=2.5).error, KafkaTimeoutError)
+    go_on()
+    it.scripted.pass_time(0.2)
+    assert it.call(it.producer.begin_transaction).value is None
+    it.send()
+    assert it.call(it.producer.commit_transaction).value is None
+    assert it.scripted.count(ApiKey.END_TXN) == 2
+
+
 def test_a_record_that_is_not_delivered_in_time_fails_the_transaction() -> None:
     it = TransactionalProducer(delivery_timeout_ms=2000, linger_ms=0)
     it.codes[ApiKey.ADD_PARTITIONS_TO_TXN] = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 100
