@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet import error
-from twisted.internet.defer import CancelledError, Deferred, fail
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import Protocol
 
@@ -98,6 +98,8 @@ class Connection(Protocol):
         self._frames = FrameReader(max_frame, first_growth=_TRUSTED)
         self._pending = PendingRequests()
         self._queued: deque[tuple[int, int, Any, float, Deferred[Any]]] = deque()
+        self._unsent: deque[tuple[float, Deferred[None]]] = deque()
+        """Requests without a response that the kernel does not have yet, each with its deadline in seconds."""
         self._timer: IDelayedCall | None = None
         self._on_close: list[Callable[[Connection], None]] = []
         self._gone: list[Deferred[None]] = []
@@ -150,22 +152,50 @@ class Connection(Protocol):
             self._send(api_key, chosen, message, allowed, waiter)
         return waiter
 
-    def send(self, api_key: int, version: int | None, message: Any) -> None:
-        """Send a request without a response (Produce with acks=0)."""
+    def send(self, api_key: int, version: int | None, message: Any) -> Deferred[None]:
+        """Send a request without a response (Produce with acks=0); fire when the kernel has all of it.
+
+        Fails as `request` does: a request that the kernel has only in part is lost with its connection.
+        """
         if self.closed is not None:
-            raise self._closed_error()
-        chosen = self.version_for(api_key) if version is None else version
-        correlation_id = self._pending.next_correlation_id()
+            return fail(self._closed_error())
+        try:
+            chosen = self.version_for(api_key) if version is None else version
+            correlation_id = self._pending.next_correlation_id()
+            parts = encode_request(api_key, chosen, correlation_id, self.client_id, message)
+        except KafkaError as problem:
+            return fail(problem)
+        now = self.last_used = self._reactor.seconds()
         self.requests += 1
-        self._write(encode_request(api_key, chosen, correlation_id, self.client_id, message))
+        self._write(parts)
+        transport: Any = self.transport
+        if not isinstance(transport, PartsClient):
+            return succeed(None)
+        handed_over = transport.when_sent()
+        if handed_over.called:
+            return handed_over
+        waiter: Deferred[None] = Deferred()
+        deadline = now + self.request_timeout
+        self._unsent.append((deadline, waiter))
+        handed_over.addCallback(lambda _: self._sent())
+        if self._timer is None or self._timer.getTime() > deadline:
+            self._arm(deadline)
+        return waiter
 
     def close(self, reason: KafkaError | None = None) -> None:
-        """Close the connection; every pending request fails with *reason*."""
+        """Close the connection; every pending request fails with *reason*.
+
+        Requests without a response reach the broker, as far as they are sent and nothing else is pending.
+        """
+        is_idle = self.closed is None and not self._pending and not self._queued
         self._lost(
             reason or ConnectionClosed(f"connection to {self.address} was closed by the client")
         )
-        if self.transport is not None:
-            self.transport.abortConnection()  # type: ignore[attr-defined]
+        transport: Any = self.transport
+        if is_idle and isinstance(transport, PartsClient):
+            transport.end()
+        elif transport is not None:
+            transport.abortConnection()
 
     def on_close(self, callback: Callable[[Connection], None]) -> None:
         """Call *callback* with this connection when it ends, or at once if it has ended."""
@@ -289,7 +319,7 @@ class Connection(Protocol):
             api_key, version, message, timeout, waiter = self._queued.popleft()
             if not waiter.called:
                 self._send(api_key, version, message, timeout, waiter)
-        if not self._pending and self._timer is not None:
+        if not self._pending and not self._unsent and self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._frames.broken is not None and self.closed is None:
@@ -317,6 +347,11 @@ class Connection(Protocol):
             self._metadata.append((version, bytes(body), response))
         return response
 
+    def _sent(self) -> None:
+        """Report the oldest request of `send` that waits: the kernel has it."""
+        if self._unsent:
+            self._unsent.popleft()[1].callback(None)
+
     def _arm(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -335,9 +370,19 @@ class Connection(Protocol):
                 )
             )
             return
-        deadline = self._pending.earliest_deadline()
-        if deadline is not None:
-            self._arm(deadline)
+        if self._unsent and self._unsent[0][0] <= self._reactor.seconds():
+            self.close(
+                KafkaTimeoutError(
+                    f"{self.address} did not take a request in {self.request_timeout:g} s"
+                )
+            )
+            return
+        deadlines = [deadline for deadline, _ in self._unsent]
+        earliest = self._pending.earliest_deadline()
+        if earliest is not None:
+            deadlines.append(earliest)
+        if deadlines:
+            self._arm(min(deadlines))
 
     def _not_kafka(self, problem: ProtocolError) -> KafkaError:
         if self._answers:
@@ -359,7 +404,9 @@ class Connection(Protocol):
             self._timer = None
         waiters = [entry.waiter for entry in self._pending.take_all()]
         waiters += [queued[-1] for queued in self._queued]
+        waiters += [waiter for _, waiter in self._unsent]
         self._queued.clear()
+        self._unsent.clear()
         callbacks, self._on_close = self._on_close, []
         for waiter in waiters:
             if waiter is not None and not waiter.called:

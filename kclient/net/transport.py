@@ -7,6 +7,7 @@ each direction. This transport avoids both copies. Received bytes go into the bu
 Buffers to send go to ``sendmsg`` together, at once; what the kernel does not accept is queued.
 
 Invariants: 1. buffers leave in order, each once. 2. data written after the connection is lost or closing is dropped.
+3. data that the kernel has accepted reaches the peer after `end`.
 Owner: the reactor's thread.
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.internet.tcp import Client, Connector
 
@@ -47,6 +49,11 @@ class PartsClient(Client):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._queue: deque[memoryview] = deque()
+        self._accepted = 0
+        """Bytes that the kernel has accepted so far."""
+        self._unsent: deque[tuple[int, Deferred[None]]] = deque()
+        """What `when_sent` has returned, each with the value of `_accepted` that fires it."""
+        self._is_orderly = False
         super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     # --- receiving
@@ -85,8 +92,27 @@ class PartsClient(Client):
         if queue:
             self.startWriting()  # type: ignore[no-untyped-call]
 
+    def when_sent(self) -> Deferred[None]:
+        """Fire when the kernel has accepted all data written so far; never, if the connection ends before."""
+        if not self._queue:
+            return succeed(None)
+        sent: Deferred[None] = Deferred()
+        self._unsent.append((self._accepted + sum(map(len, self._queue)), sent))
+        return sent
+
+    def end(self) -> None:
+        """Close the connection at once, without the reset of `abortConnection`: it would drop accepted data, too."""
+        self._is_orderly = True
+        self.abortConnection()  # type: ignore[no-untyped-call]
+
     def doWrite(self) -> Any:  # noqa: N802 (Twisted's name)
         """Send what the socket accepts, at most `TURN_BYTES`."""
+        result = self._send_queue()
+        while self._unsent and self._unsent[0][0] <= self._accepted:
+            self._unsent.popleft()[1].callback(None)
+        return result
+
+    def _send_queue(self) -> Any:
         queue = self._queue
         budget = TURN_BYTES
         try:
@@ -105,6 +131,7 @@ class PartsClient(Client):
         """Send the head of the queue; return the number of accepted bytes."""
         alone = len(queue) == 1
         sent = self.socket.send(queue[0]) if alone else self.socket.sendmsg(_first(queue, GATHER))
+        self._accepted += sent
         left = sent
         while queue and left >= len(queue[0]):
             left -= len(queue.popleft())
@@ -115,7 +142,12 @@ class PartsClient(Client):
     def connectionLost(self, reason: Any) -> None:  # noqa: N802 (Twisted's name)
         """Drop unsent data."""
         self._queue.clear()
+        self._unsent.clear()
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
+
+    def _closeSocket(self, orderly: bool) -> None:  # noqa: N802 (Twisted's name)
+        """Reset the connection unless *orderly*, or after `end`."""
+        super()._closeSocket(orderly or self._is_orderly)  # type: ignore[no-untyped-call]
 
 
 class PartsConnector(Connector):

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -225,25 +225,12 @@ class Sender:
         )
         self.requests += 1
         self.batches += len(sent)
-        if self.acks == 0:
-            self._send_unanswered(connection, request, sent)
-            return
         self._owed[node] = self._owed.get(node, 0) + 1
-        answer = connection.request(ApiKey.PRODUCE, None, request)
-        answer.addBoth(self._answered, node, sent)
-
-    def _send_unanswered(
-        self, connection: Connection, request: ProduceRequest, sent: list[ProducerBatch]
-    ) -> None:
-        try:
-            connection.send(ApiKey.PRODUCE, None, request)
-        except KafkaError as problem:
-            for batch in sent:
-                self._retry_or_give_up(batch, problem)
+        if self.acks == 0:
+            sending: Deferred[Any] = connection.send(ApiKey.PRODUCE, None, request)
         else:
-            for batch in sent:
-                self._acknowledge(batch, -1, -1)
-        self._after_answers()
+            sending = connection.request(ApiKey.PRODUCE, None, request)
+        sending.addBoth(self._answered, node, sent)
 
     # --- responses
 
@@ -258,6 +245,9 @@ class Sender:
                 problem = KafkaError(f"sending failed: {problem!r}")
             for batch in sent:
                 self._retry_or_give_up(batch, problem)
+        elif result is None:  # acks=0: the request is sent
+            for batch in sent:
+                self._acknowledge(batch, -1, -1)
         else:
             self._handle_response(result, sent)
         self._after_answers()

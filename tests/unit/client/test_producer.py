@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from kclient.errors import BufferExhausted, ClientClosed, KafkaTimeoutError, SerializationError
 from kclient.producer.partitioner import partition_for_key
@@ -240,11 +241,16 @@ def test_without_an_answer_to_wait_for_a_record_is_done_when_it_is_on_its_way() 
     made = ProducerFixture(acks="0")
     sent: list[Any] = []
     connection = made.scripted._connection(1, "")
-    connection.send = lambda *request: sent.append(request)  # type: ignore[attr-defined]
+    sending: Deferred[None] = Deferred()
+    connection.send = lambda *request: sent.append(request) or sending  # type: ignore[attr-defined,func-returns-value]
     outcome = made.send(partition=0)
     made.pass_time(0.2)
-    assert outcome.value.offset == -1
     assert len(sent) == 1
+    assert not outcome.fired
+    assert made.producer.undelivered == 1
+    sending.callback(None)
+    assert outcome.value.offset == -1
+    assert made.producer.undelivered == 0
 
 
 def test_batches_too_large_one_after_the_other_are_split_in_their_order() -> None:
