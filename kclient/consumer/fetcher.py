@@ -9,8 +9,8 @@ session (fetch_session.py) the request names only changes, so an idle consumer s
 500 ms. Whole batches are buffered, encoded; decoding happens in poll.
 
 After an error that new metadata may fix, the partition backs off. OFFSET_OUT_OF_RANGE resets the position by
-auto.offset.reset. Any other error goes to the caller through `report`. Under a new leader a position is validated first
-(truncation.py).
+auto.offset.reset, after polls have returned the records that are buffered below that offset. Any other error goes to
+the caller through `report`. Under a new leader a position is validated first (truncation.py).
 
 Invariants: 1. at most one Fetch per broker in flight. 2. a partition with max.partition.fetch.bytes buffered is not
 fetched. 3. a response to a request from before a seek or a new assignment changes nothing. 4. a partition that backs
@@ -274,6 +274,8 @@ class Fetcher:
             if isinstance(problem, OffsetOutOfRange):
                 if self._failed_at_follower(state):
                     self._back_off(state, problem)
+                elif state.has_buffered:
+                    state.drains = True
                 else:
                     self._out_of_range(state, problem)
             else:

@@ -65,6 +65,8 @@ class PartitionState:
     problem: KafkaError | None = None
     """The error of the record at the position; every poll raises it until a seek."""
     in_flight: bool = False
+    drains: bool = False
+    """The fetch offset is out of range: nothing is fetched until a poll has returned what is buffered."""
     not_before: float = 0.0
     """The end of a backoff, by the reactor's clock: not fetched before."""
     read_replica: PreferredReadReplica = field(default_factory=PreferredReadReplica)
@@ -92,9 +94,11 @@ class PartitionState:
         self.decoded, self.decoded_from = [], 0
         self.problem = None
         self.in_flight = False
+        self.drains = False
 
     def fetched(self, batches: Iterable[FetchedBatch], next_offset: int, size: int) -> None:
         """Buffer *batches* of *size* bytes, fetched at fetch_offset."""
+        self.drains = False
         self.buffered.extend(batches)
         self.buffered_bytes += size
         self.fetch_offset = next_offset
@@ -136,11 +140,14 @@ class PartitionState:
         return self.position is not None and not self.paused
 
     @property
+    def has_buffered(self) -> bool:
+        """Whether records or batches are buffered."""
+        return self.decoded_from < len(self.decoded) or bool(self.buffered)
+
+    @property
     def ready(self) -> bool:
         """Whether a poll would return records or raise an error of this partition."""
-        return self.active and bool(
-            self.decoded_from < len(self.decoded) or self.buffered or self.problem
-        )
+        return self.active and (self.has_buffered or self.problem is not None)
 
     def lag(self, *, read_committed: bool = False) -> int | None:
         """Return the number of records from the position to the last known high watermark; never negative.
@@ -211,6 +218,7 @@ class Partitions:
             and state.buffered_bytes < max_buffered
             and state.not_before <= now
             and state.problem is None
+            and not (state.drains and state.has_buffered)
         ]
 
     def next_retry_at(self, now: float) -> float | None:

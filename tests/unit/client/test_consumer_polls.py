@@ -408,6 +408,40 @@ def test_an_offset_out_of_range_is_reset_by_the_policy(policy, start):
     assert it.consumer.next_offset(T0) == start
 
 
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+def test_records_that_are_buffered_are_returned_before_an_offset_out_of_range_is_reset(policy):
+    it = ConsumerFixture(1, auto_offset_reset=policy)
+    it.produce(0, b"0", b"1", b"2")
+    it.assign(0).consumer.seek(T0, 0)
+    it.scripted.turn(0.6)
+    assert it.poll(most=1) == {0: [b"0"]}
+    it.log.clear()  # by retention
+    it.ends[T0] = (50, 50)
+    it.release()
+    fetches = it.scripted.count(ApiKey.FETCH)
+    it.scripted.pass_time(1.0)
+    assert it.scripted.count(ApiKey.FETCH) == fetches
+    assert it.poll() == {0: [b"1", b"2"]}
+    it.scripted.turn(0.6)
+    it.produce(0, b"50")
+    assert it.records() == {0: [b"50"]}
+
+
+def test_without_a_policy_buffered_records_are_returned_before_an_offset_out_of_range_is_raised():
+    it = ConsumerFixture(1, auto_offset_reset="none")
+    it.produce(0, b"0", b"1")
+    it.assign(0).consumer.seek(T0, 0)
+    it.poll(most=1)
+    it.scripted.turn(0.6)
+    assert it.poll(most=1) == {0: [b"0"]}
+    it.ends[T0] = (50, 50)
+    it.release()
+    assert it.poll() == {0: [b"1"]}
+    it.scripted.turn(0.6)
+    with pytest.raises(NoCommittedOffset, match="offset 2"):
+        it.poll()
+
+
 def test_an_offset_out_of_range_without_auto_offset_reset_is_named_in_the_error():
     it = ConsumerFixture(auto_offset_reset="none")
     it.assign(0)
