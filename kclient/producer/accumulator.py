@@ -18,7 +18,7 @@ In: records, responses, the time.   Out: batches to send.   Owner: the sender, u
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from kclient.producer.batch import ProducerBatch, Row
 from kclient.types import TopicPartition
@@ -154,10 +154,10 @@ class Accumulator:
         queue = self.queues.get(tp)
         return queue is not None and bool(queue.waiting)
 
-    def in_flight(self, tp: TopicPartition) -> int:
-        """Return the number of batches of *tp* in flight."""
+    def in_flight(self, tp: TopicPartition) -> Sequence[ProducerBatch]:
+        """Return the batches of *tp* in flight."""
         queue = self.queues.get(tp)
-        return 0 if queue is None else len(queue.in_flight)
+        return () if queue is None else queue.in_flight
 
     def take(self, tp: TopicPartition) -> ProducerBatch:
         """Remove the first batch of *tp*: it is in flight and accepts no more records."""

@@ -327,6 +327,8 @@ class Sender:
     def _acknowledge(self, batch: ProducerBatch, base_offset: int, log_append_time: int) -> None:
         with self._guard:
             self._accumulator.finished(batch)
+        if self._sequencer is not None:
+            self._sequencer.acknowledged(batch)
         self.delivered += batch.record_count
         batch.acknowledged(base_offset, log_append_time)
 

@@ -10,14 +10,20 @@ the broker has confirmed that it does not have it, because under another sequenc
 certain when a batch is rejected after all earlier ones are done. Then no later batch is stored, and all of them may get
 new sequences. The halves of a batch that is split share its sequences.
 
+Two batches are sent alone, without a later one behind them. The first is that of a partition whose broker does not know
+the producer yet: it accepts any sequence then, also one after a batch that it has rejected (KAFKA-14359). The other is
+one that is sent again. A broker remembers five batches of a producer; behind more of them it would reject one that it
+has stored.
+
 Invariants: 1. per partition and epoch, sequences are consecutive. 2. a batch changes its sequence only if it is
 certainly not in the log. 3. a partition changes its epoch only without batches in flight, and without waiting batches
-that keep their sequence.
+that keep their sequence. 4. at most four batches are sent after one that may have to be sent again.
 In: a batch before sending, rejected, failed.   Owner: the sender.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kclient.producer.batch import LAST_SEQUENCE, ProducerBatch
@@ -31,7 +37,7 @@ class _PartitionSequence:
     """The producer id, epoch and next sequence of one partition.
 
     *broken*: a sequence failed, no new one is assigned. *hole*: the broker certainly does not have it, so no later
-    batch is stored.
+    batch is stored. *acknowledged*: the broker has a batch of it.
     """
 
     producer_id: int
@@ -39,6 +45,7 @@ class _PartitionSequence:
     next_sequence: int = 0
     broken: bool = False
     hole: bool = False
+    acknowledged: bool = False
 
 
 class Sequencer:
@@ -64,14 +71,16 @@ class Sequencer:
         self.producer_id = producer_id
         self.epoch = epoch
 
-    def may_send(self, batch: ProducerBatch, in_flight: int) -> bool:
-        """Return whether *batch*, the next of its partition, may be sent with *in_flight* unanswered ones."""
+    def may_send(self, batch: ProducerBatch, in_flight: Sequence[ProducerBatch]) -> bool:
+        """Return whether *batch*, the next of its partition, may be sent with the unanswered ones *in_flight*."""
         if self.needs_producer_id:
             return False
-        known = self._partitions.get(batch.tp)
-        if known is None or self._keeps_number(batch, known):
+        if not in_flight:
             return True
-        return not self._outdated(known) or not in_flight
+        state = self._partitions.get(batch.tp)
+        if state is None or not state.acknowledged or any(each.attempts > 1 for each in in_flight):
+            return False
+        return self._keeps_number(batch, state) or not self._outdated(state)
 
     def number(self, batch: ProducerBatch) -> None:
         """Assign a sequence to *batch*, unless it keeps its own."""
@@ -84,6 +93,12 @@ class Sequencer:
         batch.producer_id, batch.producer_epoch = known.producer_id, known.epoch
         batch.base_sequence = known.next_sequence
         known.next_sequence = (known.next_sequence + batch.record_count) & LAST_SEQUENCE
+
+    def acknowledged(self, batch: ProducerBatch) -> None:
+        """Record that the broker has *batch*."""
+        known = self._sequence_of(batch)
+        if known is not None:
+            known.acknowledged = True
 
     def given_up(self, batch: ProducerBatch) -> None:
         """Record that a batch failed: if it has a sequence, there may be a gap after it."""

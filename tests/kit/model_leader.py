@@ -28,6 +28,8 @@ from kclient.wire.schema.init_producer_id import InitProducerIdResponse
 from kclient.wire.versions import ApiKey
 
 REMEMBERED = 5
+LARGEST_BATCH = 120
+"""Bytes, on partitions with an odd number: the others take all."""
 
 
 class ModelLeader:
@@ -57,6 +59,8 @@ class ModelLeader:
 
     def _append(self, tp: TopicPartition, index: int, data: Any) -> ProducePartitionResponse:
         info = batches.check_produced(data, max_batch_bytes=1 << 20)
+        if index % 2 and info.size > LARGEST_BATCH:
+            return ProducePartitionResponse(index, error_code=ErrorCode.MESSAGE_TOO_LARGE)
         log = self.logs.setdefault(tp, [])
         if info.producer_id >= 0:
             refused = self._check(tp, info, len(log))
@@ -71,11 +75,12 @@ class ModelLeader:
         self, tp: TopicPartition, info: batches.BatchInfo, offset: int
     ) -> tuple[int, int] | None:
         key = (tp, info.producer_id)
+        is_known = key in self._producers
         epoch, last = self._producers.get(key, (-1, deque()))
         if info.producer_epoch < epoch:
             return -1, ErrorCode.INVALID_PRODUCER_EPOCH
         if info.producer_epoch > epoch:
-            if info.base_sequence != 0:
+            if info.base_sequence != 0 and is_known:  # else any sequence (KAFKA-14359)
                 return -1, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
             last = deque(maxlen=REMEMBERED)
         else:
@@ -108,9 +113,11 @@ class Wire:
         self.waiting.append((message, answer))
         return answer
 
-    def answer(self, refuse: int = 0) -> None:
-        """Process the oldest request and answer it."""
+    def answer(self, refuse: int = 0, *, stored: bool = False) -> None:
+        """Process the oldest request and answer it; *stored*: refuse it after it was appended."""
         request, answer = self.waiting.popleft()
+        if stored:
+            self.leader.produce(request)
         answer.callback(self.leader.produce(request, refuse))
 
     def lose(self, processed: int) -> None:

@@ -3,7 +3,8 @@
 Whatever is refused, cut off or late: every record has exactly one result; an acknowledged record
 is in the log exactly once, at the reported offset; the log has the order of the sends; a record
 that failed is there at most once. Without idempotence a lost answer may repeat a batch, which is
-then next to nothing else: order of first appearance still holds.
+then next to nothing else: order of first appearance still holds. Partition 1 takes small batches only,
+so others are split.
 """
 
 from __future__ import annotations
@@ -106,9 +107,9 @@ class SenderMachine(RuleBasedStateMachine):
         self.wire.answer()
 
     @precondition(lambda self: self.wire.waiting)
-    @rule(code=RETRIABLE)
-    def refused(self, code: int) -> None:
-        self.wire.answer(refuse=int(code))
+    @rule(code=RETRIABLE, stored=st.booleans())
+    def refused(self, code: int, stored: bool) -> None:
+        self.wire.answer(refuse=int(code), stored=stored)
 
     @precondition(lambda self: self.wire.waiting)
     @rule()

@@ -255,25 +255,38 @@ def test_without_an_answer_to_wait_for_a_record_is_done_when_it_is_on_its_way() 
 
 def test_batches_too_large_one_after_the_other_are_split_in_their_order() -> None:
     made = ProducerFixture(linger_ms=0, batch_size=300)
+    made.send(partition=0)
+    made.pass_time(0.2)
+    made.acknowledge()
     outcomes = [made.send(b"%d" % n * 100, partition=0) for n in range(4)]
     made.pass_time(0.2)
-    for pair in made.scripted.waiting(ApiKey.PRODUCE):
+    pairs = made.scripted.waiting(ApiKey.PRODUCE)
+    assert len(pairs) == 2
+    for pair in pairs:
         made.acknowledge(pair, ErrorCode.MESSAGE_TOO_LARGE)
-    made.pass_time(0.2)
-    sent = [
-        batches.parse(asked.message.topics[0].partitions[0].records)
-        for asked in made.scripted.waiting(ApiKey.PRODUCE)
-    ]
-    assert [(half.base_sequence, half.record_count) for half in sent] == [
-        (0, 1),
-        (1, 1),
-        (2, 1),
-        (3, 1),
-    ]
+    sequences = []
     for _ in range(4):
-        made.acknowledge()
+        made.pass_time(0.2)
+        half = made.scripted.one(ApiKey.PRODUCE)
+        info = batches.parse(half.message.topics[0].partitions[0].records)
+        sequences += [info.base_sequence] * info.record_count
+        made.acknowledge(half)
+    assert sequences == [1, 2, 3, 4]
     offsets = [outcome.value.offset for outcome in outcomes]
     assert offsets == sorted(offsets)
+
+
+def test_the_first_batches_of_a_producer_are_split_in_their_order() -> None:
+    """A broker without state of the producer would accept the second batch, and reject the halves of the first."""
+    made = ProducerFixture(linger_ms=0, batch_size=300)
+    for n in range(3):
+        made.send(b"%d" % n * 100, partition=0)
+    made.pass_time(0.2)
+    made.acknowledge(made.scripted.one(ApiKey.PRODUCE), ErrorCode.MESSAGE_TOO_LARGE)
+    made.pass_time(0.2)
+    half = made.scripted.one(ApiKey.PRODUCE)
+    info = batches.parse(half.message.topics[0].partitions[0].records)
+    assert (info.base_sequence, info.record_count) == (0, 1)
 
 
 def test_produce_reports_by_callback_like_confluent_kafka() -> None:

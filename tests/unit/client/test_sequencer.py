@@ -16,6 +16,13 @@ def batch(tp: TopicPartition = A, records: int = 3, number: int = 0) -> Producer
     return made
 
 
+def sent(attempts: int = 1) -> ProducerBatch:
+    """Return a batch in flight."""
+    made = batch()
+    made.attempts = attempts
+    return made
+
+
 def ready() -> Sequencer:
     sequencer = Sequencer()
     sequencer.given(7, 0)
@@ -29,7 +36,7 @@ def numbers(one: ProducerBatch) -> tuple[int, int, int]:
 def test_nothing_goes_before_there_is_a_producer_id() -> None:
     sequencer = Sequencer()
     assert sequencer.needs_producer_id
-    assert not sequencer.may_send(batch(), 0)
+    assert not sequencer.may_send(batch(), [])
 
 
 def test_each_partition_counts_its_own_records() -> None:
@@ -49,13 +56,34 @@ def test_a_batch_sent_again_keeps_its_number() -> None:
     assert numbers(two) == (7, 0, 3)
 
 
+def test_the_first_batch_of_a_partition_is_sent_alone_for_a_broker_without_state_accepts_any() -> (
+    None
+):
+    sequencer = ready()
+    first, second = batch(), batch()
+    assert sequencer.may_send(first, [])
+    sequencer.number(first)
+    assert not sequencer.may_send(second, [first])
+    sequencer.acknowledged(first)
+    assert sequencer.may_send(second, [sent()])
+
+
+def test_a_batch_sent_again_is_sent_alone_for_a_broker_remembers_five() -> None:
+    sequencer = ready()
+    first, second = batch(), batch()
+    sequencer.number(first)
+    sequencer.acknowledged(first)
+    assert sequencer.may_send(second, [sent(attempts=1)])
+    assert not sequencer.may_send(second, [sent(attempts=2)])
+
+
 def test_after_a_batch_was_given_up_new_ones_wait_until_nothing_is_in_flight() -> None:
     sequencer = ready()
     lost, new = batch(), batch()
     sequencer.number(lost)
     sequencer.given_up(lost)
-    assert not sequencer.may_send(new, 1)
-    assert sequencer.may_send(new, 0)
+    assert not sequencer.may_send(new, [sent()])
+    assert sequencer.may_send(new, [])
     sequencer.number(new)
     assert numbers(new) == (7, 1, 0)
 
@@ -66,7 +94,7 @@ def test_a_batch_behind_one_given_up_keeps_its_number_for_it_may_be_stored() -> 
     sequencer.number(lost)
     sequencer.number(behind)
     sequencer.given_up(lost)
-    assert sequencer.may_send(behind, 0)
+    assert sequencer.may_send(behind, [])
     sequencer.number(behind)
     assert numbers(behind) == (7, 0, 3)
 
@@ -78,7 +106,7 @@ def test_after_a_rejection_by_a_gap_all_later_batches_get_new_sequences() -> Non
         sequencer.number(one)
     sequencer.given_up(lost)
     assert sequencer.rejected_after_gap(behind)
-    assert not sequencer.may_send(behind, 1)
+    assert not sequencer.may_send(behind, [sent()])
     for one in (behind, last):
         sequencer.number(one)
     assert [numbers(one) for one in (behind, last)] == [(7, 1, 0), (7, 1, 3)]
@@ -122,11 +150,11 @@ def test_other_partitions_go_over_when_they_can_and_a_batch_of_theirs_keeps_its_
     sequencer.number(other)
     sequencer.given_up(lost)
     again = batch(B)
-    assert sequencer.may_send(other, 0)
+    assert sequencer.may_send(other, [])
     sequencer.number(other)
     assert numbers(other) == (7, 0, 0)
-    assert not sequencer.may_send(again, 1)
-    assert sequencer.may_send(again, 0)
+    assert not sequencer.may_send(again, [sent()])
+    assert sequencer.may_send(again, [])
     sequencer.number(again)
     assert numbers(again) == (7, 1, 0)
 
