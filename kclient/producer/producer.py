@@ -369,15 +369,16 @@ class Producer(Generic[K, V]):
     async def flush(self, timeout: float | None = None) -> int:
         """Send all records now and wait for them; return the number of records without an acknowledgement.
 
-        Waits at most *timeout* seconds, delivery.timeout.ms if None. Failed records do not count; their Deferreds have
-        failed.
+        Waits at most *timeout* seconds, delivery.timeout.ms if None, and not for records that are sent meanwhile.
+        Failed records do not count; their Deferreds have failed.
         """
         seconds = self.config.delivery_timeout_ms / 1000 if timeout is None else timeout
-        while self._parked and not self.closed:
-            give_up = within(self._reactor, self._parked[-1].settled(), seconds, KafkaTimeoutError)
+        end = self._reactor.seconds() + seconds
+        for waiting in list(self._parked):
+            left = max(0.0, end - self._reactor.seconds())
             try:
-                await give_up
-            except KafkaTimeoutError:
+                await within(self._reactor, waiting.settled(), left, FlushTimeout)
+            except FlushTimeout:
                 break
         with self._guard:
             unfinished = list(self.accumulator.unfinished())
@@ -386,8 +387,9 @@ class Producer(Generic[K, V]):
         self.sender.wake()
         if unfinished:
             all_done = AllCompleted(unfinished)
+            left = max(0.0, end - self._reactor.seconds())
             with suppress(FlushTimeout):
-                await within(self._reactor, all_done.fired, seconds, FlushTimeout)
+                await within(self._reactor, all_done.fired, left, FlushTimeout)
         return self.undelivered
 
     # --- transactions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 
 from kclient.errors import KafkaTimeoutError
 from kclient.producer.append import RecordAppender
@@ -22,6 +22,7 @@ class Waiting:
         self.topic = topic
         self.timer: Any = None
         self._settled: list[Deferred[None]] = []
+        self._is_settled = False
 
     @property
     def count(self) -> int:
@@ -43,6 +44,8 @@ class Waiting:
 
     def settled(self) -> Deferred[None]:
         """Fire when the records are in batches or have failed."""
+        if self._is_settled:
+            return succeed(None)
         waiter: Deferred[None] = Deferred()
         self._settled.append(waiter)
         return waiter
@@ -54,6 +57,7 @@ class Waiting:
 
     def settle(self) -> None:
         """End the wait."""
+        self._is_settled = True
         if self.timer is not None and self.timer.active():
             self.timer.cancel()
         settled, self._settled = self._settled, []

@@ -174,6 +174,22 @@ def test_flush_does_not_wait_for_linger_and_counts_what_is_left() -> None:
     assert left.value == 1
 
 
+@pytest.mark.parametrize("call", ["flush", "close"])
+def test_a_flush_does_not_wait_for_records_that_are_sent_after_it(call: str) -> None:
+    made = ProducerFixture(buffer_memory=1000, batch_size=500, linger_ms=0)
+    sent = [made.send(b"x" * 300, partition=0) for _ in range(6)]
+    made.pass_time(0.2)
+    ended = Outcome(getattr(made.producer, call)(5.0))
+    end = made.scripted.clock.seconds() + 6
+    while not ended.fired and made.scripted.clock.seconds() < end:
+        made.send(b"x" * 300, partition=0)
+        made.pass_time(0.1)
+        if made.scripted.waiting(ApiKey.PRODUCE):
+            made.acknowledge()
+    assert ended.fired
+    assert call == "close" or all(outcome.fired for outcome in sent)
+
+
 def test_closing_delivers_within_its_time_then_gives_up_what_is_left() -> None:
     made = ProducerFixture()
     delivered = made.send()
