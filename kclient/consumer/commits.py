@@ -17,6 +17,7 @@ Owner: the reactor's thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from typing import Any
 
 from twisted.internet.defer import DeferredLock
@@ -125,7 +126,10 @@ class Commits:
                 state.committed = offsets[tp]
 
     def maybe_commit(self) -> None:
-        """Commit the records of earlier polls, if auto.commit.interval.ms has passed. Poll calls this first."""
+        """Commit the records of earlier polls, if auto.commit.interval.ms has passed.
+
+        Poll calls this first, and again while it waits.
+        """
         now = self._cluster.reactor.seconds()
         if not self.automatic or self._automatic_under_way or now < self._next_automatic:
             return
@@ -135,6 +139,14 @@ class Commits:
             self._automatic_under_way = True
             limit = self._config.default_api_timeout_ms / 1000
             self.commit(changed, timeout=limit, retries=0).addBoth(self._automatic_done)
+
+    def next_automatic_in(self) -> float:
+        """Return the seconds after which a poll that waits has to call `maybe_commit` again."""
+        if not self.automatic:
+            return inf
+        if self._automatic_under_way:
+            return self._config.auto_commit_interval_ms / 1000
+        return max(0.0, self._next_automatic - self._cluster.reactor.seconds())
 
     async def commit_last(
         self, *, processed: bool = False, timeout: float = _LAST_COMMIT_S

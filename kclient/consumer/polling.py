@@ -178,8 +178,9 @@ class Polling:
             self._taken_from.clear()
             await self._cluster.start()
             self._subscription.poll_begins()
-            self._subscription.commits.maybe_commit()
+            commits = self._subscription.commits
             while True:
+                commits.maybe_commit()
                 await self._subscription.run_callbacks()
                 self._raise_problem()
                 found = take()
@@ -187,7 +188,7 @@ class Polling:
                 left = give_up_at - self._cluster.reactor.seconds()
                 if found or left <= 0 or self.closed:
                     return found
-                await self._wakeup.wait(left)
+                await self._wakeup.wait(min(left, commits.next_automatic_in()))
         finally:
             self._running = False
             self._subscription.poll_ended()

@@ -15,6 +15,7 @@ from kclient.wire.errors import (
 )
 from kclient.wire.versions import ApiKey
 from tests.kit.consumer_fixture import ConsumerFixture
+from tests.kit.scripted_broker import Outcome
 from tests.kit.scripted_cluster import commit_answer
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -266,6 +267,24 @@ def test_polls_commit_what_the_polls_before_handed_out():
     it.scripted.turn(1.1)
     it.poll()
     assert it.committed == {T0: 2}
+
+
+def test_a_poll_that_waits_commits_what_the_polls_before_handed_out():
+    it = member(0, auto_commit_interval_ms=1000)
+    it.scripted.turn(0.5)
+    it.poll()
+    assert it.committed == {T0: 0}
+    waiting = Outcome(it.consumer.poll(timeout=60))
+    it.scripted.pass_time(1.0)
+    assert it.committed == {T0: 3}
+    commits = it.commits()
+    it.scripted.pass_time(30.0)
+    assert it.commits() == commits
+    it.produce(0, b"more")
+    it.scripted.pass_time(1.0)
+    assert [len(records) for records in waiting.value.values()] == [1]
+    it.scripted.pass_time(5.0)
+    assert it.committed == {T0: 3}
 
 
 def test_nothing_is_committed_between_polls():
