@@ -10,10 +10,10 @@ the broker has confirmed that it does not have it, because under another sequenc
 certain when a batch is rejected after all earlier ones are done. Then no later batch is stored, and all of them may get
 new sequences. The halves of a batch that is split share its sequences.
 
-Two batches are sent alone, without a later one behind them. The first is that of a partition whose broker does not know
-the producer yet: it accepts any sequence then, also one after a batch that it has rejected (KAFKA-14359). The other is
-one that is sent again. A broker remembers five batches of a producer; behind more of them it would reject one that it
-has stored.
+Two batches are sent alone, without a later one behind them. One is the first of a partition: a broker without state of
+the producer accepts any sequence (KAFKA-14359). It would store the second batch after it has rejected the first. The
+other is one that is sent again. A broker remembers five batches of a producer. It rejects an older one that it has
+stored.
 
 Invariants: 1. per partition and epoch, sequences are consecutive. 2. a batch changes its sequence only if it is
 certainly not in the log. 3. a partition changes its epoch only without batches in flight, and without waiting batches
