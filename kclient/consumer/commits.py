@@ -146,7 +146,8 @@ class Commits:
             return inf
         if self._automatic_under_way:
             return self._config.auto_commit_interval_ms / 1000
-        return max(0.0, self._next_automatic - self._cluster.reactor.seconds())
+        left: float = self._next_automatic - self._cluster.reactor.seconds()
+        return max(0.0, left)
 
     async def commit_last(
         self, *, processed: bool = False, timeout: float = _LAST_COMMIT_S
