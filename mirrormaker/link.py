@@ -163,9 +163,10 @@ class PartitionLink:
         """The CRC of the last batch below `_fetched_end`."""
         self._queue: deque[Append] = deque()
         self._in_flight: deque[Append] = deque()
-        self._draining = self._was_out_of_range = False
+        self._draining = False
         self._failures = 0
-        self._known_end = UNKNOWN
+        # The target's log end in its last rejection; the fetch offset that the source rejected as out of range.
+        self._known_end = self._out_of_range = UNKNOWN
         self._stale_answers = 0
         self._corrupt = 0
         self._ignore_epochs = False
@@ -267,9 +268,9 @@ class PartitionLink:
             self._fetched_end = max(ends.target_end, ends.source_start)
         self._copy_start = self._fetched_end
         self.fetch_offset = max(ends.target_end, ends.source_start)
-        if self._was_out_of_range and ends.source_start <= self.fetch_offset <= ends.source_end:
-            self._ignore_epochs = True
-        self._was_out_of_range = False
+        if ends.source_start <= self._out_of_range <= ends.source_end:
+            self._ignore_epochs = True  # it was not the offset that the source rejected
+        self._out_of_range = UNKNOWN
         tail = ends.source_last_batch
         self.fetched_epoch = -1 if tail is None or self._ignore_epochs else tail.leader_epoch
         return effects + self._maybe_finish()
@@ -365,7 +366,8 @@ class PartitionLink:
         """Handle OFFSET_OUT_OF_RANGE: append the fetched runs, then read both log ends."""
         if not self._is_current(generation, LinkState.COPYING):
             return []
-        self._draining = self._was_out_of_range = True
+        self._draining = True
+        self._out_of_range = self.fetch_offset
         return self._maybe_drained()
 
     def diverged(self, generation: int) -> list[Effect]:

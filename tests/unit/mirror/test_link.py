@@ -359,6 +359,26 @@ def test_a_source_that_rejects_its_own_epoch_gets_fetches_without_one() -> None:
     assert link.fetched_epoch == -1
 
 
+@pytest.mark.parametrize(
+    ("policy", "before", "after"),
+    [
+        (GapPolicy.FAIL, ends(0, 10, 0), ends(5, 10, 0)),
+        (GapPolicy.SKIP, ends(0, 10, 3), ends(5, 10, 3)),
+    ],
+)
+def test_after_retention_at_the_source_fetches_carry_epochs_as_before(
+    policy: GapPolicy, before: LogEnds, after: LogEnds
+) -> None:
+    link = copying(before, gap_policy=policy)
+    link.out_of_range(0)
+    for effect in link.located(1, after):
+        if isinstance(effect, RecordGap):
+            link.recorded(1, effect.gap)
+            link.located(1, after)
+    link.fetched(1, 5, run(5, 8), 10)
+    assert link.fetched_epoch == 3  # a leader that lost offset 7 can tell
+
+
 # --- the lineage
 
 RECREATED = Lineage("second", "first")
