@@ -43,6 +43,14 @@ class Timers:
         self._pending.clear()
 
 
+def add_due(due: dict[TopicPartition, int], tp: TopicPartition, generation: int) -> None:
+    """Note in *due* that the log ends of *tp* are wanted by *generation*.
+
+    A removed link may still have a request under way: a later generation is that of its successor, and is kept.
+    """
+    due[tp] = max(generation, due.get(tp, generation))
+
+
 class ReadsLogEnds(Protocol):
     """Reads the `LogEnds` of partitions, and gives them to the flow."""
 
@@ -79,7 +87,7 @@ class Locator:
         def mark_due() -> None:
             if not self._due:
                 self._timers.later(0, self._read_now)
-            self._due[tp] = generation
+            add_due(self._due, tp, generation)
 
         self._timers.later(delay, mark_due)
 

@@ -30,7 +30,7 @@ from mirrormaker.flow import Flow
 from mirrormaker.lineage import text_of
 from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import Append, LogEnds
-from mirrormaker.locator import Timers, kafka_error
+from mirrormaker.locator import Timers, add_due, kafka_error
 from mirrormaker.marks import is_prefix
 from mirrormaker.position import Position
 from mirrormaker.renumber import batches_of, last_base_offset
@@ -58,7 +58,7 @@ class PositionLocator:
         """Read the log ends of *tp* after *delay* seconds; the answer carries *generation*."""
 
         def mark_due() -> None:
-            self.due[tp] = generation
+            add_due(self.due, tp, generation)
             self._send_requests()
 
         self._timers.later(delay, mark_due)
@@ -253,7 +253,7 @@ class RenumberFlow(Flow):
         """Have the log ends read again, if the first position of *copy* was stored, or could not be."""
         waiting = self._waiting_for_first.pop(copy, None)
         if waiting is not None:
-            self._positions_wanted.due[waiting[0]] = waiting[1]
+            add_due(self._positions_wanted.due, *waiting)
 
     def _read_due(self) -> None:
         """Read the log ends that links wait for; the positions are those between two transactions."""

@@ -67,6 +67,18 @@ def test_a_position_that_was_stored_meanwhile_is_not_set_back() -> None:
     assert [part.position for part in flow.machine._parts] == [Position(5)], "only its refresh"
 
 
+def test_a_new_link_is_located_although_the_first_position_was_for_its_predecessor() -> None:
+    clock = Clock()
+    flow = idle_flow(clock)
+    flow._take_ends(TP, COPY, 0, LogEnds(0, 9, 0, 0), {})
+    flow.send_requests()
+    flow.remove(TP)
+    flow.add(PartitionLink(TP), COPY)
+    clock.advance(0)
+    flow._committed(flow.machine._parts)
+    assert flow._positions_wanted.due == {TP: flow.links[TP].generation}
+
+
 def test_offsets_are_translated_with_the_positions_of_the_flow_that_copies() -> None:
     """A coordinator may still return those before the last transaction."""
     config = CommonConfig.load({"bootstrap.servers": "127.0.0.1:1"})
