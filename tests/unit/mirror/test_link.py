@@ -376,7 +376,7 @@ def test_after_retention_at_the_source_fetches_carry_epochs_as_before(
             link.recorded(1, effect.gap)
             link.located(1, after)
     link.fetched(1, 5, run(5, 8), 10)
-    assert link.fetched_epoch == 3  # a leader that lost offset 7 can tell
+    assert link.fetched_epoch == 3  # a leader that lost offset 7 answers with a diverging epoch
 
 
 # --- the lineage
