@@ -12,7 +12,8 @@ docs/design/mirror-failback.md.
 Invariants (tests/property/test_divergence.py cites the numbers):
  1. for logs with a common prefix and no equal batch above it, the search returns the end of that prefix;
  2. the comparison reports each batch of *ours* exactly once, in order, as equal if and only if *theirs* has it;
- 3. neither depends on how many batches a read returns.
+ 3. if all batches of *ours* are equal, `first_lacking` is the first offset of *theirs* in a hole of *ours*, if any;
+ 4. none of these depends on how many batches a read returns.
 
 In: batches of both logs   Out: the next offset to read, the batches without an equal one   Owner: the command
 """
@@ -127,6 +128,10 @@ class Comparison:
     def __init__(self) -> None:
         self._waiting: dict[Side, deque[Batch]] = {side: deque() for side in Side}
         self._ended: set[Side] = set()
+        self._compared_until = 0
+        """The end of the last batch of ours that is decided."""
+        self.first_lacking: int | None = None
+        """The first offset of theirs in a hole of ours; None if it has none."""
 
     @property
     def wants(self) -> Side | None:
@@ -151,19 +156,31 @@ class Comparison:
         while ours:
             if theirs:
                 if theirs[0].base_offset < ours[0].base_offset:
-                    theirs.popleft()
+                    self._skip(theirs.popleft(), ours[0])
                 elif theirs[0].base_offset > ours[0].base_offset:
-                    yield ours.popleft(), False
+                    yield self._next(), False
                 else:
-                    mine = ours.popleft()
+                    mine = self._next()
                     yield mine, mine.equals(theirs.popleft())
             elif Side.THEIRS in self._ended:
-                yield ours.popleft(), False
+                yield self._next(), False
             else:
                 return
         if Side.OURS in self._ended:
             theirs.clear()
             self._ended.add(Side.THEIRS)  # nothing is left to compare with
+
+    def _next(self) -> Batch:
+        """Take the next batch of ours."""
+        mine = self._waiting[Side.OURS].popleft()
+        self._compared_until = mine.next_offset
+        return mine
+
+    def _skip(self, other: Batch, following: Batch) -> None:
+        """Note a batch of theirs that begins below *following*, the next one of ours."""
+        is_hole = max(other.base_offset, self._compared_until) < following.base_offset
+        if is_hole and other.next_offset > self._compared_until and self.first_lacking is None:
+            self.first_lacking = max(other.base_offset, self._compared_until)
 
 
 class Kind(Enum):
@@ -189,11 +206,13 @@ class Divergence:
     """The end of the last equal batch; None if no batch is equal."""
     first_unequal: int | None
     """The base offset of the first batch without an equal one that is no head; None if there is none."""
+    first_lacking: int | None = None
+    """The first offset of the other log in a hole of this one; None if it has none."""
 
     @property
     def is_prefix(self) -> bool:
         """Whether the log is a prefix of the other one, as far as that one still has it."""
-        return self.first_unequal is None and not self.is_unknown
+        return self.first_unequal is None and self.first_lacking is None and not self.is_unknown
 
     @property
     def is_unknown(self) -> bool:

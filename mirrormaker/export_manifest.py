@@ -49,6 +49,8 @@ class ExportedPartition:
     head_batches: int
     """Batches below the other log's start, exported or not."""
     files: tuple[ExportedFile, ...]
+    first_lacking: int | None = None
+    """See `Divergence`; an export of an earlier version has none."""
 
     @property
     def divergence(self) -> Divergence:
@@ -59,6 +61,7 @@ class ExportedPartition:
             self.other_start,
             self.last_equal_end,
             self.first_unequal,
+            self.first_lacking,
         )
 
 

@@ -204,6 +204,8 @@ def summary(manifest: Manifest, directory: str) -> Iterable[str]:
             yield f"{tp}: no batch is equal; the source has nothing of the time before {found.other_start}"
         elif found.is_prefix:
             yield f"{tp}: {each.equal_batches} batches are equal, up to the end at {found.log_end}"
+        elif found.first_unequal is None:
+            yield f"{tp}: has a hole at {found.first_lacking}, where the source has records; ends at {found.log_end}"
         else:
             yield f"{tp}: diverges at {found.kept_until}; ends at {found.log_end}"
         for kind in Kind:

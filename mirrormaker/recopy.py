@@ -458,7 +458,9 @@ class Recopy:
                 decided = comparison.end(side) if found is None else comparison.feed(side, found)
                 for batch, is_equal in decided:
                     export.add(batch, is_equal)
-            return export.finish(log_start=start, log_end=cut)
+            return export.finish(
+                log_start=start, log_end=cut, first_lacking=comparison.first_lacking
+            )
         finally:
             export.abandon()
 

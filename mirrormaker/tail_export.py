@@ -192,8 +192,13 @@ class PartitionExport:
             last_equal_end=self._last_equal_end,
         )
 
-    def finish(self, *, log_start: int, log_end: int) -> ExportedPartition:
-        """Sync all files and read them again; return what was written. Raise OSError or `BadExport`."""
+    def finish(
+        self, *, log_start: int, log_end: int, first_lacking: int | None = None
+    ) -> ExportedPartition:
+        """Sync all files and read them again; return what was written. Raise OSError or `BadExport`.
+
+        *first_lacking* is that of the comparison.
+        """
         self._close()
         files = []
         for each in self._done:
@@ -212,6 +217,7 @@ class PartitionExport:
             self._equal,
             self._head,
             tuple(files),
+            first_lacking,
         )
 
     def abandon(self) -> None:

@@ -1,4 +1,4 @@
-"""The end of the common batches, and what only one log has, against brute force (divergence.py, invariants 1 to 3)."""
+"""The end of the common batches, and what only one log has, against brute force (divergence.py, invariants 1 to 4)."""
 
 from __future__ import annotations
 
@@ -119,6 +119,13 @@ def test_the_search_finds_the_end_of_the_common_prefix(common, mine, other):
 
 def compared(ours: list[Batch], theirs: list[Batch], pieces: list[int]) -> list[tuple[Batch, bool]]:
     """What the comparison decides, fed with reads of the sizes *pieces*, repeated."""
+    return comparison_of(ours, theirs, pieces)[0]
+
+
+def comparison_of(
+    ours: list[Batch], theirs: list[Batch], pieces: list[int]
+) -> tuple[list[tuple[Batch, bool]], int | None]:
+    """What the comparison decides, and the first offset that ours lacks."""
     left = {Side.OURS: list(ours), Side.THEIRS: list(theirs)}
     comparison, decided, turn = Comparison(), [], 0
     while (side := comparison.wants) is not None:
@@ -126,7 +133,24 @@ def compared(ours: list[Batch], theirs: list[Batch], pieces: list[int]) -> list[
         turn += 1
         now, left[side] = left[side][:size], left[side][size:]
         decided += list(comparison.feed(side, now) if now else comparison.end(side))
-    return decided
+    return decided, comparison.first_lacking
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(contents, contents, st.sets(st.integers(0, 9)), st.lists(st.integers(1, 4), min_size=1))
+def test_the_comparison_finds_the_first_hole(common, other, lost, pieces):
+    theirs = parsed(log(0, common, 1))
+    mine = parsed(log(0, common, 5))
+    until = end_of(mine, 0)
+    ours = [each for n, each in enumerate(mine) if n not in lost] + parsed(log(until, other, 5))
+    held = {at_ for each in ours for at_ in range(each.base_offset, each.next_offset)}
+    lacking = [
+        at_
+        for each in theirs
+        for at_ in range(each.base_offset, each.next_offset)
+        if at_ not in held and at_ < end_of(ours, 0)
+    ]
+    assert comparison_of(ours, theirs, pieces)[1] == min(lacking, default=None)
 
 
 def damaged(found: list[bytes], numbers: set[int]) -> list[Batch]:

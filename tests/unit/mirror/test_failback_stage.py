@@ -12,7 +12,14 @@ from kclient.wire.records import Record as KafkaRecord
 from kclient.wire.records import encode_batch
 from mirrormaker.divergence import Batch, read_batches
 from mirrormaker.export_manifest import ExportedFile, ExportedPartition, Manifest
-from mirrormaker.failback_stage import Record, Stage, changed, no_longer_equal, stage_of
+from mirrormaker.failback_stage import (
+    Record,
+    Stage,
+    changed,
+    no_longer_equal,
+    stage_of,
+    summary,
+)
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.promotion import Refused
 from mirrormaker.tail_export import (
@@ -158,6 +165,17 @@ def test_a_topic_stays_if_each_partition_is_a_prefix_of_one_at_the_other_cluster
     assert not manifest(same[0], partition(1, end=9, first_unequal=4)).stays
     without_common_batch = replace(same[0], other_start=2, last_equal_end=None)
     assert not manifest(without_common_batch).stays
+
+
+def test_a_topic_with_a_hole_does_not_stay_and_its_committed_offsets_do() -> None:
+    """Before, `kmirror repair` kept a mirror without a batch in its middle, and ended with 0 with --no-audit."""
+    holed = replace(partition(0, end=9, first_unequal=None), first_lacking=4)
+    made = manifest(holed)
+    assert not made.stays
+    assert holed.divergence.kept_until == 9
+    assert list(summary(made, "d")) == [
+        "t-0: has a hole at 4, where the source has records; ends at 9"
+    ]
 
 
 def test_an_export_is_read_only_in_the_directory_of_its_topic_and_undamaged(tmp_path: Path) -> None:
