@@ -193,10 +193,15 @@ class Promotion:
             ],
         )
         self._finish(record)
-        if record.left_behind:
-            source, target = self._config.source, self._config.target
+        source, target = self._config.source, self._config.target
+        if record.unread:
             self._echo(
-                f"{record.left_behind} offsets at {source} are behind the cut: records that were written there "
+                f"the end of {source}'s own records is unknown in {record.unread} of {len(record.partitions)} "
+                "partitions: rpo_records is null"
+            )
+        if record.known_left_behind:
+            self._echo(
+                f"{record.known_left_behind} offsets at {source} are behind the cut: records that were written there "
                 f"after it are not at {target}"
             )
             return LEFT_BEHIND

@@ -327,6 +327,16 @@ class Record:
         known = [count for count in each if count is not None]
         return sum(known) if len(known) == len(each) else None
 
+    @property
+    def known_left_behind(self) -> int:
+        """Offsets of the source that the target lacks, of the partitions of which the source was read."""
+        return sum(each.left_behind or 0 for each in self.partitions)
+
+    @property
+    def unread(self) -> int:
+        """Partitions of which the end of the source's own records is unknown."""
+        return sum(each.source_end is None for each in self.partitions)
+
     def document(self, *, ended_ms: int) -> dict[str, Any]:
         """Return the record as JSON-ready values; times in ms since the epoch."""
         return {

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from kclient.types import TopicPartition
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.link_state import LastBatch, LogEnds
+from mirrormaker.promote import Options, Promotion
 from mirrormaker.promotion import (
     EXCHANGED,
     LONGEST_VALUE,
@@ -29,6 +32,7 @@ from mirrormaker.promotion import (
     stored_promotion,
     without_source,
 )
+from mirrormaker.settings import LinkSettings
 from mirrormaker.topics import MARK, PROMOTION, Topic, TopicPair
 
 ID, OTHER = UUID(int=1), UUID(int=2)
@@ -238,3 +242,34 @@ def test_records_left_behind_are_unknown_unless_every_source_partition_was_read(
     assert made(5, 5) == 0
     assert made(5, 8) == 3
     assert made(5, None) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "code", "lines"),
+    [
+        ({T0: 5, T1: 5}, 0, []),
+        ({T0: 5, T1: 8}, 4, ["3 offsets at east are behind the cut"]),
+        ({T0: 5}, 0, ["the end of east's own records is unknown in 1 of 2 partitions"]),
+        ({T0: 8}, 4, ["the end of east's own records is unknown", "3 offsets at east are behind"]),
+    ],
+)
+def test_records_behind_the_cut_decide_the_exit_code_although_another_partition_is_unread(
+    found: dict[TopicPartition, int], code: int, lines: list[str]
+) -> None:
+    class Ending(Promotion):
+        async def _source_ends(self, *_: object, **__: object) -> dict[TopicPartition, int]:
+            return found
+
+    config = SimpleNamespace(
+        name="east->west", source="east", target="west", settings=LinkSettings()
+    )
+    roles = SimpleNamespace(opened={}, source_id="E", target_id="W")
+    said: list[str] = []
+    ending: Any = Ending(None, config, Options(), said.append)  # type: ignore[arg-type]
+    codes: list[int] = []
+    Deferred.fromCoroutine(ending._ended(None, roles, {T0: 5, T1: 5}, {}, None, None)).addCallback(
+        codes.append
+    )
+    assert codes == [code]
+    assert len(said) == len(lines)
+    assert all(text.startswith(start) for text, start in zip(said, lines, strict=True))
