@@ -34,6 +34,8 @@ from spark_jobs.record_text import printable
 SCHEMA_VERSION = 1
 
 _ROOT = "(the value)"
+_MOST_SCALE = 100
+"""Digits behind the point of a decimal that are written out."""
 _UNITS = {"millis": 1000, "micros": 1_000_000, "nanos": 1_000_000_000}
 
 
@@ -266,8 +268,10 @@ def _meaning(leaf: Leaf) -> str | None:
     name, value = logical_type(leaf), leaf.value
     try:
         if name == "decimal" and isinstance(value, bytes) and leaf.logical is not None:
-            number = int.from_bytes(value, "big", signed=True)
-            return str(Decimal(number).scaleb(-int(leaf.logical.get("scale", 0))))
+            sign, digits, _ = Decimal(int.from_bytes(value, "big", signed=True)).as_tuple()
+            scale = int(leaf.logical.get("scale", 0))
+            number = Decimal((sign, digits, -scale))  # `scaleb` would round to 28 digits
+            return f"{number:f}" if scale <= _MOST_SCALE else str(number)
         if name == "date" and isinstance(value, int):
             return (date(1970, 1, 1) + timedelta(days=value)).isoformat()
         if name is not None and "timestamp-" in name and isinstance(value, int):

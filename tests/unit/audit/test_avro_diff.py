@@ -121,6 +121,19 @@ def test_a_field_that_the_reader_does_not_know_is_compared_too() -> None:
             Decimal("-0.01"),
             "x: hex 0096 (1.50) -> hex ff (-0.01)",
         ),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 2},
+            Decimal("123456789012345678901234567890.12"),
+            Decimal("123456789012345678901234567890.13"),
+            "x: hex 009bd30a3c645943dd1690a03a14 (123456789012345678901234567890.12) -> "
+            "hex 009bd30a3c645943dd1690a03a15 (123456789012345678901234567890.13)",
+        ),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 9},
+            Decimal("0E-9"),
+            Decimal("0.000000005"),
+            "x: hex 00 (0.000000000) -> hex 05 (0.000000005)",
+        ),
         (["null", {"type": "int", "logicalType": "date"}], None, 1, "x: null -> 1 (1970-01-02)"),
     ],
 )
