@@ -22,6 +22,9 @@ from spark_jobs.target_names import name_at_target, name_in_audit
 LEDGER_POLLS = 30
 """Polls of one second without progress after which a topic of a mirror counts as unreadable."""
 
+CHECKPOINTS = ".checkpoints.internal"
+"""The end of the names of topics with checkpoints, of kmirror and of MirrorMaker 2."""
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -45,8 +48,8 @@ def matching_topics(
 ) -> list[str]:
     """Return the audit's names of the topics of the cluster that match *pattern*.
 
-    Here they have *prefix*, or that form (`spark_jobs.target_names`). Internal topics, gap ledgers and evidence of
-    mirrors are left out. Raise ClusterUnreadable when no broker answers.
+    Here they have *prefix*, or that form (`spark_jobs.target_names`). Internal topics, and those that are not
+    `is_audited`, are left out. Raise ClusterUnreadable when no broker answers.
     """
     try:
         with AdminClient({"bootstrap.servers": bootstrap}) as admin:
@@ -55,11 +58,15 @@ def matching_topics(
                 for topic in admin.list_topics()
                 if (plain := name_in_audit(prefix, topic)) is not None
                 and pattern.fullmatch(plain)
-                and not is_ledger(topic)
-                and not is_evidence(topic)
+                and is_audited(topic)
             ]
     except KafkaError as problem:
         raise ClusterUnreadable(f"{name} ({bootstrap}): {problem}") from problem
+
+
+def is_audited(topic: str) -> bool:
+    """Return whether *topic* may be in an audit: a mirror's own topics are at one cluster only, and never copied."""
+    return not (is_ledger(topic) or is_evidence(topic) or topic.endswith(CHECKPOINTS))
 
 
 def _matches(topic: str, pattern: re.Pattern[str], prefix: str) -> bool:
