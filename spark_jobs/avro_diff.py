@@ -270,7 +270,7 @@ def _meaning(leaf: Leaf) -> str | None:
         if name == "decimal" and isinstance(value, bytes) and leaf.logical is not None:
             sign, digits, _ = Decimal(int.from_bytes(value, "big", signed=True)).as_tuple()
             scale = int(leaf.logical.get("scale", 0))
-            number = Decimal((sign, digits, -scale))  # `scaleb` would round to 28 digits
+            number = Decimal((sign, digits, -scale))  # Decimal.scaleb would round to 28 digits
             return f"{number:f}" if scale <= _MOST_SCALE else str(number)
         if name == "date" and isinstance(value, int):
             return (date(1970, 1, 1) + timedelta(days=value)).isoformat()

@@ -264,12 +264,12 @@ def test_records_behind_the_cut_decide_the_exit_code_although_another_partition_
         name="east->west", source="east", target="west", settings=LinkSettings()
     )
     roles = SimpleNamespace(opened={}, source_id="E", target_id="W")
-    said: list[str] = []
-    ending: Any = Ending(None, config, Options(), said.append)  # type: ignore[arg-type]
+    printed: list[str] = []
+    ending: Any = Ending(None, config, Options(), printed.append)  # type: ignore[arg-type]
     codes: list[int] = []
     Deferred.fromCoroutine(ending._ended(None, roles, {T0: 5, T1: 5}, {}, None, None)).addCallback(
         codes.append
     )
     assert codes == [code]
-    assert len(said) == len(lines)
-    assert all(text.startswith(start) for text, start in zip(said, lines, strict=True))
+    assert len(printed) == len(lines)
+    assert all(text.startswith(start) for text, start in zip(printed, lines, strict=True))
