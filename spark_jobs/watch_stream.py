@@ -251,16 +251,17 @@ class WatchStream:
         )
 
     def _overdue(self) -> Overdue:
-        settle = self._pace.settle
+        settle, now = self._pace.settle, time.monotonic()
         with self._lock:
-            waiting = self._state.settled(time.monotonic(), settle)
+            waiting = self._state.settled(now, settle)
         ends: dict[tuple[Side, TopicPartition], int] = {}
         for side in Side:
             asked = [each.topic_partition for each in waiting if each.side is side.other]
             if asked:
                 ends |= {(side, tp): end for tp, end in self._log_ends(side, asked).items()}
         with self._lock:
-            return self._state.overdue(ends, time.monotonic(), settle)
+            # By the same time: the log ends show nothing about records that arrived meanwhile.
+            return self._state.overdue(ends, now, settle)
 
 
 def _hash() -> Column:

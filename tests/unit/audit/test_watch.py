@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from spark_jobs.verdict import ExitCode
 from spark_jobs.watch_checkpoint import Checkpoint, CheckpointUnusable
 from spark_jobs.watch_report import Ended, document, screen
 from spark_jobs.watch_start import begin_at, compacted_topics, problem_with, unwatched
-from spark_jobs.watch_stream import failure_of
+from spark_jobs.watch_stream import Clusters, Pace, WatchStream, failure_of
 
 TP = TopicPartition("orders", 0)
 SOURCE, TARGET = Side.SOURCE, Side.TARGET
@@ -46,6 +47,31 @@ def test_a_record_that_waits_is_no_finding_before_the_settle_time() -> None:
     found = state(source=[0, 1], target=[0])
     assert found.settled(60.0, settle=60.0) == []
     assert found.outcome(Overdue()).verdict is WatchVerdict.EQUAL
+
+
+def test_a_record_that_arrives_after_the_log_ends_were_looked_up_is_not_judged_by_them(
+    tmp_path: Path,
+) -> None:
+    """The look-up takes longer than the settle time. Meanwhile the source gets offset 2, and the target its copy."""
+    settle = 0.05
+
+    def log_ends(side: Side, partitions: object) -> dict[TopicPartition, int]:
+        ends = {TP: 2}
+        stream.state.apply({(TARGET, TP): [(2, 1)]}, time.monotonic())
+        time.sleep(2 * settle)
+        return ends
+
+    stream = WatchStream(
+        Clusters("", ""),
+        begin_at("earliest", "", cluster("east", 0, 1), cluster("west", 0, 2)),
+        Checkpoint(tmp_path, limit=10),
+        Pace(settle, 1.0, 10),
+        log_ends=log_ends,
+        progress=lambda _: None,
+    )
+    stream.state.apply({(SOURCE, TP): [(0, 1)], (TARGET, TP): [(0, 1), (1, 1)]}, time.monotonic())
+    time.sleep(2 * settle)
+    assert stream.outcome(()).verdict is WatchVerdict.INCOMPLETE
 
 
 @pytest.mark.parametrize(
