@@ -11,8 +11,10 @@ In: findings, spans.  Out: which are explained.  Owner: the driver, or a Spark t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
+from kclient.types import TopicPartition
 from spark_jobs.engine import KeySpan, Place
 from spark_jobs.findings import CONTROL, KEYLESS, TOMBSTONE, UNDECIDED, Finding, FindingClass
 
@@ -33,6 +35,11 @@ class KeySpans:
     target: _Spans = field(default_factory=dict)
     beyond_source: _Spans = field(default_factory=dict)
     beyond_target: _Spans = field(default_factory=dict)
+    unread: tuple[AbstractSet[TopicPartition], AbstractSet[TopicPartition]] = (
+        frozenset(),
+        frozenset(),
+    )
+    """Partitions of which a part of *source*, and of *target*, was not read: no key is known to be absent there."""
 
     def newer(self, source: _Spans, target: _Spans) -> KeySpans:
         """Return the spans with those of records that the logs received after everything that was read of them."""
@@ -50,6 +57,8 @@ class KeySpans:
             return False
         place = (finding.topic, finding.partition, finding.key_hash)
         by_source = finding.finding_class in ONLY_TARGET
+        was_read = finding.topic_partition not in self.unread[0 if by_source else 1]
+        is_tombstone = bool(finding.flags & TOMBSTONE) and was_read
         cleaned = (self.source if by_source else self.target).get(place)
         others = (self.target if by_source else self.source).get(place)
         beyond = self.beyond_source.get(place), self.beyond_target.get(place)
@@ -62,11 +71,11 @@ class KeySpans:
             )
             follows = -1 if finding.follows is None else finding.follows
             followed = any(each and each.last > follows for each in (cleaned, received))
-            return superseded or followed or (bool(finding.flags & TOMBSTONE) and cleaned is None)
+            return superseded or followed or (is_tombstone and cleaned is None)
         if any(each and each.last > finding.position for each in (cleaned, others, received)):
             return True
         earlier = cleaned is not None and cleaned.first < finding.position
-        return bool(finding.flags & TOMBSTONE) and not earlier
+        return is_tombstone and not earlier
 
 
 def decided(

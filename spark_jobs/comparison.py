@@ -35,7 +35,7 @@ from spark_jobs.engine import (
     Engine,
     Failure,
     FailureKind,
-    KeySpan,
+    KeysFound,
     Modes,
     Place,
     SpanRanges,
@@ -535,7 +535,7 @@ class Comparison:
             for cluster, until in zip((self.source, self.target), read, strict=True):
                 ends = self.engine.log_ends(cluster, left.partitions)
                 ranges = [OffsetRange(*tp, until[tp], ends[tp]) for tp in sorted(ends)]
-                newer.append(self._spans(cluster, ranges, left.keys))
+                newer.append(self._spans(cluster, ranges, left.keys).spans)
                 grew = grew or any(each.high > each.low for each in ranges)
                 until.update({tp: max(until[tp], end) for tp, end in ends.items()})
             if not grew:
@@ -545,21 +545,19 @@ class Comparison:
 
     def _spans(
         self, cluster: ClusterSnapshot, ranges: Iterable[OffsetRange], keys: frozenset[int]
-    ) -> Mapping[Place, KeySpan]:
+    ) -> KeysFound:
         known = self._not_failed(list(ranges))
-        return self.engine.spans_of_keys(cluster, known, keys) if known else {}
+        return self.engine.spans_of_keys(cluster, known, keys) if known else KeysFound()
 
     def _spans_of_keys(self, lookup: KeyLookup) -> KeySpans:
         """Return where the logs have the keys of *lookup*, up to the ends of the cut."""
         ranges = self._span_ranges(lookup.partitions)
-        return KeySpans(
-            *(
-                self._spans(cluster, each, lookup.keys)
-                for cluster, each in zip(
-                    (self.source, self.target, self.source, self.target), ranges, strict=True
-                )
-            )
-        )
+        clusters = (self.source, self.target, self.source, self.target)
+        found = [
+            self._spans(cluster, each, lookup.keys)
+            for cluster, each in zip(clusters, ranges, strict=True)
+        ]
+        return KeySpans(*(each.spans for each in found), unread=(found[0].unread, found[1].unread))
 
     def _span_ranges(self, partitions: AbstractSet[TopicPartition]) -> SpanRanges:
         """Return where keys of *partitions* are looked for, up to the ends of the cut."""

@@ -124,6 +124,10 @@ class Modes:
     """Offsets, ascending, before which records are left out, because they are equal at equal offsets."""
 
 
+Place = tuple[str, int, int]
+"""(topic, partition, hash)."""
+
+
 class Copies(NamedTuple):
     """Where a target partition has records of one content."""
 
@@ -137,6 +141,15 @@ class KeySpan(NamedTuple):
 
     first: int
     last: int
+
+
+class KeysFound(NamedTuple):
+    """Where ranges of a log have some keys."""
+
+    spans: Mapping[Place, KeySpan] = {}
+    """By key hash."""
+    unread: frozenset[TopicPartition] = frozenset()
+    """Partitions of which the broker did not return a part: it may have the keys, too."""
 
 
 class _OfPartition(Protocol):
@@ -174,10 +187,6 @@ def joined(failures: Iterable[Failure]) -> list[Failure]:
 def offsets_of(failures: Iterable[Failure]) -> Ranges:
     """Return the offsets that *failures* of one partition name."""
     return merged((each.low, each.high) for each in failures)
-
-
-Place = tuple[str, int, int]
-"""(topic, partition, hash)."""
 
 
 class Engine(Protocol):
@@ -218,8 +227,8 @@ class Engine(Protocol):
 
     def spans_of_keys(
         self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], keys: frozenset[int]
-    ) -> dict[Place, KeySpan]:
-        """Return the first and the last offset of each of *keys* in *ranges*, by key hash."""
+    ) -> KeysFound:
+        """Return the first and the last offset of each of *keys* in *ranges*."""
         ...
 
     def log_ends(

@@ -26,7 +26,9 @@ from spark_jobs.engine import (
     Differences,
     Explained,
     Failure,
+    FailureKind,
     Holes,
+    KeysFound,
     KeySpan,
     Modes,
     Place,
@@ -152,18 +154,18 @@ class SparkEngine:
         place = ["topic", "partition", "key"]
         wanted = undecided.select(*place).distinct()
         spans = [
-            self._hashes(cluster, of_log)
-            .join(wanted, place, "left_semi")
-            .groupBy(*place)
-            .agg(f_.min("offset").alias("first"), f_.max("offset").alias("last"))
-            .select(f_.lit(number).alias("log"), *place, "first", "last")
+            _spans(self._hashes(cluster, of_log), wanted, place).select(
+                f_.lit(number).alias("log"), *place, "first", "last"
+            )
             for number, (cluster, of_log) in enumerate(
                 zip((source, target, source, target), map(_not_empty, ranges), strict=True)
             )
             if of_log
         ]
         of_keys = [*place[:2], "bucket"]
-        bucket = f_.pmod(f_.col("key"), f_.lit(buckets)).alias("bucket")
+        own = f_.array(f_.pmod(f_.col("key"), f_.lit(buckets)))
+        every = f_.sequence(f_.lit(0).cast("long"), f_.lit(buckets - 1).cast("long"))
+        bucket = f_.explode(f_.when(f_.col("key").isNull(), every).otherwise(own)).alias("bucket")
         left, right = (
             frame.select("*", bucket).groupBy(*of_keys) for frame in (undecided, _union(spans))
         )
@@ -173,10 +175,15 @@ class SparkEngine:
 
             tp = TopicPartition(key[0].as_py(), key[1].as_py())
             logs: tuple[dict[Place, KeySpan], ...] = ({}, {}, {}, {})
+            unread: tuple[set[TopicPartition], ...] = (set(), set(), set(), set())
             for row in right.to_pylist():
-                logs[row["log"]][*tp, row["key"]] = KeySpan(row["first"], row["last"])
+                if row["key"] is None:
+                    unread[row["log"]].add(tp)
+                else:
+                    logs[row["log"]][*tp, row["key"]] = KeySpan(row["first"], row["last"])
+            spans = KeySpans(*logs, unread=(unread[0], unread[1]))
             findings = [_finding(json.loads(text)) for text in left.column("found").to_pylist()]
-            owned, others = decided(findings, KeySpans(*logs), renumbered=modes.renumbered)
+            owned, others = decided(findings, spans, renumbered=modes.renumbered)
             folding = budget.folding(tp, modes).found(buckets)
             found: list[Found | int] = [owned, *folded(in_order(others), folding, Alignment([]))]
             return pa.Table.from_batches(_as_rows(tp, found))
@@ -314,20 +321,21 @@ class SparkEngine:
 
     def spans_of_keys(
         self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], keys: frozenset[int]
-    ) -> dict[Place, KeySpan]:
+    ) -> KeysFound:
         """Return the first and the last offset of each of *keys*: reads all of *ranges*."""
-        from pyspark.sql import functions as f_
-
-        rows = (
-            self._with_hash(cluster, ranges, "key", keys)
-            .groupBy("topic", "partition", "key")
-            .agg(f_.min("offset").alias("first"), f_.max("offset").alias("last"))
-            .collect()
+        hashed = self._hashes(cluster, ranges)
+        wanted = hashed.sparkSession.createDataFrame([(each,) for each in keys], "key long")
+        rows = _spans(hashed, wanted, ["key"]).collect()
+        return KeysFound(
+            {
+                (row["topic"], row["partition"], row["key"]): KeySpan(row["first"], row["last"])
+                for row in rows
+                if row["key"] is not None
+            },
+            frozenset(
+                TopicPartition(row["topic"], row["partition"]) for row in rows if row["key"] is None
+            ),
         )
-        return {
-            (row["topic"], row["partition"], row["key"]): KeySpan(row["first"], row["last"])
-            for row in rows
-        }
 
     def log_ends(
         self, cluster: ClusterSnapshot, partitions: Iterable[TopicPartition]
@@ -345,6 +353,22 @@ class SparkEngine:
         hashed = self._hashes(cluster, ranges)
         wanted = hashed.sparkSession.createDataFrame([(each,) for each in hashes], f"{column} long")
         return hashed.join(wanted, column, "left_semi")
+
+
+def _spans(hashes: DataFrame, wanted: DataFrame, on: list[str]) -> DataFrame:
+    """Return the first and the last offset of each *wanted* key, and a row without a key for unread partitions.
+
+    Offsets that were deleted meanwhile, or that cannot be decoded, make no partition an unread one.
+    """
+    from pyspark.sql import functions as f_
+
+    marked = hashes.join(wanted.withColumn("is_wanted", f_.lit(True)), on, "left")
+    unreadable = f_.get_json_object("unread", "$[2]") == FailureKind.UNREADABLE.value
+    return (
+        marked.where(f_.col("is_wanted") | unreadable)
+        .groupBy("topic", "partition", "key")
+        .agg(f_.min("offset").alias("first"), f_.max("offset").alias("last"))
+    )
 
 
 def most_offsets(*sides: Sequence[OffsetRange]) -> Mapping[TopicPartition, int]:

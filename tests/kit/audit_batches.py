@@ -29,6 +29,7 @@ from spark_jobs.engine import (
     Failure,
     FailureKind,
     Holes,
+    KeysFound,
     KeySpan,
     Modes,
     Place,
@@ -371,12 +372,11 @@ class BatchEngine:
         offsets: Counter[TopicPartition] = Counter()
         left: dict[TopicPartition, list[Finding]] = defaultdict(list)
         keys = frozenset(f.key_hash or 0 for each in self._undecided.values() for f in each)
-        spans = KeySpans(
-            *(
-                self.spans_of_keys(cluster, each, keys)
-                for cluster, each in zip((source, target, source, target), ranges, strict=True)
-            )
-        )
+        found = [
+            self.spans_of_keys(cluster, each, keys)
+            for cluster, each in zip((source, target, source, target), ranges, strict=True)
+        ]
+        spans = KeySpans(*(each.spans for each in found), unread=(found[0].unread, found[1].unread))
         for tp, undecided in self._undecided.items():
             for bucket in range(2):
                 of_keys = [f for f in undecided if (f.key_hash or 0) % 2 == bucket]
@@ -421,9 +421,13 @@ class BatchEngine:
 
     def spans_of_keys(
         self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], keys: frozenset[int]
-    ) -> dict[Place, KeySpan]:
-        found = _offsets(self._rows(cluster, ranges), "key", keys)
-        return {place: KeySpan(min(at), max(at)) for place, at in found.items()}
+    ) -> KeysFound:
+        rows = self._rows(cluster, ranges)
+        failures = _failures(cluster.name, rows)
+        return KeysFound(
+            {place: KeySpan(min(at), max(at)) for place, at in _offsets(rows, "key", keys).items()},
+            frozenset(f.topic_partition for f in failures if f.kind is FailureKind.UNREADABLE),
+        )
 
     def log_ends(
         self, cluster: ClusterSnapshot, partitions: Iterable[TopicPartition]

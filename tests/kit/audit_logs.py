@@ -18,6 +18,7 @@ from spark_jobs.engine import (
     Failure,
     FailureKind,
     Holes,
+    KeysFound,
     KeySpan,
     Modes,
     Place,
@@ -284,12 +285,16 @@ class MemoryEngine:
 
     def spans_of_keys(
         self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], keys: frozenset[int]
-    ) -> dict[Place, KeySpan]:
+    ) -> KeysFound:
         found: dict[Place, list[int]] = {}
         for tp, record in self._read(cluster, ranges):
             if record.key in keys:
                 found.setdefault((*tp, record.key), []).append(record.offset)
-        return {place: KeySpan(min(at), max(at)) for place, at in found.items()}
+        failures = self._failures(cluster, ranges, drill=False)
+        return KeysFound(
+            {place: KeySpan(min(at), max(at)) for place, at in found.items()},
+            frozenset(f.topic_partition for f in failures if f.kind is FailureKind.UNREADABLE),
+        )
 
     def log_ends(
         self, cluster: ClusterSnapshot, partitions: Iterable[TopicPartition]

@@ -9,10 +9,12 @@ import pytest
 from kclient.types import TopicPartition
 from spark_jobs.accounting import AcceptedGap
 from spark_jobs.comparison import Options
+from spark_jobs.digest import WindowShape
 from spark_jobs.engine import FailureKind
 from spark_jobs.findings import FindingClass
 from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.verdict import ExitCode, Limits, Verdict
+from tests.kit.audit_batches import BatchEngine
 from tests.kit.audit_logs import (
     Fault,
     Log,
@@ -408,6 +410,41 @@ def test_a_hole_where_only_a_compacted_target_has_the_log_has_aged_out() -> None
     run = audit({TP: source}, {TP: target}, target_compacted=frozenset({"t"}))
     assert (run.outcome.verdict, named(run)) == (Verdict.INCOMPLETE, [])
     assert classes(run) == {"verified": 30, "aged out": 10}
+
+
+@pytest.mark.parametrize("keep_compacted", [0, 10])
+@pytest.mark.parametrize("unread", [False, True])
+def test_compaction_explains_no_lost_tombstone_if_its_keys_could_not_be_looked_up(
+    unread: bool, keep_compacted: int
+) -> None:
+    """Compaction removes a tombstone after the earlier records of its key. What was not read may have one."""
+    source = log_of(rec(0, key=b"k"), *(rec(n) for n in range(1, 9)), rec(9, key=b"k", value=None))
+    source.append(rec(10))
+    target = source.copy()
+    del target.records[9]
+
+    def meanwhile(reads: int) -> None:
+        if unread and reads == 3:  # both digests and the records of the window were read
+            target.faults = [Fault(0, 11, FailureKind.UNREADABLE)]
+
+    engine = BatchEngine(
+        {TP: source},
+        {TP: target},
+        WindowShape(10),
+        keep_compacted=keep_compacted,
+        meanwhile=meanwhile,
+    )
+    run = reconcile(
+        engine,
+        snapshot("source", {TP: source}, BOTH),
+        snapshot("target", {TP: target}, BOTH),
+        Options(window=10),
+        buckets=TimeBuckets.over((0, 1000)),
+    )
+    assert (run.outcome.verdict, named(run)) == (
+        Verdict.DIVERGED,
+        [("missing", 0, 9, None, 1)],
+    )
 
 
 def test_compaction_does_not_explain_the_last_record_of_a_key() -> None:
