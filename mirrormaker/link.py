@@ -167,8 +167,9 @@ class PartitionLink:
         self._failures = 0
         # The target's log end in its last rejection; the fetch offset that the source rejected as out of range.
         self._known_end = self._out_of_range = UNKNOWN
-        self._stale_answers = 0
-        self._corrupt = 0
+        self._stale_answers = self._corrupt = 0
+        # By its end, the source's leader epoch of the last copied batch, and of those with an unknown outcome.
+        self._copied_epochs: dict[int, int] = {}
         self._ignore_epochs = False
         """Whether the source rejected an epoch of its own batches: then fetches carry no epoch."""
 
@@ -272,7 +273,11 @@ class PartitionLink:
             self._ignore_epochs = True  # it was not the offset that the source rejected
         self._out_of_range = UNKNOWN
         tail = ends.source_last_batch
-        self.fetched_epoch = -1 if tail is None or self._ignore_epochs else tail.leader_epoch
+        epoch = -1 if tail is None else tail.leader_epoch
+        if self.compacted:  # the batches were not compared: that of the source may be another one
+            epoch = self._copied_epochs.get(ends.target_end, epoch)
+        self._copied_epochs = {ends.target_end: epoch}
+        self.fetched_epoch = -1 if self._ignore_epochs else epoch
         return effects + self._maybe_finish()
 
     def recorded(self, generation: int, gap: Gap) -> list[Effect]:
@@ -371,9 +376,18 @@ class PartitionLink:
         return self._maybe_drained()
 
     def diverged(self, generation: int) -> list[Effect]:
-        """Handle a diverging epoch (KIP-320), the source lost fetched records: drop them and compare both logs."""
+        """Handle a diverging epoch (KIP-320), the source lost fetched records: drop them and compare both logs.
+
+        Of a compacted topic only offsets are compared. There a diverging epoch behind the last copied batch shows that
+        the source lost that one, too.
+        """
         if not self._is_current(generation, LinkState.COPYING):
             return []
+        if self.compacted and self.is_idle and self.fetched_epoch >= 0:
+            detail = (
+                f"the source lost records below offset {self.fetch_offset}, which the target has"
+            )
+            return self._stop(Problem(Cause.DIVERGED, detail))
         return self._rewind(FIRST_DELAY)
 
     def corrupt(self, generation: int, problem: CorruptMessage) -> list[Effect]:
@@ -416,6 +430,7 @@ class PartitionLink:
         self._in_flight.popleft()
         self.buffered_bytes -= done.run.size
         self.appended_end = next_offset
+        self._copied_epochs = {next_offset: done.run.leader_epoch}
         self._failures = 0
         return self._recovered() + (self._maybe_finish() or self._maybe_drained())
 
@@ -464,6 +479,10 @@ class PartitionLink:
     def _drop_pipeline(self) -> None:
         self.generation += 1
         self._queue.clear()
+        # These may be appended nevertheless.
+        self._copied_epochs |= {
+            each.run.next_offset: each.run.leader_epoch for each in self._in_flight
+        }
         self._in_flight.clear()
         self.buffered_bytes = 0
         self._draining = False

@@ -268,9 +268,11 @@ def _meaning(leaf: Leaf) -> str | None:
     name, value = logical_type(leaf), leaf.value
     try:
         if name == "decimal" and isinstance(value, bytes) and leaf.logical is not None:
-            sign, digits, _ = Decimal(int.from_bytes(value, "big", signed=True)).as_tuple()
+            unscaled = Decimal(int.from_bytes(value, "big", signed=True)).as_tuple()
             scale = int(leaf.logical.get("scale", 0))
-            number = Decimal((sign, digits, -scale))  # Decimal.scaleb would round to 28 digits
+            number = Decimal(
+                (unscaled.sign, unscaled.digits, -scale)
+            )  # Decimal.scaleb would round to 28 digits
             return f"{number:f}" if scale <= _MOST_SCALE else str(number)
         if name == "date" and isinstance(value, int):
             return (date(1970, 1, 1) + timedelta(days=value)).isoformat()

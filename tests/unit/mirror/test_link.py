@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kclient.errors import ConnectionClosed, KafkaTimeoutError
@@ -357,6 +359,44 @@ def test_a_source_that_rejects_its_own_epoch_gets_fetches_without_one() -> None:
     assert link.fetched_epoch == -1
     link.fetched(1, 7, run(7, 8), 10)
     assert link.fetched_epoch == -1
+
+
+def lost_batch(at: LogEnds) -> LogEnds:
+    """The same log ends, if the source has another batch below the target's end, of a later leader epoch."""
+    other = LastBatch(at.target_end - 1, at.target_end, 99, 7)
+    return replace(at, source_last_batch=other)
+
+
+def test_a_compacted_source_that_lost_the_last_copied_batch_stops_the_link() -> None:
+    """Its batches are not compared: the cleaner rewrites them. Its leader epochs show it (KIP-320)."""
+    link = copying(ends(0, 7, 7), compacted=True)
+    assert stopped(link.diverged(0)).cause is Cause.DIVERGED
+
+
+@pytest.mark.parametrize("acknowledged", [0, 1, 2])
+def test_or_that_lost_one_in_flight(acknowledged: int) -> None:
+    link = copying(ends(0, 10, 0), compacted=True)
+    for offset in range(2):
+        link.fetched(0, offset, run(offset, offset + 1), 10)
+        link.next_append()
+    for offset in range(acknowledged):
+        link.appended(0, offset + 1)
+    if acknowledged < 2:
+        (again,) = link.diverged(0)
+        assert isinstance(again, Locate)
+        link.located(1, lost_batch(ends(0, 10, 2)))  # the target had got both
+        assert (link.fetch_offset, link.fetched_epoch) == (2, 3)
+    assert stopped(link.diverged(link.generation)).cause is Cause.DIVERGED
+
+
+def test_a_compacted_source_that_lost_what_was_only_fetched_is_copied_on() -> None:
+    link = copying(ends(0, 10, 7), compacted=True)
+    link.fetched(0, 7, run(7, 8), 10)
+    (again,) = link.diverged(0)
+    assert isinstance(again, Locate)
+    link.located(1, ends(0, 9, 7))
+    assert (link.state, link.fetched_epoch) == (LinkState.COPYING, 3)
+    assert link.fetched(1, 7, run(7, 9), 9) == []
 
 
 @pytest.mark.parametrize(
