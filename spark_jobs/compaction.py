@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from kclient.types import TopicPartition
-from spark_jobs.engine import KeySpan, Place
+from spark_jobs.engine import KeysFound, KeySpan, Place
 from spark_jobs.findings import CONTROL, KEYLESS, TOMBSTONE, UNDECIDED, Finding, FindingClass
 
 ONLY_TARGET = (FindingClass.EXTRA, FindingClass.DUPLICATE)
@@ -40,6 +40,23 @@ class KeySpans:
         frozenset(),
     )
     """Partitions of which a part of *source*, and of *target*, was not read: no key is known to be absent there."""
+
+    @classmethod
+    def of(
+        cls,
+        source: KeysFound,
+        target: KeysFound,
+        beyond_source: KeysFound,
+        beyond_target: KeysFound,
+    ) -> KeySpans:
+        """Return what was found below the cut, and behind it."""
+        return cls(
+            source.spans,
+            target.spans,
+            beyond_source.spans,
+            beyond_target.spans,
+            (source.unread, target.unread),
+        )
 
     def newer(self, source: _Spans, target: _Spans) -> KeySpans:
         """Return the spans with those of records that the logs received after everything that was read of them."""

@@ -553,11 +553,12 @@ class Comparison:
         """Return where the logs have the keys of *lookup*, up to the ends of the cut."""
         ranges = self._span_ranges(lookup.partitions)
         clusters = (self.source, self.target, self.source, self.target)
-        found = [
-            self._spans(cluster, each, lookup.keys)
-            for cluster, each in zip(clusters, ranges, strict=True)
-        ]
-        return KeySpans(*(each.spans for each in found), unread=(found[0].unread, found[1].unread))
+        return KeySpans.of(
+            *(
+                self._spans(cluster, each, lookup.keys)
+                for cluster, each in zip(clusters, ranges, strict=True)
+            )
+        )
 
     def _span_ranges(self, partitions: AbstractSet[TopicPartition]) -> SpanRanges:
         """Return where keys of *partitions* are looked for, up to the ends of the cut."""

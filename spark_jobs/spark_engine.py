@@ -175,13 +175,18 @@ class SparkEngine:
 
             tp = TopicPartition(key[0].as_py(), key[1].as_py())
             logs: tuple[dict[Place, KeySpan], ...] = ({}, {}, {}, {})
-            unread: tuple[set[TopicPartition], ...] = (set(), set(), set(), set())
+            unread = set()
             for row in right.to_pylist():
                 if row["key"] is None:
-                    unread[row["log"]].add(tp)
+                    unread.add(row["log"])
                 else:
                     logs[row["log"]][*tp, row["key"]] = KeySpan(row["first"], row["last"])
-            spans = KeySpans(*logs, unread=(unread[0], unread[1]))
+            spans = KeySpans.of(
+                *(
+                    KeysFound(log, frozenset([tp] if number in unread else []))
+                    for number, log in enumerate(logs)
+                )
+            )
             findings = [_finding(json.loads(text)) for text in left.column("found").to_pylist()]
             owned, others = decided(findings, spans, renumbered=modes.renumbered)
             folding = budget.folding(tp, modes).found(buckets)

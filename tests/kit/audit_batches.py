@@ -372,11 +372,12 @@ class BatchEngine:
         offsets: Counter[TopicPartition] = Counter()
         left: dict[TopicPartition, list[Finding]] = defaultdict(list)
         keys = frozenset(f.key_hash or 0 for each in self._undecided.values() for f in each)
-        found = [
-            self.spans_of_keys(cluster, each, keys)
-            for cluster, each in zip((source, target, source, target), ranges, strict=True)
-        ]
-        spans = KeySpans(*(each.spans for each in found), unread=(found[0].unread, found[1].unread))
+        spans = KeySpans.of(
+            *(
+                self.spans_of_keys(cluster, each, keys)
+                for cluster, each in zip((source, target, source, target), ranges, strict=True)
+            )
+        )
         for tp, undecided in self._undecided.items():
             for bucket in range(2):
                 of_keys = [f for f in undecided if (f.key_hash or 0) % 2 == bucket]
