@@ -39,7 +39,7 @@ _READING: Final[frozenset[int]] = frozenset(
 
 def copied(acls: Iterable[TopicAcl], mirrored: Mapping[str, str]) -> set[TopicAcl]:
     """Return the ACLs that the target should have; *mirrored*: the target's topics by the source's."""
-    found = set()
+    found: set[TopicAcl] = set()
     for acl in acls:
         operations = _about_reading(acl)
         if not operations:
