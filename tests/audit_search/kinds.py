@@ -184,6 +184,19 @@ def accepted_loss(case: SearchCase, spot: Spot) -> None:
     case.accepted.append(AcceptedGap(*spot.tp, at - 1, at + 2, "ticket"))
 
 
+def lost_tombstone(case: SearchCase, spot: Spot) -> None:
+    """Lose a tombstone where the target's cleaner left the record that it deletes."""
+    case.compacted_at |= {"target"}
+    first, last = spot.offsets[1], spot.offsets[-2]
+    key = b"deleted %d" % case.rng.getrandbits(40)
+    for logs in (case.source, case.target):
+        records = logs[spot.tp].records
+        records[first] = records[first]._replace(key=key, value=b"still there")
+        records[last] = records[last]._replace(key=key, value=None)
+    del case.target[spot.tp].records[last]
+    case.expect(Expected("missing", spot.tp.partition, last, None))
+
+
 def large_value_corrupt(case: SearchCase, spot: Spot) -> None:
     """Change one byte of a value of 1 MB."""
     at = case.rng.choice(spot.offsets)
@@ -208,6 +221,7 @@ MORE_INSIDE: dict[str, SearchApply] = _registry(
     undecodable_on_both,
     one_undecodable_record,
     accepted_loss,
+    lost_tombstone,
     large_value_corrupt,
 )
 
@@ -451,8 +465,11 @@ MORE_WHOLE: dict[str, Callable[[SearchCase], None]] = _registry(
     unknown_log_ends,
 )
 
-MEANWHILE = ("growth", "retention", "compaction", "deletion", "creation")
+MEANWHILE = ("growth", "retention", "compaction", "deletion", "creation", "no_answer")
 """Changes during the run: what is found depends on the moment."""
+
+_READS = 6
+"""Most changes happen before one of the first reads. Later ones look up where keys and contents are."""
 
 ALL_INSIDE: dict[str, Apply | SearchApply] = {**INSIDE, **MORE_INSIDE}
 ALL_START = {**START, **MORE_START}
@@ -505,7 +522,11 @@ def drawn(seed: int, *kinds: str) -> SearchCase:
         else:
             if kind == "compaction":
                 case.compacted_at |= {"source", "target"}
-            case.changes.append(Change(rng.randrange(6), kind, rng.random() < 0.5, tp))
+            at = rng.randrange(_READS * 2 if kind == "no_answer" else _READS)
+            one = Change(at, kind, rng.random() < 0.5, tp)
+            case.changes.append(one)
+            if kind == "no_answer" and rng.random() < 0.5:
+                case.changes.append(one._replace(before_read=at + 1, kind="answer"))
     _move(case, rng.choice([0, 0, 0, 5, (1 << 31) - 60, (1 << 62) - 200]))
     return case
 
@@ -561,6 +582,10 @@ def _moved(log: Log, by: int) -> Log:
     )
 
 
+_NO_ANSWER = "no answer"
+"""The cause of what is unreadable by a change."""
+
+
 def change(case: SearchCase, logs: tuple[Logs, Logs], each: Change) -> None:
     """Do to *logs*, source and target, what happens during the run."""
     side = logs[not each.at_source]
@@ -579,5 +604,10 @@ def change(case: SearchCase, logs: tuple[Logs, Logs], each: Change) -> None:
             del log.records[offset]
     elif each.kind == "deletion":
         del side[each.tp]
+    elif each.kind == "no_answer":
+        low = case.rng.choice([log.start, case.rng.randrange(log.start, log.end + 1)])
+        log.faults = [*log.faults, Fault(low, log.end, FailureKind.UNREADABLE, _NO_ANSWER)]
+    elif each.kind == "answer":
+        log.faults = [fault for fault in log.faults if fault.cause != _NO_ANSWER]
     elif each.kind == "creation":
         side[TopicPartition(TOPIC, 30)] = log.copy()

@@ -322,9 +322,7 @@ def _compared_while_changing(
     if invented and not (moved and kinds - {"growth", "creation"}):
         yield f"invented {dict(invented)}"
     overlooked = expected - found
-    gone = {
-        each.tp for each in case.changes if each.kind in ("retention", "deletion", "compaction")
-    }
+    gone = {each.tp for each in case.changes if each.kind not in ("growth", "creation")}
     lost = {each: n for each, n in overlooked.items() if TopicPartition(TOPIC, each[1]) not in gone}
     if lost and not {"misrouted"} & {each[0] for each in lost}:
         yield f"overlooked {lost}"
