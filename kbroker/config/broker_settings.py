@@ -67,13 +67,16 @@ class BrokerSettings(
 
     @cached_property
     def inter_broker_listener(self) -> str:
-        """Name of the listener that brokers use among themselves."""
+        """Name of the listener that brokers use among themselves.
+
+        Without inter.broker.listener.name it is the one named as security.inter.broker.protocol, as in Kafka. Without
+        such a listener the first one with that protocol counts; Kafka refuses to start.
+        """
         if self.inter_broker_listener_name:
             return self.inter_broker_listener_name.upper()
-        for endpoint in self.endpoints:
-            if endpoint.security_protocol == self.security_inter_broker_protocol.upper():
-                return endpoint.listener
-        return ""
+        protocol = self.security_inter_broker_protocol.upper()
+        names = [each.listener for each in self.endpoints if each.security_protocol == protocol]
+        return protocol if protocol in names else next(iter(names), "")
 
     @cached_property
     def control_plane_listener(self) -> str:

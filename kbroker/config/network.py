@@ -39,7 +39,9 @@ class NetworkSettings:
         dynamic=True,
     )
     inter_broker_listener_name: str = define(
-        STRING, "", "Listener that brokers use among themselves; empty: by protocol."
+        STRING,
+        "",
+        "Listener that brokers use among themselves; empty: the one named as the protocol, or the first one with it.",
     )
     security_inter_broker_protocol: str = define(
         STRING, "PLAINTEXT", "Protocol between brokers, where no listener name is given."

@@ -12,6 +12,10 @@ from kbroker.network.connection_quotas import ConnectionQuotas
 
 GOOD = {"broker.id": "1", "zookeeper.connect": "127.0.0.1:2181/east", "log.dirs": "/tmp/kb-none"}
 
+TWO_NAMES = {
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,EXTERNAL:PLAINTEXT,INTERNAL:PLAINTEXT"
+}
+
 
 def problems_of(**given: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
@@ -82,6 +86,21 @@ def test_the_listener_between_brokers_is_advertised() -> None:
         advertised_listeners="CLIENT://broker.example:9093",
     )
     assert "PLAINTEXT is missing" in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("listeners", "between"),
+    [
+        ("EXTERNAL://:9093,PLAINTEXT://:9092", "PLAINTEXT"),
+        ("EXTERNAL://:9093,INTERNAL://:9092", "EXTERNAL"),
+    ],
+)
+def test_brokers_use_the_listener_that_is_named_as_the_protocol_between_them(
+    listeners: str, between: str
+) -> None:
+    """As in Kafka. Without such a listener the first one with the protocol counts; Kafka refuses to start."""
+    config = KafkaConfig.of({**GOOD, **TWO_NAMES, "listeners": listeners})
+    assert config.inter_broker_listener == between
 
 
 def test_the_wildcard_cannot_be_advertised() -> None:
