@@ -40,6 +40,8 @@ class BrokerSettings(
     """The file and the overrides, as text."""
     warnings: tuple[str, ...] = ()
     """Remarks to print once at start: unknown keys, keys without effect."""
+    between_brokers: str = ""
+    """With dynamic settings: the inter-broker listener without them, which all brokers look for; else empty."""
 
     @cached_property
     def protocols(self) -> dict[str, str]:
@@ -70,8 +72,11 @@ class BrokerSettings(
         """Name of the listener that brokers use among themselves.
 
         Without inter.broker.listener.name it is the one named as security.inter.broker.protocol, as in Kafka. Without
-        such a listener the first one with that protocol counts; Kafka refuses to start.
+        such a listener the first one with that protocol counts; Kafka refuses to start. Dynamic settings do not change
+        it.
         """
+        if self.between_brokers:
+            return self.between_brokers
         if self.inter_broker_listener_name:
             return self.inter_broker_listener_name.upper()
         protocol = self.security_inter_broker_protocol.upper()

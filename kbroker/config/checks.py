@@ -62,6 +62,10 @@ def check_listeners(config: BrokerSettings) -> list[str]:
         problems.append(
             f"advertised.listeners: {between} is missing, by which brokers reach each other"
         )
+    if config.between_brokers and not config.inter_broker_listener_name and between not in names:
+        problems.append(
+            f"listeners: {between} is missing, by which brokers reach each other; it stays while the broker runs"
+        )
     return problems + _inter_broker(config, names)
 
 

@@ -127,7 +127,12 @@ class KafkaConfig(BrokerSettings):
         """
         together = {**self.given, **given}
         values, problems = parse_all(BROKER_SETTINGS, together)
-        config = type(self)(**values, given=together, warnings=self.warnings)  # type: ignore[arg-type]
+        config = type(self)(
+            **values,  # type: ignore[arg-type]
+            given=together,
+            warnings=self.warnings,
+            between_brokers=self.inter_broker_listener,
+        )
         problems += check_listeners(config) + check_numbers(config)
         if problems:
             raise ConfigError(problems)

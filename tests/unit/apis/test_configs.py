@@ -197,6 +197,23 @@ def test_the_advertised_listeners_are_those_of_one_broker():
         changed_broker({}, [Change(name, SET, "OTHER://broker.example:9092")], config())
 
 
+def test_the_listener_between_brokers_is_not_removed_from_a_running_broker():
+    """The other brokers look for the one of server.properties: without it they reach this broker no more."""
+    protocols = {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,A:PLAINTEXT,B:PLAINTEXT"}
+    for between in ("PLAINTEXT", "B"):
+        static = config(**protocols, listeners=f"{between}://:9092")
+        both = effective_broker_config(static, {"listeners": f"A://:9093,{between}://:9092"})[0]
+        assert both.inter_broker_listener == between
+        for running in (static, both):
+            with pytest.raises(InvalidConfig, match=f"listeners: {between} is missing"):
+                changed_broker({}, [Change("listeners", SET, "A://:9093")], running)
+            with pytest.raises(InvalidConfig, match=f"advertised.listeners: {between} is missing"):
+                changed_broker({}, [Change("advertised.listeners", SET, "A://a:9093")], both)
+        # One that an earlier version accepted does not count at the next start.
+        at_start, problems = effective_broker_config(static, {"listeners": "A://:9093"})
+        assert (at_start.listeners, len(problems)) == (static.listeners, 1)
+
+
 def test_deleting_a_setting_that_is_unknown_and_not_there_is_no_error():
     """MirrorMaker 2 deletes settings at its target that only its source knows."""
     assert change({}, ("nonsense", DELETE, None)) == {}
