@@ -175,6 +175,11 @@ def check_numbers(config: BrokerSettings) -> list[str]:
         problems.append(
             "max.connections.per.ip: 0 lets no client connect where max.connections.per.ip.overrides names no address"
         )
+    retention = (config.log_retention_ms, config.log_retention_minutes, config.log_retention_hours)
+    if next(value for value in retention if value is not None) == 0:
+        problems.append(
+            "log.retention.ms: must be unlimited (-1) or at least 1: topics without retention.ms would lose all records"
+        )
     if config.log_roll_ms == 0 or config.log_roll_ms < -1:
         problems.append(f"log.roll.ms: {config.log_roll_ms} is below the minimum 1")
     if config.zookeeper_set_acl:

@@ -147,6 +147,17 @@ def test_the_nearest_synonym_of_retention_counts(given: dict[str, str], retentio
     assert KafkaConfig.of({**GOOD, **given}).log_defaults.retention_ms == retention_ms
 
 
+@pytest.mark.parametrize("unit", ["ms", "minutes", "hours"])
+def test_a_retention_of_0_is_refused_for_all_topics_of_a_broker(unit: str) -> None:
+    """As in Kafka: every topic without a retention of its own would lose all its records."""
+    given = {f"log.retention.{unit}": "0"}
+    with pytest.raises(ConfigError, match="unlimited"):
+        KafkaConfig.of({**GOOD, **given})
+    with pytest.raises(ConfigError, match="unlimited"):
+        KafkaConfig.of(GOOD).with_values(given)
+    assert LogConfig().overridden({"retention.ms": "0"}).retention_ms == 0
+
+
 @pytest.mark.parametrize(
     ("given", "jitter_ms"),
     [
