@@ -5,7 +5,8 @@ Theory of operation
 A batch above the end of the offset map stays as it is. Below, the records of an aborted transaction go, and another
 record stays if the map has no later offset of its key. A tombstone that is the last record of its key stays until the
 delete horizon of its batch (KIP-534). The first round that keeps it sets the horizon to now + delete.retention.ms, in
-attribute bit 6 and the base timestamp. A record without a key goes.
+attribute bit 6 and the base timestamp. A horizon beyond the largest int64 is that number: the tombstone stays for ever.
+A record without a key goes.
 
 Records that stay are copied as bytes. Base offset and base timestamp stay, so their deltas hold; only a new horizon
 changes the base timestamp, and the timestamp deltas are encoded again.
@@ -25,7 +26,7 @@ Pure. Docs: docs/design/compaction.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kbroker.log.core.cleaned_transactions import CleanedTransactions
 from kbroker.log.core.offset_map import OffsetMap
@@ -43,6 +44,8 @@ from kclient.wire.compression import compress, decompress
 from kclient.wire.errors import InvalidRecord
 from kclient.wire.record_cursor import RecordCursor
 from kclient.wire.record_writer import varint
+
+INT64_MAX: Final = 2**63 - 1
 
 
 class LastBatch(NamedTuple):
@@ -175,7 +178,8 @@ class RecordFilter:
         return info.last_offset == last.last_offset
 
     def _with_horizon(self, info: BatchInfo, raw: bytes, kept: Sequence[KeptRecord]) -> bytes:
-        horizon = self._round.now_ms + self._round.delete_retention_ms
+        # delete.retention.ms may be the largest int64: for ever.
+        horizon = min(self._round.now_ms + self._round.delete_retention_ms, INT64_MAX)
         shift = info.base_timestamp - horizon
         parts: list[bytes] = []
         for each in kept:

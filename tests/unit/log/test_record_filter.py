@@ -52,6 +52,7 @@ def cleaned(
     end: int = 1_000,
     last_batches: dict[int, LastBatch] | None = None,
     transactions: CleanedTransactions | None = None,
+    retention: int = RETENTION,
 ) -> bytes | None:
     """What a round leaves of one batch."""
     offsets = OffsetMap(50 * ENTRY_BYTES)
@@ -59,7 +60,7 @@ def cleaned(
         offsets.put(key, offset)
     survivors = RecordFilter(
         offsets,
-        CleaningRound(map_end, end, now, RETENTION, last_batches or {}),
+        CleaningRound(map_end, end, now, retention, last_batches or {}),
         transactions or CleanedTransactions(),
     )
     found = survivors.filter(source, parse(source))
@@ -126,6 +127,20 @@ def test_the_first_round_that_keeps_a_tombstone_sets_the_delete_horizon() -> Non
         # Later rounds leave the horizon, and remove the tombstone when it has passed.
         assert cleaned(found, now=NOW + RETENTION - 1) == found
         assert records_of(cleaned(found, now=NOW + RETENTION)) == [records[2]]
+
+
+@pytest.mark.parametrize("retention", [2**63 - 1 - NOW, 2**63 - 1])
+def test_a_tombstone_may_stay_for_ever(retention: int) -> None:
+    """delete.retention.ms=9223372036854775807: a horizon is an int64."""
+    records = [record(0, b"a", None), record(1, b"b"), record(2, b"b")]
+    found = cleaned(batch(*records), {b"b": 2}, retention=retention)
+    assert found is not None
+    info = parse(found)
+    assert (info.has_delete_horizon, info.base_timestamp) == (True, 2**63 - 1)
+    assert records_of(found) == [records[0], records[2]]
+    assert cleaned(found, now=2**62, retention=retention) == found
+    without_time = [record(0, b"a", None, at=NO_TIMESTAMP)]
+    assert records_of(cleaned(batch(*without_time), retention=retention)) == without_time
 
 
 def test_a_tombstone_that_is_superseded_goes_at_once_and_one_not_in_the_map_waits() -> None:
