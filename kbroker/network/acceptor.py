@@ -31,6 +31,9 @@ _PEER_IS_GONE = (errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.EINTR)
 
 _DONE = Failure(main.CONNECTION_DONE)
 
+_IPV4_MAPPED = "::ffff:"
+"""What the kernel puts before the address of an IPv4 peer of an IPv6 socket. Limits and logs are for the address."""
+
 
 class Admission(Protocol):
     """What an `Acceptor` needs of its listener."""
@@ -70,6 +73,8 @@ class Acceptor(tcp.Port):
     def _take(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
         listener = cast(Admission, self.factory)
         host, port = str(address[0]).partition("%")[0], int(address[1])
+        if "." in host:
+            host = host.removeprefix(_IPV4_MAPPED)
         protocol = listener.admit(host, port, accepted.fileno())
         if protocol is None:
             accepted.close()

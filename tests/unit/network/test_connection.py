@@ -566,6 +566,24 @@ def test_limits_of_connections_change_while_connections_are_open() -> None:
     assert not any(line.refused for line in two)
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+def test_an_ipv4_peer_of_an_ipv6_listener_has_its_ipv4_address() -> None:
+    """The kernel calls it ::ffff:127.0.0.1; the limit of 127.0.0.1 is its limit, as in Kafka."""
+    limits = {"max.connections.per.ip": "1", "max.connections.per.ip.overrides": "127.0.0.1:2"}
+    reactor, network, _ = make(echo, limits)
+    listener = Listener(Endpoint("PLAINTEXT", "PLAINTEXT", "::", 0), network)
+    port = listen(reactor, "::", 0, listener, 10)  # type: ignore[arg-type]
+    address = ("127.0.0.1", port.getHost().port)
+    with socket.create_connection(address, 2), socket.create_connection(address, 2):
+        reactor.turn()
+        hosts = [connection.peer.host for connection in network.connections]
+        for connection in list(network.connections):
+            connection.transport.abortConnection()
+    port.stopListening()
+    reactor.turn()
+    assert hosts == ["127.0.0.1", "127.0.0.1"]
+
+
 def test_connections_beyond_the_rate_are_refused() -> None:
     reactor, _, connect = make(echo, {"max.connection.creation.rate": "2"})
     assert [connect().refused for _ in range(3)] == [False, False, True]
