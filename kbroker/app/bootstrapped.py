@@ -150,7 +150,10 @@ async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
         authorizer=authorizer,
         dynamic_config=dynamic_config,
         config_admin_manager=ConfigAdminManager(
-            zookeeper, reconnect, lambda: dynamic_config.broker_config
+            zookeeper,
+            reconnect,
+            lambda: dynamic_config.broker_config,
+            lambda: dynamic_config.layers,
         ),
         client_quotas=await _client_quotas(broker, dynamic_config),
         quota_admin=ClientQuotaAdmin(zookeeper, reconnect),

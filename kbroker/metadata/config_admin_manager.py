@@ -18,10 +18,12 @@ from typing import Final
 
 from kbroker.config import KafkaConfig
 from kbroker.metadata.core.config_entries import (
+    BrokerLayers,
     Change,
     ConfigOperation,
     changed_broker,
     changed_topic,
+    check_remaining,
 )
 from kbroker.zk import znodes
 from kbroker.zk.errors import (
@@ -48,14 +50,22 @@ Changing = Callable[[Settings], dict[str, str]]
 
 
 class ConfigAdminManager:
-    """Writes settings, like the class of this name in Kafka. *in_force* returns this broker's configuration."""
+    """Writes settings, like the class of this name in Kafka.
+
+    *in_force* returns this broker's configuration, and *layers* where its settings come from.
+    """
 
     def __init__(
-        self, zookeeper: ZooKeeper, reconnect: Reconnect, in_force: Callable[[], KafkaConfig]
+        self,
+        zookeeper: ZooKeeper,
+        reconnect: Reconnect,
+        in_force: Callable[[], KafkaConfig],
+        layers: Callable[[], BrokerLayers],
     ) -> None:
         self._zookeeper = zookeeper
         self._reconnect = reconnect
         self._in_force = in_force
+        self._layers = layers
 
     async def alter_topic(
         self, topic: str, changes: Iterable[Change], *, validate_only: bool = False
@@ -114,13 +124,13 @@ class ConfigAdminManager:
     async def _alter_broker(
         self, name: str, changes: Callable[[Settings], list[Change]], *, validate_only: bool
     ) -> None:
+        is_default = name == znodes.DEFAULT_ENTITY
+
         def change(there: Settings) -> dict[str, str]:
-            return changed_broker(
-                there,
-                changes(there),
-                self._in_force(),
-                is_default=name == znodes.DEFAULT_ENTITY,
-            )
+            wanted = changed_broker(there, changes(there), self._in_force(), is_default=is_default)
+            if there.keys() - wanted.keys():
+                check_remaining(self._layers(), there, wanted, is_default=is_default)
+            return wanted
 
         async def is_there() -> bool:
             return True

@@ -157,5 +157,8 @@ class ControlPlane:
             now_ms=lambda: 1_700_000_000_000,
         )
         self.config_changes = ConfigAdminManager(
-            self.zk, self.reconnect, lambda: self.dynamic.broker_config
+            self.zk,
+            self.reconnect,
+            lambda: self.dynamic.broker_config,
+            lambda: self.dynamic.layers,
         )

@@ -362,6 +362,30 @@ def changed_broker(
     return result
 
 
+def check_remaining(
+    layers: BrokerLayers,
+    before: Mapping[str, str],
+    after: Mapping[str, str],
+    *,
+    is_default: bool = False,
+) -> None:
+    """Raise InvalidConfig if settings that go together in *before* do not in *after*, where others were deleted.
+
+    *before* and *after* are the dynamic settings of the broker with *layers*, or those of all with *is_default*.
+    """
+
+    def problems(values: Mapping[str, str]) -> dict[str, str]:
+        usable = usable_broker_config(values, is_default=is_default)[0]
+        own, default = (layers.dynamic, usable) if is_default else (usable, layers.dynamic_default)
+        found = effective_broker_config(layers.static, {**default, **own})[1]
+        return {problem.partition(":")[0]: problem for problem in found}
+
+    known = problems(before)
+    new = [problem for name, problem in problems(after).items() if name not in known]
+    if new:
+        raise InvalidConfig("; ".join(new), hint="delete or alter both in one request")
+
+
 def _changed(
     overrides: Mapping[str, str],
     changes: list[Change],

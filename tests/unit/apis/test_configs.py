@@ -12,6 +12,7 @@ from kbroker.metadata.core.config_entries import (
     broker_entries,
     changed_broker,
     changed_topic,
+    check_remaining,
     default_broker_entries,
     effective_broker_config,
     topic_entries,
@@ -212,6 +213,27 @@ def test_the_listener_between_brokers_is_not_removed_from_a_running_broker():
         # One that an earlier version accepted does not count at the next start.
         at_start, problems = effective_broker_config(static, {"listeners": "A://:9093"})
         assert (at_start.listeners, len(problems)) == (static.listeners, 1)
+
+
+def test_a_setting_is_not_deleted_if_others_would_lose_their_effect():
+    """As in Kafka, which checks what is left: here the listener B would close, and its clients with it."""
+    static = config(listeners="PLAINTEXT://:9092")
+    before = {
+        "listeners": "PLAINTEXT://:9092,B://:9093",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,B:PLAINTEXT",
+    }
+    layers = BrokerLayers(static, before, {})
+    without_map = {"listeners": before["listeners"]}
+    with pytest.raises(InvalidConfig, match="listener B has no protocol"):
+        check_remaining(layers, before, without_map)
+    check_remaining(layers, before, {})
+    # What does not go together already does not stand in the way.
+    check_remaining(layers, without_map, {**without_map, "min.insync.replicas": "2"})
+    # The default of the cluster is deleted for this broker's own settings, too.
+    default = {"log.cleaner.dedupe.buffer.size": str(400 << 20)}
+    layers = BrokerLayers(static, {"log.cleaner.threads": "200"}, default)
+    with pytest.raises(InvalidConfig, match="below 1048576"):
+        check_remaining(layers, default, {}, is_default=True)
 
 
 def test_deleting_a_setting_that_is_unknown_and_not_there_is_no_error():

@@ -20,7 +20,7 @@ from kbroker.zk import znodes
 from kbroker.zk.errors import BadVersion, ConnectionLoss, NoNode
 from kbroker.zk.interface import Children, Node, Stat
 from kbroker.zk.reconnect import Reconnect
-from kclient.wire.errors import RequestTimedOut, UnknownTopicOrPartition
+from kclient.wire.errors import InvalidConfig, RequestTimedOut, UnknownTopicOrPartition
 
 STATIC = KafkaConfig.of({"zookeeper.connect": "x:1", "broker.id": "1", "log.dirs": "/nowhere"})
 T, U = "/config/topics/t", "/config/topics/u"
@@ -98,7 +98,10 @@ class World:
             self.zookeeper, reconnect, STATIC, broker_id=1, now_ms=lambda: 0
         )
         self.changes = ConfigAdminManager(
-            self.zookeeper, reconnect, lambda: self.dynamic.broker_config
+            self.zookeeper,
+            reconnect,
+            lambda: self.dynamic.broker_config,
+            lambda: self.dynamic.layers,
         )
         self.reported: list[list[str]] = []
         self.dynamic.on_topic_config(lambda topics: self.reported.append(sorted(topics)))
@@ -264,6 +267,26 @@ def test_topics_that_go_by_other_defaults_are_announced_together(world: World) -
     world.zookeeper.reads[FIRST].pop().callback(Node(data, stat()))
     assert world.dynamic.log_config("t").segment_bytes == 5000
     assert world.reported == [["t", "u"]]
+
+
+def test_a_deletion_that_takes_the_effect_of_other_settings_is_refused(world: World) -> None:
+    world.loaded()
+    protocols = "listener.security.protocol.map"
+    stored = {
+        "listeners": f"{STATIC.listeners},B://:9999",
+        protocols: "PLAINTEXT:PLAINTEXT,B:PLAINTEXT",
+    }
+    world.zookeeper.brokers["/config/brokers/1"] = znodes.encode_config(stored)
+    Deferred.fromCoroutine(world.dynamic._reload_brokers())
+    delete = Change(protocols, ConfigOperation.DELETE, None)
+    for changing in (
+        world.changes.alter_broker("1", [delete]),
+        world.changes.replace_broker("1", {"listeners": stored["listeners"]}),
+    ):
+        results: list[Any] = []
+        Deferred.fromCoroutine(changing).addBoth(results.append)
+        assert results[0].check(InvalidConfig)
+    assert not world.zookeeper.writes
 
 
 def test_what_replaces_all_settings_replaces_those_of_a_faster_change_too(world: World) -> None:
