@@ -253,17 +253,23 @@ def usable_topic_config(
 def _as_far_as_usable(
     values: Mapping[str, str], build: Callable[[Mapping[str, str]], object]
 ) -> tuple[dict[str, str], list[str]]:
-    """Leave out each value that *build* does not take beside those before it: (usable, problems)."""
+    """Leave out each value that *build* does not take beside the usable ones, in any order: (usable, problems)."""
     usable: dict[str, str] = {}
-    problems: list[str] = []
-    for name, value in values.items():
-        try:
-            build({**usable, name: value})
-        except ConfigError as error:
-            problems += error.problems
-        else:
-            usable[name] = value
-    return usable, problems
+    left = dict(values)
+    while True:
+        problems: list[str] = []
+        refused: dict[str, str] = {}
+        for name, value in left.items():
+            try:
+                build({**usable, name: value})
+            except ConfigError as error:
+                problems += error.problems
+                refused[name] = value
+            else:
+                usable[name] = value
+        if len(refused) in (0, len(left)):
+            return usable, problems
+        left = refused  # one may need another that came after it: listeners and their protocols
 
 
 def effective_broker_config(

@@ -236,6 +236,24 @@ def test_a_setting_is_not_deleted_if_others_would_lose_their_effect():
         check_remaining(layers, default, {}, is_default=True)
 
 
+def test_settings_that_need_each_other_keep_their_effect_beside_one_that_cannot_be_used():
+    """In every order: message.max.bytes is above a socket.request.max.bytes that was lowered in the file."""
+    static = config(listeners="PLAINTEXT://:9092", **{"socket.request.max.bytes": "2000000"})
+    good = {
+        "advertised.listeners": "PLAINTEXT://a:9092,B://a:9093",
+        "listeners": "PLAINTEXT://:9092,B://:9093",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,B:PLAINTEXT",
+    }
+    for order in (list(good.items()), list(reversed(good.items()))):
+        stored = {"message.max.bytes": "3000000", **dict(order)}
+        found, problems = effective_broker_config(static, stored)
+        assert {name: found.given.get(name) for name in stored} == {
+            **good,
+            "message.max.bytes": None,
+        }
+        assert [problem.partition(":")[0] for problem in problems] == ["message.max.bytes"]
+
+
 def test_deleting_a_setting_that_is_unknown_and_not_there_is_no_error():
     """MirrorMaker 2 deletes settings at its target that only its source knows."""
     assert change({}, ("nonsense", DELETE, None)) == {}
