@@ -356,9 +356,13 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
     # --- positions
 
     def seek(self, tp: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Set the position of *tp*: the next poll returns the record at *offset*."""
+        """Set the position of *tp*: the next poll returns the record at *offset*.
+
+        An `OffsetAndMetadata` with a leader epoch is validated before it is used (KIP-320), as a committed offset is.
+        """
         chosen = position_in(offset, "seek")
-        self._state(tp).seek(chosen)
+        epoch = offset.leader_epoch if isinstance(offset, OffsetAndMetadata) else None
+        self._state(tp).seek(chosen, -1 if epoch is None else epoch)
         self.polling.forget(tp)
         self._finder.changed()
         self._progress()

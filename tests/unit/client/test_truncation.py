@@ -3,7 +3,7 @@
 import pytest
 
 from kclient.errors import LogTruncated
-from kclient.types import TopicPartition
+from kclient.types import OffsetAndMetadata, TopicPartition
 from kclient.wire.errors import ErrorCode, UnsupportedVersion
 from kclient.wire.schema.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -183,6 +183,32 @@ def test_a_commit_with_an_epoch_is_checked_before_it_is_used():
     assert it.records(2) == {}
     it.scripted.one(EPOCH).answer(log_ends(3))
     assert it.records(2) == {0: [b"2"]}
+
+
+@pytest.mark.parametrize("to_committed", [False, True])
+def test_a_seek_to_an_offset_with_an_epoch_is_checked_before_it_is_used(to_committed):
+    """After an unclean election other records may be below that offset: they must not be skipped in silence."""
+    it = ConsumerFixture(1, group_id="g", auto_offset_reset="none", enable_auto_commit=False)
+    it.produce(0, b"0", b"1", b"2")
+    serve = it.scripted.answers[ApiKey.OFFSET_FETCH]
+
+    def with_epoch(request):
+        answer = serve(request)
+        answer.groups[0].topics[0].partitions[0].committed_leader_epoch = 0
+        return answer
+
+    it.scripted.answers[ApiKey.OFFSET_FETCH] = with_epoch
+    it.scripted.leaders[T0] = (1, 5)
+    it.committed[T0] = 2
+    it.scripted.answers[EPOCH] = lambda _: log_ends(1)
+    it.consumer.assign([T0], {T0: 0})
+    it.records()
+    if to_committed:
+        assert it.run(it.consumer.seek_to_committed()) == {T0: 2}
+    else:
+        it.consumer.seek(T0, OffsetAndMetadata(2, "", 0))
+    with pytest.raises(LogTruncated):
+        it.records(3)
 
 
 def test_batches_after_a_part_of_one_are_not_fetched_from_a_new_leader_before_the_check():
