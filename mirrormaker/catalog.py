@@ -167,6 +167,23 @@ class Catalog:
                 raise for_code(found.error_code)(f"topic {topic}")
         raise KafkaTimeoutError(f"the controller answered nothing about the topic id of {topic}")
 
+    async def partitions_at_controller(self, topics: Iterable[str]) -> dict[str, int]:
+        """Return the number of partitions of each of *topics* as of now at the controller; 0 if it does not exist.
+
+        Raise KafkaError.
+        """
+        wanted = sorted(topics)
+        request = MetadataRequest(
+            [MetadataRequestTopic(name=name) for name in wanted], allow_auto_topic_creation=False
+        )
+        connection = await self._cluster.controller()
+        response = await connection.request(ApiKey.METADATA, None, request)
+        found = dict.fromkeys(wanted, 0)
+        for topic in response.topics:
+            if topic.name in found and not topic.error_code:
+                found[topic.name] = len(topic.partitions)
+        return found
+
     async def deleted(self, names: Iterable[str]) -> set[str]:
         """Return which of *names*, which the last metadata lack, do not exist: the controller does not know them.
 

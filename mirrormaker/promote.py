@@ -240,13 +240,16 @@ class Promotion:
         """Fence the source and return its log ends from then on; *fenced* gets the topics marked here."""
         tps = roles.partitions
         if self._options.producers_stopped:
-            return await _log_ends(mirror.source, tps, fenced=False, required=True)
+            cuts = await _log_ends(mirror.source, tps, fenced=False, required=True)
+            await _refuse_new_partitions(roles)
+            return cuts
         new = [name for name in roles.left if roles.stages[name] is Stage.MIRRORED]
         for name in new:
             fenced.append(name)  # the outcome of a change that failed is unknown
             copied = text_of(roles.target[name].topic_id)
             await roles.source_topics.mark(name, roles.target_id, copied, ())
         cuts = await until_read_only(mirror.source, tps, timeout=_TIMEOUT)
+        await _refuse_new_partitions(roles)
         self._echo(f"{self._config.source} is read-only; {sum(cuts.values())} offsets to the cut")
         return cuts
 
@@ -476,6 +479,16 @@ def _partitions(names: Iterable[str], topics: Mapping[str, Topic]) -> list[Topic
 def _refuse(reason: str) -> None:
     if reason:
         raise Refused(reason)
+
+
+async def _refuse_new_partitions(roles: _Roles) -> None:
+    """Raise `Refused` if partitions were added at the source since its topics were read: they are in no cut.
+
+    Those that are added later are read-only from their beginning, because the mark is a setting of the topic.
+    """
+    now = await roles.source_topics.partitions_at_controller(roles.left)
+    if changed := promotion.changed_partitions(roles.source, now):
+        raise Refused(f"{changed}. Repeat the command when the target has them, too")
 
 
 async def _unfence(source_topics: Catalog, names: Iterable[str]) -> None:

@@ -135,6 +135,16 @@ def without_source(
     return LostSource(lost, mirrors, done)
 
 
+def changed_partitions(topics: Mapping[str, Topic], now: Mapping[str, int]) -> str:
+    """Return which topics have another number of partitions *now* than when they were read; "" if none has."""
+    changed = [
+        f"{name} has {count} partitions at the source now, and had {topics[name].partitions}"
+        for name, count in now.items()
+        if count != topics[name].partitions
+    ]
+    return "; ".join(changed)
+
+
 def not_at_the_cut(cuts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> str:
     """Return which partitions of the target do not end at the cut of the source; "" if all do."""
     wrong = [

@@ -9,10 +9,20 @@ from uuid import UUID
 import pytest
 from twisted.internet.defer import Deferred
 
+from kclient.config import CommonConfig
 from kclient.types import TopicPartition
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.produce import (
+    CONDITIONAL_APPEND,
+    ProducePartitionResponse,
+    ProduceResponse,
+    ProduceTopicResponse,
+)
+from kclient.wire.versions import ApiKey
+from mirrormaker.catalog import Catalog
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.link_state import LastBatch, LogEnds
-from mirrormaker.promote import Options, Promotion
+from mirrormaker.promote import Options, Promotion, _Roles
 from mirrormaker.promotion import (
     EXCHANGED,
     LONGEST_VALUE,
@@ -34,6 +44,7 @@ from mirrormaker.promotion import (
 )
 from mirrormaker.settings import LinkSettings
 from mirrormaker.topics import MARK, PROMOTION, Topic, TopicPair
+from tests.kit.scripted_cluster import ScriptedCluster
 
 ID, OTHER = UUID(int=1), UUID(int=2)
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -273,3 +284,53 @@ def test_records_behind_the_cut_decide_the_exit_code_although_another_partition_
     assert codes == [code]
     assert len(printed) == len(lines)
     assert all(text.startswith(start) for text, start in zip(printed, lines, strict=True))
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_partitions_that_were_added_before_the_fence_are_not_left_behind_unseen(
+    stopped: bool,
+) -> None:
+    """They were in no cut: what producers had written there was in no record, and the exit code was 0."""
+    scripted = ScriptedCluster({"t": 3})
+    ends = {TopicPartition("t", n): (0, 5) for n in range(3)}
+    scripted.serve_offsets(ends)
+    scripted.answers[ApiKey.PRODUCE] = lambda request: ProduceResponse(
+        [
+            ProduceTopicResponse(
+                each.name,
+                [
+                    ProducePartitionResponse(
+                        p.index, ErrorCode.OFFSET_OUT_OF_RANGE, log_end_offset=5
+                    )
+                    for p in each.partitions
+                ],
+            )
+            for each in request.topics
+        ]
+    )
+    cluster = scripted.cluster(CommonConfig.load({"bootstrap.servers": "a:1"}))
+    with_fence: Any = scripted._connection(1, "mirror-fence")
+    with_fence.features = {CONDITIONAL_APPEND: 1}
+    config: Any = SimpleNamespace(
+        name="east->west", source="east", target="west", settings=LinkSettings()
+    )
+    promoting = Promotion(
+        scripted.clock, config, Options(producers_stopped=stopped), lambda _: None
+    )
+    topics = Catalog(cluster)
+    roles: Any = _Roles(
+        "E", "W", topics, topics, {"t": topic()}, {"t": topic("E", ID)}, {"t": Stage.FENCED}
+    )
+    mirror: Any = SimpleNamespace(source=cluster)
+
+    def cut() -> Any:
+        results: list[Any] = []
+        Deferred.fromCoroutine(promoting._cut(mirror, roles, [])).addBoth(results.append)
+        scripted.pass_time(1.0)
+        return results[0]
+
+    found = cut()
+    assert isinstance(getattr(found, "value", None), Refused), found
+    assert "t has 3 partitions at the source now, and had 2" in str(found.value)
+    scripted.topics["t"] = 2
+    assert cut() == {T0: 5, T1: 5}
