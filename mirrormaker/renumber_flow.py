@@ -122,6 +122,13 @@ class RenumberFlow(Flow):
     def _check_target_epochs(self) -> None:
         """Do nothing: the end of the target's log is compared with the position when a link is located."""
 
+    def remove(self, tp: TopicPartition) -> None:
+        """Remove a partition; a first position that waits is not stored: it has the topic ids of this link."""
+        copy = self._copies.get(tp)
+        if copy is not None and self._first_positions.pop(copy, None) is not None:
+            self._waiting_for_first.pop(copy, None)
+        super().remove(tp)
+
     # --- a transaction
 
     def _send(self) -> None:

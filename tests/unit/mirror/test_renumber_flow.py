@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -10,6 +11,7 @@ from twisted.internet.task import Clock
 from kclient.config import CommonConfig
 from kclient.net.cluster import Cluster
 from kclient.types import TopicPartition
+from mirrormaker.lineage import text_of
 from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import LogEnds
 from mirrormaker.offset_pairs import OffsetPair, Translate, Translated
@@ -77,6 +79,24 @@ def test_a_new_link_is_located_although_the_first_position_was_for_its_predecess
     clock.advance(0)
     flow._committed(flow.machine._parts)
     assert flow._positions_wanted.due == {TP: flow.links[TP].generation}
+
+
+def test_a_first_position_that_waits_is_not_stored_for_a_later_topic_of_the_name() -> None:
+    """Its topic id would be that of the earlier topic, and the new link would stop as RECREATED."""
+    flow = idle_flow(Clock())
+    flow.remove(TP)
+    flow.add(PartitionLink(TP, topic_id=UUID(int=1)), COPY)
+    generation = flow.links[TP].generation
+    flow._take_ends(
+        TP, COPY, generation, LogEnds(0, 9, 0, 0), {}
+    )  # a transaction is open meanwhile
+    flow.remove(TP)
+    flow.add(PartitionLink(TP, topic_id=UUID(int=2)), COPY)
+    flow.send_requests()
+    assert flow.machine.state is State.IDLE, "nothing is stored for the removed link"
+    flow._take_ends(TP, COPY, generation + 1, LogEnds(0, 9, 0, 0), {})
+    flow.send_requests()
+    assert [part.position.topic_id for part in flow.machine._parts] == [text_of(UUID(int=2))]
 
 
 def test_offsets_are_translated_with_the_positions_of_the_flow_that_copies() -> None:
