@@ -42,7 +42,8 @@ class Given(NamedTuple):
 class Deliveries:
     """Sends records to one topic and counts what became of them; *partition* is for records without their own.
 
-    With a *pace* each record is sent when it is due.
+    With a *pace* each record is sent when it is due. After a record that was not acknowledged in time no other one is
+    sent, unless it *goes_on*: then the next ones are tried, as by kafka-console-producer.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Deliveries:
         pace: Pace | None = None,
         acknowledged: Callable[[RecordMetadata], object] | None = None,
         when_timed_out: Callable[[], object] = lambda: None,
+        goes_on: bool = False,
     ) -> None:
         self._producer = producer
         self._pace = pace
@@ -67,6 +69,7 @@ class Deliveries:
         """Error texts, with the number of their records."""
         self._acknowledged = acknowledged
         """Is called with the place of each delivered record."""
+        self._goes_on = goes_on
         self.timed_out = False
         """Whether a record was not acknowledged in time: then more records would wait in vain."""
         self._when_timed_out = when_timed_out
@@ -90,6 +93,8 @@ class Deliveries:
                     await self._producer.ready(size)
                 except BufferExhausted as problem:
                     self._note(problem)
+                    if self._goes_on:
+                        continue  # it would wait for memory once more
             if self.timed_out:
                 return
             self.sent += 1
@@ -171,7 +176,7 @@ class Deliveries:
 
     def _note(self, problem: BaseException, count: int = 1) -> None:
         self.problems[str(problem)] += count
-        if isinstance(problem, KafkaTimeoutError) and not self.timed_out:
+        if isinstance(problem, KafkaTimeoutError) and not self.timed_out and not self._goes_on:
             self.timed_out = True
             self._when_timed_out()
 

@@ -123,7 +123,8 @@ async def _send(producer: Any, topic: str, read: LineReader, *, is_sync: bool) -
     from kclient.cli.stdin import LineBatches
 
     await know_topic(producer, topic)
-    deliveries = Deliveries(producer, topic)
+    # Lines that come after an outage are delivered: they would be lost without a word, and with exit code 0.
+    deliveries = Deliveries(producer, topic, goes_on=True)
     has_prompt = sys.stdin.isatty() and sys.stdout.isatty()
     _prompt(has_prompt)
     try:

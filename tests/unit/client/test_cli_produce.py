@@ -117,6 +117,27 @@ def test_no_more_records_are_sent_after_one_was_not_acknowledged_in_time() -> No
     assert (it.deliveries.sent, it.deliveries.delivered, it.deliveries.failed) == (100, 0, 100)
 
 
+@pytest.mark.parametrize("memory", [33_554_432, 1000])
+def test_kafka_console_producer_delivers_what_comes_after_an_outage(memory: int) -> None:
+    """It dropped every later line without a word, and its exit code is 0."""
+    it = ProduceOnScriptedCluster(
+        most=100, delivery_timeout_ms=2000, max_block_ms=1000, buffer_memory=memory, batch_size=500
+    )
+    deliveries = Deliveries(it.producer, "t", goes_on=True)
+    it.deliveries = deliveries
+    it.send(b"%0100d" % n for n in range(20))
+    it.scripted.pass_time(30)
+    for asked in it.scripted.waiting(ApiKey.PRODUCE):
+        asked.fail()
+    it.scripted.pass_time(30)
+    assert deliveries.problems.total() == 20
+    assert not deliveries.undelivered
+    sending = it.send([b"later"])
+    it.answer()
+    assert sending.fired
+    assert deliveries.delivered == 1
+
+
 def test_equal_errors_are_counted_and_not_repeated() -> None:
     it = ProduceOnScriptedCluster(most=10)
     it.send([b"a", b"b", b"c"])
