@@ -413,6 +413,9 @@ class Consumer(Generic[ConsumedKey, ConsumedValue]):
         """Leave the group at the end of the process, if the coordinator answers quickly."""
         self.close(LEAVE_AT_EXIT)
 
+    def forked(self) -> None:
+        """Do nothing in the child of a fork: every call checks the process."""
+
     # --- inside
 
     def _run(self, call: Callable[[], Deferred[T]]) -> T:

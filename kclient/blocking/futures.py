@@ -7,6 +7,7 @@ callbacks) only if a caller waits for it before its batch is done.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -19,6 +20,10 @@ from kclient.types import RecordMetadata
 
 Register = Callable[[ProducerBatch, int, int, Any], None]
 """Registers a sink for (batch, record index, timestamp) in the reactor's thread; the batch does not linger."""
+
+
+_becoming = threading.Lock()
+"""Held while a future becomes a real one, which no two threads may do at the same time."""
 
 
 class DeliveryFuture(Delivery, Future[RecordMetadata]):
@@ -38,9 +43,13 @@ class DeliveryFuture(Delivery, Future[RecordMetadata]):
             "_done_callbacks",
         ):
             raise AttributeError(name)
-        Future.__init__(self)
-        self._register(self._batch, self._index, self._timestamp, _FutureSink(self))
-        return self.__dict__[name]
+        with _becoming:
+            # Another thread may have been faster: its waiter would wait for a condition that is replaced.
+            if name not in self.__dict__:
+                # In the child of a fork this raises, and must do so again the next time.
+                self._register(self._batch, self._index, self._timestamp, _FutureSink(self))
+                Future.__init__(self)
+            return self.__dict__[name]
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Return the record's metadata, waiting at most *timeout* seconds; raise the error of the delivery."""

@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
 
 from kclient.blocking.futures import DeliveryFuture
 from kclient.blocking.thread import (
     CLOSE_AT_EXIT,
+    ReactorThread,
+    check_may_wait,
     check_process,
     close_at_exit,
     reactor_thread,
@@ -80,7 +82,7 @@ class Producer(Generic[K, V]):
             **keywords,
         )
         self._max_block = self._core.config.max_block_ms / 1000
-        self._appender = LockedAppender(
+        self._appender: _Appender = LockedAppender(
             self._core.appender,
             self._core.serializer,
             self._lock,
@@ -310,6 +312,14 @@ class Producer(Generic[K, V]):
         if not self._core.closed:
             self.close(CLOSE_AT_EXIT)
 
+    def forked(self) -> None:
+        """Refuse records in the child of a fork: nothing sends what is in this copy of the buffer.
+
+        A thread of the parent may have held the lock, which has no owner here.
+        """
+        self._lock = threading.RLock()
+        self._appender = _ForkedAppender(self._thread)
+
     def metrics(self) -> dict[str, float]:
         """Return counters since the start, and the current memory use."""
         return self._core.metrics()
@@ -326,6 +336,7 @@ class Producer(Generic[K, V]):
     ) -> tuple[ProducerBatch, int]:
         """Append a record that could not be appended at once: unknown topic, or buffer.memory full."""
         check_process(self._thread)
+        check_may_wait()
         core = self._core
         give_up_at = time.monotonic() + self._max_block
         while True:
@@ -351,6 +362,7 @@ class Producer(Generic[K, V]):
                 batch = rows.put(core.appender)
                 if batch is not None:
                     return batch
+                check_may_wait()
                 now = time.monotonic()
                 if give_up_at is None:
                     give_up_at = now + self._max_block
@@ -378,6 +390,33 @@ class Producer(Generic[K, V]):
             self._core.sender.wake()
 
         self._thread.soon(register)
+
+
+class _Appender(Protocol):
+    """Appends the records of `send` and `produce`."""
+
+    def send(  # as the compiled LockedAppender
+        self,
+        topic: Any,
+        value: Any,
+        key: Any,
+        headers: HeadersGiven,
+        partition: Any,
+        timestamp_ms: Any,
+        wants_future: bool,
+    ) -> Any:
+        """Append a record; return its future if the caller *wants_future*."""
+
+
+class _ForkedAppender:
+    """Refuses the records of a producer that was created before a fork."""
+
+    def __init__(self, thread: ReactorThread) -> None:
+        self._thread = thread
+
+    def send(self, *_: Any) -> Any:
+        """Raise ClientClosed."""
+        check_process(self._thread)
 
 
 class _FutureSink:

@@ -38,6 +38,9 @@ class ClosedAtExit:
     def close_at_exit(self) -> None:
         """Close within a few seconds."""
 
+    def forked(self) -> None:
+        """Refuse every call from now on: this is the copy of the client in the child of a fork."""
+
 
 class ReactorThread:
     """A reactor and its thread."""
@@ -208,7 +211,9 @@ def _forget_after_fork() -> None:
     global _current, _starting, _open
     _current = None
     _starting = threading.Lock()
-    _open = weakref.WeakSet()
+    clients, _open = list(_open), weakref.WeakSet()
+    for client in clients:
+        client.forked()
 
 
 def _close_everything() -> None:
