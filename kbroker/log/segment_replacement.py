@@ -19,9 +19,10 @@ loss could do without each.
 
 A truncation or a deletion that touches the run before step 4 cancels the replacement. So does a truncation of records
 that are the reason why the new segment lacks others. The names that exist then are removed before the log is cut, under
-the lock that the pool holds for its renames. Recovery of a killed process would otherwise bring back what was cut. A
-truncation of the new segment after step 4 does steps 5 and 6 first, with a sync on the owner's thread. An append to a
-.swap file that is torn could not be recovered.
+the lock that the pool holds for its renames. Recovery of a killed process would otherwise bring back what was cut. The
+pool opens each file that it writes under the same lock, and opens none after a cancellation. A deleted partition's
+directory has another name then, and that is no failure of the disk. A truncation of the new segment after step 4 does
+steps 5 and 6 first, with a sync on the owner's thread. An append to a .swap file that is torn could not be recovered.
 
 The .gap file states where the new segment ends if that is before the next segment begins (`log_segment.write_gap`).
 Recovery removes the old segments up to the next one by it. Without it an old segment, the records of which were all
@@ -115,48 +116,76 @@ class SegmentReplacement:
         segment = self.segment
         limit = self.following.base_offset
         end = segment.base_offset
-        segment.reset_indexes()
         with self._lock:
             if self.is_cancelled:
                 return
+            segment.reset_indexes()
             fd = self._disk.open(segment.path, CREATE)
         try:
             for buffer in batches:
-                position = segment.size
-                for info in iterate(buffer):
-                    if not (end <= info.base_offset <= info.last_offset < limit):
-                        raise CorruptMessage(
-                            f"{segment.path}: offsets {info.base_offset}-{info.last_offset} are not"
-                            f" within {end}-{limit - 1}"
-                        )
-                    segment.appended(
-                        info.size,
-                        info.base_offset,
-                        info.last_offset,
-                        info.max_timestamp,
-                        self._index_interval_bytes,
-                    )
-                    end = info.next_offset
-                if segment.size - position != len(memoryview(buffer)):
-                    raise CorruptMessage(f"{segment.path}: a buffer ends within a batch")
-                write_all(self._disk, fd, [buffer], position)
-                segment.spill_indexes()
+                end = self._append(fd, buffer, end)
+                if not self._by_name(segment.spill_indexes):
+                    return
             for entry in self._all_aborted() if aborted is None else aborted():
                 segment.transaction_index.append(entry)
-                segment.spill_indexes()
-            segment.seal()
+                if not self._by_name(segment.spill_indexes):
+                    return
+            if not self._by_name(segment.seal):
+                return
             self._disk.fsync(fd)
         finally:
             self._disk.close(fd)
         for index in (segment.offset_index, segment.time_index):
-            sync_file(self._disk, index.path)
+            self._sync(index.path)
         if segment.transaction_index.has_file:
-            sync_file(self._disk, segment.transaction_index.path)
-        if end != limit:
-            write_gap(self._disk, self._directory, limit, end, suffix=CLEANED_SUFFIX)
-            sync_file(self._disk, self._gap_path(CLEANED_SUFFIX))
+            self._sync(segment.transaction_index.path)
+        if end != limit and self._by_name(
+            lambda: write_gap(self._disk, self._directory, limit, end, suffix=CLEANED_SUFFIX)
+        ):
+            self._sync(self._gap_path(CLEANED_SUFFIX))
             self._gap_suffix = CLEANED_SUFFIX
-        self._disk.sync_dir(self._directory)
+        self._sync_names()
+
+    def _append(self, fd: int, buffer: Buffer, end: int) -> int:
+        """Write *buffer* behind the batches that end at offset *end*; return where they end then."""
+        segment, limit = self.segment, self.following.base_offset
+        position = segment.size
+        for info in iterate(buffer):
+            if not (end <= info.base_offset <= info.last_offset < limit):
+                raise CorruptMessage(
+                    f"{segment.path}: offsets {info.base_offset}-{info.last_offset} are not"
+                    f" within {end}-{limit - 1}"
+                )
+            segment.appended(
+                info.size,
+                info.base_offset,
+                info.last_offset,
+                info.max_timestamp,
+                self._index_interval_bytes,
+            )
+            end = info.next_offset
+        if segment.size - position != len(memoryview(buffer)):
+            raise CorruptMessage(f"{segment.path}: a buffer ends within a batch")
+        write_all(self._disk, fd, [buffer], position)
+        return end
+
+    def _by_name(self, write: Callable[[], object]) -> bool:
+        """Have *write* open files by their names; return False, and do nothing, after `cancel`.
+
+        A partition is deleted by a rename of its directory. The names lead nowhere then, or into another log.
+        """
+        with self._lock:
+            if not self.is_cancelled:
+                write()
+            return not self.is_cancelled
+
+    def _sync(self, path: str) -> None:
+        """Sync a file that `cancel`, in another thread, may have removed."""
+        try:
+            sync_file(self._disk, path)
+        except FileNotFoundError:
+            if not self.is_cancelled:
+                raise
 
     def _all_aborted(self) -> Iterator[AbortedTransaction]:
         for old in self.old:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ class InlineCleaner:
         """The next rounds fail with these, when they build their map."""
         self.failing_groups: list[KafkaError] = []
         """And with these when they filter a group."""
+        self.between_buffers: Callable[[], None] | None = None
+        """Called once, after the first buffer of the next group: what the owner's thread does meanwhile."""
         self.rounds = self.kills = 0
         self.is_ended = self.is_closed = False
         self._disk = disk
@@ -52,6 +54,11 @@ class InlineCleaner:
                 raise error
 
             cleaner.build_offset_map = build_offset_map  # type: ignore[method-assign]
+        if self.between_buffers is not None:
+            cleaner.cleaned = partial(  # type: ignore[method-assign]
+                self._interrupted, cleaner.cleaned, self.between_buffers
+            )
+            self.between_buffers = None
         if self.failing_groups:
             problem = self.failing_groups.pop()
 
@@ -60,6 +67,17 @@ class InlineCleaner:
 
             cleaner.cleaned = cleaned  # type: ignore[method-assign]
         return cleaner
+
+    @staticmethod
+    def _interrupted(
+        cleaned: Callable[..., Iterator[Buffer]],
+        call: Callable[[], None],
+        group: Sequence[SourceSegment],
+    ) -> Iterator[Buffer]:
+        for number, each in enumerate(cleaned(group, piece_bytes=1)):
+            if number == 1:
+                call()
+            yield each
 
     def kill(self) -> None:
         """Count the call."""

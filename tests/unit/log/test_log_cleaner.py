@@ -225,6 +225,24 @@ def test_a_log_that_is_deleted_during_its_round_frees_the_worker_at_once(tmp_pat
     assert log.clean_below == 6
 
 
+def test_a_log_that_is_deleted_while_its_new_segment_is_written_is_no_failure_of_the_disk(
+    tmp_path: Path,
+) -> None:
+    broker = CompactingBroker(tmp_path / "a", holds_rounds=True)
+    broker.start()
+    filled(broker)
+    worker = broker.workers[0]
+    worker.between_buffers = lambda: broker.dirs.delete("t", 0)
+    broker.dirs.compact(lambda _key: 8)
+    broker.executor.run()
+    assert not broker.failures
+    log = filled(broker)  # a topic of the same name
+    assert not list((tmp_path / "a" / "t-0").glob("*.cleaned"))
+    broker.dirs.compact(lambda _key: 8)
+    broker.executor.run()
+    assert log.clean_below == 6
+
+
 def test_a_round_over_a_log_that_was_cut_is_not_waited_for(tmp_path: Path) -> None:
     broker = CompactingBroker(tmp_path / "a", holds_rounds=True)
     broker.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from kbroker.config.log import LogConfig
 from kbroker.log.core.cleaned_transactions import AbortedTransaction
 from kbroker.log.core.partition_metadata_file import PartitionMetadata
+from kbroker.log.disk import OsDisk
 from kbroker.log.segment_replacement import abandoned_files, recovery_steps
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse
@@ -131,6 +133,52 @@ def test_a_truncation_of_the_run_cancels_its_replacement(log: UnifiedLog, publis
     assert log.replace_segments(replacement) == []
     log.complete_replacement(replacement)
     assert values(log) == [b"0", b"1", b"2"]
+
+
+class InterruptingDisk(OsDisk):
+    """The real disk; *call* runs within the next sync of a file."""
+
+    def __init__(self) -> None:
+        self.call: Callable[[], object] = lambda: None
+
+    def fsync(self, fd: int, /) -> None:  # type: ignore[override]
+        """Sync after the call."""
+        call, self.call = self.call, lambda: None
+        call()
+        os.fsync(fd)
+
+
+def test_a_truncation_while_the_new_segment_is_synced_is_no_failure_of_the_disk(
+    tmp_path: Path,
+) -> None:
+    disk = InterruptingDisk()
+    log = open_log(tmp_path / "t-0", disk=disk, **SETTINGS)
+    for n in range(6):
+        append(log, n, value=b"%d" % n)
+    log.flush()
+    replacement = log.start_replacement(0, 2)
+    disk.call = lambda: log.truncate_to(3)
+    replacement.write(batches(log, 0, 3))
+    assert replacement.is_cancelled
+    assert not replacement.publish()
+    replacement.sync()
+    assert replacement.is_over
+    assert names(log) == {f"{FIRST}.log", f"{SECOND}.log"}
+    assert values(log) == [b"0", b"1", b"2"]
+
+
+def test_after_a_truncation_the_new_segment_is_written_no_further(log: UnifiedLog) -> None:
+    def interrupted() -> Iterator[bytes]:
+        first, second = batches(log, 0, 3)
+        yield first
+        log.truncate_to(3)
+        yield second
+        pytest.fail("the rest is not asked for")
+
+    replacement = log.start_replacement(0, 2)
+    replacement.write(interrupted())
+    assert not replacement.publish()
+    assert not [name for name in os.listdir(log.directory) if name.endswith(".cleaned")]
 
 
 def test_a_truncation_behind_the_run_leaves_the_replacement_alone(log: UnifiedLog) -> None:
