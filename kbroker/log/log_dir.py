@@ -398,11 +398,19 @@ class LogDir:
         for path in paths:
             if trees:
                 with suppress(FileNotFoundError):
-                    for name in self._disk.listdir(path):
-                        unlink_if_there(self._disk, f"{path}/{name}")
-                    self._disk.rmdir(path)
+                    self._remove_tree(path)
             else:
                 unlink_if_there(self._disk, path)
+
+    def _remove_tree(self, path: str) -> None:
+        """Remove a directory with all that is in it, also what a person put there: that is no failure of the disk."""
+        for name in self._disk.listdir(path):
+            inside = f"{path}/{name}"
+            try:
+                unlink_if_there(self._disk, inside)
+            except IsADirectoryError:  # never raised for a symbolic link
+                self._remove_tree(inside)
+        self._disk.rmdir(path)
 
 
 class PendingDelete(NamedTuple):

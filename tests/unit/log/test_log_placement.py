@@ -152,6 +152,26 @@ def test_a_deleted_partition_is_renamed_at_once_and_removed_later(
         dirs.delete("t", 0)
 
 
+def test_a_directory_inside_of_a_deleted_partition_goes_with_it(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    broker = brokers()
+    dirs = broker.start()
+    append(dirs.create("t", 0, ID), 1)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_text("")
+    copies = tmp_path / "a" / "t-0" / "copies"
+    (copies / "empty").mkdir(parents=True)
+    (copies / "file").write_text("")
+    (copies / "link").symlink_to(tmp_path / "kept")
+    dirs.delete("t", 0)
+    broker.now_ms = broker.config.file_delete_delay_ms
+    dirs.remove_due()
+    assert broker.failures == []
+    assert not list((tmp_path / "a").glob("*-delete"))
+    assert (tmp_path / "kept" / "file").exists()
+
+
 def test_what_a_crash_left_of_a_deleted_partition_is_removed(
     brokers: Brokers, tmp_path: Path
 ) -> None:
