@@ -443,9 +443,11 @@ class LogSegment:
         timestamp, relative = last or (NO_TIMESTAMP, 0)
         offset = self.base_offset + relative
         start = self.indexed_position(offset) if last else 0
-        for _, info in scan.headers(self.file, start, self.size):
-            if info.max_timestamp > timestamp:
-                timestamp, offset = info.max_timestamp, info.last_offset
+        # What is behind damage cannot be read, and must not keep retention from the segment.
+        with suppress(CorruptMessage):
+            for _, info in scan.headers(self.file, start, self.size):
+                if info.max_timestamp > timestamp:
+                    timestamp, offset = info.max_timestamp, info.last_offset
         self._max_timestamp = timestamp
         self._max_timestamp_offset = offset
 

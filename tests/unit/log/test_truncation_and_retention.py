@@ -206,6 +206,22 @@ def test_delete_records_hides_and_retention_removes(tmp_path: Path) -> None:
         log.advance_log_start(11)
 
 
+def test_damage_behind_the_newest_record_of_a_segment_does_not_hold_retention_up(
+    tmp_path: Path,
+) -> None:
+    settings = {"segment_bytes": 3 * SIZE, "retention_ms": 1000}
+    log = open_log(tmp_path / "t-0", **settings)
+    for timestamp in (NOW, NOW - 1, NOW - 2, NOW + 1):
+        append(log, timestamp)
+    assert log.close()
+    with open(log.segments[0].path, "r+b") as file:
+        file.seek(2 * SIZE + 16)  # the magic byte of the third batch
+        file.write(b"\0")
+    log = open_log(tmp_path / "t-0", clean=True, recovery_point=4, **settings)
+    assert log.delete_old_segments(NOW + 1001)
+    assert log.log_start_offset == 3
+
+
 def test_delete_records_up_to_the_end_leaves_an_empty_log(tmp_path: Path) -> None:
     log = filled(tmp_path / "t-0")
     log.advance_log_start(10)
