@@ -115,6 +115,9 @@ class Process:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
+        # A terminal that closes sends it: a JVM, and so Apache Kafka, shuts down. Under nohup it is ignored.
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, self._signalled)
         started = Deferred.fromCoroutine(self._broker.start())
         started.addCallbacks(self._started, self._start_failed)
 
