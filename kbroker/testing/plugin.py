@@ -23,7 +23,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -199,7 +199,10 @@ def kafka_topic(request: pytest.FixtureRequest, kafka_observer: Observer) -> Ite
     topic = kafka_observer.create_topic(f"{name}-{os.urandom(3).hex()}", **settings)
     yield topic
     if not _has_its_own(request):
-        kafka_observer.delete_topic(topic)
+        from kclient.wire.errors import UnknownTopicOrPartition
+
+        with suppress(UnknownTopicOrPartition):  # the test has deleted it
+            kafka_observer.delete_topic(topic)
 
 
 @pytest.fixture

@@ -182,6 +182,18 @@ def test_a_failure_shows_the_brokers_logs_and_a_mistake_is_one_line(project: Pro
     eventually("everything of the session to be gone", lambda: not project.left, 15)
 
 
+DELETED = """
+def test_that_deletes_its_topic(kafka_topic, kafka_observer):
+    kafka_observer.delete_topic(kafka_topic)
+"""
+
+
+def test_a_test_may_delete_its_topic(project: Project) -> None:
+    (project.home / "test_deleted.py").write_text(DELETED)
+    done = project.run("-o", "kafka_brokers=1")
+    assert project.outcomes() == {"test_that_deletes_its_topic": "passed"}, done.stdout
+
+
 WITHOUT_EXTRA = """
 import sys
 
