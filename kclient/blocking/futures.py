@@ -7,6 +7,7 @@ callbacks) only if a caller waits for it before its batch is done.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -25,6 +26,16 @@ Register = Callable[[ProducerBatch, int, int, Any], None]
 _becoming = threading.Lock()
 """Held while a future becomes a real one, which no two threads may do at the same time."""
 
+_OF_A_REAL_ONE = (
+    "_condition",
+    "_state",
+    "_result",
+    "_exception",
+    "_waiters",
+    "_done_callbacks",
+)
+"""The attributes that Future.__init__ sets."""
+
 
 class DeliveryFuture(Delivery, Future[RecordMetadata]):
     """The delivery of one record: `result` returns a RecordMetadata or raises the error.
@@ -34,21 +45,20 @@ class DeliveryFuture(Delivery, Future[RecordMetadata]):
 
     def __getattr__(self, name: str) -> Any:
         """Become a real Future at the first use of an attribute that only a real one has."""
-        if name not in (
-            "_condition",
-            "_state",
-            "_result",
-            "_exception",
-            "_waiters",
-            "_done_callbacks",
-        ):
+        if name not in _OF_A_REAL_ONE:
             raise AttributeError(name)
         with _becoming:
             # Another thread may have been faster: its waiter would wait for a condition that is replaced.
             if name not in self.__dict__:
-                # In the child of a fork this raises, and must do so again the next time.
-                self._register(self._batch, self._index, self._timestamp, _FutureSink(self))
-                Future.__init__(self)
+                try:
+                    Future.__init__(self)
+                    # Only now: the reactor's thread may set the result at once.
+                    self._register(self._batch, self._index, self._timestamp, _FutureSink(self))
+                except BaseException:
+                    # In the child of a fork this raises, and must do so again the next time.
+                    for each in _OF_A_REAL_ONE:
+                        self.__dict__.pop(each, None)
+                    raise
             return self.__dict__[name]
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
@@ -91,3 +101,12 @@ class _FutureSink:
     def errback(self, fail: Any) -> None:
         """Set the error."""
         self._future.set_exception(fail)
+
+
+def _forget_after_fork() -> None:
+    """Have a new lock in the child of a fork: a thread of the parent may have held this one."""
+    global _becoming
+    _becoming = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

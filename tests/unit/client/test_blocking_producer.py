@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from concurrent.futures import Future
+from threading import Thread
 from typing import Any
 
 import pytest
 
-from kclient.blocking import Producer
+from kclient.blocking import Producer, futures
 from kclient.blocking.thread import reactor_thread
 from kclient.errors import ClientClosed, KafkaError
 from tests.kit.scripted_cluster import ScriptedCluster
@@ -94,6 +96,52 @@ def test_a_forked_child_does_not_wait_for_a_record_of_its_parent() -> None:
         return 0
 
     assert in_child(body) == 0
+    it.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_nor_for_a_thread_of_its_parent_that_began_to_wait_at_the_moment_of_the_fork() -> None:
+    """That thread held the lock of becoming a real future; every wait of the child was for it, and had no end."""
+    it = OnScriptedCluster()
+    sent = it.producer.send("t", b"v")
+
+    def body() -> int:
+        try:
+            sent.result(1)
+        except ClientClosed:
+            return 0
+        return 1
+
+    with futures._becoming:
+        assert in_child(body) == 0
+    it.close()
+
+
+def test_a_result_that_comes_while_its_future_becomes_a_real_one_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The reactor's thread set the result between two assignments of Future.__init__, which set it to None again."""
+    it = OnScriptedCluster()
+    sent: Any = it.producer.send("t", b"v")
+    plain = dict(vars(Future()))
+    sinks: list[Any] = []
+
+    def register(_batch: Any, _index: int, _timestamp: int, sink: Any) -> None:
+        sinks.append(sink)
+
+    def interrupted(future: Any) -> None:
+        for name, value in plain.items():
+            if name == "_result" and sinks:  # the reactor's thread runs for a moment
+                Thread(target=sinks.pop().callback, args=["metadata"], daemon=True).start()
+                time.sleep(0.1)
+            setattr(future, name, value)
+
+    sent._register = register
+    monkeypatch.setattr(Future, "__init__", interrupted)
+    assert sent.running() is False  # becomes a real one
+    for sink in sinks:
+        sink.callback("metadata")
+    assert Future.result(sent, 5) == "metadata"
     it.close()
 
 
