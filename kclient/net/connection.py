@@ -163,7 +163,7 @@ class Connection(Protocol):
             chosen = self.version_for(api_key) if version is None else version
             correlation_id = self._pending.next_correlation_id()
             parts = encode_request(api_key, chosen, correlation_id, self.client_id, message)
-        except KafkaError as problem:
+        except Exception as problem:  # as in `_send`
             return fail(problem)
         now = self.last_used = self._reactor.seconds()
         self.requests += 1

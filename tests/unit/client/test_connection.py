@@ -201,3 +201,9 @@ def test_a_message_the_version_cannot_carry_fails_its_request_only() -> None:
     with pytest.raises(Exception, match="HeartbeatRequest v4"):
         _ = bad.value
     assert broker.connection.closed is None
+
+
+def test_a_message_that_cannot_be_encoded_fails_its_request_also_if_none_answers() -> None:
+    """It was raised: the producer went on counting the request as one in flight."""
+    sent = Outcome(ScriptedBroker().connection.send(ApiKey.PRODUCE, 9, object()))
+    assert isinstance(sent.error, AttributeError)
