@@ -277,7 +277,8 @@ class PartitionLink:
         if self.compacted:  # the batches were not compared: that of the source may be another one
             epoch = self._copied_epochs.get(ends.target_end, epoch)
         self._copied_epochs = {ends.target_end: epoch}
-        self.fetched_epoch = -1 if self._ignore_epochs else epoch
+        follows = self.fetch_offset == ends.target_end  # else later epochs may be in between
+        self.fetched_epoch = epoch if follows and not self._ignore_epochs else -1
         return effects + self._maybe_finish()
 
     def recorded(self, generation: int, gap: Gap) -> list[Effect]:

@@ -419,6 +419,24 @@ def test_after_retention_at_the_source_fetches_carry_epochs_as_before(
     assert link.fetched_epoch == 3  # a leader that lost offset 7 answers with a diverging epoch
 
 
+def test_a_compacted_source_that_starts_above_the_target_has_no_epoch_to_compare() -> None:
+    """The last copied batch is not the one below the fetch offset: in between may be a later epoch.
+
+    A new leader whose log starts lower then answers with a diverging epoch, although no record is lost.
+    """
+    link = copying(ends(0, 10, 3), compacted=True, gap_policy=GapPolicy.SKIP)
+    link.out_of_range(0)
+    after = ends(5, 10, 3)
+    (effect,) = link.located(1, after)
+    assert isinstance(effect, RecordGap)
+    link.recorded(1, effect.gap)
+    link.located(1, after)
+    assert (link.fetch_offset, link.fetched_epoch) == (5, -1)
+    assert isinstance(link.diverged(1)[0], Locate)
+    link.located(2, ends(2, 10, 3))  # the new leader still has what the target ends with
+    assert (link.fetch_offset, link.fetched_epoch) == (3, 3)
+
+
 # --- the lineage
 
 RECREATED = Lineage("second", "first")
