@@ -180,7 +180,9 @@ class Catalog:
         response = await connection.request(ApiKey.METADATA, None, request)
         found = dict.fromkeys(wanted, 0)
         for topic in response.topics:
-            if topic.name in found and not topic.error_code:
+            if topic.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                raise for_code(topic.error_code)(f"topic {topic.name} at the controller")
+            if topic.name in found:
                 found[topic.name] = len(topic.partitions)
         return found
 

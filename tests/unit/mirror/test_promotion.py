@@ -18,6 +18,7 @@ from kclient.wire.produce import (
     ProduceResponse,
     ProduceTopicResponse,
 )
+from kclient.wire.schema.metadata import MetadataResponse, MetadataResponseTopic
 from kclient.wire.versions import ApiKey
 from mirrormaker.catalog import Catalog
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
@@ -334,3 +335,22 @@ def test_partitions_that_were_added_before_the_fence_are_not_left_behind_unseen(
     assert "t has 3 partitions at the source now, and had 2" in str(found.value)
     scripted.topics["t"] = 2
     assert cut() == {T0: 5, T1: 5}
+
+
+def test_a_controller_that_does_not_know_the_topics_yet_is_no_deletion_of_them() -> None:
+    """The command was refused with "has 0 partitions at the source now", as for a topic that was deleted."""
+    scripted = ScriptedCluster({"t": 2})
+    topics = Catalog(scripted.cluster(CommonConfig.load({"bootstrap.servers": "a:1"})))
+
+    def counted(code: int) -> Any:
+        scripted.answers[ApiKey.METADATA] = lambda _: MetadataResponse(
+            topics=[MetadataResponseTopic(error_code=code, name="t")]
+        )
+        results: list[Any] = []
+        Deferred.fromCoroutine(topics.partitions_at_controller(["t"])).addBoth(results.append)
+        scripted.pass_time(1.0)
+        return results[0]
+
+    assert counted(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) == {"t": 0}
+    starting = counted(ErrorCode.LEADER_NOT_AVAILABLE)
+    assert getattr(starting, "value", None).code == ErrorCode.LEADER_NOT_AVAILABLE, starting
