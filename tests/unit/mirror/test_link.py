@@ -422,7 +422,7 @@ def test_after_retention_at_the_source_fetches_carry_epochs_as_before(
 def test_a_compacted_source_that_starts_above_the_target_has_no_epoch_to_compare() -> None:
     """The last copied batch is not the one below the fetch offset: in between may be a later epoch.
 
-    A new leader whose log starts lower then answers with a diverging epoch, although no record is lost.
+    A new leader with a lower log start then answers with a diverging epoch, although no record is lost.
     """
     link = copying(ends(0, 10, 3), compacted=True, gap_policy=GapPolicy.SKIP)
     link.out_of_range(0)
