@@ -283,6 +283,7 @@ class SegmentReplacement:
     def moved_to(self, directory: str) -> None:
         """Handle the rename of the partition's directory, after `cancel` or step 4."""
         self._directory = directory
+        self.segment.moved_to(directory)  # a new log may have the former name
 
     # Names
 

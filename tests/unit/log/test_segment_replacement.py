@@ -30,10 +30,15 @@ FIRST, SECOND, THIRD = (f"{base:020d}" for base in (0, 2, 4))
 @pytest.fixture
 def log(tmp_path: Path) -> UnifiedLog:
     """Return a log of six batches with a record each, two in a segment; all is synced."""
-    log = open_log(tmp_path / "t-0", **SETTINGS)
+    log = log_of_six(tmp_path / "t-0")
+    assert [each.base_offset for each in log.segments] == [0, 2, 4]
+    return log
+
+
+def log_of_six(directory: Path) -> UnifiedLog:
+    log = open_log(directory, **SETTINGS)
     for n in range(6):
         append(log, n, value=b"%d" % n)
-    assert [each.base_offset for each in log.segments] == [0, 2, 4]
     log.flush()
     return log
 
@@ -179,6 +184,32 @@ def test_after_a_truncation_the_new_segment_is_written_no_further(log: UnifiedLo
     replacement.write(interrupted())
     assert not replacement.publish()
     assert not [name for name in os.listdir(log.directory) if name.endswith(".cleaned")]
+
+
+def test_a_replacement_of_a_deleted_log_leaves_a_new_log_of_its_name_alone(tmp_path: Path) -> None:
+    """The pool is at work on it while the topic is deleted and created again, and compacted by another worker."""
+    directory = tmp_path / "t-0"
+    former, latter = (log_of_six(path) for path in (directory, tmp_path / "new"))
+    late = former.start_replacement(0, 2)
+    late.write(batches(former, 0, 3))
+    former.close()
+    directory.rename(tmp_path / "t-0.deleted")
+    former.segments.moved_to(f"{tmp_path}/t-0.deleted")
+    latter.close()
+    os.rename(tmp_path / "new", directory)
+    log = open_log(directory, **SETTINGS)
+    log.flush()
+    replacement = log.start_replacement(0, 2)
+    replacement.write(batches(log, 1, 2))
+    late.sync()
+    assert late.is_over
+    assert replacement.publish()
+    deleted = log.replace_segments(replacement)
+    late.sync()
+    replacement.sync()
+    log.complete_replacement(replacement)
+    assert deleted
+    assert values(log) == [b"1", b"2", b"4", b"5"]
 
 
 def test_a_truncation_behind_the_run_leaves_the_replacement_alone(log: UnifiedLog) -> None:
