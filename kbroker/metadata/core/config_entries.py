@@ -267,9 +267,19 @@ def _as_far_as_usable(
                 refused[name] = value
             else:
                 usable[name] = value
-        if len(refused) in (0, len(left)):
+        if len(refused) < len(left):
+            left = refused  # one may need another that came after it: listeners and their protocols
+            continue
+        # Those of listeners may go only together: where one takes another one's place, and what is advertised.
+        listeners = {name: value for name, value in refused.items() if name in PER_BROKER}
+        if not listeners:
             return usable, problems
-        left = refused  # one may need another that came after it: listeners and their protocols
+        try:
+            build({**usable, **listeners})
+        except ConfigError:
+            return usable, problems
+        usable |= listeners
+        left = {name: value for name, value in refused.items() if name not in listeners}
 
 
 def effective_broker_config(
@@ -279,8 +289,10 @@ def effective_broker_config(
     try:
         return static.with_values(values), []
     except ConfigError:
-        usable, problems = _as_far_as_usable(values, static.with_values)
-        return static.with_values(usable), problems
+        known = {name: value for name, value in values.items() if name in BROKER_SETTINGS}
+        unknown = {name: value for name, value in values.items() if name not in known}
+        usable, problems = _as_far_as_usable(known, static.with_values)
+        return static.with_values({**unknown, **usable}), problems
 
 
 def usable_broker_config(

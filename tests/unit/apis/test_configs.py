@@ -254,6 +254,42 @@ def test_settings_that_need_each_other_keep_their_effect_beside_one_that_cannot_
         assert [problem.partition(":")[0] for problem in problems] == ["message.max.bytes"]
 
 
+def test_listeners_that_only_go_together_stay_beside_a_value_that_cannot_be_used():
+    """Neither the listeners nor what is advertised can be used alone where a listener takes another one's place."""
+    static = config(
+        listeners="PLAINTEXT://:9092,C://:9093",
+        **{
+            "advertised.listeners": "PLAINTEXT://h:9092,C://h:9093",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,C:PLAINTEXT,D:PLAINTEXT",
+        },
+    )
+    values = {
+        "listeners": "PLAINTEXT://:9092,D://:9094",
+        "advertised.listeners": "PLAINTEXT://h:9092,D://h:9094",
+    }
+    effective, problems = effective_broker_config(static, {**values, "log.retention.ms": "0"})
+    assert [problem.partition(":")[0] for problem in problems] == ["log.retention.ms"]
+    assert [each.listener for each in effective.advertised] == ["PLAINTEXT", "D"]
+    assert effective.log_retention_ms is None
+
+
+def test_settings_that_brokers_do_not_know_cost_nothing_beside_one_that_cannot_be_used(monkeypatch):
+    """A configuration for each of some thousand took the reactor's thread for seconds."""
+    built = []
+    with_values = type(config()).with_values
+
+    def counted(self, given):
+        built.append(given)
+        return with_values(self, given)
+
+    monkeypatch.setattr(type(config()), "with_values", counted)
+    unknown = {f"x{n}": "" for n in range(50)}
+    effective, problems = effective_broker_config(config(), {**unknown, "log.retention.ms": "0"})
+    assert len(problems) == 1
+    assert len(built) < 10
+    assert effective.given.keys() >= unknown.keys()
+
+
 def test_deleting_a_setting_that_is_unknown_and_not_there_is_no_error():
     """MirrorMaker 2 deletes settings at its target that only its source knows."""
     assert change({}, ("nonsense", DELETE, None)) == {}
