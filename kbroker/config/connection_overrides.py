@@ -18,11 +18,13 @@ def parse_connection_overrides(text: str) -> tuple[dict[str, int], list[str]]:
     for item in filter(None, map(str.strip, text.split(","))):
         host, _, count = item.rpartition(":")
         try:
-            address = str(ip_address(host.removeprefix("[").removesuffix("]")))
+            address = ip_address(host.removeprefix("[").removesuffix("]"))
         except ValueError:
             problems.append(f"{NAME}: {item!r} is not address:count; names are not resolved")
             continue
         if not count.isdecimal():
             problems.append(f"{NAME}: {count!r} of {item!r} is not a number of connections")
-        found[address] = int(count) if count.isdecimal() else 0
+        # An IPv4 address in IPv6 is that IPv4 address, as for the peers of a listener.
+        plain = str(getattr(address, "ipv4_mapped", None) or address)
+        found[plain] = int(count) if count.isdecimal() else 0
     return found, problems

@@ -253,12 +253,9 @@ def test_limits_that_would_lock_out_or_have_no_effect_are_refused(
 def test_only_addresses_with_an_override_may_connect() -> None:
     given = {
         "max.connections.per.ip": "0",
-        "max.connections.per.ip.overrides": "[::1]:2, 10.0.0.1:3",
+        "max.connections.per.ip.overrides": "[::1]:2, 10.0.0.1:3, [::ffff:10.0.0.3]:1",
     }
     config = KafkaConfig.of({**GOOD, **given})
     quotas = ConnectionQuotas(config)
-    assert [quotas.refusal(host, False, 0) is None for host in ("::1", "10.0.0.1", "10.0.0.2")] == [
-        True,
-        True,
-        False,
-    ]
+    hosts = ("::1", "10.0.0.1", "10.0.0.2", "10.0.0.3")
+    assert [quotas.refusal(host, False, 0) is None for host in hosts] == [True, True, False, True]
