@@ -273,7 +273,7 @@ def _meaning(leaf: Leaf) -> str | None:
             number = Decimal(
                 (unscaled.sign, unscaled.digits, -scale)
             )  # Decimal.scaleb would round to 28 digits
-            return f"{number:f}" if scale <= _MOST_SCALE else str(number)
+            return f"{number:f}" if 0 <= scale <= _MOST_SCALE else str(number)
         if name == "date" and isinstance(value, int):
             return (date(1970, 1, 1) + timedelta(days=value)).isoformat()
         if name is not None and "timestamp-" in name and isinstance(value, int):

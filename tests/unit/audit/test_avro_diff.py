@@ -15,6 +15,7 @@ from spark_jobs.avro_diff import (
     Diff,
     FindingDiff,
     Status,
+    _meaning,
     difference_line,
     json_document,
     text,
@@ -275,3 +276,10 @@ def test_a_directory_without_a_report_is_a_usage_error(tmp_path: Path) -> None:
     result = CliRunner().invoke(kaudit, ["diff", "--run", str(tmp_path), "--avro", str(schema)])
     assert result.exit_code == ExitCode.USAGE
     assert "no report.json" in result.output
+
+
+def test_a_decimal_of_a_scale_below_zero_is_not_written_out() -> None:
+    """Avro has none; a schema of a registry may: a digit for each of -1,000,000,000 took the memory of the machine."""
+    kind = {"kaudit.logicalType": "decimal", "precision": 5, "scale": -1000}
+    leaf = Leaf(b"\x05", kind)
+    assert _meaning(leaf) == "5E+1000"
