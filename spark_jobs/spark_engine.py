@@ -367,8 +367,10 @@ def _spans(hashes: DataFrame, wanted: DataFrame, on: list[str]) -> DataFrame:
     """
     from pyspark.sql import functions as f_
 
-    marked = hashes.join(wanted.withColumn("is_wanted", f_.lit(True)), on, "left")
     unreadable = f_.get_json_object("unread", "$[2]") == FailureKind.UNREADABLE.value
+    # Records without a key match nothing, but a left join would send all of them to one task.
+    matched = hashes.where(f_.col("key").isNotNull() | unreadable)
+    marked = matched.join(wanted.withColumn("is_wanted", f_.lit(True)), on, "left")
     return (
         marked.where(f_.col("is_wanted") | unreadable)
         .groupBy("topic", "partition", "key")
