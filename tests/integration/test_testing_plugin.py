@@ -183,7 +183,7 @@ def test_a_failure_shows_the_brokers_logs_and_a_mistake_is_one_line(project: Pro
 
 
 DELETED = """
-def test_that_deletes_its_topic(kafka_topic, kafka_observer):
+def check_that_deletes_its_topic(kafka_topic, kafka_observer):
     kafka_observer.delete_topic(kafka_topic)
 """
 
@@ -191,7 +191,7 @@ def test_that_deletes_its_topic(kafka_topic, kafka_observer):
 def test_a_test_may_delete_its_topic(project: Project) -> None:
     (project.home / "test_deleted.py").write_text(DELETED)
     done = project.run("-o", "kafka_brokers=1")
-    assert project.outcomes() == {"test_that_deletes_its_topic": "passed"}, done.stdout
+    assert project.outcomes() == {"check_that_deletes_its_topic": "passed"}, done.stdout
 
 
 WITHOUT_EXTRA = """
