@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from kclient.blocking.futures import DeliveryFuture
 from kclient.blocking.thread import (
@@ -82,7 +82,7 @@ class Producer(Generic[K, V]):
             **keywords,
         )
         self._max_block = self._core.config.max_block_ms / 1000
-        self._appender: _Appender = LockedAppender(
+        self._appender: LockedAppender | _ForkedAppender = LockedAppender(
             self._core.appender,
             self._core.serializer,
             self._lock,
@@ -390,22 +390,6 @@ class Producer(Generic[K, V]):
             self._core.sender.wake()
 
         self._thread.soon(register)
-
-
-class _Appender(Protocol):
-    """Appends the records of `send` and `produce`."""
-
-    def send(  # as the compiled LockedAppender
-        self,
-        topic: Any,
-        value: Any,
-        key: Any,
-        headers: HeadersGiven,
-        partition: Any,
-        timestamp_ms: Any,
-        wants_future: bool,
-    ) -> Any:
-        """Append a record; return its future if the caller *wants_future*."""
 
 
 class _ForkedAppender:

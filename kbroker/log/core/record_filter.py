@@ -45,7 +45,7 @@ from kclient.wire.errors import InvalidRecord
 from kclient.wire.record_cursor import RecordCursor
 from kclient.wire.record_writer import varint
 
-INT64_MAX: Final = 2**63 - 1
+_INT64_MAX: Final = 2**63 - 1
 
 
 class LastBatch(NamedTuple):
@@ -179,7 +179,7 @@ class RecordFilter:
 
     def _with_horizon(self, info: BatchInfo, raw: bytes, kept: Sequence[KeptRecord]) -> bytes:
         # delete.retention.ms may be the largest int64: for ever.
-        horizon = min(self._round.now_ms + self._round.delete_retention_ms, INT64_MAX)
+        horizon = min(self._round.now_ms + self._round.delete_retention_ms, _INT64_MAX)
         shift = info.base_timestamp - horizon
         parts: list[bytes] = []
         for each in kept:

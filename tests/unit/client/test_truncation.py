@@ -166,9 +166,8 @@ def test_poll_continues_or_raises_log_truncated(policy):
         assert it.records(2) == {0: [b"new"]}
 
 
-def test_a_commit_with_an_epoch_is_checked_before_it_is_used():
-    it = ConsumerFixture(1, group_id="g")
-    it.produce(0, b"0", b"1", b"2")
+def give_commits_an_epoch(it):
+    """Answer OffsetFetch with leader epoch 0 for the first partition."""
     serve = it.scripted.answers[ApiKey.OFFSET_FETCH]
 
     def with_epoch(request):
@@ -177,6 +176,12 @@ def test_a_commit_with_an_epoch_is_checked_before_it_is_used():
         return answer
 
     it.scripted.answers[ApiKey.OFFSET_FETCH] = with_epoch
+
+
+def test_a_commit_with_an_epoch_is_checked_before_it_is_used():
+    it = ConsumerFixture(1, group_id="g")
+    it.produce(0, b"0", b"1", b"2")
+    give_commits_an_epoch(it)
     it.committed[T0] = 2
     it.scripted.answers[EPOCH] = lambda _: HELD
     it.assign(0)
@@ -190,14 +195,7 @@ def test_a_seek_to_an_offset_with_an_epoch_is_checked_before_it_is_used(to_commi
     """After an unclean election other records may be below that offset: they must not be skipped in silence."""
     it = ConsumerFixture(1, group_id="g", auto_offset_reset="none", enable_auto_commit=False)
     it.produce(0, b"0", b"1", b"2")
-    serve = it.scripted.answers[ApiKey.OFFSET_FETCH]
-
-    def with_epoch(request):
-        answer = serve(request)
-        answer.groups[0].topics[0].partitions[0].committed_leader_epoch = 0
-        return answer
-
-    it.scripted.answers[ApiKey.OFFSET_FETCH] = with_epoch
+    give_commits_an_epoch(it)
     it.scripted.leaders[T0] = (1, 5)
     it.committed[T0] = 2
     it.scripted.answers[EPOCH] = lambda _: log_ends(1)
