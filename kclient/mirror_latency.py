@@ -242,4 +242,4 @@ def _decoded(key: bytes | None, value: bytes) -> Measured:
 def _milliseconds(found: Any) -> int | None:
     if found is not None and (type(found) is not int or not -(1 << 63) <= found < 1 << 63):
         raise ValueError(f"{found!r} is no time in ms")
-    return found  # type: ignore[no-any-return]
+    return found

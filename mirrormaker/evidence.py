@@ -12,18 +12,14 @@ In: runs, acknowledged appends   Out: records of the evidence topic   Owner: the
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from kclient.mirror_evidence import CopiedTopic, encode, hashed_batches, header_hash
 from kclient.net.cluster import Cluster
 from kclient.net.waiting import sleep
 from kclient.types import TopicPartition
-from kclient.wire.errors import KafkaError
-from kclient.wire.records import Record
-from mirrormaker.copied_extents import CopiedExtents, Place
+from mirrormaker.copied_extents import Copied, CopiedExtents, Place
 from mirrormaker.internal_topic import InternalTopic
 from mirrormaker.lineage import text_of
 from mirrormaker.link_state import Append
@@ -31,9 +27,6 @@ from mirrormaker.runs import Run
 
 MOST_WAITING = 100_000
 """Extents that wait for an unreachable topic: about 20 MB."""
-
-EXTENTS_PER_BATCH = 500
-"""Extents in one record batch: about 150 KB, below every usual max.message.bytes."""
 
 
 class Evidence:
@@ -87,25 +80,18 @@ class Evidence:
 
     async def write(self) -> None:
         """Write what has grown since the last write. An error is reported, and the extents are written later."""
-        left: list[Any] = self._extents.due()
-        text = ""
-        now = time.time_ns() // 1_000_000
+        left = self._extents.due()
         try:
-            if left:
-                await self._records.create()
-            while left:
-                due = left[:EXTENTS_PER_BATCH]
-                await self._records.append(
-                    Record(n, now, *encode(place.tp, place.topic, extent))
-                    for n, (place, extent) in enumerate(due)
-                )
-                del left[:EXTENTS_PER_BATCH]
-        except KafkaError as problem:
-            text = f"cannot be written: {problem}"
+            problem = await self._records.append_each(left, _encoded)
         finally:
             self._extents.not_written(left)
+        text = "" if problem is None else f"cannot be written: {problem}"
         if self._extents.dropped:
             text += f" {self._extents.dropped} extents were dropped: kaudit has no evidence of them"
         if text != self._reported:
             self._report(f"evidence {self._topic}", text.strip() or "is written again")
         self._reported = text
+
+
+def _encoded(copied: Copied) -> tuple[bytes, bytes]:
+    return encode(copied.place.tp, copied.place.topic, copied.extent)

@@ -38,6 +38,7 @@ from mirrormaker import source as reading
 from mirrormaker import target as writing
 from mirrormaker.evidence import Evidence
 from mirrormaker.fetch_budget import Channel, FetchBudget
+from mirrormaker.latency import Latency
 from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import (
     Append,
@@ -88,7 +89,7 @@ class Flow:
     source topic and the size of its batch that the target rejected as too large. *record* writes a gap of a source
     partition, its target partition, and the present topic id into the ledger. *rejected* gets a source partition with a
     target's log that ends elsewhere than this flow expects; it may remove the partition. *evidence* gets what was
-    fetched and acknowledged.
+    fetched and acknowledged, *latency* what was acknowledged.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Flow:
         record: Callable[[TopicPartition, TopicPartition, Gap, str], Deferred[None]],
         rejected: Callable[[TopicPartition], None],
         evidence: Evidence | None = None,
+        latency: Latency | None = None,
     ) -> None:
         self.source = source
         self.target = target
@@ -122,6 +124,7 @@ class Flow:
         self._record = record
         self._rejected = rejected
         self._evidence = evidence
+        self._latency = latency
         self.marks = Marks()
         self._reported: dict[TopicPartition, Problem] = {}
         """The problem of each stopped partition that was reported last."""
@@ -573,6 +576,8 @@ class Flow:
         self.progress.appended(link, append.run, self.reactor.seconds())
         if self._evidence is not None:
             self._evidence.appended(copy, append, link.lineage.source)
+        if self._latency is not None:
+            self._latency.appended(copy, append.run)
 
     # --- links
 

@@ -1,12 +1,13 @@
-"""A compacted topic with one partition that kmirror writes for itself or for programs: created, then appended to.
+"""A topic with one partition that kmirror writes for itself or for programs: created, then appended to.
 
 The topic is written by Produce, acknowledged by all in-sync replicas: any Kafka cluster has these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, TypeVar
 
 from kclient.admin import configs, topics
 from kclient.admin.configs import ConfigResource, ResourceType
@@ -21,8 +22,14 @@ from kclient.wire.versions import ApiKey
 TIMEOUT = 10.0
 """Seconds for one step: to create the topic, to read it, to write to it."""
 
-CONFIGS = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
 CHANNEL = "internal"
+
+RECORDS_PER_BATCH = 500
+"""Records of `append_each` in one batch: about 150 KB, below every usual max.message.bytes."""
+
+T = TypeVar("T")
+
+_COMPACT = "compact"
 _ALL_IN_SYNC = -1
 _LAST_VERSION_BY_NAME = 12
 
@@ -30,15 +37,23 @@ _LAST_VERSION_BY_NAME = 12
 class InternalTopic:
     """The topic *name* of *cluster*; *replication_factor* -1 is the cluster's default.
 
-    *compact_existing* also has a topic compacted that another client has created.
+    *compact_existing* also has a topic compacted that another client has created. With the cleanup policy *delete* old
+    records are deleted after the cluster's default retention, or the topic's own.
     """
 
     def __init__(
-        self, cluster: Cluster, name: str, *, replication_factor: int, compact_existing: bool
+        self,
+        cluster: Cluster,
+        name: str,
+        *,
+        replication_factor: int,
+        compact_existing: bool,
+        cleanup_policy: Literal["compact", "delete"] = "compact",
     ) -> None:
         self._cluster = cluster
         self.name = name
         self._compact_existing = compact_existing
+        self._configs = {"cleanup.policy": cleanup_policy, "message.timestamp.type": "CreateTime"}
         self._replication_factor = replication_factor
         self._is_created = False
         """Whether this process created the topic, or found it and checked its cleanup.policy."""
@@ -47,7 +62,7 @@ class InternalTopic:
         """Create the topic if it does not exist. Raise KafkaError."""
         if self._is_created and self.name in self._cluster.metadata.topics:
             return
-        new = NewTopic(self.name, 1, self._replication_factor, dict(CONFIGS))
+        new = NewTopic(self.name, 1, self._replication_factor, dict(self._configs))
         answers = await topics.create_topics(
             self._cluster, [new], validate_only=False, timeout=TIMEOUT
         )
@@ -70,14 +85,34 @@ class InternalTopic:
         )[resource]
         if isinstance(described, KafkaError):
             raise described
-        if described[name].value == CONFIGS[name]:
+        if described[name].value == _COMPACT:
             return
         altered = await configs.alter_configs(
-            self._cluster, {resource: {name: CONFIGS[name]}}, validate_only=False, timeout=TIMEOUT
+            self._cluster, {resource: {name: _COMPACT}}, validate_only=False, timeout=TIMEOUT
         )
         problem = altered[resource]
         if problem is not None:
             raise problem
+
+    async def append_each(
+        self, left: list[T], encode: Callable[[T], tuple[bytes, bytes]]
+    ) -> KafkaError | None:
+        """Append a record for each of *left*, and remove from it what all in-sync replicas have.
+
+        *encode* returns key and value. The topic is created before the first one. Return the error that ended it.
+        """
+        try:
+            if left:
+                await self.create()
+            while left:
+                now = time.time_ns() // 1_000_000
+                await self.append(
+                    Record(n, now, *encode(each)) for n, each in enumerate(left[:RECORDS_PER_BATCH])
+                )
+                del left[:RECORDS_PER_BATCH]
+        except KafkaError as problem:
+            return problem
+        return None
 
     async def append(self, records: Iterable[Record]) -> None:
         """Append *records* as one batch; return when all in-sync replicas have them. Raise KafkaError.

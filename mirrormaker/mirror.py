@@ -4,7 +4,7 @@ Theory of operation
 ===================
 Start: the mirror connects to both clusters and retries until both answer. It checks that the target's brokers support
 conditional appends. `TopicMirror` compares the topics and starts a link per partition, and again every
-``refresh.topics.interval.seconds``; `Flow` copies. Groups, heartbeats and evidence run beside it.
+``refresh.topics.interval.seconds``; `Flow` copies. Groups, heartbeats, evidence and latencies run beside it.
 
 Several processes share a direction, if the ZooKeeper of its target is configured (`mirrormaker.workers`). With every
 change of the workers the topics are compared again at once.
@@ -29,6 +29,7 @@ from kclient.config import CommonConfig
 from kclient.consumer.wakeup import Wakeup
 from kclient.errors import ClientError, ConfigError, KafkaError
 from kclient.mirror_evidence import evidence_topic
+from kclient.mirror_latency import latency_topic
 from kclient.mirror_ledger import ledger_topic
 from kclient.net.cluster import Cluster
 from kclient.net.waiting import sleep
@@ -38,6 +39,7 @@ from mirrormaker.config import FlowConfig
 from mirrormaker.evidence import Evidence
 from mirrormaker.group_sync import GroupMirror
 from mirrormaker.heartbeats import Heartbeats
+from mirrormaker.latency import Latency
 from mirrormaker.ledger import Ledger
 from mirrormaker.shared_direction import SharedDirection, WholeDirection
 from mirrormaker.target import UnsupportedTarget
@@ -100,7 +102,12 @@ class Mirror:
         )
         self.offsets = self._target_offsets()
         self._evidence = self._new_evidence()
-        self._evidence_running: Deferred[None] | None = None
+        self._latency = self._new_latency()
+        self._statements: list[Evidence | Latency] = [
+            each for each in (self._evidence, self._latency) if each is not None
+        ]
+        """What this mirror states about its copies, written at intervals and when it stops."""
+        self._statements_running: list[Deferred[None]] = []
         self.flow = self.offsets.flow(
             self.source,
             self.target,
@@ -114,6 +121,7 @@ class Mirror:
             record=self.ledger.record,
             rejected=self._rejected,
             evidence=self._evidence,
+            latency=self._latency,
         )
         self._wakeup = Wakeup(reactor)
         """Ends the wait for the next comparison of the topics."""
@@ -181,6 +189,20 @@ class Mirror:
             report=self._report,
         )
 
+    def _new_latency(self) -> Latency | None:
+        """Return what writes the latencies of the copies, if that is enabled."""
+        settings = self.config.settings
+        if not settings.emit_latency:
+            return None
+        return Latency(
+            self.target,
+            latency_topic(self.config.source),
+            lambda: self.source_id,
+            interval=settings.emit_latency_interval,
+            replication_factor=settings.replication_factor,
+            report=self._report,
+        )
+
     def _target_offsets(self) -> TargetOffsets:
         settings = self.config.settings
         if not settings.renumbers:
@@ -214,7 +236,7 @@ class Mirror:
             self._running,
             self._groups_running,
             self._heartbeats_running,
-            self._evidence_running,
+            *self._statements_running,
         ):
             if running is not None:
                 running.cancel()
@@ -223,21 +245,20 @@ class Mirror:
         while self.flow.appends_in_flight and self._reactor.seconds() < until:
             await sleep(self._reactor, 0.02)
         await self.flow.close_sessions()
-        await self._write_last_evidence(until)
+        await self._write_last_statements(until)
         await self._direction.stop()
         await self.source.close()
         await self.target.close()
         if not self._finished.called:
             self._finished.callback(None)
 
-    async def _write_last_evidence(self, until: float) -> None:
-        """Write the evidence of the last records, if that takes no longer than *until*."""
-        if self._evidence is None:
-            return
-        written = Deferred.fromCoroutine(self._evidence.write())
-        written.addTimeout(max(0.1, until - self._reactor.seconds()), self._reactor)
-        with suppress(DeferredTimeout):
-            await written
+    async def _write_last_statements(self, until: float) -> None:
+        """Write evidence and latencies of the last records, if that takes no longer than *until*."""
+        for each in self._statements:
+            written = Deferred.fromCoroutine(each.write())
+            written.addTimeout(max(0.1, until - self._reactor.seconds()), self._reactor)
+            with suppress(DeferredTimeout):
+                await written
 
     @property
     def workers(self) -> Workers | None:
@@ -267,9 +288,10 @@ class Mirror:
             self._groups_running.addErrback(self._end)
             self._heartbeats_running = Deferred.fromCoroutine(self._heartbeats.run())
             self._heartbeats_running.addErrback(self._end)
-        if self._evidence is not None:
-            self._evidence_running = Deferred.fromCoroutine(self._evidence.run())
-            self._evidence_running.addErrback(self._end)
+        for each in self._statements:
+            running = Deferred.fromCoroutine(each.run())
+            running.addErrback(self._end)
+            self._statements_running.append(running)
         self._maybe_finished()
         settings = self.config.settings
         while self.once or settings.refresh_topics:

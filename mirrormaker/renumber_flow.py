@@ -232,12 +232,11 @@ class RenumberFlow(Flow):
         return part
 
     def _committed(self, parts: tuple[Part, ...]) -> None:
-        now = self.reactor.seconds()
         for part in parts:
             self._first_position_ended(part.tp)
             for link, append in self._sent.pop(part.tp, ()):
                 if append.generation == link.generation and self.links.get(link.tp) is link:
-                    self.progress.appended(link, append.run, now)
+                    self._count(link, part.tp, append)
                 self._apply(link, link.appended, append.generation, append.run.next_offset)
 
     def _aborted(

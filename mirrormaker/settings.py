@@ -2,7 +2,8 @@
 
 Names are those of connect-mirror-maker.properties (KIP-382). Where the default differs from
 MirrorMaker 2, the line gives the reason. `gap.policy`, `topic.deletion.*`, `fetch.max.bytes.per.second`, `alarm.*`,
-`emit.evidence.*` and `target.offsets` exist only here; `exactly.once.source.support` is Kafka Connect's (KIP-618).
+`emit.evidence.*`, `emit.latency.*` and `target.offsets` exist only here; `exactly.once.source.support` is Kafka
+Connect's (KIP-618).
 """
 
 from __future__ import annotations
@@ -274,6 +275,18 @@ class LinkSettings:
         60,
         number(1),
         "How often they are written: a kill loses those since the last time.",
+    )
+    emit_latency: bool = _setting(
+        "emit.latency.enabled",
+        False,
+        boolean,
+        "Whether the target gets how long the copies took, per topic, for kaudit latency.",
+    )
+    emit_latency_interval: int = _setting(
+        "emit.latency.interval.seconds",
+        60,
+        number(1),
+        "How often these latencies are written: a kill loses those since the last time.",
     )
     alarm_no_progress: int = _setting(
         "alarm.no.progress.seconds",

@@ -32,6 +32,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from kclient.mirror_evidence import is_evidence
+from kclient.mirror_latency import is_latency
 from kclient.mirror_ledger import is_ledger, lineage_topic, without_lineage
 from kclient.wire.produce import MIRROR_SOURCE_CONFIG
 from mirrormaker.lineage import SOURCE_TOPIC_ID, Lineage, copy_for, text_of
@@ -226,7 +227,9 @@ class Selection:
 
     def wants(self, topic: str) -> bool:
         """Return whether the source topic *topic* is to be mirrored."""
-        if _INTERNAL.fullmatch(topic) or is_ledger(topic) or is_evidence(topic):
+        if _INTERNAL.fullmatch(topic):
+            return False
+        if is_ledger(topic) or is_evidence(topic) or is_latency(topic):
             return False
         if self._is_checkpoints(topic):
             return False

@@ -1,0 +1,134 @@
+"""How long the copies took, as a real kmirror states it at the target."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from kclient import Consumer
+from kclient.mirror_latency import Histogram, Latencies, Measured
+from kclient.types import TopicPartition
+from tests.kit.brokers import Cluster, MakeCluster
+from tests.kit.mirrored_clusters import (
+    MakeMirror,
+    make_topic,
+    making_mirrors,
+    setting_of,
+    topic_names,
+)
+from tests.kit.waiting import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+TOPIC = "east.latency.internal"
+ENABLED = {"emit.latency.enabled": "true", "emit.latency.interval.seconds": "1"}
+HOUR = 3_600_000
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def produce_at(cluster: Cluster, topic: str, partition: int, timestamps: Iterable[int]) -> None:
+    """Produce a record with each timestamp, each in a batch of its own."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "batch.num.messages": 1})
+    for timestamp in timestamps:
+        producer.produce(topic, b"v", partition=partition, timestamp=timestamp)
+    assert producer.flush(10) == 0
+
+
+def measured(cluster: Cluster) -> list[Measured]:
+    """What the latency topic of the cluster states; nothing if it does not exist."""
+    if TOPIC not in topic_names(cluster):
+        return []
+    tp = TopicPartition(TOPIC, 0)
+    with Consumer(config={"bootstrap.servers": cluster.bootstrap}) as consumer:
+        end = consumer.end_offsets([tp])[tp]
+        consumer.assign([tp], consumer.beginning_offsets([tp]))
+        found = Latencies()
+        while consumer.position(tp) < end:
+            found.add((each.key, each.value) for each in consumer.consume(100, 0.5))
+    assert found.unreadable == 0
+    return found.measured()
+
+
+def of_topics(found: Iterable[Measured]) -> defaultdict[str, Histogram]:
+    sums: defaultdict[str, Histogram] = defaultdict(Histogram)
+    for each in found:
+        sums[each.interval.topic].merge(each.latencies)
+    return sums
+
+
+def test_each_copied_record_has_a_latency_from_its_timestamp_to_the_acknowledgement(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders", 2)
+    make_topic(east, "payments")
+    make_topic(east, "empty")
+    began = now_ms()
+    produce_at(east, "orders", 0, [began - HOUR] * 3)
+    produce_at(east, "orders", 1, [began] * 7)
+    produce_at(east, "payments", 0, [began + HOUR, began])
+    assert mirror(ENABLED).run_once() == 0
+    lasted = now_ms() - began
+
+    found = of_topics(measured(west))
+    assert set(found) == {"orders", "payments"}
+    orders, payments = found["orders"], found["payments"]
+    assert (orders.records, orders.ahead, orders.max_partition) == (10, 0, 0)
+    assert orders.max_ms is not None
+    assert HOUR <= orders.max_ms <= HOUR + lasted
+    assert orders.min_ms is not None
+    assert 0 <= orders.min_ms <= lasted
+    assert (payments.records, payments.ahead) == (2, 1)
+    assert payments.min_ms is not None
+    assert -HOUR <= payments.min_ms <= lasted - HOUR
+    assert setting_of(west, TOPIC, "cleanup.policy") == "delete"
+    assert "east.latency.internal" not in topic_names(east)
+
+
+def test_a_running_mirror_writes_at_intervals_and_what_a_restart_copies_adds_up(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    running = mirror(ENABLED)
+    running.start()
+    produce_at(east, "orders", 0, [now_ms()] * 5)
+    eventually("five latencies", lambda: of_topics(measured(west))["orders"].records == 5)
+    produce_at(east, "orders", 0, [now_ms()] * 4)
+    eventually("nine latencies", lambda: of_topics(measured(west))["orders"].records == 9)
+    running.stop()
+    produce_at(east, "orders", 0, [now_ms()] * 3)
+    assert running.run_once() == 0
+    assert of_topics(measured(west))["orders"].records == 12
+    assert len({each.interval.process for each in measured(west)}) == 2
+
+
+def test_records_copied_to_other_offsets_have_a_latency_too(
+    broker_clusters: MakeCluster, tmp_path: Path
+) -> None:
+    one_broker = {"transaction.state.log.replication.factor": "1"}
+    east, west = broker_clusters(1), broker_clusters(1, one_broker)
+    make_topic(east, "orders", 2)
+    began = now_ms()
+    produce_at(east, "orders", 0, [began] * 20)
+    produce_at(east, "orders", 1, [began - HOUR] * 10)
+    with making_mirrors(tmp_path, east, west) as make:
+        assert make({**ENABLED, "target.offsets": "renumber"}).run_once(60) == 0
+    found = of_topics(measured(west))["orders"]
+    assert (found.records, found.ahead, found.max_partition) == (30, 0, 1)
+
+
+def test_nothing_is_written_unless_it_is_enabled(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    produce_at(east, "orders", 0, [now_ms()])
+    assert mirror({}).run_once() == 0
+    assert topic_names(west) >= {"orders"}
+    assert TOPIC not in topic_names(west)
