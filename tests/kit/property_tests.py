@@ -23,9 +23,12 @@ def examples(number: int) -> int:
     return max(1, number * SHARE // 100)
 
 
-def at_least(number: int) -> int:
-    """Return *number* or, in a longer search, more: for a test that asserts that every kind of outcome occurred."""
-    return max(number, examples(number))
+def at_least(fewest: int, of: int | None = None) -> int:
+    """Return how many of *of* examples this run tries, but *fewest* in a short run; *of* is *fewest* if not given.
+
+    For a test that asserts that every kind of outcome occurred.
+    """
+    return max(fewest, examples(fewest if of is None else of))
 
 
 def cases(every: Sequence[T]) -> Sequence[T]:

@@ -14,6 +14,7 @@ from spark_jobs.reconcile import Reconciliation
 from spark_jobs.report.document import proven_up_to
 from tests.audit_search.kinds import KINDS, MEANWHILE, drawn, may_meet
 from tests.audit_search.search import audited, storage
+from tests.kit.property_tests import cases
 
 _OF_ONE = ("missing", "extra", "duplicate", "misrouted", "corrupt")
 """A record in a run is not looked for elsewhere: it is missing here and extra there, or not known as a copy."""
@@ -59,7 +60,7 @@ def facts(run: Reconciliation) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", cases(range(150)))
 def test_runs_change_no_class_no_verdict_and_nothing_that_is_proven(seed: int) -> None:
     rng = random.Random(f"folding {seed}")
     kinds = rng.sample([each for each in KINDS if each not in MEANWHILE], 2)
@@ -72,7 +73,7 @@ def test_runs_change_no_class_no_verdict_and_nothing_that_is_proven(seed: int) -
     assert facts(audited(case, few)) == facts(single)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", cases(range(40)))
 @pytest.mark.parametrize("kind", ["compacted_source", "compacted_target"])
 def test_what_compaction_explains_does_not_depend_on_where_keys_are_looked_up(
     seed: int, kind: str

@@ -21,7 +21,7 @@ from spark_jobs.in_step import DIGEST_FIELDS, Sizes
 from tests.kit.audit_sequences import Sequences, aligned_in_step
 
 TP = TopicPartition("t", 0)
-MANY = 400_000
+MANY = 200_000
 
 
 def columns(ids: np.ndarray[tuple[int], np.dtype[np.int64]], first: int, damaged: int) -> Columns:
