@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, TypeVar
 
 from kclient import AdminClient, Consumer, TopicPartition
 from kclient.admin.configs import ConfigEntry, ConfigResource, ConfigSource, ResourceType
 from kclient.errors import KafkaTimeoutError
 from kclient.mirror_evidence import Copied, is_evidence
+from kclient.mirror_latency import Latencies, is_latency, source_alias_of
 from kclient.mirror_ledger import is_ledger, view, without_lineage
 from kclient.wire.errors import KafkaError
 from kclient.wire.uuids import encode_uuid
 from spark_jobs.attribution import EvidenceRead
 from spark_jobs.cut import LogRange
 from spark_jobs.gap_ledger import LedgerRead
+from spark_jobs.latency import LatencyRead
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.target_names import name_at_target, name_in_audit
 
@@ -66,7 +68,9 @@ def matching_topics(
 
 def is_audited(topic: str) -> bool:
     """Return whether *topic* may be in an audit: a mirror's own topics are at one cluster only, and never copied."""
-    return not (is_ledger(topic) or is_evidence(topic) or topic.endswith(CHECKPOINTS))
+    return not (
+        is_ledger(topic) or is_evidence(topic) or is_latency(topic) or topic.endswith(CHECKPOINTS)
+    )
 
 
 def _matches(topic: str, pattern: re.Pattern[str], prefix: str) -> bool:
@@ -198,20 +202,61 @@ def read_evidence(name: str, bootstrap: str) -> EvidenceRead:
     return EvidenceRead(tuple(topics), copied)
 
 
-def _records(bootstrap: str, tp: TopicPartition) -> list[tuple[bytes | None, bytes | None]]:
-    """Return keys and values of the whole partition. Raise KafkaError."""
-    with Consumer(config={"bootstrap.servers": bootstrap}) as consumer:
+def read_latencies(name: str, bootstrap: str) -> LatencyRead:
+    """Return the latencies that mirrors measured at the cluster. A topic that cannot be read is `LatencyRead.failures`.
+
+    All its partitions are read, although kmirror creates one. Raise ClusterUnreadable when no broker answers.
+    """
+    try:
+        with AdminClient({"bootstrap.servers": bootstrap}) as admin:
+            topics = sorted(topic for topic in admin.list_topics() if is_latency(topic))
+            described = admin.describe_topics(topics) if topics else {}
+    except KafkaError as problem:
+        raise ClusterUnreadable(f"{name} ({bootstrap}): {problem}") from problem
+    found: dict[str, Latencies] = {}
+    failures: dict[str, str] = {}
+    for topic, metadata in described.items():
+        latencies = Latencies()
+        try:
+            if isinstance(metadata, KafkaError):
+                raise metadata
+            for partition in sorted(metadata.partitions):
+                latencies.add(_records(bootstrap, TopicPartition(topic, partition)))
+        except KafkaError as problem:
+            failures[topic] = str(problem)
+        else:
+            found[source_alias_of(topic)] = latencies
+    return LatencyRead(found, failures)
+
+
+def _records(bootstrap: str, tp: TopicPartition) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Yield keys and values of the whole partition, up to the log end of now. Raise KafkaError."""
+    with reader(bootstrap) as consumer:
         end = consumer.end_offsets([tp])[tp]
         consumer.assign([tp], consumer.beginning_offsets([tp]))
-        found: list[tuple[bytes | None, bytes | None]] = []
-        before, silent_polls = -1, 0
-        while (position := consumer.position(tp)) < end:
-            silent_polls = silent_polls + 1 if position == before else 0
-            if silent_polls > LEDGER_POLLS:
-                raise KafkaTimeoutError(f"{tp}: nothing arrives at offset {position} of {end}")
-            before = position
-            found += [(each.key, each.value) for each in consumer.consume(1000, 1.0)]
-        return found
+        yield from records_until(consumer, tp, end)
+
+
+def reader(bootstrap: str) -> Consumer[bytes, bytes]:
+    """Return a consumer for `records_until`.
+
+    The log start may pass its position. It then reads what is left, and not only what arrives from then on.
+    """
+    return Consumer(config={"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest"})
+
+
+def records_until(
+    consumer: Consumer[bytes, bytes], tp: TopicPartition, end: int
+) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Yield keys and values from the position of *consumer* up to *end*. Raise KafkaError, also if nothing arrives."""
+    before, silent_polls = -1, 0
+    while (position := consumer.position(tp)) < end:
+        silent_polls = silent_polls + 1 if position == before else 0
+        if silent_polls > LEDGER_POLLS:
+            raise KafkaTimeoutError(f"{tp}: nothing arrives at offset {position} of {end}")
+        before = position
+        for each in consumer.consume(1000, 1.0):
+            yield each.key, each.value
 
 
 def _offsets(

@@ -16,6 +16,7 @@ from spark_jobs.cluster import is_audited
         ("checkpoints.internal", True),
         ("east.gaps.internal", False),
         ("east.evidence.internal", False),
+        ("east.latency.internal", False),
         ("east.checkpoints.internal", False),
     ],
 )

@@ -1,0 +1,201 @@
+"""Adds up the latencies that mirrors measured, per source and topic, and decides the exit code. Pure.
+
+kmirror writes a histogram per topic and interval (`kclient.mirror_latency`). A row is a topic of a source; its
+histogram is the sum of those of all processes. An interval belongs to the time bucket in which it begins.
+
+A row has one of three judgements against the limit of p99. Some records have no true latency: those without a
+timestamp, and those with a timestamp ahead of kmirror's clock. Of these, a record counts with the largest skew of the
+row, and one without a timestamp as above each limit. So a row is within the limit only if these records cannot
+change that.
+
+Invariants (tests cite the numbers):
+ 1. ABOVE: the p99 that is shown is above the limit;
+ 2. WITHIN: at least 99 % of all records of the row, with or without a latency, count as within the limit;
+ 3. without a row, with a row that is not judged, or with unreadable records, a limit never gives exit code 0.
+
+In: `LatencyRead`   Out: `Measurement`   Owner: the caller
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from kclient.mirror_latency import Histogram, Interval, Latencies, largest_in
+from spark_jobs.verdict import ExitCode, ordered
+
+LIMITED = 0.99
+"""The quantile that --max-p99 limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyRead:
+    """What the latency topics of a target have."""
+
+    latencies: Mapping[str, Latencies] = field(default_factory=dict)
+    """By source alias."""
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """Why a topic could not be read."""
+
+
+class Judgement(Enum):
+    """What a row is, compared with the limit of p99."""
+
+    ABOVE = "above"
+    WITHIN = "within"
+    UNKNOWN = "not judged"
+
+
+class RowKey(NamedTuple):
+    """A topic at the target, and the source that it is copied from."""
+
+    source_alias: str
+    source_cluster_id: str
+    topic: str
+
+
+@dataclass(slots=True)
+class Row:
+    """The latencies of one topic of one source."""
+
+    key: RowKey
+    from_ms: int
+    """Begin of the first interval."""
+    until_ms: int
+    """End of the last interval."""
+    intervals: int = 0
+    processes: set[str] = field(default_factory=set)
+    total: Histogram = field(default_factory=Histogram)
+    buckets: dict[int, Histogram] = field(default_factory=dict)
+    """Histograms by the start of the time bucket, in ms since the epoch."""
+
+    def add(self, interval: Interval, latencies: Histogram, bucket_ms: int) -> None:
+        """Add what was measured in *interval*."""
+        self.from_ms = min(self.from_ms, interval.from_ms)
+        self.until_ms = max(self.until_ms, interval.until_ms)
+        self.intervals += 1
+        self.processes.add(interval.process)
+        self.total.merge(latencies)
+        start = interval.from_ms // bucket_ms * bucket_ms
+        self.buckets.setdefault(start, Histogram()).merge(latencies)
+
+    @property
+    def p99(self) -> int | None:
+        """The upper bound of the limited quantile in ms, -1 if it is below 0; None without latencies."""
+        return self.total.quantile(LIMITED)
+
+    def judged(self, max_p99_ms: int) -> Judgement:
+        """Return whether p99 is within *max_p99_ms*."""
+        p99, total = self.p99, self.total
+        if p99 is None or total.max_ms is None or total.min_ms is None:
+            return Judgement.UNKNOWN
+        if p99 > max_p99_ms:
+            return Judgement.ABOVE
+        within = sum(
+            records
+            for bucket, records in total.buckets.items()
+            if min(largest_in(bucket), total.max_ms) <= max_p99_ms
+        )
+        if -total.min_ms <= max_p99_ms:
+            within += total.ahead
+        enough = 100 * within >= 99 * (total.records + total.without_timestamp)
+        return Judgement.WITHIN if enough else Judgement.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is to be measured, and the limit: --target, --topics, --bucket, --last and --max-p99."""
+
+    target: str
+    topics: re.Pattern[str]
+    bucket_ms: int
+    since_ms: int | None = None
+    """Intervals that end at or before it are left out."""
+    max_p99_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The result of `kaudit latency`."""
+
+    scope: Scope
+    rows: Sequence[Row]
+    """The largest p99 first."""
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """Why a latency topic could not be read."""
+    unreadable: Mapping[str, int] = field(default_factory=dict)
+    """Records per source alias that are none of kmirror's, or of another version."""
+    without_figure: Sequence[str] = ()
+    """Topics of the target that match, and have no row."""
+    topics_read: int = 0
+    """Latency topics of the target that were read."""
+
+    @property
+    def period(self) -> tuple[int, int] | None:
+        """Begin of the first and end of the last interval; None without a row."""
+        if not self.rows:
+            return None
+        return min(row.from_ms for row in self.rows), max(row.until_ms for row in self.rows)
+
+    def judgement(self, row: Row) -> Judgement | None:
+        """Return what *row* is, None without a limit."""
+        limit = self.scope.max_p99_ms
+        return None if limit is None else row.judged(limit)
+
+    def judged(self, judgement: Judgement) -> list[Row]:
+        """Return the rows of *judgement*."""
+        return [row for row in self.rows if self.judgement(row) is judgement]
+
+    @property
+    def several_clusters(self) -> dict[str, list[str]]:
+        """The source aliases with more than one cluster id, and these."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for row in self.rows:
+            found[row.key.source_alias].add(row.key.source_cluster_id)
+        return {alias: sorted(ids) for alias, ids in sorted(found.items()) if len(ids) > 1}
+
+    @property
+    def exit_codes(self) -> list[ExitCode]:
+        """Every exit code that applies, the decisive one first."""
+        limited = self.scope.max_p99_ms is not None
+        conditions = {
+            ExitCode.CONSISTENT: True,
+            ExitCode.UNREADABLE: bool(self.failures),
+            ExitCode.DIVERGED: bool(self.judged(Judgement.ABOVE)),
+            ExitCode.NO_VERDICT_YET: not any(row.total.records for row in self.rows)
+            or bool(self.judged(Judgement.UNKNOWN))
+            or (limited and bool(self.unreadable)),
+        }
+        return ordered(code for code, applies in conditions.items() if applies)
+
+
+def measure(read: LatencyRead, scope: Scope, topics: Collection[str] = ()) -> Measurement:
+    """Return the rows of *read* in *scope*. *topics* are those of the target that match."""
+    rows: dict[RowKey, Row] = {}
+    for alias, latencies in read.latencies.items():
+        for each in latencies.measured():
+            at = each.interval
+            if not scope.topics.fullmatch(at.topic):
+                continue
+            if scope.since_ms is not None and at.until_ms <= scope.since_ms:
+                continue
+            key = RowKey(alias, at.source_cluster_id, at.topic)
+            row = rows.setdefault(key, Row(key, at.from_ms, at.until_ms))
+            row.add(at, each.latencies, scope.bucket_ms)
+    return Measurement(
+        scope,
+        sorted(rows.values(), key=_worst_first),
+        dict(sorted(read.failures.items())),
+        {alias: each.unreadable for alias, each in read.latencies.items() if each.unreadable},
+        sorted(set(topics) - {key.topic for key in rows}),
+        len(read.latencies),
+    )
+
+
+def _worst_first(row: Row) -> tuple[bool, int, int, RowKey]:
+    p99, largest = row.p99, row.total.max_ms
+    return p99 is None, -(p99 or 0), -(largest or 0), row.key
