@@ -14,6 +14,7 @@ from spark_jobs.step_chart import MOST_STEPS, Panel, chart, steps
 
 MINUTE = 60_000
 BLUE, AMBER, RED = (36, 71, 107), (201, 147, 10), (205, 145, 154)
+GREEN, LIMIT = (60, 130, 90), (190, 30, 45)
 
 
 def decoded(data: bytes) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
@@ -64,6 +65,36 @@ def test_the_gap_is_shaded_where_the_lines_differ_and_nowhere_else() -> None:
     assert shown == {AMBER, RED}, "the second line is dashed"
     top = pixels[base - step_chart._HEIGHT - 1, left : left + step]
     assert {tuple(pixel) for pixel in top.tolist()} == {BLUE, AMBER}
+
+
+def test_a_step_of_latencies_has_the_largest_of_its_buckets_and_none_without_one() -> None:
+    line = {0: 5, MINUTE: 7, 2 * MINUTE: 6, (2 * MOST_STEPS - 1) * MINUTE: 9}
+    _, width, numbers = steps(Panel("t", MINUTE, {"a": line, "b": {}}, largest=True))
+    assert width == 2 * MINUTE
+    assert numbers["a"] == [7, 6, *[None] * (MOST_STEPS - 3), 9]
+    assert numbers["b"] == [None] * MOST_STEPS
+
+
+def test_a_time_without_a_bucket_has_no_line_and_the_limit_has_one_across() -> None:
+    line = {0: 10, 3 * MINUTE: 10}
+    panel = Panel("t", MINUTE, {"a": line, "b": line, "c": line}, largest=True, limit=("limit", 20))
+    pixels = decoded(chart([panel]))
+    base = step_chart._TOP + step_chart._HEIGHT
+    left, step = step_chart._LEFT, step_chart._WIDTH // 4
+
+    def colours(y: int, n: int) -> set[tuple[int, ...]]:
+        part = pixels[y, left + n * step + 3 : left + (n + 1) * step - 3]
+        return {tuple(pixel) for pixel in part.tolist()}
+
+    half = base - step_chart._HEIGHT // 2
+    assert colours(half - 1, 0) == colours(half - 1, 3) == {GREEN}
+    assert colours(half - 2, 0) == {BLUE, AMBER}, "the third line is thin"
+    for n in (1, 2):
+        for y in range(base - step_chart._HEIGHT + 1, base):
+            assert colours(y, n) == {(255, 255, 255)}
+    for n in range(4):
+        assert colours(base - step_chart._HEIGHT - 1, n) == {LIMIT}
+    assert decoded(chart([Panel("t", MINUTE, {"a": {}}, largest=True)])).shape[0] == 240
 
 
 def test_text_is_drawn_and_cut_off_at_the_border() -> None:
