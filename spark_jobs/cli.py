@@ -23,6 +23,7 @@ from spark_jobs.commands.diff import diff, parsed_schema
 from spark_jobs.commands.explain import explain
 from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.headers import headers
+from spark_jobs.commands.latency import latency
 from spark_jobs.commands.options import (
     cluster_names,
     duration_ms,
@@ -71,6 +72,7 @@ kaudit.add_command(diff)
 kaudit.add_command(profile)
 kaudit.add_command(counts)
 kaudit.add_command(headers)
+kaudit.add_command(latency)
 kaudit.add_command(watch)
 kaudit.add_command(pack)
 kaudit.add_command(class_archive)

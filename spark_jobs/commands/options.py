@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def target_names(_context: click.Context, _option: click.Parameter, value: str) -> str:
@@ -124,6 +124,11 @@ def with_out(*files: str) -> Option:
     )
 
 
+def with_quiet(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give *command* --quiet."""
+    return _with((_QUIET,), command)
+
+
 def with_hash_key(meaning: str) -> Option:
     """Give a command --hash-key; `spark_jobs.hash_key.read_hash_key` reads it."""
     return click.option(
@@ -185,11 +190,17 @@ def pattern_of(text: str) -> re.Pattern[str]:
         raise click.UsageError(f"--topics {text!r}: {problem}") from None
 
 
-def duration_ms(text: str, option: str = "--bucket") -> int:
-    """Return a duration such as 30s, 1m, 2h or 1d in ms; raise UsageError for anything else."""
-    found = re.fullmatch(r"([1-9]\d{0,8})([smhd])", text)
-    if found is None:
-        raise click.UsageError(f"{option} {text!r}: expected a number with s, m, h or d, as in 1m")
+def duration_ms(text: str, option: str = "--bucket", *, with_ms: bool = False) -> int:
+    """Return a duration such as 30s, 1m, 2h or 1d in ms; raise UsageError for anything else.
+
+    With *with_ms* 250ms is one, too.
+    """
+    found = re.fullmatch(r"([1-9]\d{0,8})(ms|[smhd])", text, re.ASCII)
+    if found is None or (found[2] == "ms" and not with_ms):
+        units, example = ("ms, s, m, h or d", "250ms") if with_ms else ("s, m, h or d", "1m")
+        raise click.UsageError(
+            f"{option} {text!r}: expected a number with {units}, as in {example}"
+        )
     return int(found[1]) * _UNITS_MS[found[2]]
 
 
