@@ -20,7 +20,7 @@ In: latencies; keys and values of records   Out: histograms, and records to writ
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -183,9 +183,10 @@ def encode(measured: Measured) -> tuple[bytes, bytes]:
 
 
 class Latencies:
-    """What the records of a topic state, each interval once."""
+    """What the records of a topic state about the intervals that are *wanted*, each once; about all if None."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Callable[[Interval], bool] | None = None) -> None:
+        self._wanted = wanted
         self.unreadable = 0
         """Records that are none of kmirror's, or of another version."""
         self._of: dict[tuple[str, str, str, int], Measured] = {}
@@ -199,6 +200,8 @@ class Latencies:
                 self.unreadable += 1
                 continue
             at = measured.interval
+            if self._wanted is not None and not self._wanted(at):
+                continue
             self._of[at.source_cluster_id, at.topic, at.process, at.from_ms] = measured
 
     def measured(self) -> list[Measured]:

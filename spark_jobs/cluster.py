@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, TypeVar
 
 from kclient import AdminClient, Consumer, TopicPartition
 from kclient.admin.configs import ConfigEntry, ConfigResource, ConfigSource, ResourceType
 from kclient.errors import KafkaTimeoutError
 from kclient.mirror_evidence import Copied, is_evidence
-from kclient.mirror_latency import Latencies, is_latency, source_alias_of
+from kclient.mirror_latency import Interval, Latencies, is_latency, source_alias_of
 from kclient.mirror_ledger import is_ledger, view, without_lineage
 from kclient.wire.errors import KafkaError
 from kclient.wire.uuids import encode_uuid
@@ -202,10 +202,13 @@ def read_evidence(name: str, bootstrap: str) -> EvidenceRead:
     return EvidenceRead(tuple(topics), copied)
 
 
-def read_latencies(name: str, bootstrap: str) -> LatencyRead:
-    """Return the latencies that mirrors measured at the cluster. A topic that cannot be read is `LatencyRead.failures`.
+def read_latencies(
+    name: str, bootstrap: str, wanted: Callable[[Interval], bool] | None = None
+) -> LatencyRead:
+    """Return the latencies of *wanted* intervals that mirrors measured at the cluster.
 
-    All its partitions are read, although kmirror creates one. Raise ClusterUnreadable when no broker answers.
+    A topic that cannot be read is `LatencyRead.failures`. All its partitions are read, although kmirror
+    creates one. Raise ClusterUnreadable when no broker answers.
     """
     try:
         with AdminClient({"bootstrap.servers": bootstrap}) as admin:
@@ -216,7 +219,7 @@ def read_latencies(name: str, bootstrap: str) -> LatencyRead:
     found: dict[str, Latencies] = {}
     failures: dict[str, str] = {}
     for topic, metadata in described.items():
-        latencies = Latencies()
+        latencies = Latencies(wanted)
         try:
             if isinstance(metadata, KafkaError):
                 raise metadata

@@ -117,6 +117,12 @@ class Scope:
     """Intervals that end at or before it are left out."""
     max_p99_ms: int | None = None
 
+    def wants(self, interval: Interval) -> bool:
+        """Return whether *interval* is in this scope."""
+        if self.since_ms is not None and interval.until_ms <= self.since_ms:
+            return False
+        return self.topics.fullmatch(interval.topic) is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
@@ -179,9 +185,7 @@ def measure(read: LatencyRead, scope: Scope, topics: Collection[str] = ()) -> Me
     for alias, latencies in read.latencies.items():
         for each in latencies.measured():
             at = each.interval
-            if not scope.topics.fullmatch(at.topic):
-                continue
-            if scope.since_ms is not None and at.until_ms <= scope.since_ms:
+            if not scope.wants(at):
                 continue
             key = RowKey(alias, at.source_cluster_id, at.topic)
             row = rows.setdefault(key, Row(key, at.from_ms, at.until_ms))

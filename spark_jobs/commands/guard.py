@@ -42,6 +42,8 @@ def guarded(work: Callable[[], int], on_error: Callable[[int, str], None] | None
         )
         if missing:
             code, cause = ExitCode.INTERNAL, missing
+        elif isinstance(problem, OSError):
+            code, cause = ExitCode.INTERNAL, f"{problem}; this is not a verdict"
         elif "RangeUnreadable" in str(problem):
             code, cause = ExitCode.UNREADABLE, _cause(str(problem))
         else:

@@ -75,9 +75,10 @@ def latency(**options: Any) -> None:
         target = options["target"]
         since_ms = None if last_ms is None else round(time.time() * 1000) - last_ms
         progress(f"reading the latency topics of {target}")
-        read = read_latencies("target", target)
+        scope = Scope(target, topics, bucket_ms, since_ms, max_p99_ms)
+        read = read_latencies("target", target, scope.wants)
         present = matching_topics("target", target, topics)
-        found = measure(read, Scope(target, topics, bucket_ms, since_ms, max_p99_ms), present)
+        found = measure(read, scope, present)
         if out is not None:
             replace_file(out / "latency.csv", csv_text(found))
             replace_file(out / "latency.png", picture(found))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -122,6 +126,32 @@ def test_records_copied_to_other_offsets_have_a_latency_too(
         assert make({**ENABLED, "target.offsets": "renumber"}).run_once(60) == 0
     found = of_topics(measured(west))["orders"]
     assert (found.records, found.ahead, found.max_partition) == (30, 0, 1)
+
+
+def test_kaudit_shows_and_judges_what_kmirror_measured(
+    east: Cluster, west: Cluster, mirror: MakeMirror, tmp_path: Path
+) -> None:
+    make_topic(east, "orders", 2)
+    make_topic(east, "payments")
+    began = now_ms()
+    produce_at(east, "orders", 1, [began] * 98 + [began - HOUR] * 2)
+    produce_at(east, "payments", 0, [began])
+    assert mirror(ENABLED).run_once() == 0
+
+    def latency(topics: str) -> tuple[int, dict[str, Any]]:
+        command = [sys.executable, "-m", "spark_jobs", "latency", "--target", west.bootstrap]
+        options = ["--topics", topics, "--max-p99", "10m", "--out", str(tmp_path / "out")]
+        done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=60)
+        return done.returncode, json.loads((tmp_path / "out" / "latency.json").read_text())
+
+    code, found = latency("payments")
+    assert (code, found["result"]) == (0, "WITHIN")
+    code, found = latency("orders|payments")
+    assert (code, found["result"]) == (1, "ABOVE")
+    worst, other = found["rows"]
+    assert (worst["topic"], worst["records"], worst["max_partition"]) == ("orders", 100, 1)
+    assert worst["p50_ms"] < HOUR <= worst["p99_ms"]
+    assert (other["topic"], other["p99_is"]) == ("payments", "within")
 
 
 def test_nothing_is_written_unless_it_is_enabled(

@@ -87,6 +87,21 @@ def test_a_run_that_ends_early_never_ends_with_1(
     assert reported == [code]
 
 
+def test_a_file_that_cannot_be_written_is_named_without_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+
+    def work() -> int:
+        (tmp_path / "file" / "counts.csv").unlink(missing_ok=True)
+        return 0
+
+    assert guarded(work) == ExitCode.INTERNAL
+    error = capsys.readouterr().err
+    assert str(tmp_path / "file" / "counts.csv") in error
+    assert "Traceback" not in error
+
+
 @pytest.mark.parametrize(
     ("command", "directory"),
     [

@@ -172,6 +172,13 @@ def test_a_record_is_read_as_it_was_written() -> None:
     assert measured.latencies.max_partition == 4
 
 
+def test_intervals_that_are_not_wanted_are_not_kept() -> None:
+    found = Latencies(lambda interval: interval.topic == "u")
+    other = Measured(Interval("i", "u", "p", 1, 2), Histogram(without_timestamp=1))
+    found.add([GOOD, encode(other)])
+    assert (found.measured(), found.unreadable) == ([other], 0)
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
