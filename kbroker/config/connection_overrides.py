@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
+from kbroker.common.ip_address import plain_address
 
 NAME = "max.connections.per.ip.overrides"
 
@@ -18,13 +18,11 @@ def parse_connection_overrides(text: str) -> tuple[dict[str, int], list[str]]:
     for item in filter(None, map(str.strip, text.split(","))):
         host, _, count = item.rpartition(":")
         try:
-            address = ip_address(host.removeprefix("[").removesuffix("]"))
+            address = plain_address(host.removeprefix("[").removesuffix("]"))
         except ValueError:
             problems.append(f"{NAME}: {item!r} is not address:count; names are not resolved")
             continue
         if not count.isdecimal():
             problems.append(f"{NAME}: {count!r} of {item!r} is not a number of connections")
-        # An IPv4 address in IPv6 is that IPv4 address, as for the peers of a listener.
-        plain = str(getattr(address, "ipv4_mapped", None) or address)
-        found[plain] = int(count) if count.isdecimal() else 0
+        found[address] = int(count) if count.isdecimal() else 0
     return found, problems

@@ -10,13 +10,13 @@ In: the children of /brokers/ids   Out: broker ids by IP address   Owner: the re
 
 from __future__ import annotations
 
-import ipaddress
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from kbroker.common.ip_address import plain_address
 from kbroker.zk import znodes
 from kbroker.zk.errors import PoisonZnode, ZooKeeperError
 from kbroker.zk.interface import Children, Watch, ZooKeeper
@@ -107,10 +107,8 @@ class RegisteredAddresses:
 
 
 def _plain(ip: str) -> str:
-    """Return *ip* in its shortest form, and as IPv4 if it is an IPv4 address in IPv6."""
+    """Return *ip* as `plain_address` does; what is no address as it is."""
     try:
-        address = ipaddress.ip_address(ip)
+        return plain_address(ip)
     except ValueError:
         return ip
-    mapped = getattr(address, "ipv4_mapped", None)
-    return str(mapped or address)

@@ -17,6 +17,7 @@ from twisted.internet import main, tcp
 from twisted.internet.interfaces import IReactorFDSet
 from twisted.python.failure import Failure
 
+from kbroker.common.ip_address import plain_address
 from kbroker.network.plaintext_transport import PlaintextTransport
 from kbroker.network.transport import UnsentMemory
 
@@ -30,9 +31,6 @@ _PEER_IS_GONE = (errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.EINTR)
 """Errors of accept(2) that concern only the connection at the head of the queue."""
 
 _DONE = Failure(main.CONNECTION_DONE)
-
-_IPV4_MAPPED = "::ffff:"
-"""What the kernel puts before the address of an IPv4 peer of an IPv6 socket. Limits and logs are for the address."""
 
 
 class Admission(Protocol):
@@ -72,9 +70,7 @@ class Acceptor(tcp.Port):
 
     def _take(self, accepted: socket.socket, address: tuple[Any, ...]) -> None:
         listener = cast(Admission, self.factory)
-        host, port = str(address[0]).partition("%")[0], int(address[1])
-        if "." in host:
-            host = host.removeprefix(_IPV4_MAPPED)
+        host, port = plain_address(str(address[0]).partition("%")[0]), int(address[1])
         protocol = listener.admit(host, port, accepted.fileno())
         if protocol is None:
             accepted.close()
