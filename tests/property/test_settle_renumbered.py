@@ -100,7 +100,7 @@ def test_no_verdict_rests_on_a_record_that_the_last_look_did_not_compare() -> No
 
 def test_later_looks_on_quiet_logs_find_what_a_full_audit_finds() -> None:
     replaced, vanished = 0, 0
-    for seed in range(at_least(24)):
+    for seed in range(at_least(10, of=24)):
         pair = live(seed, looks_with_changes=1, chance=0.7)
         run = pair.audit(rounds=2)
         standing = {TopicPartition(each.topic, each.partition) for each in run.settled.standing}
