@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from kbroker.common.gather import all_of, outcomes_of
@@ -42,6 +43,7 @@ from kbroker.zk.errors import (
     Disconnected,
     NodeExists,
     NoNode,
+    NotEmpty,
     PoisonZnode,
     UnsafeName,
     ZooKeeperError,
@@ -63,6 +65,9 @@ log = Logger()
 
 READS_AT_ONCE = 1000
 STATES_PER_MULTI = 100
+
+REFUSED_WAIT = 2.0
+"""Seconds before a deletion that ZooKeeper refused, by an ACL for example, is tried again."""
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -420,9 +425,20 @@ class ControllerZkClient:
                 await self._reconnect.connected(self._epoch.session)
                 if not await self._is_there(name, topic_id):
                     return
-                log.debug("deleting {name} again: {error}", name=name, error=error)
+                if isinstance(error, (NoNode, NotEmpty, ConnectionLoss)):
+                    log.debug("deleting {name} again: {error}", name=name, error=error)
+                else:
+                    await self._deletion_refused(name, error)
             else:
                 return
+
+    async def _deletion_refused(self, name: str, error: ZooKeeperError) -> None:
+        """Report, once, that ZooKeeper refuses the deletion of a topic; wait before the next attempt."""
+        line = f"topic {name} cannot be deleted: {error}"
+        if line not in self._reported:
+            self._reported.add(line)
+            log.warn("{line}; tried again every {wait:g} s", line=line, wait=REFUSED_WAIT)
+        await deferLater(self._clock, REFUSED_WAIT)
 
     async def _is_there(self, name: str, topic_id: UUID) -> bool:
         """Return whether the topic with that id has its znode, even one that cannot be decoded any more."""

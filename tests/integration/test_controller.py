@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import pytest_twisted
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs, formatEvent
 
 from kbroker.common.leader_and_isr import LeaderAndIsr
 from kbroker.controller.core.effects import StateWrite
@@ -34,6 +36,7 @@ from kclient.wire.messages import response_class
 from kclient.wire.versions import ApiKey
 from tests.kit.controllers import ControlPlane, FakeBrokers, register
 from tests.kit.waiting import until
+from tests.kit.zookeeper import zookeeper_at
 
 pytestmark = pytest.mark.slow
 Join = Callable[..., Awaitable[ControlPlane]]
@@ -254,6 +257,26 @@ async def test_requests_are_sent_again_until_a_broker_answers(join: Join) -> Non
     cluster[2].reachable = True
     await until(lambda: set(cluster[2].leads) == {("t", 1), ("u", 1)})
     await until(lambda: two.cache.is_led("u", range(2)))
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_deletion_that_zookeeper_refuses_is_reported_once_and_tried_again_at_intervals(
+    join: Join, zookeeper_connect: str
+) -> None:
+    one = await join(FakeBrokers(), 1)
+    await until(lambda: one.cache.brokers)
+    await one.topics.create(NewTopic("t", 2))
+    assert await one.topics.until_led("t", range(2), 5)
+    path = znodes.topic_path("t")
+    with zookeeper_at(zookeeper_connect) as client, capturedLogs() as logged:
+        client.set_acls(path, [make_acl("world", "anyone", read=True, admin=True)])
+        await one.topics.delete("t")
+        await until(lambda: any("AccessDenied" in formatEvent(each) for each in logged))
+        client.set_acls(path, OPEN_ACL_UNSAFE)
+        await gone(one.zk, path)
+    lines = [formatEvent(each) for each in logged]
+    assert len([line for line in lines if "cannot be deleted: AccessDenied" in line]) == 1
+    assert not [line for line in lines if "deleting t again" in line]
 
 
 @pytest_twisted.ensureDeferred
