@@ -27,6 +27,8 @@ from typing import Any
 from kclient.mirror_json import NOT_READABLE, decoded, encoded, number, text
 
 SCHEMA_VERSION = 1
+LONGEST_NAME = 249
+"""Characters of a topic's name in Kafka; no id is longer."""
 SUFFIX = ".latency.internal"
 _TYPE = "latency"
 
@@ -64,6 +66,11 @@ def bucket_of(latency_ms: int) -> int:
     octave = latency_ms.bit_length() - 1
     share = (latency_ms >> (octave - _SHARE_BITS)) - SHARES
     return EXACT + SHARES * (octave - _EXACT_BITS) + share
+
+
+def least_in(bucket: int) -> int:
+    """Return the least latency of *bucket*, in ms."""
+    return largest_in(bucket - 1) + 1 if bucket else 0
 
 
 def largest_in(bucket: int) -> int:
@@ -213,9 +220,9 @@ def _decoded(key: bytes | None, value: bytes) -> Measured:
     """Return what a record states. Raise ValueError, KeyError or TypeError if it states no latencies."""
     names, fields = decoded(key, value, (_TYPE,), SCHEMA_VERSION)
     interval = Interval(
-        text(names["source_cluster_id"]),
-        text(names["topic"]),
-        text(names["process"]),
+        _printable(names["source_cluster_id"]),
+        _printable(names["topic"]),
+        _printable(names["process"]),
         number(names["from_ms"]),
         number(fields["until_ms"]),
     )
@@ -240,6 +247,12 @@ def _decoded(key: bytes | None, value: bytes) -> Measured:
     ):
         raise ValueError("a largest and a least latency are those of records")
     return Measured(interval, found)
+
+
+def _printable(found: Any) -> str:
+    if not text(found).isprintable() or len(found) > LONGEST_NAME:
+        raise ValueError(f"{found!r} is no name")
+    return text(found)
 
 
 def _milliseconds(found: Any) -> int | None:

@@ -43,7 +43,7 @@ class Evidence:
         report: Callable[[str, str], None],
     ) -> None:
         self._target = target
-        self._topic = topic
+        self.topic = topic
         self._source_id = source_id
         self._interval = interval
         self._report = report
@@ -52,6 +52,7 @@ class Evidence:
             target, topic, replication_factor=replication_factor, compact_existing=True
         )
         self._reported = ""
+        self._dropped = 0
 
     def read(self, run: Run) -> Run:
         """Return *run* with the hashes of its batches, which were just read."""
@@ -86,11 +87,13 @@ class Evidence:
         finally:
             self._extents.not_written(left)
         text = "" if problem is None else f"cannot be written: {problem}"
-        if self._extents.dropped:
-            text += f" {self._extents.dropped} extents were dropped: kaudit has no evidence of them"
         if text != self._reported:
-            self._report(f"evidence {self._topic}", text.strip() or "is written again")
+            self._report(f"evidence {self.topic}", text or "is written again")
         self._reported = text
+        if self._extents.dropped > self._dropped:
+            self._dropped = self._extents.dropped
+            dropped = f"{self._dropped} extents were dropped: kaudit has no evidence of them"
+            self._report(f"evidence {self.topic}", dropped)
 
 
 def _encoded(copied: Copied) -> tuple[bytes, bytes]:

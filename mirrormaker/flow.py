@@ -28,6 +28,7 @@ from twisted.python.failure import Failure
 from kclient.net.cluster import Cluster
 from kclient.net.connection import Connection
 from kclient.types import TopicPartition
+from kclient.wire.batches import iterate
 from kclient.wire.errors import (
     CorruptMessage,
     KafkaError,
@@ -553,6 +554,8 @@ class Flow:
                 continue
             outcome = outcomes.get(copy, problem)
             if isinstance(outcome, writing.Appended):
+                if self._latency is not None:
+                    self._latency.appended(copy, iterate(append.run.data))
                 if append.generation == link.generation:
                     self._count(link, copy, append)
                 self._apply(link, link.appended, append.generation, append.run.next_offset)
@@ -576,8 +579,6 @@ class Flow:
         self.progress.appended(link, append.run, self.reactor.seconds())
         if self._evidence is not None:
             self._evidence.appended(copy, append, link.lineage.source)
-        if self._latency is not None:
-            self._latency.appended(copy, append.run)
 
     # --- links
 

@@ -14,7 +14,7 @@ from kclient.admin.configs import ConfigResource, ResourceType
 from kclient.errors import LeaderUnavailable
 from kclient.net.cluster import Cluster
 from kclient.types import NewTopic, TopicPartition
-from kclient.wire.errors import KafkaError, TopicAlreadyExists, for_code
+from kclient.wire.errors import KafkaError, MessageTooLarge, TopicAlreadyExists, for_code
 from kclient.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kclient.wire.records import Record, encode_batch
 from kclient.wire.versions import ApiKey
@@ -24,8 +24,8 @@ TIMEOUT = 10.0
 
 CHANNEL = "internal"
 
-RECORDS_PER_BATCH = 500
-"""Records of `append_each` in one batch: about 150 KB, below every usual max.message.bytes."""
+BYTES_PER_BATCH = 100_000
+"""Keys and values of `append_each` in one batch, or one record: below every usual max.message.bytes."""
 
 T = TypeVar("T")
 
@@ -59,9 +59,22 @@ class InternalTopic:
         """Whether this process created the topic, or found it and checked its cleanup.policy."""
 
     async def create(self) -> None:
-        """Create the topic if it does not exist. Raise KafkaError."""
-        if self._is_created and self.name in self._cluster.metadata.topics:
+        """Create the topic if it does not exist. Raise KafkaError.
+
+        A topic that is known needs no permission to create one.
+        """
+        existed = self.name in self._cluster.metadata.topics
+        if self._is_created and existed:
             return
+        if not existed:
+            existed = await self._create()
+        if existed and self._compact_existing:
+            await self._compact()
+        await self._cluster.partitions(self.name, timeout=TIMEOUT)
+        self._is_created = True
+
+    async def _create(self) -> bool:
+        """Create the topic; return whether it existed already. Raise KafkaError."""
         new = NewTopic(self.name, 1, self._replication_factor, dict(self._configs))
         answers = await topics.create_topics(
             self._cluster, [new], validate_only=False, timeout=TIMEOUT
@@ -69,10 +82,7 @@ class InternalTopic:
         problem = answers[self.name]
         if isinstance(problem, KafkaError) and not isinstance(problem, TopicAlreadyExists):
             raise problem
-        if isinstance(problem, TopicAlreadyExists) and self._compact_existing:
-            await self._compact()
-        await self._cluster.partitions(self.name, timeout=TIMEOUT)
-        self._is_created = True
+        return isinstance(problem, TopicAlreadyExists)
 
     async def _compact(self) -> None:
         """Set cleanup.policy=compact on a topic of another client: with delete, entries would age out."""
@@ -101,17 +111,20 @@ class InternalTopic:
 
         *encode* returns key and value. The topic is created before the first one. Return the error that ended it.
         """
-        try:
-            if left:
+        most = BYTES_PER_BATCH
+        while left:
+            records = _first_records(left, encode, most)
+            try:
                 await self.create()
-            while left:
-                now = time.time_ns() // 1_000_000
-                await self.append(
-                    Record(n, now, *encode(each)) for n, each in enumerate(left[:RECORDS_PER_BATCH])
-                )
-                del left[:RECORDS_PER_BATCH]
-        except KafkaError as problem:
-            return problem
+                await self.append(records)
+            except MessageTooLarge as problem:
+                if len(records) == 1:
+                    return problem
+                most //= 2
+            except KafkaError as problem:
+                return problem
+            else:
+                del left[: len(records)]
         return None
 
     async def append(self, records: Iterable[Record]) -> None:
@@ -134,6 +147,21 @@ class InternalTopic:
                 raise for_code(answer.error_code)(f"append to {self.name}{detail}")
 
         await self._cluster.retrying(attempt, timeout=TIMEOUT, what=f"writing to {self.name}")
+
+
+def _first_records(
+    left: Iterable[T], encode: Callable[[T], tuple[bytes, bytes]], most: int
+) -> list[Record]:
+    """Return the first records of *left* with at most *most* bytes of keys and values, but at least one."""
+    now, size = time.time_ns() // 1_000_000, 0
+    records: list[Record] = []
+    for each in left:
+        key, value = encode(each)
+        size += len(key) + len(value)
+        if records and size > most:
+            break
+        records.append(Record(len(records), now, key, value))
+    return records
 
 
 async def request_leader(cluster: Cluster, topic: str, api_key: ApiKey, request: Any) -> Any:

@@ -2,29 +2,29 @@
 
 Theory of operation
 ===================
-`appended` adds each acknowledged run to the histograms of its topic (`mirrormaker.measured_latency`). Every
+`appended` adds acknowledged batches to the histograms of its topic (`mirrormaker.measured_latency`). Every
 ``emit.latency.interval.seconds`` they are written, acknowledged by all in-sync replicas, and new ones begin. The copy
 never waits for them. A record that was perhaps appended is appended again under its key, and counts once.
 
-In: acknowledged runs   Out: records of the latency topic   Owner: the reactor's thread
+In: acknowledged batches   Out: records of the latency topic   Owner: the reactor's thread
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from kclient.mirror_latency import encode
 from kclient.net.cluster import Cluster
 from kclient.net.waiting import sleep
 from kclient.types import TopicPartition
+from kclient.wire.batches import BatchInfo
 from mirrormaker.internal_topic import InternalTopic
 from mirrormaker.measured_latency import MeasuredLatency
-from mirrormaker.runs import Run
 
 MOST_WAITING = 10_000
-"""Intervals of topics that wait for an unreachable topic: about 50 MB."""
+"""Intervals of topics that wait for an unreachable topic: 50 to 200 MB."""
 
 
 class Latency:
@@ -41,7 +41,7 @@ class Latency:
         report: Callable[[str, str], None],
     ) -> None:
         self._reactor = target.reactor
-        self._topic = topic
+        self.topic = topic
         self._source_id = source_id
         self._interval = interval
         self._report = report
@@ -54,15 +54,19 @@ class Latency:
             cleanup_policy="delete",
         )
         self._reported = ""
+        self._dropped = 0
 
-    def appended(self, copy: TopicPartition, run: Run) -> None:
-        """Add a run of *copy* that the target has acknowledged now."""
-        self._measured.appended(copy, run, _now_ms())
+    def appended(self, copy: TopicPartition, batches: Iterable[BatchInfo]) -> None:
+        """Add batches of *copy* that the target has acknowledged now."""
+        self._measured.appended(copy, batches, _now_ms())
 
     async def run(self) -> None:
-        """Write what was measured, every ``emit.latency.interval.seconds``."""
+        """Write what was measured, at each whole multiple of ``emit.latency.interval.seconds`` since the epoch.
+
+        So intervals begin in different time buckets, however long a write takes.
+        """
         while True:
-            await sleep(self._reactor, self._interval)
+            await sleep(self._reactor, self._interval - time.time() % self._interval)
             await self.write()
 
     async def write(self) -> None:
@@ -73,11 +77,13 @@ class Latency:
         finally:
             self._measured.not_written(due)
         text = "" if problem is None else f"cannot be written: {problem}"
-        if self._measured.dropped:
-            text += f" the latency of {self._measured.dropped} records was dropped"
         if text != self._reported:
-            self._report(f"latency {self._topic}", text.strip() or "is written again")
+            self._report(f"latency {self.topic}", text or "is written again")
         self._reported = text
+        if self._measured.dropped > self._dropped:
+            self._dropped = self._measured.dropped
+            dropped = f"the latencies of {self._dropped} records were dropped: too many wait"
+            self._report(f"latency {self.topic}", dropped)
 
 
 def _now_ms() -> int:

@@ -4,10 +4,10 @@ A batch counts when the target has acknowledged it, with the time since its newe
 (`kclient.mirror_latency`). Control batches do not count: no consumer gets their records.
 
 Invariants (tests cite the numbers):
- 1. each record of an acknowledged run is in exactly one `Measured`, or was dropped and counted as that;
+ 1. each record of an acknowledged batch is in exactly one `Measured`, or was dropped and counted as that;
  2. two `Measured` of one topic never have the same key.
 
-In: acknowledged runs   Out: latencies to write   Owner: `mirrormaker.latency`
+In: acknowledged batches   Out: latencies to write   Owner: `mirrormaker.latency`
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable
 
 from kclient.mirror_latency import Histogram, Interval, Measured
 from kclient.types import TopicPartition
-from kclient.wire.batches import CONTROL, iterate
-from mirrormaker.runs import Run
+from kclient.wire.batches import CONTROL, BatchInfo
 
 
 class MeasuredLatency:
@@ -34,12 +33,12 @@ class MeasuredLatency:
         self.dropped = 0
         """Records without a figure, because too many intervals waited."""
 
-    def appended(self, copy: TopicPartition, run: Run, now_ms: int) -> None:
-        """Add a run that the target has acknowledged at *now_ms*."""
+    def appended(self, copy: TopicPartition, batches: Iterable[BatchInfo], now_ms: int) -> None:
+        """Add batches that the target has acknowledged at *now_ms*."""
         found = self._of_topic.get(copy.topic)
         if found is None:
             found = self._of_topic[copy.topic] = Histogram()
-        for batch in iterate(run.data):
+        for batch in batches:
             if batch.attributes & CONTROL or not batch.record_count:
                 continue
             if batch.max_timestamp < 0:

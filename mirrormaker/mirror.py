@@ -18,7 +18,6 @@ Owner: the reactor's thread
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -254,11 +253,17 @@ class Mirror:
 
     async def _write_last_statements(self, until: float) -> None:
         """Write evidence and latencies of the last records, if that takes no longer than *until*."""
-        for each in self._statements:
-            written = Deferred.fromCoroutine(each.write())
-            written.addTimeout(max(0.1, until - self._reactor.seconds()), self._reactor)
-            with suppress(DeferredTimeout):
+        statements, self._statements = self._statements, []
+        left = max(0.1, until - self._reactor.seconds())
+        writes = [
+            Deferred.fromCoroutine(each.write()).addTimeout(left, self._reactor)
+            for each in statements
+        ]
+        for each, written in zip(statements, writes, strict=True):
+            try:
                 await written
+            except DeferredTimeout:
+                self._report(each.topic, "the last records were not written: no answer in time")
 
     @property
     def workers(self) -> Workers | None:

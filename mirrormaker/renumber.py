@@ -24,16 +24,16 @@ def batches_of(run: Run) -> list[Batch]:
     """Return the visible batches of *run*. Raise KafkaError for records that cannot be decoded."""
     return [
         Batch(_as_produced(run.data, info), info.record_count, info.base_offset)
-        for info in _visible(run)
+        for info in visible_batches(run)
     ]
 
 
 def first_visible(run: Run) -> int | None:
     """Return the offset of the first visible batch of *run*; None if there is none."""
-    return next((info.base_offset for info in _visible(run)), None)
+    return next((info.base_offset for info in visible_batches(run)), None)
 
 
-def _visible(run: Run) -> Iterator[BatchInfo]:
+def visible_batches(run: Run) -> Iterator[BatchInfo]:
     """Yield the batches of *run* with records that consumers with read_committed get."""
     visible = BatchVisibility(run.aborted)
     for info in batches.iterate(run.data):

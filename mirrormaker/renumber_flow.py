@@ -33,7 +33,7 @@ from mirrormaker.link_state import Append, LogEnds
 from mirrormaker.locator import Timers, add_due, kafka_error
 from mirrormaker.marks import is_prefix
 from mirrormaker.position import Position
-from mirrormaker.renumber import batches_of, last_base_offset
+from mirrormaker.renumber import batches_of, last_base_offset, visible_batches
 from mirrormaker.renumbered_ends import lineage_of, position_of, read_renumbered_ends
 from mirrormaker.transaction import Batch, Part, State, TransactionMachine
 from mirrormaker.transactional_target import TransactionAborted, TransactionalTarget
@@ -235,6 +235,8 @@ class RenumberFlow(Flow):
         for part in parts:
             self._first_position_ended(part.tp)
             for link, append in self._sent.pop(part.tp, ()):
+                if self._latency is not None:
+                    self._latency.appended(part.tp, visible_batches(append.run))
                 if append.generation == link.generation and self.links.get(link.tp) is link:
                     self._count(link, part.tp, append)
                 self._apply(link, link.appended, append.generation, append.run.next_offset)

@@ -213,7 +213,7 @@ def read_latencies(
     try:
         with AdminClient({"bootstrap.servers": bootstrap}) as admin:
             topics = sorted(topic for topic in admin.list_topics() if is_latency(topic))
-            described = admin.describe_topics(topics) if topics else {}
+            described = admin.describe_topics(topics, raise_errors=False) if topics else {}
     except KafkaError as problem:
         raise ClusterUnreadable(f"{name} ({bootstrap}): {problem}") from problem
     found: dict[str, Latencies] = {}

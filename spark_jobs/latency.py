@@ -3,15 +3,14 @@
 kmirror writes a histogram per topic and interval (`kclient.mirror_latency`). A row is a topic of a source; its
 histogram is the sum of those of all processes. An interval belongs to the time bucket in which it begins.
 
-A row has one of three judgements against the limit of p99. Some records have no true latency: those without a
-timestamp, and those with a timestamp ahead of kmirror's clock. Of these, a record counts with the largest skew of the
-row, and one without a timestamp as above each limit. So a row is within the limit only if these records cannot
-change that.
+A row has one of three judgements against the limit of p99. Records without a timestamp, or with one ahead of kmirror's
+clock, have no true latency: how far that clock is ahead is not known. They may be above or within each limit. So may
+the records of the bucket that contains the limit. A row is judged only if these records cannot change that.
 
 Invariants (tests cite the numbers):
- 1. ABOVE: the p99 that is shown is above the limit;
- 2. WITHIN: at least 99 % of all records of the row, with or without a latency, count as within the limit;
- 3. without a row, with a row that is not judged, or with unreadable records, a limit never gives exit code 0.
+ 1. ABOVE: more than 1 % of the records with a latency are above the limit;
+ 2. WITHIN: at least 99 % of all records of the row, with or without a latency, are within the limit;
+ 3. a limit never gives exit code 0 beside a topic without a figure, a row that is not judged, or unreadable records.
 
 In: `LatencyRead`   Out: `Measurement`   Owner: the caller
 """
@@ -25,7 +24,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from kclient.mirror_latency import Histogram, Interval, Latencies, largest_in
+from kclient.mirror_latency import Histogram, Interval, Latencies, largest_in, least_in
 from spark_jobs.verdict import ExitCode, ordered
 
 LIMITED = 0.99
@@ -90,18 +89,17 @@ class Row:
 
     def judged(self, max_p99_ms: int) -> Judgement:
         """Return whether p99 is within *max_p99_ms*."""
-        p99, total = self.p99, self.total
-        if p99 is None or total.max_ms is None or total.min_ms is None:
+        total = self.total
+        if total.max_ms is None:
             return Judgement.UNKNOWN
-        if p99 > max_p99_ms:
+        above = sum(n for bucket, n in total.buckets.items() if least_in(bucket) > max_p99_ms)
+        if 100 * above > total.records:
             return Judgement.ABOVE
         within = sum(
-            records
-            for bucket, records in total.buckets.items()
+            n
+            for bucket, n in total.buckets.items()
             if min(largest_in(bucket), total.max_ms) <= max_p99_ms
         )
-        if -total.min_ms <= max_p99_ms:
-            within += total.ahead
         enough = 100 * within >= 99 * (total.records + total.without_timestamp)
         return Judgement.WITHIN if enough else Judgement.UNKNOWN
 
@@ -174,7 +172,7 @@ class Measurement:
             ExitCode.DIVERGED: bool(self.judged(Judgement.ABOVE)),
             ExitCode.NO_VERDICT_YET: not any(row.total.records for row in self.rows)
             or bool(self.judged(Judgement.UNKNOWN))
-            or (limited and bool(self.unreadable)),
+            or (limited and bool(self.unreadable or self.without_figure)),
         }
         return ordered(code for code, applies in conditions.items() if applies)
 

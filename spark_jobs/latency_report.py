@@ -18,8 +18,8 @@ MEANING = (
     "With CreateTime a timestamp is the producer's, so the time to the source counts. A quantile is an upper bound.",
 )
 NOT_SHOWN = (
-    "Not shown: records copied while emit.latency.enabled was false, or of an interval that a killed kmirror did not "
-    "write."
+    "Not shown: records that are not copied yet (`kmirror status` has the lag), copied while emit.latency.enabled was "
+    "false, of an interval that was not written (a kill), or copied by an append without an answer."
 )
 HOW_TO_MEASURE = (
     "Set emit.latency.enabled=true for kmirror. If it is set: nothing was copied in that time, retention has deleted "
@@ -66,12 +66,12 @@ def screen(found: Measurement) -> str:
 
 def _period(found: Measurement) -> str:
     if found.period is None:
-        return f"measured: nothing of these topics   latency topics read: {found.topics_read:,}"
+        return f"no figures of these topics   latency topics read: {found.topics_read:,}"
     first, last = map(_moment, found.period)
     intervals = sum(row.intervals for row in found.rows)
     processes = len({each for row in found.rows for each in row.processes})
     return (
-        f"measured: {first} to {last}   rows: {len(found.rows):,}   intervals: {intervals:,}   "
+        f"figures from {first} to {last}   rows: {len(found.rows):,}   intervals: {intervals:,}   "
         f"processes of kmirror: {processes:,}"
     )
 
@@ -89,7 +89,7 @@ def _problems(found: Measurement) -> list[str]:
             lines.append(f"{label:<12}{_listed(_name(found, row) for row in rows)}")
     if found.judged(Judgement.UNKNOWN):
         lines.append(
-            "            too many records without a timestamp, or ahead of kmirror's clock, for a p99"
+            "            p99 is too close to the limit, or too many records have no timestamp or one ahead of the clock"
         )
     if found.unreadable:
         counts = (f"{n:,} in {latency_topic(alias)}" for alias, n in found.unreadable.items())

@@ -410,6 +410,7 @@ class ControllerZkClient:
 
         A topic of the same name with another id stays: it may have been created before a lost answer is noticed.
         """
+        refused: str | None = None
         while True:
             try:
                 await self._delete_below(znodes.partitions_path(name))
@@ -427,18 +428,18 @@ class ControllerZkClient:
                     return
                 if isinstance(error, (NoNode, NotEmpty, ConnectionLoss)):
                     log.debug("deleting {name} again: {error}", name=name, error=error)
-                else:
-                    await self._deletion_refused(name, error)
+                    continue
+                if str(error) != refused:
+                    refused = str(error)
+                    log.warn(
+                        "topic {name} cannot be deleted: {error}; tried again every {wait:g} s",
+                        name=name,
+                        error=error,
+                        wait=REFUSED_WAIT,
+                    )
+                await deferLater(self._clock, REFUSED_WAIT)
             else:
                 return
-
-    async def _deletion_refused(self, name: str, error: ZooKeeperError) -> None:
-        """Report, once, that ZooKeeper refuses the deletion of a topic; wait before the next attempt."""
-        line = f"topic {name} cannot be deleted: {error}"
-        if line not in self._reported:
-            self._reported.add(line)
-            log.warn("{line}; tried again every {wait:g} s", line=line, wait=REFUSED_WAIT)
-        await deferLater(self._clock, REFUSED_WAIT)
 
     async def _is_there(self, name: str, topic_id: UUID) -> bool:
         """Return whether the topic with that id has its znode, even one that cannot be decoded any more."""

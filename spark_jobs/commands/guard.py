@@ -1,4 +1,4 @@
-"""Exit codes of commands that end early: 1 always means that the logs differ."""
+"""Exit codes of commands that end early: never 1, which is about the logs or their latencies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class OtherClusters(DoesNotFit):
 
 
 def guarded(work: Callable[[], int], on_error: Callable[[int, str], None] | None = None) -> int:
-    """Run *work* and return its exit code; 1 only if the logs differ.
+    """Run *work* and return its exit code; 1 only if *work* returned it.
 
     A crash, or a Spark that does not start, is 70; an unreadable cluster 4; options that do not fit the clusters 2.
     *on_error* receives the exit code and the cause of a run that ended without a report.

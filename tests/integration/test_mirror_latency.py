@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 from kclient import Consumer
 from kclient.mirror_latency import Histogram, Latencies, Measured
 from kclient.types import TopicPartition
+from tests.integration.test_mirror_transactions import ONE_BROKER
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.mirrored_clusters import (
     MakeMirror,
@@ -116,16 +117,32 @@ def test_a_running_mirror_writes_at_intervals_and_what_a_restart_copies_adds_up(
 def test_records_copied_to_other_offsets_have_a_latency_too(
     broker_clusters: MakeCluster, tmp_path: Path
 ) -> None:
-    one_broker = {"transaction.state.log.replication.factor": "1"}
-    east, west = broker_clusters(1), broker_clusters(1, one_broker)
+    east, west = broker_clusters(1, ONE_BROKER), broker_clusters(1, ONE_BROKER)
     make_topic(east, "orders", 2)
     began = now_ms()
     produce_at(east, "orders", 0, [began] * 20)
     produce_at(east, "orders", 1, [began - HOUR] * 10)
+    producer = Producer({"bootstrap.servers": east.bootstrap, "transactional.id": "aborted"})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce("orders", b"no copy has it", partition=0, timestamp=began - 2 * HOUR)
+    producer.abort_transaction(20)
     with making_mirrors(tmp_path, east, west) as make:
         assert make({**ENABLED, "target.offsets": "renumber"}).run_once(60) == 0
     found = of_topics(measured(west))["orders"]
     assert (found.records, found.ahead, found.max_partition) == (30, 0, 1)
+
+
+def test_latencies_are_written_in_batches_that_the_target_accepts(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(west, TOPIC, max_message_bytes="1000")
+    topics = {f"orders-{n}" for n in range(12)}
+    for topic in topics:
+        make_topic(east, topic)
+        produce_at(east, topic, 0, [now_ms()])
+    assert mirror(ENABLED).run_once() == 0
+    assert set(of_topics(measured(west))) == topics
 
 
 def test_kaudit_shows_and_judges_what_kmirror_measured(

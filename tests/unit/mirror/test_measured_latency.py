@@ -20,24 +20,21 @@ from kclient.mirror_latency import (
     largest_in,
 )
 from kclient.types import TopicPartition
-from kclient.wire.batches import CONTROL
+from kclient.wire.batches import CONTROL, BatchInfo, iterate
 from kclient.wire.record_writer import Record, encode_batch
 from mirrormaker.measured_latency import MeasuredLatency
-from mirrormaker.runs import Run, read_run
 
 ORDERS = TopicPartition("orders", 3)
 
 
-def run_of(*batches: Sequence[int], attributes: int = 0) -> Run:
-    """A run of batches, each given by the timestamps of its records."""
+def batches_of(*batches: Sequence[int], attributes: int = 0) -> list[BatchInfo]:
+    """Batches, each given by the timestamps of its records."""
     data, offset = b"", 0
     for timestamps in batches:
         records = [Record(offset + n, at, None, b"v") for n, at in enumerate(timestamps)]
         data += encode_batch(records, base_offset=offset, attributes=attributes)
         offset += len(records)
-    run = read_run(memoryview(data), 0)
-    assert run is not None
-    return run
+    return list(iterate(data))
 
 
 def measuring(most: int = 100, now_ms: int = 1000) -> MeasuredLatency:
@@ -53,7 +50,7 @@ def read(measured: Iterable[Measured]) -> Latencies:
 
 def test_a_batch_counts_from_its_newest_record_for_all_of_its_records() -> None:
     measured = measuring()
-    measured.appended(ORDERS, run_of([5, 9, 7], [100]), 110)
+    measured.appended(ORDERS, batches_of([5, 9, 7], [100]), 110)
     (found,) = measured.due("east-id", 2000)
     assert found.interval == Interval("east-id", "orders", "process-0", 1000, 2000)
     assert found.latencies.buckets == {bucket_of(101): 3, bucket_of(10): 1}
@@ -64,7 +61,7 @@ def test_a_batch_counts_from_its_newest_record_for_all_of_its_records() -> None:
 
 def test_a_timestamp_ahead_of_the_clock_is_negative_and_one_that_is_missing_is_counted() -> None:
     measured = measuring()
-    measured.appended(ORDERS, run_of([500, 501], [-1], [90]), 100)
+    measured.appended(ORDERS, batches_of([500, 501], [-1], [90]), 100)
     (found,) = measured.due("east-id", 2000)
     assert (found.latencies.records, found.latencies.ahead) == (3, 2)
     assert found.latencies.without_timestamp == 1
@@ -75,7 +72,7 @@ def test_a_timestamp_ahead_of_the_clock_is_negative_and_one_that_is_missing_is_c
 
 def test_transaction_markers_do_not_count() -> None:
     measured = measuring()
-    measured.appended(ORDERS, run_of([5], attributes=CONTROL), 10)
+    measured.appended(ORDERS, batches_of([5], attributes=CONTROL), 10)
     assert measured.due("east-id", 2000) == []
 
 
@@ -83,7 +80,7 @@ def test_what_was_not_written_is_due_again_and_too_much_of_it_is_dropped() -> No
     """Invariant 1."""
     measured = measuring(most=2)
     for now in (2000, 3000, 4000):
-        measured.appended(ORDERS, run_of([now - 5, now - 5]), now)
+        measured.appended(ORDERS, batches_of([now - 5, now - 5]), now)
         measured.not_written(measured.due("east-id", now))
     assert measured.dropped == 2
     assert [each.interval.from_ms for each in measured.due("east-id", 5000)] == [2000, 3000]
@@ -95,7 +92,7 @@ def test_a_clock_that_goes_back_replaces_no_interval() -> None:
     measured = measuring()
     due = []
     for now in (2000, 1000, 2000, 2000):
-        measured.appended(ORDERS, run_of([now]), now)
+        measured.appended(ORDERS, batches_of([now]), now)
         due += measured.due("east-id", now)
     found = read(due)
     assert found.unreadable == 0
@@ -112,7 +109,7 @@ def test_each_record_is_measured_once_whatever_fails_and_however_the_clock_goes(
             now += rng.choice((0, 1, 500, -300))
             copy = TopicPartition(rng.choice("ab"), rng.randrange(3))
             timestamps = [now + rng.randrange(-900, 50) for _ in range(rng.randrange(1, 4))]
-            measured.appended(copy, run_of(timestamps), now)
+            measured.appended(copy, batches_of(timestamps), now)
             expected[copy.topic] += len(timestamps)
             if rng.random() < 0.4:
                 due = measured.due("east-id", now)
@@ -201,3 +198,11 @@ def test_a_record_of_another_client_is_not_used(old: bytes, new: bytes) -> None:
     found = Latencies()
     found.add([(key, value.replace(old, new)), (None, value), (key, None), (b"\xff", value)])
     assert (found.unreadable, found.measured()) == (4, [])
+
+
+@pytest.mark.parametrize("name", ["a\\nb", "\\ud800", "x" * 250])
+def test_a_name_that_no_topic_has_is_not_used(name: str) -> None:
+    key, value = GOOD
+    found = Latencies()
+    found.add([(key.replace(b'"t"', b'"%b"' % name.encode()), value)])
+    assert (found.unreadable, found.measured()) == (1, [])
