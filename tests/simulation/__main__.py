@@ -2,7 +2,8 @@
 
 A schedule that fails is made shorter and printed; save what is printed and run it again with --script. With
 --mutant NAME a known bug is put in first (tests.simulation.mutants). With --mirror the seeds are
-of two clusters and the mirror between them, with --workers of two workers that share the partitions.
+of two clusters and the mirror between them, with --workers of two workers that share the partitions. With --state FILE
+a run of many seeds may be stopped, and continued with the same code.
 Exit code 1: something was broken.
 """
 
@@ -17,10 +18,10 @@ from tests.simulation.batch import Draw, all_outcomes
 from tests.simulation.mirror_script import draw_mirror, draw_workers
 from tests.simulation.mutants import MUTANTS, planted
 from tests.simulation.run import simulation_of
+from tests.simulation.run_in_parts import NotThisRun, RunInParts, begin_or_continue, code_hash
 from tests.simulation.script import Script, draw, parse
 from tests.simulation.shrink import shrink
 from tests.simulation.simulation import Result
-from tests.simulation.tally import Tally
 
 PROGRESS_SECONDS = 10.0
 """Between two lines of progress."""
@@ -54,12 +55,20 @@ def _one(script: Script, mutant: str | None, *, log: bool, shorter: bool) -> int
     return 1
 
 
-def _many(seeds: range, jobs: int, mutant: str | None, drawn: Draw, *, keep_going: bool) -> int:
+def _many(
+    played: RunInParts,
+    jobs: int,
+    mutant: str | None,
+    drawn: Draw,
+    *,
+    keep_going: bool,
+    state: Path | None,
+) -> int:
     began = printed = time.monotonic()
-    tally = Tally(len(seeds))
+    earlier, tally = played.seconds, played.tally
     failed: list[Result] = []
-    for result in all_outcomes(seeds, jobs, mutant, drawn):
-        tally.take(result)
+    for result in all_outcomes(played.left, jobs, mutant, drawn):
+        played.take(result)
         if result.failure is not None:
             failed.append(result)
             print(f"seed {result.script.seed}: {result.failure[:400]}", flush=True)
@@ -67,14 +76,20 @@ def _many(seeds: range, jobs: int, mutant: str | None, drawn: Draw, *, keep_goin
                 break
         if time.monotonic() - printed > PROGRESS_SECONDS:
             printed = time.monotonic()
-            print(tally.line(printed - began), flush=True)
-    print(tally.page(time.monotonic() - began), flush=True)
+            print(tally.line(earlier + printed - began), flush=True)
+            if state is not None:
+                played.save(state, printed - began)
+    lasted = time.monotonic() - began
+    if state is not None:
+        played.save(state, lasted)
+    print(tally.page(earlier + lasted), flush=True)
+    print(f"digest           {played.digest:08x}; played in {played.parts} part(s)", flush=True)
     shown: set[str] = set()
     for result in failed:
         if result.kind not in shown:
             shown.add(result.kind)
             explain(result, mutant)
-    return 1 if failed else 0
+    return 1 if tally.failures else 0
 
 
 def main() -> int:
@@ -90,10 +105,30 @@ def main() -> int:
     parser.add_argument("--log", action="store_true", help="with what the brokers log")
     parser.add_argument("--keep-going", action="store_true", help="after a failure, too")
     parser.add_argument("--no-shrink", action="store_true")
+    parser.add_argument(
+        "--state",
+        type=Path,
+        metavar="FILE",
+        help="with --seeds: continue the run in FILE, or begin it; it may be stopped at any time",
+    )
     given = parser.parse_args()
     drawn = draw_workers if given.workers else draw_mirror if given.mirror else draw
     if given.seeds is not None:
-        return _many(given.seeds, given.jobs, given.mutant, drawn, keep_going=given.keep_going)
+        with_bug = f" with {given.mutant}" if given.mutant else ""
+        try:
+            played = begin_or_continue(
+                given.state, given.seeds, drawn.__name__ + with_bug, code_hash()
+            )
+        except NotThisRun as problem:
+            parser.error(str(problem))
+        return _many(
+            played,
+            given.jobs,
+            given.mutant,
+            drawn,
+            keep_going=given.keep_going,
+            state=given.state,
+        )
     script = drawn(given.seed) if given.script is None else parse(given.script.read_text())
     return _one(script, given.mutant, log=given.log, shorter=not given.no_shrink)
 
