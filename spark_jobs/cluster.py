@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, TypeVar
 
 from kclient import AdminClient, Consumer, TopicPartition
 from kclient.admin.configs import ConfigEntry, ConfigResource, ConfigSource, ResourceType
 from kclient.errors import KafkaTimeoutError
 from kclient.mirror_evidence import Copied, is_evidence
-from kclient.mirror_latency import Interval, Latencies, is_latency, source_alias_of
+from kclient.mirror_latency import is_latency, source_alias_of
 from kclient.mirror_ledger import is_ledger, view, without_lineage
 from kclient.wire.errors import KafkaError
 from kclient.wire.uuids import encode_uuid
 from spark_jobs.attribution import EvidenceRead
 from spark_jobs.cut import LogRange
 from spark_jobs.gap_ledger import LedgerRead
-from spark_jobs.latency import LatencyRead
+from spark_jobs.latency import LatencyRead, Scope
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.target_names import name_at_target, name_in_audit
 
@@ -202,10 +202,8 @@ def read_evidence(name: str, bootstrap: str) -> EvidenceRead:
     return EvidenceRead(tuple(topics), copied)
 
 
-def read_latencies(
-    name: str, bootstrap: str, wanted: Callable[[Interval], bool] | None = None
-) -> LatencyRead:
-    """Return the latencies of *wanted* intervals that mirrors measured at the cluster.
+def read_latencies(name: str, bootstrap: str, scope: Scope) -> LatencyRead:
+    """Return the latencies in *scope* that mirrors measured at the cluster.
 
     A topic that cannot be read is `LatencyRead.failures`. All its partitions are read, although kmirror
     creates one. Raise ClusterUnreadable when no broker answers.
@@ -216,20 +214,17 @@ def read_latencies(
             described = admin.describe_topics(topics, raise_errors=False) if topics else {}
     except KafkaError as problem:
         raise ClusterUnreadable(f"{name} ({bootstrap}): {problem}") from problem
-    found: dict[str, Latencies] = {}
-    failures: dict[str, str] = {}
+    read = LatencyRead(scope)
     for topic, metadata in described.items():
-        latencies = Latencies(wanted)
+        alias = source_alias_of(topic)
         try:
             if isinstance(metadata, KafkaError):
                 raise metadata
             for partition in sorted(metadata.partitions):
-                latencies.add(_records(bootstrap, TopicPartition(topic, partition)))
+                read.add(alias, _records(bootstrap, TopicPartition(topic, partition)))
         except KafkaError as problem:
-            failures[topic] = str(problem)
-        else:
-            found[source_alias_of(topic)] = latencies
-    return LatencyRead(found, failures)
+            read.failed(alias, str(problem))
+    return read
 
 
 def _records(bootstrap: str, tp: TopicPartition) -> Iterator[tuple[bytes | None, bytes | None]]:

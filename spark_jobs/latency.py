@@ -19,26 +19,27 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 from typing import NamedTuple
 
-from kclient.mirror_latency import Histogram, Interval, Latencies, largest_in, least_in
+from kclient.mirror_latency import (
+    Histogram,
+    Interval,
+    Latencies,
+    largest_in,
+    latency_topic,
+    least_in,
+)
 from spark_jobs.verdict import ExitCode, ordered
+
+RECORDS_AT_ONCE = 1000
+"""Records that are held as histograms at a time."""
 
 LIMITED = 0.99
 """The quantile that --max-p99 limits."""
-
-
-@dataclass(frozen=True, slots=True)
-class LatencyRead:
-    """What the latency topics of a target have."""
-
-    latencies: Mapping[str, Latencies] = field(default_factory=dict)
-    """By source alias."""
-    failures: Mapping[str, str] = field(default_factory=dict)
-    """Why a topic could not be read."""
 
 
 class Judgement(Enum):
@@ -66,21 +67,29 @@ class Row:
     """Begin of the first interval."""
     until_ms: int
     """End of the last interval."""
-    intervals: int = 0
-    processes: set[str] = field(default_factory=set)
     total: Histogram = field(default_factory=Histogram)
     buckets: dict[int, Histogram] = field(default_factory=dict)
-    """Histograms by the start of the time bucket, in ms since the epoch."""
+    """Histograms by the start of the time bucket, in ms since the epoch; none unless they are wanted."""
+    added: dict[str, set[int]] = field(default_factory=dict)
+    """By process of kmirror, the begins of the intervals that were added."""
 
-    def add(self, interval: Interval, latencies: Histogram, bucket_ms: int) -> None:
-        """Add what was measured in *interval*."""
+    @property
+    def intervals(self) -> int:
+        """How many intervals were added."""
+        return sum(map(len, self.added.values()))
+
+    def add(self, interval: Interval, latencies: Histogram, bucket_ms: int | None) -> None:
+        """Add what was measured in *interval*, once."""
+        begins = self.added.setdefault(interval.process, set())
+        if interval.from_ms in begins:
+            return
+        begins.add(interval.from_ms)
         self.from_ms = min(self.from_ms, interval.from_ms)
         self.until_ms = max(self.until_ms, interval.until_ms)
-        self.intervals += 1
-        self.processes.add(interval.process)
         self.total.merge(latencies)
-        start = interval.from_ms // bucket_ms * bucket_ms
-        self.buckets.setdefault(start, Histogram()).merge(latencies)
+        if bucket_ms is not None:
+            start = interval.from_ms // bucket_ms * bucket_ms
+            self.buckets.setdefault(start, Histogram()).merge(latencies)
 
     @property
     def p99(self) -> int | None:
@@ -110,7 +119,8 @@ class Scope:
 
     target: str
     topics: re.Pattern[str]
-    bucket_ms: int
+    bucket_ms: int | None
+    """None: no time buckets are wanted."""
     since_ms: int | None = None
     """Intervals that end at or before it are left out."""
     max_p99_ms: int | None = None
@@ -120,6 +130,45 @@ class Scope:
         if self.since_ms is not None and interval.until_ms <= self.since_ms:
             return False
         return self.topics.fullmatch(interval.topic) is not None
+
+
+@dataclass(slots=True)
+class LatencyRead:
+    """What the latency topics of a target have in *scope*, added up while they are read.
+
+    Of an interval only its begin is kept: the histograms of a week of many topics do not fit into memory.
+    """
+
+    scope: Scope
+    rows: dict[RowKey, Row] = field(default_factory=dict)
+    unreadable: dict[str, int] = field(default_factory=dict)
+    """Records per source alias that are none of kmirror's, or of another version."""
+    aliases: set[str] = field(default_factory=set)
+    """Of the topics that were read."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Why a topic could not be read."""
+
+    def add(self, alias: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+        """Add records of the latency topic of *alias*, keys and values in the order of the log."""
+        self.aliases.add(alias)
+        waiting = iter(records)
+        while piece := list(islice(waiting, RECORDS_AT_ONCE)):
+            found = Latencies(self.scope.wants)
+            found.add(piece)
+            if found.unreadable:
+                self.unreadable[alias] = self.unreadable.get(alias, 0) + found.unreadable
+            for each in found.measured():
+                at = each.interval
+                key = RowKey(alias, at.source_cluster_id, at.topic)
+                row = self.rows.setdefault(key, Row(key, at.from_ms, at.until_ms))
+                row.add(at, each.latencies, self.scope.bucket_ms)
+
+    def failed(self, alias: str, cause: str) -> None:
+        """Handle that the topic of *alias* could not be read to its end: its figures would be those of a part."""
+        self.failures[latency_topic(alias)] = cause
+        self.aliases.discard(alias)
+        self.unreadable.pop(alias, None)
+        self.rows = {key: row for key, row in self.rows.items() if key.source_alias != alias}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,24 +226,15 @@ class Measurement:
         return ordered(code for code, applies in conditions.items() if applies)
 
 
-def measure(read: LatencyRead, scope: Scope, topics: Collection[str] = ()) -> Measurement:
-    """Return the rows of *read* in *scope*. *topics* are those of the target that match."""
-    rows: dict[RowKey, Row] = {}
-    for alias, latencies in read.latencies.items():
-        for each in latencies.measured():
-            at = each.interval
-            if not scope.wants(at):
-                continue
-            key = RowKey(alias, at.source_cluster_id, at.topic)
-            row = rows.setdefault(key, Row(key, at.from_ms, at.until_ms))
-            row.add(at, each.latencies, scope.bucket_ms)
+def measure(read: LatencyRead, topics: Collection[str] = ()) -> Measurement:
+    """Return the rows of *read*. *topics* are those of the target that match."""
     return Measurement(
-        scope,
-        sorted(rows.values(), key=_worst_first),
+        read.scope,
+        sorted(read.rows.values(), key=_worst_first),
         dict(sorted(read.failures.items())),
-        {alias: each.unreadable for alias, each in read.latencies.items() if each.unreadable},
-        sorted(set(topics) - {key.topic for key in rows}),
-        len(read.latencies),
+        read.unreadable,
+        sorted(set(topics) - {key.topic for key in read.rows}),
+        len(read.aliases),
     )
 
 

@@ -69,7 +69,7 @@ def _period(found: Measurement) -> str:
         return f"no figures of these topics   latency topics read: {found.topics_read:,}"
     first, last = map(_moment, found.period)
     intervals = sum(row.intervals for row in found.rows)
-    processes = len({each for row in found.rows for each in row.processes})
+    processes = len({each for row in found.rows for each in row.added})
     return (
         f"figures from {first} to {last}   rows: {len(found.rows):,}   intervals: {intervals:,}   "
         f"processes of kmirror: {processes:,}"
@@ -282,7 +282,7 @@ def _row_document(found: Measurement, row: Row) -> dict[str, object]:
         "from_ms": row.from_ms,
         "until_ms": row.until_ms,
         "intervals": row.intervals,
-        "processes": sorted(row.processes),
+        "processes": sorted(row.added),
         "p99_is": None if judgement is None else judgement.value,
         **_figures(row.total),
         "histogram": sorted(row.total.buckets.items()),
@@ -298,8 +298,13 @@ def json_text(found: Measurement) -> str:
 
 
 def picture(found: Measurement) -> bytes:
-    """Return p50, p99 and maximum of the worst rows over time as PNG; a latency below 0 is drawn at 0."""
-    limit = found.scope.max_p99_ms
+    """Return p50, p99 and maximum of the worst rows over time as PNG; a latency below 0 is drawn at 0.
+
+    Raise ValueError if no time buckets were kept.
+    """
+    limit, bucket_ms = found.scope.max_p99_ms, found.scope.bucket_ms
+    if bucket_ms is None:
+        raise ValueError("the scope has no time buckets")
     panels = []
     for row in [row for row in found.rows if row.total.records][:_PANELS]:
         figures = {start: _figures(each) for start, each in row.buckets.items()}
@@ -315,7 +320,7 @@ def picture(found: Measurement) -> bytes:
         panels.append(
             Panel(
                 f"{_name(found, row)}: latency in ms{skew}",
-                found.scope.bucket_ms,
+                bucket_ms,
                 lines,
                 largest=True,
                 limit=None if limit is None else ("--max-p99", limit),

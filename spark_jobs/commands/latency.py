@@ -75,10 +75,11 @@ def latency(**options: Any) -> None:
         target = options["target"]
         since_ms = None if last_ms is None else round(time.time() * 1000) - last_ms
         progress(f"reading the latency topics of {target}")
-        scope = Scope(target, topics, bucket_ms, since_ms, max_p99_ms)
-        read = read_latencies("target", target, scope.wants)
+        wanted_ms = None if out is None else bucket_ms
+        scope = Scope(target, topics, wanted_ms, since_ms, max_p99_ms)
+        read = read_latencies("target", target, scope)
         present = matching_topics("target", target, topics)
-        found = measure(read, scope, present)
+        found = measure(read, present)
         if out is not None:
             replace_file(out / "latency.csv", csv_text(found))
             replace_file(out / "latency.png", picture(found))

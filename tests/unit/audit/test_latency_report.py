@@ -7,11 +7,13 @@ import io
 import json
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 import pytest
 
-from kclient.mirror_latency import Histogram, Interval, Latencies, Measured, encode
+from kclient.mirror_latency import Histogram, Interval, Measured, encode
 from spark_jobs.latency import Judgement, LatencyRead, Measurement, Scope, measure
 from spark_jobs.latency_report import csv_text, document, duration, json_text, picture, screen
 
@@ -37,23 +39,34 @@ def measured(
     return Measured(Interval(cluster, topic, process, at, end), histogram)
 
 
-def read(*found: Measured, alias: str = "east", more: Iterable[bytes] = ()) -> LatencyRead:
-    latencies = Latencies()
-    latencies.add(map(encode, found))
-    latencies.add((b"", value) for value in more)
-    return LatencyRead({alias: latencies})
+Records = list[tuple[bytes | None, bytes | None]]
+
+
+class Given(NamedTuple):
+    """Records of latency topics by alias, and why others cannot be read."""
+
+    records: dict[str, Records]
+    failures: Mapping[str, str] = MappingProxyType({})
+
+
+def read(*found: Measured, alias: str = "east", more: Iterable[bytes] = ()) -> Given:
+    return Given({alias: [*map(encode, found), *((b"", value) for value in more)]})
 
 
 def result(
-    of: LatencyRead,
+    of: Given,
     topics: str = ".*",
     max_p99_ms: int | None = None,
     since_ms: int | None = None,
     present: Iterable[str] = (),
-    bucket_ms: int = MINUTE,
+    bucket_ms: int | None = MINUTE,
 ) -> Measurement:
-    scope = Scope("B:9092", re.compile(topics), bucket_ms, since_ms, max_p99_ms)
-    return measure(of, scope, list(present))
+    given = LatencyRead(Scope("B:9092", re.compile(topics), bucket_ms, since_ms, max_p99_ms))
+    for alias, records in of.records.items():
+        given.add(alias, records)
+    for alias, cause in of.failures.items():
+        given.failed(alias, cause)
+    return measure(given, list(present))
 
 
 FAST, SLOW = [10] * 100, [10] * 98 + [5000] * 2
@@ -84,11 +97,9 @@ FAST, SLOW = [10] * 100, [10] * 98 + [5000] * 2
         (result(read(measured(*FAST), more=[b"{}"]), max_p99_ms=20), [3, 0]),
         (result(read(measured(*FAST)), present=["orders", "idle"]), [0]),
         (result(read(measured(*FAST)), max_p99_ms=20, present=["orders", "idle"]), [3, 0]),
-        (result(LatencyRead({}, {"east.latency.internal": "why"})), [4, 3, 0]),
+        (result(Given({}, {"east": "why"})), [4, 3, 0]),
         (
-            result(
-                LatencyRead(read(measured(*SLOW)).latencies, {"a.latency.internal": "why"}), ".*", 9
-            ),
+            result(Given(read(measured(*SLOW)).records, {"a": "why"}), ".*", 9),
             [4, 1, 0],
         ),
     ],
@@ -171,9 +182,29 @@ def test_workers_add_up_and_a_record_that_is_twice_in_the_log_counts_once() -> N
     one, two = measured(10, 20), measured(5000, process="p2", partition=3)
     found = result(read(one, two, one, two, one))
     (row,) = found.rows
-    assert (row.total.records, row.intervals, row.processes) == (3, 2, {"p1", "p2"})
+    assert (row.total.records, row.intervals, set(row.added)) == (3, 2, {"p1", "p2"})
     assert (row.total.max_ms, row.total.max_partition) == (5000, 3)
     assert "rows: 1   intervals: 2   processes of kmirror: 2" in screen(found)
+
+
+def test_a_topic_that_is_not_read_to_its_end_has_no_figures_and_others_have() -> None:
+    both = {**read(measured(10)).records, **read(measured(20), alias="north").records}
+    found = result(Given(both, {"east": "why"}))
+    assert [row.key.source_alias for row in found.rows] == ["north"]
+    assert (found.topics_read, found.failures) == (1, {"east.latency.internal": "why"})
+
+
+def test_an_interval_that_is_repeated_much_later_counts_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("spark_jobs.latency.RECORDS_AT_ONCE", 2)
+    (row,) = result(read(measured(10), measured(20, process="p2"), measured(10))).rows
+    assert (row.total.records, row.intervals) == (2, 2)
+
+
+def test_time_buckets_are_kept_only_if_they_are_wanted() -> None:
+    (row,) = result(read(measured(10)), bucket_ms=None).rows
+    assert (row.total.records, row.buckets) == (1, {})
 
 
 def test_sums_and_buckets_are_those_of_all_samples() -> None:
@@ -217,10 +248,10 @@ def test_an_interval_belongs_to_the_bucket_in_which_it_begins() -> None:
 def test_the_worst_rows_come_first_and_the_rest_is_counted_in_40_lines() -> None:
     every = [measured(*[100 + n] * 5, topic=f"t{n:02}", without=1) for n in range(30)]
     others = [measured(-9, topic="t00", cluster=f"id{n}") for n in range(9)]
-    failures = {f"{n}.latency.internal": "why\x1b[1m" for n in range(9)}
-    latencies = {**read(*every, *others, more=[b""]).latencies}
-    latencies |= read(more=[b"x", b"y"], alias="north").latencies
-    found = result(LatencyRead(latencies, failures), max_p99_ms=110, present=["t00", *"abcdef"])
+    failures = {f"{n}": "why\x1b[1m" for n in range(9)}
+    latencies = {**read(*every, *others, more=[b""]).records}
+    latencies |= read(more=[b"x", b"y"], alias="north").records
+    found = result(Given(latencies, failures), max_p99_ms=110, present=["t00", *"abcdef"])
     lines = screen(found).splitlines()
     assert len(lines) <= 40
     table = [line for line in lines if re.match(r"east \(east-id\)\s+t\d\d ", line)]
@@ -232,7 +263,7 @@ def test_the_worst_rows_come_first_and_the_rest_is_counted_in_40_lines() -> None
     assert "1 in east.latency.internal, 2 in north.latency.internal" in text
     assert "several source clusters of one alias, in rows apart: east (" in text
     assert "no figure" not in text, "it may be in a topic that was not read"
-    complete = result(LatencyRead(latencies), present=["t00", *"abcdef"])
+    complete = result(Given(latencies), present=["t00", *"abcdef"])
     assert "have no figure in this time: a, b, c, d and 2 more" in screen(complete)
     assert "above       east (east-id) t29, " in text
     assert "not read    7 more topics" in text
@@ -268,7 +299,7 @@ def test_the_screen_states_what_to_do_if_nothing_was_measured_and_what_is_not_sh
     assert "not copied yet" in text
     assert "acknowledgement of the target" in text
     assert "CreateTime" in text
-    unread = screen(result(LatencyRead({}, {"east.latency.internal": "why"})))
+    unread = screen(result(Given({}, {"east": "why"})))
     assert "Nothing is known" in unread
     assert "emit.latency.enabled=true" not in unread
 
