@@ -128,6 +128,11 @@ def _without_numbers(path: str) -> str:
     )
 
 
+def json_text(diff: Diff) -> str:
+    """Return *diff* as one line of printable ASCII: text from a record cannot control the terminal."""
+    return json.dumps(json_document(diff)).replace("\x7f", "\\u007f")
+
+
 def json_document(diff: Diff) -> dict[str, Any]:
     """Return *diff* as one JSON object."""
     return {

@@ -410,9 +410,10 @@ def _names_match(writer: Any, reader: Any) -> bool:
 
 
 def _promoted(value: Any, kind: str) -> Any:
-    """Return *value* as the reader's *kind* has it."""
+    """Return *value* as the reader's *kind* has it. An integer that no float is equal to stays as it was written."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return float(value) if kind in ("float", "double") else value
+        promoted = float(value) if kind in ("float", "double") else value
+        return promoted if promoted == value else value
     if kind == "string" and isinstance(value, bytes):
         try:
             return value.decode()

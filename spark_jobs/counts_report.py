@@ -48,7 +48,7 @@ def screen(
     codes = counts.exit_codes
     scope, differing = counts.scope, counts.differing
     lines = [
-        f"COUNTS  {WORDS[codes[0]]}   {names[0]} -> {names[1]}   "
+        f"COUNTS  {_word(counts)}   {names[0]} -> {names[1]}   "
         f"buckets of {_span(counts.bucket_ms)} by record timestamp   exit {int(codes[0])}",
         f"offsets: {scope.counted:,} counted   {scope.lagging:,} lag   {scope.aged_out:,} aged out   "
         f"{_unread(counts):,} not read",
@@ -68,6 +68,13 @@ def screen(
     if recreated:
         lines += ["", *recreated_lines(recreated)]
     return "\n".join([*lines, "", NO_PROOF])
+
+
+def _word(counts: TimeCounts) -> str:
+    code = counts.exit_codes[0]
+    if code is ExitCode.NO_VERDICT_YET and not counts.scope.lagging:
+        return "NOTHING COUNTED"
+    return WORDS[code]
 
 
 _COLUMNS = ("records", "at target", "missing", "bytes", "at target", "missing")
@@ -113,7 +120,7 @@ def document(
     codes = counts.exit_codes
     return {
         "schema_version": 1,
-        "result": WORDS[codes[0]],
+        "result": _word(counts),
         "exit_code": int(codes[0]),
         "exit_codes": [int(code) for code in codes],
         "note": NO_PROOF,

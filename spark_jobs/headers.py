@@ -183,7 +183,7 @@ class HeaderAudit:
     @property
     def _lags(self) -> bool:
         # With nothing compared there is no proof, whatever lag the caller accepts.
-        return self.scope.lagging > (self.limits.max_lag if self.scope.counted else 0)
+        return not self.scope.counted or self.scope.lagging > self.limits.max_lag
 
     @property
     def exit_codes(self) -> list[ExitCode]:

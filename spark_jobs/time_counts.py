@@ -108,7 +108,8 @@ class TimeCounts:
         in_scope = scope.counted + scope.aged_out
         coverage = scope.counted / in_scope if in_scope else 1.0
         below = coverage < self.limits.min_coverage
-        lagging = scope.lagging > (self.limits.max_lag if scope.counted else 0)
+        # With nothing counted there is no proof, whatever lag the caller accepts.
+        lagging = not scope.counted or scope.lagging > self.limits.max_lag
         conditions = {
             ExitCode.CONSISTENT: True,
             ExitCode.UNREADABLE: bool(kinds - {FailureKind.DELETED}),

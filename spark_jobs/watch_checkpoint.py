@@ -82,6 +82,10 @@ class Checkpoint:
                     f"{self._directory}: spark/ is there and start.json is not"
                 )
             return None
+        if self._numbers() and not self.spark.exists():
+            raise CheckpointUnusable(
+                f"{self._directory}: states of micro-batches are there and spark/ is not"
+            )
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             if found["version"] != VERSION:
@@ -125,8 +129,11 @@ class Checkpoint:
         path = self._directory / f"state.{batch - 1}.json"
         try:
             state = json.loads(path.read_text(encoding="utf-8"))
-            return RunningVerdict.from_json(state, limit=self._limit, now=now)
-        except (OSError, ValueError, KeyError, TypeError) as problem:
+            found = RunningVerdict.from_json(state, limit=self._limit, now=now)
+            if {each.topic_partition for each in found.spans()} != set(start.starts):
+                raise ValueError("the partitions are others than those of start.json")
+            return found
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise CheckpointUnusable(
                 f"{path}: {problem!r}; Spark's checkpoint continues behind it. Begin with another directory"
             ) from None

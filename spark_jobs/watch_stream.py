@@ -123,8 +123,10 @@ class WatchStream:
                     looked = time.monotonic()
         except StreamingQueryException as problem:
             return str(problem)
+        # It may have failed since it was waited for.
+        failure = query.exception()
         query.stop()
-        return None
+        return None if failure is None else str(failure)
 
     def outcome(self, unwatched: Sequence[str]) -> Outcome:
         """Return the verdict of now, with log ends that are looked up now for waiting records."""

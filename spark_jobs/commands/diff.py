@@ -95,7 +95,7 @@ def diff(**options: Any) -> None:
             diffs.append(finding_diff(finding, (left, right), found, schemas, key))
         whole = avro_diff.Diff(run_id, diffs, left_out, one_side)
         if options["form"] == "json":
-            show(json.dumps(avro_diff.json_document(whole), ensure_ascii=False))
+            show(avro_diff.json_text(whole))
         else:
             show(avro_diff.text(whole, max_chars=options["max_chars"], max_lines=50))
         compared = all(each.status is avro_diff.Status.COMPARED for each in diffs)

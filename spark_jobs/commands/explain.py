@@ -171,9 +171,9 @@ def _yourself(sides: tuple[Side, Side], found: tuple[Found, Found], avro: Path |
 
 
 def _exit_code(sides: tuple[Side, Side], found: tuple[Found, Found]) -> ExitCode:
-    from spark_jobs.stored_record import Absent
+    from spark_jobs.stored_record import Stored
 
-    gone = any(
-        side.named and isinstance(each, Absent) for side, each in zip(sides, found, strict=True)
+    lacking = any(
+        side.named and not isinstance(each, Stored) for side, each in zip(sides, found, strict=True)
     )
-    return ExitCode.NO_VERDICT_YET if gone else ExitCode.CONSISTENT
+    return ExitCode.NO_VERDICT_YET if lacking else ExitCode.CONSISTENT

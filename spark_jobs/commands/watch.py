@@ -93,8 +93,8 @@ def watch(**options: Any) -> None:
         pace = Pace(settle, every, options["max_offsets"])
         try:
             with checkpoint.locked():
-                start, unwatched = _start(pair, options["begin"], checkpoint, progress)
                 checkpoint.remove_verdict()
+                start, unwatched = _start(pair, options["begin"], checkpoint, progress)
                 return _watch(
                     pair,
                     start,

@@ -18,6 +18,7 @@ from spark_jobs.avro_diff import (
     _meaning,
     difference_line,
     json_document,
+    json_text,
     text,
     totals,
 )
@@ -283,3 +284,23 @@ def test_a_decimal_of_a_scale_below_zero_is_not_written_out() -> None:
     kind = {"kaudit.logicalType": "decimal", "precision": 5, "scale": -1000}
     leaf = Leaf(b"\x05", kind)
     assert _meaning(leaf) == "5E+1000"
+
+
+def test_an_integer_that_no_float_is_equal_to_differs() -> None:
+    written = record({"name": "x", "type": "long"})
+    reader = record({"name": "x", "type": "double"})
+    schemas = Schemas(Parsed(reader, "v2"), [Parsed(written, "v1")], {})
+    least = 2**53
+    left, right = (framed(written, {"x": value}) for value in (least, least + 1))
+    found = compare(schemas, left, right)
+    assert len(found.differences) == 1
+    assert not compare(schemas, left, left).differences
+
+
+def test_json_has_no_character_that_controls_a_terminal() -> None:
+    written = record({"name": "x", "type": "string"})
+    schemas = Schemas(Parsed(written, "v1"), [], {})
+    values = (framed(written, {"x": value}) for value in ("\x9b31m\u202e\x7f", "b"))
+    printed = json_text(diff_of(compare(schemas, *values)))
+    assert printed.isascii()
+    assert "\x7f" not in printed

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from kclient.wire.batches import parse
+from kclient.wire.record_writer import Record, encode_batch
 from spark_jobs.cli import kaudit
 from spark_jobs.commands.explain import _exit_code
 from spark_jobs.commands.run_directory import finding_of, load_findings, load_report
 from spark_jobs.finding_places import Side, places
 from spark_jobs.report.files import write_report
-from spark_jobs.stored_record import Absent
+from spark_jobs.stored_record import Absent, Undecodable
 from spark_jobs.verdict import ExitCode
 from tests.kit.audit_faults import EVERY
 from tests.kit.audit_reports import audited, report_of
@@ -92,6 +94,9 @@ def test_exit_code_3_only_for_a_record_that_the_finding_names() -> None:
     assert _exit_code(sides, (gone, gone)) is ExitCode.NO_VERDICT_YET
     other = places(line(dst_offset=7), CLUSTERS)
     assert _exit_code((other[0], other[0]), (gone, gone)) is ExitCode.CONSISTENT
+    data = encode_batch([Record(7, 0, None, b"v")], base_offset=7)
+    damaged = Undecodable(parse(data), data, "not records")
+    assert _exit_code(sides, (damaged, gone)) is ExitCode.NO_VERDICT_YET
 
 
 @pytest.mark.parametrize("kind", EVERY)

@@ -225,6 +225,15 @@ def test_lag_is_no_difference_and_no_proof() -> None:
     assert (found.scope.counted, found.scope.lagging) == (26, 14)
 
 
+def test_logs_without_an_offset_are_no_proof() -> None:
+    found, _ = run(Batches(log(SIZES), log(SIZES)), starts=(40, 40))
+    assert (found.scope.counted, found.in_scope) == (0, 0)
+    assert (found.verdict, found.exit_codes[0]) == (
+        HeaderVerdict.LAGGING,
+        ExitCode.NO_VERDICT_YET,
+    )
+
+
 def test_a_cut_inside_a_batch_counts_the_batch_on_both_sides() -> None:
     found, _ = run(Batches(log(SIZES), log(SIZES[2:], first=5)), starts=(0, 9))
     assert not found.other_headers

@@ -57,7 +57,8 @@ TWO: Series = {("t", 0): Sums(2, 20)}
         (counted(ONE, ONE, READ, failure(FailureKind.UNREADABLE)), [4, 0]),
         (counted(ONE, TWO, READ, failure(FailureKind.UNDECODABLE)), [4, 0]),
         (counted(ONE, TWO, READ, failure(FailureKind.DELETED)), [5, 0]),
-        (counted({}, {}, TopicScope()), [0]),
+        (counted({}, {}, TopicScope()), [3, 0]),
+        (counted({}, {}, TopicScope(0, aged_out=100), limits=Limits(0, 0.0)), [3, 0]),
     ],
 )
 def test_exit_codes(counts: TimeCounts, codes: list[int]) -> None:
@@ -119,6 +120,13 @@ def test_only_offsets_in_both_logs_and_extra_ones_of_the_target_are_counted() ->
         Failure("west", "t", 0, 25, 35, FailureKind.DELETED, ""),
     ]
     assert scopes(freeze(target, source), unread)["t"].counted == 80 - 15 + 7
+
+
+def test_counts_of_nothing_are_no_equal_counts_and_no_lag() -> None:
+    nothing, lag = counted({}, {}, TopicScope()), counted({}, {}, TopicScope(0, lagging=1))
+    assert screen(nothing, NAMES).startswith("COUNTS  NOTHING COUNTED ")
+    assert screen(lag, NAMES).startswith("COUNTS  LAGGING ")
+    assert screen(counted(ONE, ONE), NAMES).startswith("COUNTS  EQUAL ")
 
 
 def test_the_picture_of_nothing_is_a_picture() -> None:

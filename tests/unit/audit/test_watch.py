@@ -234,6 +234,30 @@ def test_a_checkpoint_with_a_part_missing_is_refused(tmp_path: Path) -> None:
     (tmp_path / "start.json").write_text('{"version": 1}')
     with pytest.raises(CheckpointUnusable, match="cluster_ids"):
         checkpoint.load_start()
+    checkpoint.save_start(start)
+    checkpoint.save_state(3, checkpoint.state_before(0, start, 0.0))
+    assert checkpoint.load_start() == start
+    checkpoint.spark.rmdir()
+    with pytest.raises(CheckpointUnusable, match="spark/ is not"):
+        checkpoint.load_start()
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "7"])
+def test_a_state_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
+    checkpoint = Checkpoint(tmp_path, limit=9)
+    start = begin_at("earliest", "orders", cluster("east", 0, 9), cluster("west", 0, 9))
+    (tmp_path / "state.2.json").write_text(content)
+    with pytest.raises(CheckpointUnusable, match="Begin with another directory"):
+        checkpoint.state_before(3, start, 0.0)
+
+
+def test_a_state_of_other_partitions_is_refused(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path, limit=9)
+    start = begin_at("earliest", "orders", cluster("east", 0, 9), cluster("west", 0, 9))
+    checkpoint.save_state(2, checkpoint.state_before(0, start, 0.0))
+    other = replace(start, starts={TopicPartition("orders", 7): 0})
+    with pytest.raises(CheckpointUnusable, match="partitions are others"):
+        checkpoint.state_before(3, other, 0.0)
 
 
 def test_the_screen_names_what_the_verdict_covers() -> None:
@@ -278,6 +302,14 @@ def test_the_verdict_of_an_earlier_run_is_removed(tmp_path: Path) -> None:
     checkpoint.save_verdict({"verdict": "EQUAL"})
     checkpoint.remove_verdict()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_reads_no_cluster_leaves_no_verdict_of_an_earlier_one(tmp_path: Path) -> None:
+    Checkpoint(tmp_path, limit=9).save_verdict({"verdict": "EQUAL"})
+    words = ["watch", "--source", "127.0.0.1:1", "--target", "127.0.0.1:1", "--topics", "x"]
+    result = CliRunner().invoke(kaudit, [*words, "--checkpoint", str(tmp_path)])
+    assert result.exit_code == ExitCode.UNREADABLE
+    assert not (tmp_path / "watch.json").exists()
 
 
 @pytest.mark.parametrize("wrong", [("--settle", "soon"), ("--for", "1x"), ("--every", "0s")])
