@@ -17,13 +17,15 @@ Invariants (tests cite the numbers):
  1. the decided offsets are those from the start up to the lower position, and each has the class of a full join;
  2. waiting records are those of one side at and above the lower position, at most *limit* of them in all partitions;
  3. a repeated micro-batch on the state before it gives the same state;
- 4. EQUAL: at least one record was compared, nothing differs, nothing is late, unread or not watched.
+ 4. EQUAL: at least one record was compared, nothing differs, nothing is late, unread or not watched. This run has
+    read something if there is something, has waited for what waits, and both logs' ends are known.
 
 In: micro-batches of (offset, hash), log ends, the time.  Out: `Outcome`.  Owner: the caller's lock.  Pure.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -93,6 +95,25 @@ class Overdue:
     late: tuple[Waiting, ...] = ()
     extra: tuple[Waiting, ...] = ()
     unread: tuple[Waiting, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Where the logs end when a watch ends, compared with what it has compared."""
+
+    offsets: Mapping[Side, int] = field(default_factory=dict)
+    """Offsets from the position of each side to its log end: records that were not read, and transaction markers."""
+    unknown: Mapping[Side, int] = field(default_factory=dict)
+    """Partitions of each side with an unknown log end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one run of a watch has done since it began."""
+
+    has_read: bool = True
+    """Whether it has completed a micro-batch."""
+    seconds: float = math.inf
 
 
 class Failure(NamedTuple):
@@ -252,6 +273,18 @@ class RunningVerdict:
                 unread.append(each._replace(records=len(offsets) - len(beyond)))
         return Overdue(tuple(late), tuple(extra), tuple(unread))
 
+    def behind(self, ends: Mapping[tuple[Side, TopicPartition], int]) -> Behind:
+        """Return how far the log *ends* are; those that are not in *ends* are unknown."""
+        offsets, unknown = dict.fromkeys(Side, 0), dict.fromkeys(Side, 0)
+        for tp, partition in self._partitions.items():
+            for side in Side:
+                end = ends.get((side, tp))
+                if end is None:
+                    unknown[side] += 1
+                else:
+                    offsets[side] += max(0, end - partition.positions[side])
+        return Behind(offsets, unknown)
+
     def outcome(
         self,
         overdue: Overdue,
@@ -259,11 +292,16 @@ class RunningVerdict:
         unwatched: Sequence[str] = (),
         limit: str | None = None,
         failure: Failure | None = None,
+        behind: Behind | None = None,
+        run: Run | None = None,
+        settle: float = 0.0,
     ) -> Outcome:
         """Return the verdict of now.
 
-        *unwatched* names what is in scope and was not read, *limit* the limit that ended the watch.
+        *unwatched* names what is in scope and was not read, *limit* the limit that ended the watch. A *run* that is
+        not longer than *settle* seconds does not show which waiting records are late.
         """
+        behind, run = behind or Behind(), run or Run()
         spans = self.spans()
         reasons = [f"the watch ended early: {failure.text}"] if failure is not None else []
         counts = [(kind, sum(each.findings.get(kind, 0) for each in spans)) for kind in _KINDS]
@@ -272,6 +310,18 @@ class RunningVerdict:
         incomplete = [] if limit is None else [f"the watch ended early: {limit}"]
         incomplete += [f"not watched: {each}" for each in unwatched]
         incomplete += _texts(overdue.unread, "without a counterpart, which was not read yet")
+        incomplete += [
+            f"the log ends of {count:,} partitions of the {side.value} are unknown"
+            for side, count in behind.unknown.items()
+            if count
+        ]
+        if not run.has_read and any(behind.offsets.values()):
+            incomplete.append("this run has read nothing of what the logs have now")
+        if self.waiting and run.seconds <= settle:
+            incomplete.append(
+                f"{self.waiting:,} records wait for their counterpart, and this run was not longer than --settle: "
+                "whether they are late is not known"
+            )
         if not any(each.equal or each.findings for each in spans):
             incomplete.append("no record was compared")
         lagging = _texts(overdue.late, "behind the end of the target's log")

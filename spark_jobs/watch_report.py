@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_jobs.findings import FindingClass
-from spark_jobs.running_verdict import Outcome, RunningVerdict, Span, WatchFinding
+from spark_jobs.running_verdict import Behind, Outcome, RunningVerdict, Side, Span, WatchFinding
 
 SCHEMA_VERSION = 1
 
@@ -27,6 +27,7 @@ class Ended:
     seconds: float
     reason: str
     command: Sequence[str]
+    behind: Behind
 
 
 def finding_line(finding: WatchFinding) -> str:
@@ -46,6 +47,10 @@ def screen(state: RunningVerdict, outcome: Outcome, ended: Ended) -> str:
     ]
     lines += [f"  {_span_line(each)}" for each in _worst_first(spans)[:_MOST_LINES]]
     lines += _more(len(spans), "partitions")
+    lines.append(
+        f"not read: {_behind(ended, Side.SOURCE)} of the source, {_behind(ended, Side.TARGET)} of the target, "
+        "up to the log ends at the end of the watch (transaction markers count)"
+    )
     if state.waiting:
         lines.append(f"not compared: {state.waiting:,} records without a counterpart up to now")
     lines += [f"reason   {each}" for each in outcome.reasons[:_MOST_LINES]]
@@ -59,6 +64,12 @@ def screen(state: RunningVerdict, outcome: Outcome, ended: Ended) -> str:
     return "\n".join(lines)
 
 
+def _behind(ended: Ended, side: Side) -> str:
+    if ended.behind.unknown.get(side, 0):
+        return "an unknown number of offsets"
+    return f"{ended.behind.offsets.get(side, 0):,} offsets"
+
+
 def document(state: RunningVerdict, outcome: Outcome, ended: Ended) -> dict[str, Any]:
     """Return the verdict as JSON."""
     return {
@@ -70,6 +81,13 @@ def document(state: RunningVerdict, outcome: Outcome, ended: Ended) -> dict[str,
         "target": ended.names[1],
         "seconds": round(ended.seconds, 3),
         "waiting": state.waiting,
+        "not_read": {
+            side.value: {
+                "offsets": ended.behind.offsets.get(side, 0),
+                "partitions_unknown": ended.behind.unknown.get(side, 0),
+            }
+            for side in Side
+        },
         "partitions": [
             {
                 "topic": each.topic_partition.topic,

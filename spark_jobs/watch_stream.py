@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from kclient.types import TopicPartition
 from spark_jobs.running_verdict import (
+    Behind,
     Failure,
     Outcome,
     Overdue,
+    Run,
     RunningVerdict,
     Side,
     TooManyWaiting,
@@ -93,11 +95,15 @@ class WatchStream:
         self._failure: Failure | None = None
         self._limit: str | None = None
         self._ended = False
+        self._begun = time.monotonic()
+        self.behind = Behind()
+        """Where the logs ended when `outcome` was asked."""
         self._reported: dict[str, Waiting] = {}
         """The overdue records that `progress` has, by kind, partition and side."""
 
     def run(self, spark: SparkSession, until: Callable[[], bool]) -> None:
         """Run the query until *until* returns true or the query fails; `outcome` has the cause."""
+        self._begun = time.monotonic()
         for attempt in range(1, _STARTS + 1):
             problem = self._run_query(self._begin(spark), until)
             if problem is None or _NOT_CONNECTED not in problem or attempt == _STARTS:
@@ -129,11 +135,23 @@ class WatchStream:
         return None if failure is None else str(failure)
 
     def outcome(self, unwatched: Sequence[str]) -> Outcome:
-        """Return the verdict of now, with log ends that are looked up now for waiting records."""
+        """Return the verdict of now, with log ends that are looked up now."""
+        seconds = time.monotonic() - self._begun
         overdue = self._overdue()
+        partitions = list(self._start.starts)
+        ends = {
+            (side, tp): end for side in Side for tp, end in self._log_ends(side, partitions).items()
+        }
         with self._lock:
+            self.behind = self._state.behind(ends)
             return self._state.outcome(
-                overdue, unwatched=unwatched, limit=self._limit, failure=self._failure
+                overdue,
+                unwatched=unwatched,
+                limit=self._limit,
+                failure=self._failure,
+                behind=self.behind,
+                run=Run(self._batch is not None, seconds),
+                settle=self._pace.settle,
             )
 
     @property

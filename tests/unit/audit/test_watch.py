@@ -18,6 +18,7 @@ from spark_jobs.running_verdict import (
     MOST_FINDINGS,
     Failure,
     Overdue,
+    Run,
     RunningVerdict,
     Side,
     TooManyWaiting,
@@ -115,6 +116,57 @@ def test_what_is_not_watched_or_failed_is_never_equal() -> None:
     assert found.outcome(Overdue(), limit="too many").verdict is WatchVerdict.INCOMPLETE
     outcome = found.outcome(Overdue(), failure=Failure(ExitCode.UNREADABLE, "no broker"))
     assert (outcome.verdict, outcome.exit_code) == (WatchVerdict.ERROR, ExitCode.UNREADABLE)
+
+
+def test_a_run_that_cannot_know_is_never_equal() -> None:
+    equal, ahead = state(source=[0], target=[0]), state(source=[0, 1], target=[0])
+    known = equal.behind({(SOURCE, TP): 1, (TARGET, TP): 1})
+    assert equal.outcome(Overdue(), behind=known).verdict is WatchVerdict.EQUAL
+    idle = equal.outcome(Overdue(), behind=known, run=Run(has_read=False))
+    assert idle.verdict is WatchVerdict.EQUAL
+    longer = equal.behind({(SOURCE, TP): 2, (TARGET, TP): 1})
+    unread = equal.outcome(Overdue(), behind=longer, run=Run(has_read=False))
+    assert (unread.verdict, unread.reasons) == (
+        WatchVerdict.INCOMPLETE,
+        ("this run has read nothing of what the logs have now",),
+    )
+    short, long = Run(seconds=60.0), Run(seconds=60.1)
+    assert ahead.outcome(Overdue(), run=short, settle=60.0).verdict is WatchVerdict.INCOMPLETE
+    assert ahead.outcome(Overdue(), run=long, settle=60.0).verdict is WatchVerdict.EQUAL
+    assert equal.outcome(Overdue(), run=short, settle=60.0).verdict is WatchVerdict.EQUAL
+    unknown = equal.outcome(Overdue(), behind=equal.behind({(SOURCE, TP): 1}))
+    assert unknown.verdict is WatchVerdict.INCOMPLETE
+    assert unknown.reasons == ("the log ends of 1 partitions of the target are unknown",)
+
+
+def test_what_was_not_read_is_counted_up_to_the_log_ends() -> None:
+    found = state(source=[0, 1], target=[0]).behind({(SOURCE, TP): 9, (TARGET, TP): 1})
+    assert found.offsets == {SOURCE: 7, TARGET: 0}
+    assert found.unknown == {SOURCE: 0, TARGET: 0}
+
+
+def test_a_run_without_a_micro_batch_is_no_proof(tmp_path: Path) -> None:
+    """The state of an earlier run is equal; this one ends before it has read anything."""
+    start = begin_at("earliest", "orders", cluster("east", 0, 9), cluster("west", 0, 9))
+    checkpoint = Checkpoint(tmp_path, limit=9)
+    checkpoint.save_start(start)
+    earlier = checkpoint.state_before(0, start, 0.0)
+    earlier.apply({(side, TP): [(0, 1)] for side in Side}, 0.0)
+    checkpoint.save_state(0, earlier)
+    stream = WatchStream(
+        Clusters("", ""),
+        start,
+        checkpoint,
+        Pace(60.0, 1.0, 10),
+        log_ends=lambda _side, _partitions: {TP: 500},
+        progress=lambda _: None,
+    )
+    outcome = stream.outcome(())
+    assert (outcome.verdict, outcome.exit_code) == (
+        WatchVerdict.INCOMPLETE,
+        ExitCode.NO_VERDICT_YET,
+    )
+    assert stream.behind.offsets == {SOURCE: 499, TARGET: 499}
 
 
 def test_a_finding_stays_a_finding_and_the_others_are_counted() -> None:
@@ -263,12 +315,15 @@ def test_a_state_of_other_partitions_is_refused(tmp_path: Path) -> None:
 def test_the_screen_names_what_the_verdict_covers() -> None:
     found = state(source=[0, 1, 2, 3], target=[0, 2])
     outcome = found.outcome(Overdue())
-    ended = Ended(("east", "west"), 12.0, "stopped", ["--source", "a:1"])
+    behind = found.behind({(SOURCE, TP): 1234})
+    ended = Ended(("east", "west"), 12.0, "stopped", ["--source", "a:1"], behind)
     text = screen(found, outcome, ended)
     assert text.splitlines() == [
         "VERDICT  DIVERGED      east -> west   stopped after 12 s   exit 1",
         "compared: 3 offsets in 1 partitions; records: equal 2, missing 1, extra 0, corrupt 0",
         "  orders-0: from offset 0 up to and without 3: 2 records equal, missing 1, 1 waiting",
+        "not read: 1,230 offsets of the source, an unknown number of offsets of the target, up to the log ends at the "
+        "end of the watch (transaction markers count)",
         "not compared: 1 records without a counterpart up to now",
         "reason   missing 1",
         "finding  missing orders-0 offset 1",
@@ -277,6 +332,10 @@ def test_the_screen_names_what_the_verdict_covers() -> None:
     ]
     found_document = document(found, outcome, ended)
     assert found_document["partitions"][0]["until"] == 3
+    assert found_document["not_read"] == {
+        "source": {"offsets": 1230, "partitions_unknown": 0},
+        "target": {"offsets": 0, "partitions_unknown": 1},
+    }
     assert found_document["first_findings"] == [
         {"class": "missing", "topic": "orders", "partition": 0, "offset": 1}
     ]
