@@ -124,7 +124,7 @@ def read_cluster(
             cluster_id = admin.describe_cluster().cluster_id or ""
             present = set(admin.list_topics())
             wanted = [topic for topic in names if topic in present]
-            described = admin.describe_topics(wanted) if wanted else {}
+            described = admin.describe_topics(wanted, raise_errors=False) if wanted else {}
             partitions = []
             for topic, metadata in described.items():
                 if isinstance(metadata, KafkaError):
@@ -265,11 +265,17 @@ def _offsets(
     *,
     read_committed: bool = False,
 ) -> dict[TopicPartition, int]:
-    """Return the first or last offset of each partition; add those with an error to *unreadable*."""
+    """Return the first or last offset of each partition; add those with an error to *unreadable*.
+
+    Those that are there already are not asked for again: a partition without a leader takes the whole timeout.
+    """
     offsets = {}
+    asked = [tp for tp in partitions if tp not in unreadable]
     answers = (
-        admin.list_offsets(dict.fromkeys(partitions, which), read_committed=read_committed)
-        if partitions
+        admin.list_offsets(
+            dict.fromkeys(asked, which), read_committed=read_committed, raise_errors=False
+        )
+        if asked
         else {}
     )
     for tp, answer in answers.items():
@@ -296,15 +302,14 @@ def log_ends(
 def _topic_configs(admin: AdminClient, topics: list[str]) -> dict[str, list[ConfigEntry]]:
     """Return the effective settings of each topic, whether set on the topic or inherited; sensitive ones left out.
 
-    A topic for which the cluster returns an error has none.
+    Raise KafkaError, also for one topic: without its settings it could be compacted.
     """
     if not topics:
         return {}
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
     return {
         resource.name: [entry for entry in entries.values() if not entry.sensitive]
-        for resource, entries in admin.describe_configs(resources).items()
-        if not isinstance(entries, KafkaError)
+        for resource, entries in _all_answered(admin.describe_configs(resources)).items()
     }
 
 
