@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from spark_jobs.verdict import ExitCode, ordered
 PERCENTILES = (50, 95, 99)
 ACCURACY = (
     "percentiles are at most 0.8 % above the true ones; distinct keys are an estimate "
-    "(HyperLogLog, standard error 1.6 %); everything else is exact"
+    "(HyperLogLog, standard error 1.6 %); everything else is exact, of what was read"
 )
 _PANELS = 12
 _FAILURES = 20
@@ -38,6 +38,16 @@ class Profile:
     ranges: Mapping[TopicPartition, LogRange]
     """The offsets of each partition that were to be read."""
     failures: Sequence[Failure] = ()
+
+    def partitions(self, topic: str) -> list[int]:
+        """Return the partitions of *topic* that are known, also those that cannot be read."""
+        known = {tp.partition for tp in self.ranges if tp.topic == topic}
+        return sorted(known | self.not_read_in_full(topic))
+
+    def not_read_in_full(self, topic: str) -> Set[int]:
+        """Return the partitions of *topic* with a part that was not read."""
+        failed = (each.partition for each in self.failures if each.topic == topic)
+        return {number for number in failed if number >= 0}
 
     @property
     def exit_code(self) -> ExitCode:
@@ -158,13 +168,15 @@ def _rates(found: TopicProfile, bucket_ms: int) -> dict[str, object]:
 
 def _partitions(profile: Profile, topic: str) -> dict[str, object]:
     """Return the records of each partition, empty ones too, and how unequal they are."""
-    numbers = sorted(tp.partition for tp in profile.ranges if tp.topic == topic)
+    every, not_read = profile.partitions(topic), profile.not_read_in_full(topic)
+    numbers = [number for number in every if number not in not_read]
     records = [profile.topics[topic].records[number] for number in numbers]
     largest = max(range(len(numbers)), key=lambda n: records[n]) if numbers else None
     middle = median(records) if records else 0
     return {
-        "count": len(numbers),
-        "records": {str(number): count for number, count in zip(numbers, records, strict=True)},
+        "count": len(every),
+        "not_read_in_full": sorted(not_read),
+        "records": {str(number): profile.topics[topic].records[number] for number in every},
         "largest": None if largest is None else numbers[largest],
         "max_to_median": round(max(records) / middle, 3) if middle else None,
     }
@@ -208,16 +220,25 @@ def picture(profile: Profile) -> bytes:
 def screen(profile: Profile) -> str:
     """Return the result as text, a block for each topic."""
     lines = [f"PROFILE  {profile.cluster}   exit {int(profile.exit_code)}"]
-    lines += [f"not read  {printable(each.cause)}" for each in profile.failures[:_FAILURES]]
+    lines += [f"not read  {_failure(each)}" for each in profile.failures[:_FAILURES]]
+    if len(profile.failures) > _FAILURES:
+        lines.append(f"not read  {len(profile.failures) - _FAILURES:,} more ranges: --out has all")
     for topic in sorted(profile.topics):
         lines += ["", *_block(profile, topic)]
     return "\n".join([*lines, "", ACCURACY])
 
 
+def _failure(each: Failure) -> str:
+    where = f"{each.topic}-{each.partition}"
+    if each.high > each.low:
+        where += f" offsets {each.low} to {each.high - 1}"
+    return f"{where}: {printable(each.cause)}"
+
+
 def _block(profile: Profile, topic: str) -> list[str]:
     found = profile.topics[topic]
     records = found.records.total()
-    partitions = [tp.partition for tp in profile.ranges if tp.topic == topic]
+    partitions = profile.partitions(topic)
     markers = f"   {found.markers:,} transaction markers" if found.markers else ""
     lines = [
         f"{topic}   {len(partitions):,} partitions   {records:,} records{markers}   "
@@ -239,7 +260,7 @@ def _block(profile: Profile, topic: str) -> list[str]:
             f"{codec} {_share(count, found.batch_bytes.count)}"
             for codec, count in sorted(found.codecs.items())
         ),
-        f"  skew      {_skew(found, partitions)}",
+        f"  skew      {_skew(found, partitions, profile.not_read_in_full(topic))}",
         *_time_lines(found, profile.bucket_ms),
     ]
     return lines
@@ -254,15 +275,18 @@ def _columns(sizes: SizeHistogram) -> str:
     )
 
 
-def _skew(found: TopicProfile, partitions: Sequence[int]) -> str:
-    counts = {number: found.records[number] for number in partitions}
+def _skew(found: TopicProfile, partitions: Sequence[int], not_read: Set[int]) -> str:
+    counts = {number: found.records[number] for number in partitions if number not in not_read}
+    unread = f"   {len(not_read):,} partitions not read in full are left out" if not_read else ""
+    if not counts:
+        return f"no partition was read in full{unread}"
     largest = max(counts, key=lambda number: (counts[number], -number))
     middle = median(counts.values())
     ratio = f"max/median {counts[largest] / middle:.2f}" if middle else "the median is 0 records"
     empty = sum(not count for count in counts.values())
     return (
         f"largest partition {largest} with {_share(counts[largest], sum(counts.values()))}   "
-        f"{ratio}   {empty:,} empty"
+        f"{ratio}   {empty:,} empty{unread}"
     )
 
 

@@ -184,6 +184,32 @@ def test_what_was_not_read_is_in_the_exit_code(kinds: list[FailureKind], code: i
     assert len(json.loads(json_text(result))["not_read"]) == len(kinds)
 
 
+def test_partitions_that_were_not_read_are_neither_empty_nor_in_the_median() -> None:
+    topic = TopicProfile()
+    topic.records[0] = 10
+    cause = "no batch for 60 s"
+    failures = [
+        Failure("cluster", "t", 1, 5, 1000, FailureKind.UNREADABLE, cause),
+        Failure("cluster", "t", 2, 0, 0, FailureKind.UNREADABLE, "no leader"),
+    ]
+    ranges = {TopicPartition("t", n): LogRange(0, 1000) for n in (0, 1, 3)}
+    found = Profile("cluster", 1000, {"t": topic}, ranges, failures)
+    text = screen(found)
+    assert "not read  t-1 offsets 5 to 999: no batch for 60 s" in text
+    assert "not read  t-2: no leader" in text
+    assert "4 partitions" in text
+    assert "1 empty   2 partitions not read in full are left out" in text
+    assert text.endswith("of what was read")
+    (row,) = json.loads(json_text(found))["topics"]
+    assert row["partitions"]["not_read_in_full"] == [1, 2]
+    assert row["partitions"]["count"] == 4
+    partial = TopicProfile()
+    partial.records[1] = 5
+    all_failed = Profile("cluster", 1000, {"t": partial}, {}, failures[:1] * 30)
+    assert "no partition was read in full" in screen(all_failed)
+    assert "not read  10 more ranges" in screen(all_failed)
+
+
 def test_what_can_not_be_read_is_returned_and_the_rest_is_profiled() -> None:
     good = encode_batch([Record(0, 1, b"k", b"v")])
     bad = bytearray(encode_batch([Record(0, 1, b"k", b"v")], base_offset=1))
