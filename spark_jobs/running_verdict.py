@@ -129,6 +129,7 @@ class Outcome(NamedTuple):
     verdict: WatchVerdict
     exit_code: ExitCode
     reasons: tuple[str, ...]
+    behind: Behind
 
 
 @dataclass(slots=True)
@@ -326,15 +327,16 @@ class RunningVerdict:
             incomplete.append("no record was compared")
         lagging = _texts(overdue.late, "behind the end of the target's log")
         reasons += [*differing, *incomplete, *lagging]
+        verdict, code = WatchVerdict.EQUAL, ExitCode.CONSISTENT
         if failure is not None:
-            return Outcome(WatchVerdict.ERROR, failure.exit_code, tuple(reasons))
-        if differing:
-            return Outcome(WatchVerdict.DIVERGED, ExitCode.DIVERGED, tuple(reasons))
-        if incomplete:
-            return Outcome(WatchVerdict.INCOMPLETE, ExitCode.NO_VERDICT_YET, tuple(reasons))
-        if lagging:
-            return Outcome(WatchVerdict.LAGGING, ExitCode.NO_VERDICT_YET, tuple(reasons))
-        return Outcome(WatchVerdict.EQUAL, ExitCode.CONSISTENT, ())
+            verdict, code = WatchVerdict.ERROR, failure.exit_code
+        elif differing:
+            verdict, code = WatchVerdict.DIVERGED, ExitCode.DIVERGED
+        elif incomplete:
+            verdict, code = WatchVerdict.INCOMPLETE, ExitCode.NO_VERDICT_YET
+        elif lagging:
+            verdict, code = WatchVerdict.LAGGING, ExitCode.NO_VERDICT_YET
+        return Outcome(verdict, code, tuple(reasons), behind)
 
     def to_json(self) -> dict[str, Any]:
         """Return the state for `from_json`. Times of arrival are not in it: a restarted watch waits again."""

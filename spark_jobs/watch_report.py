@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_jobs.findings import FindingClass
-from spark_jobs.running_verdict import Behind, Outcome, RunningVerdict, Side, Span, WatchFinding
+from spark_jobs.running_verdict import Outcome, RunningVerdict, Side, Span, WatchFinding
 
 SCHEMA_VERSION = 1
 
@@ -27,7 +27,6 @@ class Ended:
     seconds: float
     reason: str
     command: Sequence[str]
-    behind: Behind
 
 
 def finding_line(finding: WatchFinding) -> str:
@@ -48,7 +47,7 @@ def screen(state: RunningVerdict, outcome: Outcome, ended: Ended) -> str:
     lines += [f"  {_span_line(each)}" for each in _worst_first(spans)[:_MOST_LINES]]
     lines += _more(len(spans), "partitions")
     lines.append(
-        f"not read: {_behind(ended, Side.SOURCE)} of the source, {_behind(ended, Side.TARGET)} of the target, "
+        f"not read: {_behind(outcome, Side.SOURCE)} of the source, {_behind(outcome, Side.TARGET)} of the target, "
         "up to the log ends at the end of the watch (transaction markers count)"
     )
     if state.waiting:
@@ -64,10 +63,10 @@ def screen(state: RunningVerdict, outcome: Outcome, ended: Ended) -> str:
     return "\n".join(lines)
 
 
-def _behind(ended: Ended, side: Side) -> str:
-    if ended.behind.unknown.get(side, 0):
+def _behind(outcome: Outcome, side: Side) -> str:
+    if outcome.behind.unknown.get(side, 0):
         return "an unknown number of offsets"
-    return f"{ended.behind.offsets.get(side, 0):,} offsets"
+    return f"{outcome.behind.offsets.get(side, 0):,} offsets"
 
 
 def document(state: RunningVerdict, outcome: Outcome, ended: Ended) -> dict[str, Any]:
@@ -83,8 +82,8 @@ def document(state: RunningVerdict, outcome: Outcome, ended: Ended) -> dict[str,
         "waiting": state.waiting,
         "not_read": {
             side.value: {
-                "offsets": ended.behind.offsets.get(side, 0),
-                "partitions_unknown": ended.behind.unknown.get(side, 0),
+                "offsets": outcome.behind.offsets.get(side, 0),
+                "partitions_unknown": outcome.behind.unknown.get(side, 0),
             }
             for side in Side
         },

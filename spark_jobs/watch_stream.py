@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from kclient.types import TopicPartition
 from spark_jobs.running_verdict import (
-    Behind,
     Failure,
     Outcome,
     Overdue,
@@ -96,8 +95,6 @@ class WatchStream:
         self._limit: str | None = None
         self._ended = False
         self._begun = time.monotonic()
-        self.behind = Behind()
-        """Where the logs ended when `outcome` was asked."""
         self._reported: dict[str, Waiting] = {}
         """The overdue records that `progress` has, by kind, partition and side."""
 
@@ -136,22 +133,18 @@ class WatchStream:
 
     def outcome(self, unwatched: Sequence[str]) -> Outcome:
         """Return the verdict of now, with log ends that are looked up now."""
-        seconds = time.monotonic() - self._begun
-        overdue = self._overdue()
+        settle, now = self._pace.settle, time.monotonic()
         partitions = list(self._start.starts)
-        ends = {
-            (side, tp): end for side in Side for tp, end in self._log_ends(side, partitions).items()
-        }
+        ends = self._ends(dict.fromkeys(Side, partitions))
         with self._lock:
-            self.behind = self._state.behind(ends)
             return self._state.outcome(
-                overdue,
+                self._state.overdue(ends, now, settle),
                 unwatched=unwatched,
                 limit=self._limit,
                 failure=self._failure,
-                behind=self.behind,
-                run=Run(self._batch is not None, seconds),
-                settle=self._pace.settle,
+                behind=self._state.behind(ends),
+                run=Run(self._batch is not None, now - self._begun),
+                settle=settle,
             )
 
     @property
@@ -274,14 +267,26 @@ class WatchStream:
         settle, now = self._pace.settle, time.monotonic()
         with self._lock:
             waiting = self._state.settled(now, settle)
-        ends: dict[tuple[Side, TopicPartition], int] = {}
-        for side in Side:
-            asked = [each.topic_partition for each in waiting if each.side is side.other]
-            if asked:
-                ends |= {(side, tp): end for tp, end in self._log_ends(side, asked).items()}
+        ends = self._ends(
+            {
+                side: [each.topic_partition for each in waiting if each.side is side.other]
+                for side in Side
+            }
+        )
         with self._lock:
             # By the same time: the log ends show nothing about records that arrived meanwhile.
             return self._state.overdue(ends, now, settle)
+
+    def _ends(
+        self, asked: Mapping[Side, Sequence[TopicPartition]]
+    ) -> dict[tuple[Side, TopicPartition], int]:
+        """Return the log ends of *asked* that are known."""
+        return {
+            (side, tp): end
+            for side, partitions in asked.items()
+            if partitions
+            for tp, end in self._log_ends(side, partitions).items()
+        }
 
 
 def _hash() -> Column:

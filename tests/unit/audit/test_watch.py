@@ -166,7 +166,7 @@ def test_a_run_without_a_micro_batch_is_no_proof(tmp_path: Path) -> None:
         WatchVerdict.INCOMPLETE,
         ExitCode.NO_VERDICT_YET,
     )
-    assert stream.behind.offsets == {SOURCE: 499, TARGET: 499}
+    assert outcome.behind.offsets == {SOURCE: 499, TARGET: 499}
 
 
 def test_a_finding_stays_a_finding_and_the_others_are_counted() -> None:
@@ -314,9 +314,8 @@ def test_a_state_of_other_partitions_is_refused(tmp_path: Path) -> None:
 
 def test_the_screen_names_what_the_verdict_covers() -> None:
     found = state(source=[0, 1, 2, 3], target=[0, 2])
-    outcome = found.outcome(Overdue())
-    behind = found.behind({(SOURCE, TP): 1234})
-    ended = Ended(("east", "west"), 12.0, "stopped", ["--source", "a:1"], behind)
+    outcome = found.outcome(Overdue(), behind=found.behind({(SOURCE, TP): 1234}))
+    ended = Ended(("east", "west"), 12.0, "stopped", ["--source", "a:1"])
     text = screen(found, outcome, ended)
     assert text.splitlines() == [
         "VERDICT  DIVERGED      east -> west   stopped after 12 s   exit 1",
@@ -326,6 +325,7 @@ def test_the_screen_names_what_the_verdict_covers() -> None:
         "end of the watch (transaction markers count)",
         "not compared: 1 records without a counterpart up to now",
         "reason   missing 1",
+        "reason   the log ends of 1 partitions of the target are unknown",
         "finding  missing orders-0 offset 1",
         "The verdict covers these offsets as they were when they were read, and no others.",
         "next     kaudit reconcile --source a:1 --out report",
