@@ -446,7 +446,7 @@ class Ledger:
             different={each: count for each, count in different.items() if count},
             findings=dict(found),
             unreadable=tuple(
-                f"{f.cluster} {tp} {_span(f)}: {f.cause}"
+                f"{f.cluster} {tp} {f.span}: {f.cause}"
                 for f in failures
                 if f.kind is FailureKind.UNREADABLE
             ),
@@ -602,12 +602,6 @@ def _as_duplicate(finding: Finding, first: int) -> list[Finding]:
     # The timestamp, key and flags of a finding with two records are those of the source's.
     alone = replace(duplicate, source_offset=None, source_hash=None, field=None, timestamp_ms=None)
     return [missing, replace(alone, key_hash=None, flags=0, owns=finding.owns - 1)]
-
-
-def _span(failure: Failure) -> str:
-    if failure.high <= failure.low:
-        return "without known offsets"
-    return f"offsets {failure.low} to {failure.high - 1}"
 
 
 def _with_crossed(finding: Finding, equal: Sequence[WindowResult], size: int) -> Finding:

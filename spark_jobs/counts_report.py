@@ -11,6 +11,7 @@ from typing import Any
 from spark_jobs.record_text import printable, time_text
 from spark_jobs.report.recreated import recreated_lines
 from spark_jobs.step_chart import Panel, chart
+from spark_jobs.text_table import text_table
 from spark_jobs.time_counts import Bucket, TimeCounts, TopicScope
 from spark_jobs.verdict import ExitCode
 
@@ -60,11 +61,11 @@ def screen(
         (topic, *_numbers(counts.totals(topic)), f"{_differing(counts, topic):,}")
         for topic in counts.scopes
     ]
-    lines += ["", *_table(("topic", *_COLUMNS, "buckets differ"), rows)]
+    lines += ["", *text_table(("topic", *_COLUMNS, "buckets differ"), rows, left=1)]
     if differing:
         lines += ["", f"buckets that differ: {min(_ROWS, len(differing)):,} of {len(differing):,}"]
         found = [(each.topic, _time(each.start_ms), *_numbers(each)) for each in differing[:_ROWS]]
-        lines += _table(("topic", "time", *_COLUMNS), found)
+        lines += text_table(("topic", "time", *_COLUMNS), found, left=2)
     if recreated:
         lines += ["", *recreated_lines(recreated)]
     return "\n".join([*lines, "", NO_PROOF])
@@ -86,19 +87,6 @@ def _numbers(each: Bucket) -> tuple[str, ...]:
         for pair in zip(each.source, each.target, each.missing, strict=True)
         for number in pair
     )
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return *rows* with aligned columns: text to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    left = len([each for each in headings if each in ("topic", "time")])
-    return [
-        "  ".join(
-            f"{text:<{width}}" if n < left else f"{text:>{width}}"
-            for n, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (headings, *rows)
-    ]
 
 
 def csv_text(counts: TimeCounts) -> str:

@@ -49,6 +49,13 @@ class Failure:
         """The partition."""
         return TopicPartition(self.topic, self.partition)
 
+    @property
+    def span(self) -> str:
+        """The offsets as text."""
+        if self.high <= self.low:
+            return "without known offsets"
+        return f"offsets {self.low} to {self.high - 1}"
+
     def document(self) -> dict[str, object]:
         """Return the JSON object of a report."""
         return {

@@ -186,6 +186,8 @@ class Measurement:
     """Topics of the target that match, and have no row."""
     topics_read: int = 0
     """Latency topics of the target that were read."""
+    several_clusters: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The source aliases with more than one cluster id, and these."""
 
     @property
     def period(self) -> tuple[int, int] | None:
@@ -204,14 +206,6 @@ class Measurement:
         return [row for row in self.rows if self.judgement(row) is judgement]
 
     @property
-    def several_clusters(self) -> dict[str, list[str]]:
-        """The source aliases with more than one cluster id, and these."""
-        found: dict[str, set[str]] = defaultdict(set)
-        for row in self.rows:
-            found[row.key.source_alias].add(row.key.source_cluster_id)
-        return {alias: sorted(ids) for alias, ids in sorted(found.items()) if len(ids) > 1}
-
-    @property
     def exit_codes(self) -> list[ExitCode]:
         """Every exit code that applies, the decisive one first."""
         limited = self.scope.max_p99_ms is not None
@@ -228,6 +222,9 @@ class Measurement:
 
 def measure(read: LatencyRead, topics: Collection[str] = ()) -> Measurement:
     """Return the rows of *read*. *topics* are those of the target that match."""
+    clusters: dict[str, set[str]] = defaultdict(set)
+    for key in read.rows:
+        clusters[key.source_alias].add(key.source_cluster_id)
     return Measurement(
         read.scope,
         sorted(read.rows.values(), key=_worst_first),
@@ -235,6 +232,7 @@ def measure(read: LatencyRead, topics: Collection[str] = ()) -> Measurement:
         read.unreadable,
         sorted(set(topics) - {key.topic for key in read.rows}),
         len(read.aliases),
+        {alias: sorted(ids) for alias, ids in sorted(clusters.items()) if len(ids) > 1},
     )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from kclient.mirror_latency import Histogram, latency_topic
 from spark_jobs.latency import Judgement, Measurement, Row
-from spark_jobs.record_text import printable, time_text
+from spark_jobs.record_text import moment_text, printable
 from spark_jobs.step_chart import Panel, chart
+from spark_jobs.text_table import text_table
 from spark_jobs.verdict import ExitCode
 
 MEANING = (
@@ -67,7 +68,7 @@ def screen(found: Measurement) -> str:
 def _period(found: Measurement) -> str:
     if found.period is None:
         return f"no figures of these topics   latency topics read: {found.topics_read:,}"
-    first, last = map(_moment, found.period)
+    first, last = map(moment_text, found.period)
     intervals = sum(row.intervals for row in found.rows)
     processes = len({each for row in found.rows for each in row.added})
     return (
@@ -111,7 +112,7 @@ def _nothing(found: Measurement) -> list[str]:
     if found.failures:
         return ["Nothing is known of these topics: see what was not read."]
     scope = found.scope
-    since = "" if scope.since_ms is None else f" since {_moment(scope.since_ms)}"
+    since = "" if scope.since_ms is None else f" since {moment_text(scope.since_ms)}"
     return [
         f"Nothing was measured for topics that match {printable(scope.topics.pattern)!r}{since}.",
         HOW_TO_MEASURE,
@@ -138,23 +139,12 @@ def _table(found: Measurement) -> list[str]:
         rows.append(cells if judgement is None else [*cells, judgement.value])
     if judged:
         headings.append("p99 is")
-    lines = _aligned(headings, rows)
+    lines = text_table(headings, rows, left=2)
     left_out = found.rows[_ROWS:]
     if left_out:
         records = sum(row.total.records for row in left_out)
         lines.append(f"{len(left_out):,} more rows, with {records:,} records: --out has all")
     return lines
-
-
-def _aligned(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    return [
-        "  ".join(
-            f"{text:<{width}}" if n < 2 else f"{text:>{width}}"
-            for n, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (headings, *rows)
-    ]
 
 
 def _skew(found: Measurement) -> list[str]:
@@ -229,7 +219,7 @@ def csv_text(found: Measurement) -> str:
     for row in found.rows:
         for start, each in sorted(row.buckets.items()):
             figures = _figures(each)
-            writer.writerow([*row.key, start, _moment(start), *figures.values()])
+            writer.writerow([*row.key, start, moment_text(start), *figures.values()])
     return out.getvalue()
 
 
@@ -327,7 +317,3 @@ def picture(found: Measurement) -> bytes:
             )
         )
     return chart(panels)
-
-
-def _moment(ms: int) -> str:
-    return time_text(ms).partition("  ")[2] or str(ms)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from kclient.types import TopicPartition
 from spark_jobs.cut import LogRange
 from spark_jobs.engine import Failure, FailureKind
-from spark_jobs.record_text import printable, time_text
+from spark_jobs.record_text import moment_text, printable, time_text
 from spark_jobs.sketches import SizeHistogram
 from spark_jobs.step_chart import Panel, chart
 from spark_jobs.topic_profile import TopicProfile
@@ -220,19 +220,15 @@ def picture(profile: Profile) -> bytes:
 def screen(profile: Profile) -> str:
     """Return the result as text, a block for each topic."""
     lines = [f"PROFILE  {profile.cluster}   exit {int(profile.exit_code)}"]
-    lines += [f"not read  {_failure(each)}" for each in profile.failures[:_FAILURES]]
+    lines += [
+        f"not read  {each.topic_partition} {each.span}: {printable(each.cause)}"
+        for each in profile.failures[:_FAILURES]
+    ]
     if len(profile.failures) > _FAILURES:
         lines.append(f"not read  {len(profile.failures) - _FAILURES:,} more ranges: --out has all")
     for topic in sorted(profile.topics):
         lines += ["", *_block(profile, topic)]
     return "\n".join([*lines, "", ACCURACY])
-
-
-def _failure(each: Failure) -> str:
-    where = f"{each.topic}-{each.partition}"
-    if each.high > each.low:
-        where += f" offsets {each.low} to {each.high - 1}"
-    return f"{where}: {printable(each.cause)}"
 
 
 def _block(profile: Profile, topic: str) -> list[str]:
@@ -300,14 +296,10 @@ def _time_lines(found: TopicProfile, bucket_ms: int) -> list[str]:
     if measured.records is not None:
         average = f"{measured.records:,.1f} records/s, {measured.bytes:,.0f} bytes/s"
     return [
-        f"  time      {_moment(found.first_ms)} to {_moment(found.last_ms)}   {kind}{without}",
-        f"  rate      {average}   in the {bucket_ms / 1000:g} s from {_moment(measured.peak_start_ms)}: "
+        f"  time      {moment_text(found.first_ms)} to {moment_text(found.last_ms)}   {kind}{without}",
+        f"  rate      {average}   in the {bucket_ms / 1000:g} s from {moment_text(measured.peak_start_ms)}: "
         f"{measured.peak_records:,.1f} records/s, {measured.peak_bytes:,.0f} bytes/s",
     ]
-
-
-def _moment(ms: int) -> str:
-    return time_text(ms).partition("  ")[2] or str(ms)
 
 
 def _share(part: int, whole: int) -> str:

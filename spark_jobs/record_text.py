@@ -190,6 +190,11 @@ def time_text(ms: int) -> str:
     return f"{ms}  {moment:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
 
 
+def moment_text(ms: int) -> str:
+    """Return a timestamp in ms as UTC; as a number if it is no date."""
+    return time_text(ms).partition("  ")[2] or str(ms)
+
+
 def sections(left: Found, right: Found, style: Style) -> list[Section]:
     """Return what both sides hold, field by field."""
     record = Section("record")
