@@ -38,6 +38,7 @@ class FlushState:
         "_directory",
         "_disk",
         "_epochs",
+        "_is_confirmed",
         "_is_new",
         "_last_work",
         "_metadata_dirty",
@@ -67,6 +68,8 @@ class FlushState:
         """The lowest offset of a truncation that is not synced: a power loss may bring back what was behind it."""
         self._is_new = True
         """Until the first flush a power loss may take the directory itself."""
+        self._is_confirmed = True
+        """Whether the recovery point is that of this log, and not of one that was in its place before."""
         self._last_work: FlushWork | None = None
         self._name = DirectoryName()
 
@@ -78,10 +81,12 @@ class FlushState:
         """Handle an existing log that was not closed cleanly.
 
         Recovery, or the last run of the broker, may have cut the log without a sync. A process that was killed may
-        have written partition.metadata without a sync.
+        have written partition.metadata without a sync. If the directory was exchanged with another one meanwhile, the
+        recovery point is not that of this log; then no role begins on it.
         """
         self._cut_at = self.recovery_point
         self._metadata_dirty = has_metadata
+        self._is_confirmed = False
 
     def moved_to(self, directory: str) -> None:
         """Handle the rename of the directory: works that are to run yet must not write into its successor.
@@ -127,7 +132,13 @@ class FlushState:
         return due
 
     def role_began(self, end_offset: int, config: LogConfig) -> bool:
-        """Handle the begin of a role: records that an earlier run of the broker did not sync wait, too."""
+        """Handle the begin of a role: the log is that of its partition, so the recovery point is its own.
+
+        Under flush.messages or flush.ms records that an earlier run of the broker did not sync wait, too.
+        """
+        self._is_confirmed = True
+        if not config.flushes_appends:
+            return False
         pending = self._appends()
         due = pending.opened(end_offset, self.recovery_point, config)
         self.held_at = pending.held_at
@@ -151,7 +162,7 @@ class FlushState:
     def begin(self, log_end_offset: int, *, sealed_only: bool) -> FlushWork | None:
         """Return the work of syncing what is not on the disk, or None when nothing is. Raise OSError.
 
-        *sealed_only* leaves the active segment out.
+        *sealed_only* leaves the active segment out. Of a log that is not confirmed all segments are synced.
         """
         up_to = self._segments.active.base_offset if sealed_only else log_end_offset
         epochs = self._epochs
@@ -161,7 +172,7 @@ class FlushState:
         dirty = (
             epochs.dirty or self._metadata_dirty or (self._cut_at is not None and bool(segments))
         )
-        dirty = dirty or (self._producers.unsynced and not sealed_only)
+        dirty = dirty or (self._producers.unsynced and not sealed_only) or not self._is_confirmed
         if up_to <= self.recovery_point and not dirty:
             return None
         for segment in segments:
@@ -170,7 +181,7 @@ class FlushState:
             self._disk,
             self._directory,
             files=[segment.file for segment in segments],
-            others=self._small_files(segments),
+            others=[*self._unconfirmed_files(segments), *self._small_files(segments)],
             epochs=(f"{self._directory}/{FILE_NAME}", epochs.encode()) if epochs.dirty else None,
             up_to=up_to,
             truncations=self.truncations,
@@ -181,9 +192,18 @@ class FlushState:
         self._last_work = work
         epochs.saved()
         self._metadata_dirty = self._is_new = False
+        self._is_confirmed = True
         if not sealed_only:
             self._cut_at = None
         return work
+
+    def _unconfirmed_files(self, segments: Sequence[LogSegment]) -> list[str]:
+        """Return the segments before *segments*, by path: there may be too many of them to keep them open."""
+        if self._is_confirmed:
+            return []
+        first = segments[0] if segments else self._segments.active
+        before = self._segments[: self._segments.index_of(first.base_offset)]
+        return [segment.path for segment in before]
 
     def _small_files(self, segments: Sequence[LogSegment]) -> list[str]:
         paths = [

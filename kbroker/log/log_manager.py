@@ -609,7 +609,7 @@ class LogManager:
             raise KafkaStorageError(f"{move.path} cannot be renamed: {error}") from error
         log.moved_to(f"{target.path}/{name}")
         self._settling[key] = source, target
-        log.hold_unflushed()
+        log.role_began()
         self._on_move(key, target.path, None)
         delay_ms = log.config.file_delete_delay_ms
 

@@ -755,11 +755,12 @@ class UnifiedLog:
 
     # Appends that wait for a sync (flush.messages, flush.ms)
 
-    def hold_unflushed(self) -> None:
-        """Have records that were not synced count after a sync, if flush.messages or flush.ms asks for one."""
-        if self.config.flushes_appends and self.flush_state.role_began(
-            self.log_end_offset, self.config
-        ):
+    def role_began(self) -> None:
+        """Handle the begin of a role, leader or follower, or of the life of a copy as the current log.
+
+        Records that were not synced count after a sync, if flush.messages or flush.ms asks for one.
+        """
+        if self.flush_state.role_began(self.log_end_offset, self.config):
             self._listener.flush_due()
 
     def _flush_if_due(self, base_offset: int, now_ms: int) -> None:

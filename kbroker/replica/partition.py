@@ -118,7 +118,7 @@ class Partition:
         known = max(self._known_high_watermark(high_watermark), log.log_start_offset)
         self.log = log
         role.take(state, topic_id)
-        log.hold_unflushed()
+        log.role_began()
         if role.current is not Role.LEADER:
             self.leader_state = None
             self.follower_state = FollowerState(

@@ -128,6 +128,65 @@ def test_a_directory_elsewhere_is_not_synced_with_the_others(tmp_path: Path) -> 
         OS_DISK.close(fd)
 
 
+@pytest.mark.parametrize("count", [2, MANY])
+def test_the_recovery_point_of_another_log_leaves_nothing_unsynced(count: int) -> None:
+    """After a kill two directories are exchanged: the recovery point of t-0 is above the end of what is there now."""
+    disk = SimulatedDisk()
+    dirs = start("/data", disk)
+    synced, unsynced, *_ = [dirs.create("t", number, ID) for number in range(count)]
+    append(synced, 1, 2, 3, 4)
+    flush = synced.start_flush()
+    assert flush is not None
+    flush.run()
+    synced.finish_flush(flush)
+    append(unsynced, 1, 2)
+    unsynced.roll(0)
+    append(unsynced, 3)
+    dirs.checkpoint()
+    dirs.release()
+    disk.kill()
+    for former, name in (("t-0", "aside"), ("t-1", "t-0"), ("aside", "t-1")):
+        disk.rename(f"/data/{former}", f"/data/{name}")
+    dirs = start("/data", disk)
+    found = dirs.get("t", 0)
+    assert found is not None
+    assert (len(found.segments), found.recovery_point, found.log_end_offset) == (2, 3, 3)
+    assert dirs.close()
+    for name in ("t-0", "t-1"):
+        contents = disk.contents(f"/data/{name}")
+        on_the_disk = disk.durable(f"/data/{name}")
+        logs = [each for each in contents if each.endswith(".log")]
+        assert logs
+        assert {each: on_the_disk[each] for each in logs} == {each: contents[each] for each in logs}
+
+
+def test_a_log_with_a_role_is_synced_from_its_recovery_point_on(tmp_path: Path) -> None:
+    disk = Synced()
+    syncs = []
+    for has_role in (False, True):
+        dirs = start(str(tmp_path / str(has_role)), disk)
+        log = dirs.create("t", 0, ID)
+        append(log, 1)
+        log.roll(0)
+        append(log, 2)
+        flush = log.start_flush()
+        assert flush is not None
+        flush.run()
+        log.finish_flush(flush)
+        dirs.checkpoint()
+        dirs.release()
+        dirs = start(str(tmp_path / str(has_role)), disk)
+        again = dirs.get("t", 0)
+        assert again is not None
+        if has_role:
+            again.role_began()
+        disk.syncs.clear()
+        assert dirs.close()
+        syncs.append(disk.syncs["fsync"])
+    without_role, with_role = syncs
+    assert without_role == with_role + 1
+
+
 class PowerLost(BaseException):
     """The machine has no power any more."""
 
