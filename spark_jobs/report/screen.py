@@ -9,6 +9,7 @@ from typing import Any
 
 from kclient.mirror_ledger import LINEAGE, lineage_topic
 from spark_jobs.report.document import Document
+from spark_jobs.report.one_cluster import one_cluster_lines
 from spark_jobs.report.recreated import recreated_lines
 from spark_jobs.visibility import OPEN_AT_SOURCE, OPEN_AT_TARGET
 
@@ -137,17 +138,12 @@ def _classes(found: dict[str, int]) -> str:
 
 def _remarks(document: Document) -> list[str]:
     """Return lines about what was found and does not affect the exit code, and about what was explained."""
-    lines = []
     source, target = document["source"], document["target"]
-    if (
-        source["cluster_id"]
-        and source["cluster_id"] == target["cluster_id"]
-        and not target["prefix"]
-    ):
-        lines.append(
-            f"ATTENTION: {source['name']} and {target['name']} are one cluster ({source['cluster_id']}): its logs were "
-            "compared with themselves"
-        )
+    lines = one_cluster_lines(
+        (source["name"], target["name"]),
+        (source["cluster_id"], target["cluster_id"]),
+        target["prefix"],
+    )
     ignored = document["not_failed_on"]
     if ignored:
         found = ", ".join(f"{name} {_n(count)}" for name, count in ignored.items())
