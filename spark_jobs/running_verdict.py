@@ -1,11 +1,13 @@
 """The running verdict of `kaudit watch`: pairs the records of two growing logs by topic, partition and offset.
 
 Records arrive in micro-batches. A micro-batch brings all records of a log up to some offset. So each side of a
-partition has a *position*. Behind it, no record has arrived yet; below it, none will arrive any more. An offset below
+partition has a *position*. Behind it, no record has arrived yet; below it, none will arrive any more. It is behind the
+last record, or at the offset up to which the log was read, which also passes transaction markers. An offset below
 both positions is decided at once: equal, corrupt, missing (the source alone has a record) or extra (the target alone).
 Records at and above the lower position wait for the other side. Only one side has such records.
 
-A waiting record proves nothing. After the settle time the caller looks up the log end of the other side, and then
+A waiting record proves nothing. It is *settled* when it was in its log for longer than the settle time. Such a record
+was read before that, or is below the log end of that time. Then the caller looks up the log end of the other side:
 
     the target's log ends at or below the offset     late: the mirror lags
     the source's log ends at or below the offset     extra: the source never had the record
@@ -18,14 +20,15 @@ Invariants (tests cite the numbers):
  2. waiting records are those of one side at and above the lower position, at most *limit* of them in all partitions;
  3. a repeated micro-batch on the state before it gives the same state;
  4. EQUAL: at least one record was compared, nothing differs, nothing is late, unread or not watched. This run has
-    read something if there is something, has waited for what waits, and both logs' ends are known.
+    read something if there is something, and both logs' ends are known. What was in the logs for longer than the
+    settle time was read. What waits was not in its log that long.
 
-In: micro-batches of (offset, hash), log ends, the time.  Out: `Outcome`.  Owner: the caller's lock.  Pure.
+In: micro-batches of (offset, hash), offsets up to which the logs were read, log ends, the time.  Out: `Outcome`.
+Owner: the caller's lock.  Pure.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -102,18 +105,13 @@ class Behind:
     """Where the logs end when a watch ends, compared with what it has compared."""
 
     offsets: Mapping[Side, int] = field(default_factory=dict)
-    """Offsets from the position of each side to its log end: records that were not read, and transaction markers."""
+    """Offsets from the position of each side to its log end: they were not read."""
     unknown: Mapping[Side, int] = field(default_factory=dict)
     """Partitions of each side with an unknown log end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What one run of a watch has done since it began."""
-
-    has_read: bool = True
-    """Whether it has completed a micro-batch."""
-    seconds: float = math.inf
+Positions = Mapping[tuple[Side, TopicPartition], int]
+"""An offset of each log: its end at some time, or up to where it was read."""
 
 
 class Failure(NamedTuple):
@@ -195,6 +193,7 @@ class RunningVerdict:
         for tp in sorted({tp for _, tp in batch}):
             pair = {side: batch.get((side, tp), ()) for side in Side}
             found += self._apply(tp, pair, now)
+        self._keep(found)
         if self.waiting > self._limit:
             most = max(self._partitions, key=lambda tp: len(self._partitions[tp].waiting))
             partition = self._partitions[most]
@@ -203,8 +202,27 @@ class RunningVerdict:
                 f"{self._limit:,}: in {most} the {partition.ahead.value} is "
                 f"{len(partition.waiting):,} records ahead"
             )
-        self._findings += found[: MOST_FINDINGS - len(self._findings)]
         return found
+
+    def advance(self, read: Positions, now: float) -> list[WatchFinding]:
+        """Take in the offsets up to which the logs were *read*, and return the findings.
+
+        Every record below them was in a micro-batch. At the end of a log there may be none up to there. Rows
+        show no transaction marker, and no batch that lost its records.
+        """
+        found = []
+        for tp, partition in sorted(self._partitions.items()):
+            before = dict(partition.positions)
+            for side in Side:
+                reached = read.get((side, tp), partition.start)
+                partition.positions[side] = max(partition.positions[side], reached)
+            if partition.positions != before:
+                found += self._apply(tp, {}, now)
+        self._keep(found)
+        return found
+
+    def _keep(self, found: Sequence[WatchFinding]) -> None:
+        self._findings += found[: MOST_FINDINGS - len(self._findings)]
 
     def _apply(
         self, tp: TopicPartition, arrived: Mapping[Side, Records], now: float
@@ -215,7 +233,7 @@ class RunningVerdict:
         for side, each in arrived.items():
             new = [(offset, value) for offset, value in each if offset >= partition.start]
             if new:
-                partition.positions[side] = new[-1][0] + 1
+                partition.positions[side] = max(partition.positions[side], new[-1][0] + 1)
                 records[side].update((offset, (value, now)) for offset, value in new)
         end = partition.decided
         source, target = (
@@ -236,13 +254,17 @@ class RunningVerdict:
         }
         return found
 
-    def settled(self, now: float, settle: float) -> list[Waiting]:
-        """Return the records that wait for longer than *settle* seconds."""
+    def settled(self, now: float, settle: float, earlier: Positions) -> list[Waiting]:
+        """Return the waiting records that were in their logs for longer than *settle* seconds.
+
+        *earlier* are log ends that were known so long ago.
+        """
         found = []
         for tp, partition in sorted(self._partitions.items()):
             offsets = []
+            end = earlier.get((partition.ahead, tp), 0)
             for offset, (_, arrived) in partition.waiting.items():
-                if now - arrived <= settle:
+                if now - arrived <= settle and offset >= end:
                     break
                 offsets.append(offset)
             if offsets:
@@ -251,18 +273,19 @@ class RunningVerdict:
 
     def overdue(
         self,
-        ends: Mapping[tuple[Side, TopicPartition], int],
+        ends: Positions,
         now: float,
         settle: float,
+        earlier: Positions,
     ) -> Overdue:
-        """Return what *ends* show about waiting records: log ends that were looked up after `settled` returned them.
+        """Return what *ends* show about the records of `settled`: log ends that were looked up after it returned them.
 
         A log end that is not in *ends* is unknown: the records count as unread.
         """
         late: list[Waiting] = []
         extra: list[Waiting] = []
         unread: list[Waiting] = []
-        for each in self.settled(now, settle):
+        for each in self.settled(now, settle, earlier):
             partition = self._partitions[each.topic_partition]
             end = ends.get((each.side.other, each.topic_partition))
             offsets = list(partition.waiting)[: each.records]
@@ -274,7 +297,7 @@ class RunningVerdict:
                 unread.append(each._replace(records=len(offsets) - len(beyond)))
         return Overdue(tuple(late), tuple(extra), tuple(unread))
 
-    def behind(self, ends: Mapping[tuple[Side, TopicPartition], int]) -> Behind:
+    def behind(self, ends: Positions) -> Behind:
         """Return how far the log *ends* are; those that are not in *ends* are unknown."""
         offsets, unknown = dict.fromkeys(Side, 0), dict.fromkeys(Side, 0)
         for tp, partition in self._partitions.items():
@@ -294,15 +317,16 @@ class RunningVerdict:
         limit: str | None = None,
         failure: Failure | None = None,
         behind: Behind | None = None,
-        run: Run | None = None,
-        settle: float = 0.0,
+        earlier: Positions | None = None,
+        has_read: bool = True,
     ) -> Outcome:
         """Return the verdict of now.
 
-        *unwatched* names what is in scope and was not read, *limit* the limit that ended the watch. A *run* that is
-        not longer than *settle* seconds does not show which waiting records are late.
+        *unwatched* names what is in scope and was not read, *limit* the limit that ended the watch. *behind* is by
+        the log ends of now. *earlier* are those of the settle time ago, as far as this run has known them. Without
+        them it is not known which waiting records are late. *has_read*: this run has completed a micro-batch.
         """
-        behind, run = behind or Behind(), run or Run()
+        behind, earlier = behind or Behind(), earlier or {}
         spans = self.spans()
         reasons = [f"the watch ended early: {failure.text}"] if failure is not None else []
         counts = [(kind, sum(each.findings.get(kind, 0) for each in spans)) for kind in _KINDS]
@@ -316,12 +340,23 @@ class RunningVerdict:
             for side, count in behind.unknown.items()
             if count
         ]
-        if not run.has_read and any(behind.offsets.values()):
+        incomplete += [
+            f"{count:,} offsets of the {side.value} were in its log for longer than --settle and were not read: "
+            "the watch is behind"
+            for side, count in self.behind(earlier).offsets.items()
+            if count
+        ]
+        if not has_read and any(behind.offsets.values()):
             incomplete.append("this run has read nothing of what the logs have now")
-        if self.waiting and run.seconds <= settle:
+        young = sum(
+            len(each.waiting)
+            for tp, each in self._partitions.items()
+            if (each.ahead, tp) not in earlier
+        )
+        if young:
             incomplete.append(
-                f"{self.waiting:,} records wait for their counterpart, and this run was not longer than --settle: "
-                "whether they are late is not known"
+                f"{young:,} records wait for their counterpart, and this run was not longer than --settle, or did "
+                "not know the log ends so long ago: whether they are late is not known"
             )
         if not any(each.equal or each.findings for each in spans):
             incomplete.append("no record was compared")

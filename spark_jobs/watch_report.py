@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_jobs.findings import FindingClass
+from spark_jobs.report.one_cluster import one_cluster_lines
 from spark_jobs.running_verdict import Outcome, RunningVerdict, Side, Span, WatchFinding
 
 SCHEMA_VERSION = 1
@@ -24,6 +25,8 @@ class Ended:
     """How a watch ended. *command* repeats the options that name the clusters and topics."""
 
     names: tuple[str, str]
+    cluster_ids: tuple[str, str]
+    target_prefix: str
     seconds: float
     reason: str
     command: Sequence[str]
@@ -41,14 +44,15 @@ def screen(state: RunningVerdict, outcome: Outcome, ended: Ended) -> str:
     lines = [
         f"VERDICT  {outcome.verdict.value:<12}  {ended.names[0]} -> {ended.names[1]}   "
         f"{ended.reason} after {ended.seconds:.0f} s   exit {int(outcome.exit_code)}",
-        f"compared: {sum(map(_covered, spans)):,} offsets in {len(spans):,} partitions; "
+        *one_cluster_lines(ended.names, ended.cluster_ids, ended.target_prefix),
+        f"compared: spans of {sum(map(_covered, spans)):,} offsets in {len(spans):,} partitions; "
         f"records: equal {sum(each.equal for each in spans):,}, {counts}",
     ]
     lines += [f"  {_span_line(each)}" for each in _worst_first(spans)[:_MOST_LINES]]
     lines += _more(len(spans), "partitions")
     lines.append(
         f"not read: {_behind(outcome, Side.SOURCE)} of the source, {_behind(outcome, Side.TARGET)} of the target, "
-        "up to the log ends at the end of the watch (transaction markers count)"
+        "up to the log ends at the end of the watch"
     )
     if state.waiting:
         lines.append(f"not compared: {state.waiting:,} records without a counterpart up to now")
@@ -78,6 +82,7 @@ def document(state: RunningVerdict, outcome: Outcome, ended: Ended) -> dict[str,
         "reasons": list(outcome.reasons),
         "source": ended.names[0],
         "target": ended.names[1],
+        "cluster_ids": list(ended.cluster_ids),
         "seconds": round(ended.seconds, 3),
         "waiting": state.waiting,
         "not_read": {

@@ -21,14 +21,15 @@ from spark_jobs.running_verdict import (
     Failure,
     Outcome,
     Overdue,
-    Run,
+    Positions,
     RunningVerdict,
     Side,
     TooManyWaiting,
     Waiting,
+    WatchFinding,
 )
-from spark_jobs.source.planning import to_json
-from spark_jobs.target_names import name_at_target, sql_name_in_audit
+from spark_jobs.source.planning import from_json, to_json
+from spark_jobs.target_names import name_at_target, name_in_audit, sql_name_in_audit
 from spark_jobs.verdict import ExitCode
 from spark_jobs.watch_checkpoint import Checkpoint, CheckpointUnusable, Start
 from spark_jobs.watch_report import finding_line
@@ -94,13 +95,14 @@ class WatchStream:
         self._failure: Failure | None = None
         self._limit: str | None = None
         self._ended = False
-        self._begun = time.monotonic()
+        self._earlier: list[tuple[float, Positions]] = []
+        """Log ends and when they were known: those of the settle time ago, and all later ones."""
         self._reported: dict[str, Waiting] = {}
         """The overdue records that `progress` has, by kind, partition and side."""
 
     def run(self, spark: SparkSession, until: Callable[[], bool]) -> None:
         """Run the query until *until* returns true or the query fails; `outcome` has the cause."""
-        self._begun = time.monotonic()
+        self._look_at_ends()
         for attempt in range(1, _STARTS + 1):
             problem = self._run_query(self._begin(spark), until)
             if problem is None or _NOT_CONNECTED not in problem or attempt == _STARTS:
@@ -122,29 +124,59 @@ class WatchStream:
         try:
             while not until() and not query.awaitTermination(1):
                 if time.monotonic() - looked >= self._pace.every:
+                    self._advance(query)
                     self._report(self._overdue())
+                    self._look_at_ends()
                     looked = time.monotonic()
         except StreamingQueryException as problem:
             return str(problem)
         # It may have failed since it was waited for.
         failure = query.exception()
         query.stop()
+        self._advance(query)
         return None if failure is None else str(failure)
+
+    def _advance(self, query: StreamingQuery) -> None:
+        """Take in up to where Spark has read both logs, behind the last micro-batch that it has completed."""
+        progress = query.lastProgress
+        if progress is None:
+            return
+        read = positions_of(
+            [each["endOffset"] for each in progress["sources"]], self._clusters.prefix
+        )
+        with self._lock:
+            findings = self._state.advance(read, time.monotonic())
+        self._print_findings(findings)
+
+    def _look_at_ends(self) -> None:
+        """Look up the log ends if the last lookup is old enough to serve beside it."""
+        now = time.monotonic()
+        if self._earlier and now - self._earlier[-1][0] < self._pace.settle / 2:
+            return
+        ends = self._all_ends()
+        self._earlier.append((time.monotonic(), ends))
+        while len(self._earlier) > 1 and self._earlier[1][0] <= now - self._pace.settle:
+            del self._earlier[0]
+
+    def _ends_before(self, now: float) -> Positions:
+        """Return the log ends of the settle time before *now*; none if this run did not look so long ago."""
+        old = [ends for known, ends in self._earlier if known <= now - self._pace.settle]
+        return old[-1] if old else {}
 
     def outcome(self, unwatched: Sequence[str]) -> Outcome:
         """Return the verdict of now, with log ends that are looked up now."""
         settle, now = self._pace.settle, time.monotonic()
-        partitions = list(self._start.starts)
-        ends = self._ends(dict.fromkeys(Side, partitions))
+        earlier = self._ends_before(now)
+        ends = self._all_ends()
         with self._lock:
             return self._state.outcome(
-                self._state.overdue(ends, now, settle),
+                self._state.overdue(ends, now, settle, earlier),
                 unwatched=unwatched,
                 limit=self._limit,
                 failure=self._failure,
                 behind=self._state.behind(ends),
-                run=Run(self._batch is not None, now - self._begun),
-                settle=settle,
+                earlier=earlier,
+                has_read=self._batch is not None,
             )
 
     @property
@@ -222,6 +254,9 @@ class WatchStream:
             self._restore()
             raise
         self._progress(text)
+        self._print_findings(findings)
+
+    def _print_findings(self, findings: Sequence[WatchFinding]) -> None:
         for each in findings[:_MOST_LINES]:
             self._progress(f"FINDING {finding_line(each)}")
         if len(findings) > _MOST_LINES:
@@ -265,8 +300,9 @@ class WatchStream:
 
     def _overdue(self) -> Overdue:
         settle, now = self._pace.settle, time.monotonic()
+        earlier = self._ends_before(now)
         with self._lock:
-            waiting = self._state.settled(now, settle)
+            waiting = self._state.settled(now, settle, earlier)
         ends = self._ends(
             {
                 side: [each.topic_partition for each in waiting if each.side is side.other]
@@ -275,7 +311,11 @@ class WatchStream:
         )
         with self._lock:
             # By the same time: the log ends show nothing about records that arrived meanwhile.
-            return self._state.overdue(ends, now, settle)
+            return self._state.overdue(ends, now, settle, earlier)
+
+    def _all_ends(self) -> Positions:
+        """Return the log ends of all partitions that are known."""
+        return self._ends({side: list(self._start.starts) for side in Side})
 
     def _ends(
         self, asked: Mapping[Side, Sequence[TopicPartition]]
@@ -317,6 +357,20 @@ def _records(rows: DataFrame) -> dict[tuple[Side, TopicPartition], list[tuple[in
             zip(*columns, strict=True), key=lambda each: each[:3]
         )
     }
+
+
+def positions_of(offsets: Sequence[str | None], prefix: str) -> Positions:
+    """Return up to where both logs were read, by the names in the audit.
+
+    *offsets* are those of the query's progress: of the source, then of the target. Without offsets: nothing.
+    """
+    found: dict[tuple[Side, TopicPartition], int] = {}
+    for side, text in zip(Side, offsets, strict=True):
+        for tp, offset in from_json(json.loads(text or "null") or {}).items():
+            name = tp.topic if side is Side.SOURCE else name_in_audit(prefix, tp.topic)
+            if name is not None:
+                found[side, TopicPartition(name, tp.partition)] = offset
+    return found
 
 
 def failure_of(text: str) -> Failure:

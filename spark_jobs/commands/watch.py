@@ -146,7 +146,14 @@ def _watch(
         )
         outcome = stream.outcome(unwatched)
     reason = "stopped" if stopped.is_set() else "ended"
-    ended = Ended(pair.names, time.monotonic() - begun, reason, words_of(pair))
+    ended = Ended(
+        pair.names,
+        start.cluster_ids,
+        pair.target_prefix,
+        time.monotonic() - begun,
+        reason,
+        words_of(pair),
+    )
     checkpoint.save_verdict(document(stream.state, outcome, ended))
     show(screen(stream.state, outcome, ended))
     return outcome.exit_code

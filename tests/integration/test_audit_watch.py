@@ -148,3 +148,30 @@ def test_a_killed_watch_of_two_clusters_continues_and_is_lagging_until_it_is_ter
     assert (found["verdict"], found["waiting"], found["first_findings"]) == ("LAGGING", 3, [])
     (partition,) = found["partitions"]
     assert (partition["from"], partition["until"], partition["equal"]) == (0, 6, 6)
+
+
+def test_a_record_that_a_transaction_marker_replaces_is_missing_and_markers_are_read(
+    module_clusters: MakeCluster, tmp_path: Path
+) -> None:
+    """No row of the target shows its last offset; Spark's progress shows that it was read."""
+    cluster = module_clusters(1)
+    topic = f"w{time.monotonic_ns() % 10**9}"
+    with AdminClient({"bootstrap.servers": cluster.bootstrap}) as admin:
+        admin.create_topics([NewTopic(topic, 1, 1), NewTopic(f"copy.{topic}", 1, 1)])
+    records = [(b"k%d" % n, b"v") for n in range(4)]
+    write(cluster, topic, records)
+    write(cluster, f"copy.{topic}", records[:2])
+    settings = {"bootstrap.servers": cluster.bootstrap, "transactional.id": topic}
+    with Producer(settings) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(f"copy.{topic}", b"v", key=b"k2", partition=0, timestamp_ms=NOW)
+        producer.commit_transaction()
+    watch = Watch(cluster, cluster, tmp_path, topic)
+    watch.wait_for(f"FINDING missing {topic}-0 offset 3")
+    code, output = watch.interrupt()
+    assert code == 1, output
+    found = verdict(tmp_path)
+    (partition,) = found["partitions"]
+    assert (partition["until"], partition["equal"], partition["waiting"]) == (4, 3, 0)
+    assert found["not_read"]["target"] == {"offsets": 0, "partitions_unknown": 0}

@@ -62,15 +62,21 @@ def batches(draw: st.DrawFn, whole: Logs) -> list[Logs]:
     return found
 
 
-def joined(start: int, read: Logs) -> tuple[int, set[WatchFinding], dict[Any, Any]]:
-    """Join what was read by offset, up to the lower last offset of both sides: records equal, findings, waiting."""
+Reached = dict[tuple[Side, TopicPartition], int]
+"""The offset up to which each log was read."""
+
+
+def joined(
+    start: int, read: Logs, reached: Reached
+) -> tuple[int, set[WatchFinding], dict[Any, Any]]:
+    """Join what was read by offset, up to the lower offset that both sides reached: equal, findings, waiting."""
     equal, findings, waiting = 0, set(), {}
     for tp in PARTITIONS:
         sides = {
             side: {offset: value for offset, value in read[side, tp] if offset >= start}
             for side in Side
         }
-        end = min(max(each, default=start - 1) + 1 for each in sides.values())
+        end = min(reached[side, tp] for side in Side)
         for offset in range(start, end):
             ours, theirs = (sides[side].get(offset) for side in Side)
             if ours is None and theirs is None:
@@ -96,17 +102,29 @@ def test_1_2_3_the_state_is_a_join_of_what_was_read_over_restarts(data: st.DataO
     saved = [json.dumps(RunningVerdict(starts, limit=100).to_json())]
     verdict = RunningVerdict(starts, limit=100)
     read: Logs = {key: [] for key in whole}
+    reached: Reached = dict.fromkeys(whole, start)
+    saved_reached = dict(reached)
     for batch in data.draw(batches(whole)):
         if data.draw(st.booleans()):
             # The process ended; Spark repeats a micro-batch that it did not commit.
             half = RunningVerdict.from_json(json.loads(saved[-1]), limit=100, now=0.0)
             half.apply(batch, 0.0)
             verdict = RunningVerdict.from_json(json.loads(saved[-1]), limit=100, now=0.0)
+            reached = dict(saved_reached)
         verdict.apply(batch, 0.0)
         saved.append(json.dumps(verdict.to_json()))
         for key, records in batch.items():
             read[key] += records
-        equal, findings, waiting = joined(start, read)
+            reached[key] = max([reached[key], *(offset + 1 for offset, _ in records)])
+        saved_reached = dict(reached)
+        if data.draw(st.booleans()):
+            # Spark has completed it: the logs were read up to some offset below the next record.
+            for key, records in read.items():
+                beyond = [offset for offset, _ in whole[key][len(records) :]]
+                most = max(reached[key], beyond[0] if beyond else 15)
+                reached[key] = data.draw(st.integers(reached[key], most))
+            verdict.advance(reached, 0.0)
+        equal, findings, waiting = joined(start, read, reached)
         spans = verdict.spans()
         assert sum(each.equal for each in spans) == equal
         assert set(verdict.findings) == findings
@@ -131,8 +149,8 @@ def test_4_the_verdict_is_equal_only_if_both_logs_are(data: st.DataObject) -> No
     }
     verdict.apply(rest, 0.0)
     ends = {key: log[-1][0] + 1 if log else 0 for key, log in whole.items()}
-    overdue = verdict.overdue(ends, now=61.0, settle=60.0)
-    outcome = verdict.outcome(overdue)
+    overdue = verdict.overdue(ends, 61.0, 60.0, ends)
+    outcome = verdict.outcome(overdue, earlier=ends)
     same = all(whole[Side.SOURCE, tp] == whole[Side.TARGET, tp] for tp in PARTITIONS)
     some = any(whole[Side.SOURCE, tp] for tp in PARTITIONS)
     assert (outcome.verdict is WatchVerdict.EQUAL) == (same and some)

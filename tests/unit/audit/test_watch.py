@@ -18,7 +18,6 @@ from spark_jobs.running_verdict import (
     MOST_FINDINGS,
     Failure,
     Overdue,
-    Run,
     RunningVerdict,
     Side,
     TooManyWaiting,
@@ -29,10 +28,12 @@ from spark_jobs.verdict import ExitCode
 from spark_jobs.watch_checkpoint import Checkpoint, CheckpointUnusable
 from spark_jobs.watch_report import Ended, document, screen
 from spark_jobs.watch_start import begin_at, compacted_topics, problem_with, unwatched
-from spark_jobs.watch_stream import Clusters, Pace, WatchStream, failure_of
+from spark_jobs.watch_stream import Clusters, Pace, WatchStream, failure_of, positions_of
 
 TP = TopicPartition("orders", 0)
 SOURCE, TARGET = Side.SOURCE, Side.TARGET
+EARLIER = {(SOURCE, TP): 1, (TARGET, TP): 1}
+"""Both logs had offset 0 the settle time ago."""
 
 
 def state(limit: int = 100, **records: list[int]) -> RunningVerdict:
@@ -46,8 +47,18 @@ def state(limit: int = 100, **records: list[int]) -> RunningVerdict:
 
 def test_a_record_that_waits_is_no_finding_before_the_settle_time() -> None:
     found = state(source=[0, 1], target=[0])
-    assert found.settled(60.0, settle=60.0) == []
-    assert found.outcome(Overdue()).verdict is WatchVerdict.EQUAL
+    assert found.settled(60.0, 60.0, EARLIER) == []
+    assert found.outcome(Overdue(), earlier=EARLIER).verdict is WatchVerdict.EQUAL
+
+
+def test_a_record_that_was_in_its_log_before_the_settle_time_does_not_wait_for_it_again() -> None:
+    """The watch continues, or is behind: the mirror stopped yesterday, and the record was read a moment ago."""
+    found = state(source=[0, 1, 2], target=[0])
+    earlier = {**EARLIER, (SOURCE, TP): 2}
+    (waiting,) = found.settled(1.0, 60.0, earlier)
+    assert (waiting.first, waiting.records) == (1, 1)
+    overdue = found.overdue({(TARGET, TP): 1}, 1.0, 60.0, earlier)
+    assert found.outcome(overdue, earlier=earlier).verdict is WatchVerdict.LAGGING
 
 
 def test_a_record_that_arrives_after_the_log_ends_were_looked_up_is_not_judged_by_them(
@@ -89,10 +100,10 @@ def test_behind_the_settle_time_the_log_end_of_the_other_side_decides(
     source: list[int], target: list[int], end: int | None, verdict: WatchVerdict, code: ExitCode
 ) -> None:
     found = state(source=source, target=target)
-    (waiting,) = found.settled(61.0, settle=60.0)
+    (waiting,) = found.settled(61.0, 60.0, EARLIER)
     assert (waiting.first, waiting.records) == (1, 1)
     ends = {} if end is None else {(waiting.side.other, TP): end}
-    outcome = found.outcome(found.overdue(ends, 61.0, settle=60.0))
+    outcome = found.outcome(found.overdue(ends, 61.0, 60.0, EARLIER), earlier=EARLIER)
     assert (outcome.verdict, outcome.exit_code) == (verdict, code)
     assert "from offset 1 on" in outcome.reasons[0]
 
@@ -100,7 +111,7 @@ def test_behind_the_settle_time_the_log_end_of_the_other_side_decides(
 def test_a_late_record_that_arrives_is_no_longer_late() -> None:
     found = state(source=[0, 1], target=[0])
     found.apply({(TARGET, TP): [(1, 1)]}, 100.0)
-    assert found.settled(1000.0, settle=60.0) == []
+    assert found.settled(1000.0, 60.0, EARLIER) == []
     assert found.outcome(Overdue()).verdict is WatchVerdict.EQUAL
 
 
@@ -122,18 +133,19 @@ def test_a_run_that_cannot_know_is_never_equal() -> None:
     equal, ahead = state(source=[0], target=[0]), state(source=[0, 1], target=[0])
     known = equal.behind({(SOURCE, TP): 1, (TARGET, TP): 1})
     assert equal.outcome(Overdue(), behind=known).verdict is WatchVerdict.EQUAL
-    idle = equal.outcome(Overdue(), behind=known, run=Run(has_read=False))
+    idle = equal.outcome(Overdue(), behind=known, has_read=False)
     assert idle.verdict is WatchVerdict.EQUAL
     longer = equal.behind({(SOURCE, TP): 2, (TARGET, TP): 1})
-    unread = equal.outcome(Overdue(), behind=longer, run=Run(has_read=False))
+    unread = equal.outcome(Overdue(), behind=longer, has_read=False)
     assert (unread.verdict, unread.reasons) == (
         WatchVerdict.INCOMPLETE,
         ("this run has read nothing of what the logs have now",),
     )
-    short, long = Run(seconds=60.0), Run(seconds=60.1)
-    assert ahead.outcome(Overdue(), run=short, settle=60.0).verdict is WatchVerdict.INCOMPLETE
-    assert ahead.outcome(Overdue(), run=long, settle=60.0).verdict is WatchVerdict.EQUAL
-    assert equal.outcome(Overdue(), run=short, settle=60.0).verdict is WatchVerdict.EQUAL
+    assert ahead.outcome(Overdue()).verdict is WatchVerdict.INCOMPLETE
+    of_the_target = {(TARGET, TP): 1}
+    assert ahead.outcome(Overdue(), earlier=of_the_target).verdict is WatchVerdict.INCOMPLETE
+    assert ahead.outcome(Overdue(), earlier=EARLIER).verdict is WatchVerdict.EQUAL
+    assert equal.outcome(Overdue()).verdict is WatchVerdict.EQUAL
     unknown = equal.outcome(Overdue(), behind=equal.behind({(SOURCE, TP): 1}))
     assert unknown.verdict is WatchVerdict.INCOMPLETE
     assert unknown.reasons == ("the log ends of 1 partitions of the target are unknown",)
@@ -143,6 +155,76 @@ def test_what_was_not_read_is_counted_up_to_the_log_ends() -> None:
     found = state(source=[0, 1], target=[0]).behind({(SOURCE, TP): 9, (TARGET, TP): 1})
     assert found.offsets == {SOURCE: 7, TARGET: 0}
     assert found.unknown == {SOURCE: 0, TARGET: 0}
+
+
+def test_a_log_that_was_read_beyond_its_last_record_decides() -> None:
+    """The target has a transaction marker where the source has its last record: no row of the target shows it."""
+    found = state(source=[0, 1, 2, 3], target=[0, 1, 2])
+    assert found.advance({(SOURCE, TP): 4, (TARGET, TP): 3}, 0.0) == []
+    assert (found.waiting, found.findings) == (1, [])
+    assert found.advance({(SOURCE, TP): 5, (TARGET, TP): 5}, 0.0) == [(FindingClass.MISSING, TP, 3)]
+    assert (found.waiting, found.spans()[0].end) == (0, 5)
+    assert found.behind({(SOURCE, TP): 5, (TARGET, TP): 6}).offsets == {SOURCE: 0, TARGET: 1}
+    assert found.advance({(SOURCE, TP): 1, (TARGET, TP): 1}, 0.0) == []
+    assert found.spans()[0].end == 5
+
+
+def test_the_offsets_of_the_progress_are_those_of_the_source_then_the_target() -> None:
+    texts = ['{"orders":{"0":7}}', '{"east.orders":{"0":5},"east.":{"0":1},"other":{"0":2}}']
+    assert positions_of(texts, "east.") == {(SOURCE, TP): 7, (TARGET, TP): 5}
+    assert positions_of([None, "null"], "") == {}
+
+
+def test_what_was_in_the_logs_for_longer_than_the_settle_time_has_to_be_read(
+    tmp_path: Path,
+) -> None:
+    """Both logs have 500 offsets when the run begins, and it reads one of each: as far apart, and far behind."""
+    start = begin_at("earliest", "orders", cluster("east", 0, 500), cluster("west", 0, 500))
+    checkpoint = Checkpoint(tmp_path, limit=9)
+    checkpoint.save_start(start)
+    stream = WatchStream(
+        Clusters("", ""),
+        start,
+        checkpoint,
+        Pace(0.0, 1.0, 10),
+        log_ends=lambda _side, _partitions: {TP: 500},
+        progress=lambda _: None,
+    )
+    stream._look_at_ends()
+    stream.state.apply({(side, TP): [(0, 1)] for side in Side}, 0.0)
+    outcome = stream.outcome(())
+    assert outcome.verdict is WatchVerdict.INCOMPLETE
+    assert "499 offsets of the source were in its log for longer than --settle" in str(
+        outcome.reasons
+    )
+    stream.state.advance({(side, TP): 500 for side in Side}, 0.0)
+    assert stream.outcome(()).verdict is WatchVerdict.EQUAL
+
+
+def test_log_ends_that_are_newer_than_the_settle_time_ask_for_nothing(tmp_path: Path) -> None:
+    start = begin_at("earliest", "orders", cluster("east", 0, 500), cluster("west", 0, 500))
+    checkpoint = Checkpoint(tmp_path, limit=9)
+    checkpoint.save_start(start)
+    looked = []
+
+    def log_ends(side: Side, partitions: object) -> dict[TopicPartition, int]:
+        looked.append(side)
+        return {TP: 500}
+
+    stream = WatchStream(
+        Clusters("", ""),
+        start,
+        checkpoint,
+        Pace(600.0, 1.0, 10),
+        log_ends=log_ends,
+        progress=lambda _: None,
+    )
+    stream._look_at_ends()
+    stream._look_at_ends()
+    assert looked == [SOURCE, TARGET]
+    stream.state.apply({(side, TP): [(0, 1)] for side in Side}, 0.0)
+    stream._batch = 0
+    assert stream.outcome(()).verdict is WatchVerdict.EQUAL
 
 
 def test_a_run_without_a_micro_batch_is_no_proof(tmp_path: Path) -> None:
@@ -188,8 +270,8 @@ def test_more_waiting_records_than_the_limit_end_the_watch() -> None:
 def test_a_restarted_watch_waits_again() -> None:
     before = state(source=[0, 1], target=[0])
     after = RunningVerdict.from_json(json.loads(json.dumps(before.to_json())), limit=9, now=1000.0)
-    assert after.settled(1060.0, settle=60.0) == []
-    assert len(after.settled(1061.0, settle=60.0)) == 1
+    assert after.settled(1060.0, 60.0, EARLIER) == []
+    assert len(after.settled(1061.0, 60.0, EARLIER)) == 1
 
 
 def cluster(name: str, start: int, end: int, **config: str) -> ClusterSnapshot:
@@ -314,15 +396,17 @@ def test_a_state_of_other_partitions_is_refused(tmp_path: Path) -> None:
 
 def test_the_screen_names_what_the_verdict_covers() -> None:
     found = state(source=[0, 1, 2, 3], target=[0, 2])
-    outcome = found.outcome(Overdue(), behind=found.behind({(SOURCE, TP): 1234}))
-    ended = Ended(("east", "west"), 12.0, "stopped", ["--source", "a:1"])
+    outcome = found.outcome(Overdue(), behind=found.behind({(SOURCE, TP): 1234}), earlier=EARLIER)
+    ended = Ended(("east", "west"), ("E", "W"), "", 12.0, "stopped", ["--source", "a:1"])
     text = screen(found, outcome, ended)
+    same = replace(ended, cluster_ids=("E", "E"))
+    assert screen(found, outcome, same).splitlines()[1].startswith("ATTENTION: east and west")
     assert text.splitlines() == [
         "VERDICT  DIVERGED      east -> west   stopped after 12 s   exit 1",
-        "compared: 3 offsets in 1 partitions; records: equal 2, missing 1, extra 0, corrupt 0",
+        "compared: spans of 3 offsets in 1 partitions; records: equal 2, missing 1, extra 0, corrupt 0",
         "  orders-0: from offset 0 up to and without 3: 2 records equal, missing 1, 1 waiting",
         "not read: 1,230 offsets of the source, an unknown number of offsets of the target, up to the log ends at the "
-        "end of the watch (transaction markers count)",
+        "end of the watch",
         "not compared: 1 records without a counterpart up to now",
         "reason   missing 1",
         "reason   the log ends of 1 partitions of the target are unknown",
