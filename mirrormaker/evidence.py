@@ -20,7 +20,7 @@ from kclient.net.cluster import Cluster
 from kclient.net.waiting import sleep
 from kclient.types import TopicPartition
 from mirrormaker.copied_extents import Copied, CopiedExtents, Place
-from mirrormaker.internal_topic import InternalTopic
+from mirrormaker.internal_topic import InternalTopic, WriteReports
 from mirrormaker.lineage import text_of
 from mirrormaker.link_state import Append
 from mirrormaker.runs import Run
@@ -46,13 +46,11 @@ class Evidence:
         self.topic = topic
         self._source_id = source_id
         self._interval = interval
-        self._report = report
         self._extents = CopiedExtents(MOST_WAITING)
         self._records = InternalTopic(
             target, topic, replication_factor=replication_factor, compact_existing=True
         )
-        self._reported = ""
-        self._dropped = 0
+        self._reports = WriteReports(f"evidence {topic}", report)
 
     def read(self, run: Run) -> Run:
         """Return *run* with the hashes of its batches, which were just read."""
@@ -86,14 +84,11 @@ class Evidence:
             problem = await self._records.append_each(left, _encoded)
         finally:
             self._extents.not_written(left)
-        text = "" if problem is None else f"cannot be written: {problem}"
-        if text != self._reported:
-            self._report(f"evidence {self.topic}", text or "is written again")
-        self._reported = text
-        if self._extents.dropped > self._dropped:
-            self._dropped = self._extents.dropped
-            dropped = f"{self._dropped} extents were dropped: kaudit has no evidence of them"
-            self._report(f"evidence {self.topic}", dropped)
+        self._reports.written(problem)
+        dropped = self._extents.dropped
+        self._reports.dropped(
+            dropped, f"{dropped} extents were dropped: kaudit has no evidence of them"
+        )
 
 
 def _encoded(copied: Copied) -> tuple[bytes, bytes]:

@@ -149,6 +149,29 @@ class InternalTopic:
         await self._cluster.retrying(attempt, timeout=TIMEOUT, what=f"writing to {self.name}")
 
 
+class WriteReports:
+    """Reports how the writes to the topic *what* go: each line once, until something changes."""
+
+    def __init__(self, what: str, report: Callable[[str, str], None]) -> None:
+        self._what = what
+        self._report = report
+        self._reported = ""
+        self._dropped = 0
+
+    def written(self, problem: KafkaError | None) -> None:
+        """Handle the end of a write, by an error or with everything written."""
+        text = "" if problem is None else f"cannot be written: {problem}"
+        if text != self._reported:
+            self._report(self._what, text or "is written again")
+        self._reported = text
+
+    def dropped(self, count: int, text: str) -> None:
+        """Handle that *count* in all were dropped so far; *text* says of what."""
+        if count > self._dropped:
+            self._dropped = count
+            self._report(self._what, text)
+
+
 def _first_records(
     left: Iterable[T], encode: Callable[[T], tuple[bytes, bytes]], most: int
 ) -> list[Record]:

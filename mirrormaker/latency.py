@@ -20,7 +20,7 @@ from kclient.net.cluster import Cluster
 from kclient.net.waiting import sleep
 from kclient.types import TopicPartition
 from kclient.wire.batches import BatchInfo
-from mirrormaker.internal_topic import InternalTopic
+from mirrormaker.internal_topic import InternalTopic, WriteReports
 from mirrormaker.measured_latency import MeasuredLatency
 
 MOST_WAITING = 10_000
@@ -44,7 +44,6 @@ class Latency:
         self.topic = topic
         self._source_id = source_id
         self._interval = interval
-        self._report = report
         self._measured = MeasuredLatency(MOST_WAITING, lambda: secrets.token_hex(8), _now_ms())
         self._records = InternalTopic(
             target,
@@ -53,8 +52,7 @@ class Latency:
             compact_existing=False,
             cleanup_policy="delete",
         )
-        self._reported = ""
-        self._dropped = 0
+        self._reports = WriteReports(f"latency {topic}", report)
 
     def appended(self, copy: TopicPartition, batches: Iterable[BatchInfo]) -> None:
         """Add batches of *copy* that the target has acknowledged now."""
@@ -76,14 +74,11 @@ class Latency:
             problem = await self._records.append_each(due, encode)
         finally:
             self._measured.not_written(due)
-        text = "" if problem is None else f"cannot be written: {problem}"
-        if text != self._reported:
-            self._report(f"latency {self.topic}", text or "is written again")
-        self._reported = text
-        if self._measured.dropped > self._dropped:
-            self._dropped = self._measured.dropped
-            dropped = f"the latencies of {self._dropped} records were dropped: too many wait"
-            self._report(f"latency {self.topic}", dropped)
+        self._reports.written(problem)
+        dropped = self._measured.dropped
+        self._reports.dropped(
+            dropped, f"the latencies of {dropped} records were dropped: too many wait"
+        )
 
 
 def _now_ms() -> int:
