@@ -166,7 +166,7 @@ class WriteReports:
         self._reported = text
 
     def dropped(self, count: int, text: str) -> None:
-        """Handle that *count* in all were dropped so far; *text* says of what."""
+        """Handle that *count* in all were dropped so far; *text* is the line for it."""
         if count > self._dropped:
             self._dropped = count
             self._report(self._what, text)
