@@ -120,9 +120,13 @@ def fetch_ranges(
 def _out_of_range(
     connection: Connection, left: RangesLeft, tp: TopicPartition, problem: KafkaError
 ) -> Iterator[Unread]:
-    """Skip what was deleted; give the partition up if its log ends before the position."""
-    with _consumer(connection) as consumer:
-        start = consumer.beginning_offsets([tp])[tp]
+    """Skip what was deleted; give the partition up if its log ends before the position, or its start is not known."""
+    try:
+        with _consumer(connection) as consumer:
+            start = consumer.beginning_offsets([tp])[tp]
+    except KafkaError as other:
+        yield from left.give_up([tp], FailureKind.UNREADABLE, str(other))
+        return
     if start > left.next_offset(tp):
         yield from left.skip(tp, start, FailureKind.DELETED, f"{tp}: the log starts at {start}")
     else:

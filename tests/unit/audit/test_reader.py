@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from kclient.errors import NoCommittedOffset
 from kclient.types import TopicPartition
 from kclient.wire.batches import CONTROL as CONTROL_BATCH
 from kclient.wire.batches import TRANSACTIONAL, BatchInfo, parse
@@ -19,7 +20,7 @@ from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import FailureKind
 from spark_jobs.findings import ABORTED, CONTROL, KEYLESS
-from spark_jobs.reader import Fetched, RangesLeft, Unread
+from spark_jobs.reader import Connection, Fetched, RangesLeft, Unread, _out_of_range
 
 TP = TopicPartition("t", 1)
 
@@ -113,6 +114,18 @@ def test_deleted_offsets_are_unread_in_each_range_and_reading_continues_behind()
     rest = [each[:3] for each in left.give_up([TP], FailureKind.UNREADABLE, "offline")]
     assert rest == [(1, 27, 30), (2, 40, 50)]
     assert not left.partitions
+
+
+def test_a_log_start_that_can_not_be_read_makes_the_partition_unreadable_and_no_other() -> None:
+    left = RangesLeft([OffsetRange("t", 1, 5, 9), OffsetRange("u", 0, 0, 3)])
+    nowhere = Connection(
+        "127.0.0.1:1", (("default.api.timeout.ms", "300"), ("request.timeout.ms", "200"))
+    )
+    problem = NoCommittedOffset("t-1: offset 5 is out of range")
+    (unread,) = _out_of_range(nowhere, left, TP, problem)
+    assert unread[:4] == (0, 5, 9, FailureKind.UNREADABLE)
+    assert unread.cause.startswith("t-1: no broker could be reached")
+    assert list(left.partitions) == [("u", 0)]
 
 
 def test_an_error_concerns_the_partitions_that_it_names() -> None:
