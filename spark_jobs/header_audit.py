@@ -7,7 +7,7 @@ from typing import Protocol
 
 from spark_jobs.comparison import compacted_topics, known_ranges
 from spark_jobs.cut import OffsetRange, freeze
-from spark_jobs.engine import Failure, WindowRows, by_partition, joined
+from spark_jobs.engine import Failure, FailureKind, WindowRows, by_partition, joined
 from spark_jobs.header_batches import header_sums
 from spark_jobs.headers import HeaderAudit, differing, to_compare
 from spark_jobs.snapshot import ClusterSnapshot
@@ -55,6 +55,8 @@ def audit_headers(
         answer = engine.header_rows(cluster, wanted, window) if wanted else WindowRows([])
         sums.append(header_sums(answer.rows))
         failures += answer.failures
+    # The content is decoded, too: a batch that fails there may be equal, and is no damage.
+    damaged = [each for each in failures if each.kind is FailureKind.UNDECODABLE]
     both = sums[0], sums[1]
     other = differing(*both)
     by_content = _by_content(
@@ -69,6 +71,7 @@ def audit_headers(
         compacted_topics(clusters[0]) | compacted_topics(clusters[1]),
         joined(failures),
         limits,
+        joined(damaged),
     )
 
 

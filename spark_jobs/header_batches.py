@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import UNREAD_COLUMN
+from spark_jobs.engine import FailureKind
 from spark_jobs.headers import HeaderSums, sums_of
 from spark_jobs.reader import Fetched, Unread
 from spark_jobs.windows import WindowKey
@@ -38,7 +39,7 @@ def header_rows(
     """Yield the sums of *ranges* as rows of `HEADER_COLUMNS`, at the end, and a row for each part that was not read.
 
     *ranges* are parts of the ranges *whole*, and a batch may overlap two of them. It counts where it begins, or where a
-    whole range begins.
+    whole range begins. If its begin is no longer in the log, no range may have counted it: its rest was not read.
     """
     starts = {each[:3] for each in whole}
     sums: dict[WindowKey, HeaderSums] = {}
@@ -50,6 +51,10 @@ def header_rows(
             continue
         base = each.info.base_offset
         if base < wanted.low and wanted[:3] not in starts:
+            if each.low > wanted.low:
+                cause = f"{wanted.topic_partition}: the batch at offset {base} was deleted in part"
+                gone = Unread(each.number, each.low, each.high, FailureKind.DELETED, cause)
+                unread.append((wanted, gone))
             continue
         key = WindowKey(wanted.topic, wanted.partition, base // window)
         sums[key] = sums.get(key, HeaderSums()) + sums_of(each.data, each.info)

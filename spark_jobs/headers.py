@@ -120,6 +120,8 @@ class HeaderAudit:
     compacted: frozenset[str] = frozenset()
     failures: Sequence[Failure] = ()
     limits: Limits = field(default_factory=Limits)
+    damaged: Sequence[Failure] = ()
+    """Those of *failures* that the read of the headers has found: batches with a wrong CRC."""
 
     @property
     def other_content(self) -> list[WindowResult]:
@@ -145,9 +147,13 @@ class HeaderAudit:
         return any(first < high and low < end for first, end in failed)
 
     @property
-    def damaged(self) -> list[Failure]:
-        """Batches with a wrong CRC."""
-        return [each for each in self.failures if each.kind is FailureKind.UNDECODABLE]
+    def undecoded(self) -> list[Failure]:
+        """Batches with a right CRC that could not be decoded when their content was compared."""
+        return [
+            each
+            for each in self.failures
+            if each.kind is FailureKind.UNDECODABLE and each not in self.damaged
+        ]
 
     @property
     def scope(self) -> TopicScope:
@@ -197,6 +203,8 @@ class HeaderAudit:
             ExitCode.UNREADABLE: FailureKind.UNREADABLE in kinds,
             ExitCode.DIVERGED: bool(self.damaged or self.diverged),
             ExitCode.AGED_OUT: below and aged,
-            ExitCode.NO_VERDICT_YET: self._lags or bool(self.open_windows) or (below and not aged),
+            ExitCode.NO_VERDICT_YET: self._lags
+            or bool(self.open_windows or self.undecoded)
+            or (below and not aged),
         }
         return ordered(code for code, applies in conditions.items() if applies)

@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from kclient.types import TopicPartition
-from kclient.wire.batches import parse
+from kclient.wire.batches import HEADER_SIZE, parse
+from kclient.wire.crc import crc32c
 from kclient.wire.record_writer import Record, encode_batch
 from spark_jobs.arrow_batches import digest_batches
 from spark_jobs.cut import LogRange, OffsetRange
@@ -239,6 +240,48 @@ def test_a_cut_inside_a_batch_counts_the_batch_on_both_sides() -> None:
     assert not found.other_headers
     assert (found.verdict, found.exit_codes[0]) == (HeaderVerdict.INCOMPLETE, ExitCode.AGED_OUT)
     assert (found.scope.counted, found.scope.aged_out) == (31, 9)
+
+
+def undecodable(data: bytes) -> bytes:
+    """Return the batch with a right CRC and a first record that no client can decode."""
+    broken = bytearray(data)
+    broken[HEADER_SIZE] ^= 0x55
+    broken[17:21] = crc32c(bytes(broken[21:])).to_bytes(4, "big")
+    return bytes(broken)
+
+
+def test_a_batch_that_can_not_be_decoded_beside_a_batch_with_another_header_is_no_difference() -> (
+    None
+):
+    """Invariant 3. Batch 1 was divided otherwise at the target, batch 3 has equal bytes in both logs."""
+    source, target = log((4, 2, 4)), log((4, 1, 1, 4))
+    source[2] = target[3] = undecodable(source[2])
+    found, clusters = run(Batches(source, target))
+    assert (found.verdict, found.damaged, found.diverged) == (HeaderVerdict.INCOMPLETE, [], [])
+    assert found.exit_codes == [ExitCode.NO_VERDICT_YET, ExitCode.CONSISTENT]
+    made = document(found, clusters, {})
+    assert (made["offsets"]["compared"], made["offsets"]["not_read"]) == (6, 4)
+    assert "batch at offset 6" in screen(made, "")
+    accepted, _ = run(Batches(source, target), limits=Limits(min_coverage=0.5))
+    assert accepted.exit_codes[0] is ExitCode.NO_VERDICT_YET
+    source[2] = log((4, 2, 4))[2]
+    with_difference, _ = run(Batches(source, target))
+    assert (with_difference.verdict, with_difference.damaged) == (HeaderVerdict.INCOMPLETE, [])
+    assert [each.key.window for each in with_difference.open_windows] == [0]
+
+
+def test_a_batch_of_which_the_begin_was_deleted_during_the_run_is_not_compared() -> None:
+    """It begins in the slice before, which has not counted it."""
+    data = log((4, 6))[1]
+    slices = [OffsetRange("t", 0, 0, 6), OffsetRange("t", 0, 6, 10)]
+    left = RangesLeft(slices)
+    fetched = [
+        *left.skip(TP, 8, FailureKind.DELETED, "the log starts at 8"),
+        *left.accept(TP, parse(data), memoryview(data)),
+    ]
+    rows = list(header_rows(fetched, slices, [OffsetRange("t", 0, 0, 10)], WINDOW))
+    parts = [json.loads(str(row[-1]))[:3] for row in rows]
+    assert parts == [[0, 6, "deleted"], [6, 8, "deleted"], [8, 10, "deleted"]]
 
 
 @pytest.mark.parametrize(
