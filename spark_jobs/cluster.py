@@ -107,12 +107,14 @@ def read_cluster(
     read_committed: bool = False,
     stable: Literal["before", "after"] | None = None,
     renamed: Mapping[str, str] | None = None,
+    configs: bool = True,
 ) -> ClusterSnapshot:
     """Return the log ranges of all partitions of *topics* in the cluster, and the topics' settings.
 
     In the cluster the topics' names have *prefix* (`spark_jobs.target_names`), or are those of *renamed*. A topic that
     the cluster lacks is missing from the ranges.
-    Partitions with an error are `ClusterSnapshot.unreadable`. *read_committed* is that of the snapshot. *stable*:
+    Partitions with an error are `ClusterSnapshot.unreadable`, and so are topics of which the settings are refused: they
+    could be compacted. Without *configs* no settings are read. *read_committed* is that of the snapshot. *stable*:
     whether last stable offsets are read before or after the log ends (`spark_jobs.cut`), or not at all.
     Raise ClusterUnreadable when no broker answers.
     """
@@ -141,7 +143,7 @@ def read_cluster(
             ends = ends_of(committed=read_committed)
             stable_ends = ends_of(committed=True) if stable == "after" else early
             starts = _offsets(admin, partitions, "earliest", unreadable)
-            configs = _topic_configs(admin, wanted)
+            entries = _topic_configs(admin, wanted, unreadable) if configs else {}
     except KafkaError as problem:
         raise ClusterUnreadable(f"{name} ({bootstrap}): {problem}") from problem
 
@@ -155,18 +157,18 @@ def read_cluster(
         {
             named(tp): LogRange(starts[tp], max(starts[tp], ends[tp]), stable_ends.get(tp))
             for tp in partitions
-            if tp not in unreadable
+            if tp not in unreadable and TopicPartition(tp.topic, -1) not in unreadable
         },
         {
-            names[topic]: {each.name: each.value or "" for each in entries}
-            for topic, entries in configs.items()
+            names[topic]: {each.name: each.value or "" for each in of_topic}
+            for topic, of_topic in entries.items()
         },
         {named(tp): cause for tp, cause in unreadable.items()},
         {
             names[topic]: frozenset(
-                each.name for each in entries if each.source is ConfigSource.TOPIC
+                each.name for each in of_topic if each.source is ConfigSource.TOPIC
             )
-            for topic, entries in configs.items()
+            for topic, of_topic in entries.items()
         },
         prefix,
         topic_ids,
@@ -299,18 +301,23 @@ def log_ends(
     return {names[tp]: end for tp, end in ends.items()}
 
 
-def _topic_configs(admin: AdminClient, topics: list[str]) -> dict[str, list[ConfigEntry]]:
+def _topic_configs(
+    admin: AdminClient, topics: list[str], unreadable: dict[TopicPartition, str]
+) -> dict[str, list[ConfigEntry]]:
     """Return the effective settings of each topic, whether set on the topic or inherited; sensitive ones left out.
 
-    Raise KafkaError, also for one topic: without its settings it could be compacted.
+    Add topics with an error to *unreadable*.
     """
     if not topics:
         return {}
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-    return {
-        resource.name: [entry for entry in entries.values() if not entry.sensitive]
-        for resource, entries in _all_answered(admin.describe_configs(resources)).items()
-    }
+    found = {}
+    for resource, answer in admin.describe_configs(resources, raise_errors=False).items():
+        if isinstance(answer, KafkaError):
+            unreadable[TopicPartition(resource.name, -1)] = f"its settings: {answer}"
+        else:
+            found[resource.name] = [each for each in answer.values() if not each.sensitive]
+    return found
 
 
 def time_span(cluster: ClusterSnapshot) -> tuple[int, int]:

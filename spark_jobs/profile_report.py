@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from spark_jobs.cut import LogRange
 from spark_jobs.engine import Failure, FailureKind
 from spark_jobs.record_text import moment_text, printable, time_text
 from spark_jobs.sketches import SizeHistogram
+from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.step_chart import Panel, chart
 from spark_jobs.topic_profile import TopicProfile
 from spark_jobs.verdict import ExitCode, ordered
@@ -30,7 +31,10 @@ _FAILURES = 20
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The result of `kaudit profile`: a profile for every topic, also for an empty one."""
+    """The result of `kaudit profile`: a profile for every topic, also for an empty one.
+
+    A failure with partition -1 is one of a whole topic: its partitions are not known.
+    """
 
     cluster: str
     bucket_ms: int
@@ -61,6 +65,17 @@ class Profile:
         return ordered(code for code, applies in conditions.items() if applies)[0]
 
 
+def not_known(cluster: ClusterSnapshot, topics: Iterable[str]) -> list[Failure]:
+    """Return failures for what *cluster*, which was asked for *topics*, has no log range of."""
+    known = {tp.topic for tp in (*cluster.ranges, *cluster.unreadable)}
+    gone = "the cluster no longer reports the topic"
+    causes = {TopicPartition(topic, -1): gone for topic in topics if topic not in known}
+    return [
+        Failure(cluster.name, *tp, 0, 0, FailureKind.UNREADABLE, cause)
+        for tp, cause in sorted({**cluster.unreadable, **causes}.items())
+    ]
+
+
 def document(profile: Profile) -> dict[str, object]:
     """Return everything as JSON-ready values."""
     return {
@@ -72,7 +87,7 @@ def document(profile: Profile) -> dict[str, object]:
         "not_read": [
             {
                 "topic": each.topic,
-                "partition": each.partition,
+                "partition": each.partition if each.partition >= 0 else None,
                 "from": each.low,
                 "until": each.high,
                 "kind": each.kind.value,
@@ -174,7 +189,7 @@ def _partitions(profile: Profile, topic: str) -> dict[str, object]:
     largest = max(range(len(numbers)), key=lambda n: records[n]) if numbers else None
     middle = median(records) if records else 0
     return {
-        "count": len(every),
+        "count": len(every) or None,
         "not_read_in_full": sorted(not_read),
         "records": {str(number): profile.topics[topic].records[number] for number in every},
         "largest": None if largest is None else numbers[largest],
@@ -221,7 +236,7 @@ def screen(profile: Profile) -> str:
     """Return the result as text, a block for each topic."""
     lines = [f"PROFILE  {profile.cluster}   exit {int(profile.exit_code)}"]
     lines += [
-        f"not read  {each.topic_partition} {each.span}: {printable(each.cause)}"
+        f"not read  {_place(each)}: {printable(each.cause)}"
         for each in profile.failures[:_FAILURES]
     ]
     if len(profile.failures) > _FAILURES:
@@ -231,10 +246,18 @@ def screen(profile: Profile) -> str:
     return "\n".join([*lines, "", ACCURACY])
 
 
+def _place(failure: Failure) -> str:
+    if failure.partition < 0:
+        return failure.topic
+    return f"{failure.topic_partition} {failure.span}"
+
+
 def _block(profile: Profile, topic: str) -> list[str]:
     found = profile.topics[topic]
     records = found.records.total()
     partitions = profile.partitions(topic)
+    if not partitions:
+        return [f"{topic}   its partitions are not known"]
     markers = f"   {found.markers:,} transaction markers" if found.markers else ""
     lines = [
         f"{topic}   {len(partitions):,} partitions   {records:,} records{markers}   "

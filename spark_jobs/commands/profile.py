@@ -45,12 +45,17 @@ def profile(**options: Any) -> None:
 
     def work() -> int:
         from spark_jobs.cluster import ClusterUnreadable, matching_topics, read_cluster
-        from spark_jobs.comparison import known_ranges
         from spark_jobs.cut import OffsetRange
         from spark_jobs.profile_job import profile_topics
-        from spark_jobs.profile_report import Profile, csv_text, json_text, picture, screen
+        from spark_jobs.profile_report import (
+            Profile,
+            csv_text,
+            json_text,
+            not_known,
+            picture,
+            screen,
+        )
         from spark_jobs.session import spark_session
-        from spark_jobs.snapshot import ClusterSnapshot
         from spark_jobs.topic_profile import TopicProfile
 
         if out is not None:
@@ -59,8 +64,7 @@ def profile(**options: Any) -> None:
         names = matching_topics("cluster", bootstrap, topics)
         if not names:
             raise ClusterUnreadable(f"{bootstrap} has no topic matching {topics.pattern!r}")
-        cluster = read_cluster("cluster", bootstrap, names)
-        _, failures = known_ranges(cluster, ClusterSnapshot("none", "", "", {}))
+        cluster = read_cluster("cluster", bootstrap, names, configs=False)
         ranges = [OffsetRange(*tp, held.start, held.end) for tp, held in cluster.ranges.items()]
         progress(
             f"reading {sum(each.high - each.low for each in ranges):,} offsets of {len(names):,} topics"
@@ -75,7 +79,7 @@ def profile(**options: Any) -> None:
             bucket_ms,
             {name: found.get(name, TopicProfile()) for name in names},
             cluster.ranges,
-            [*failures, *failed],
+            [*not_known(cluster, names), *failed],
         )
         if out is not None:
             replace_file(out / "profile.csv", csv_text(result))

@@ -1,9 +1,12 @@
-"""A partition without a leader is named as unreadable, and the audit goes on with the others."""
+"""A partition without a leader, or a topic without settings, is unreadable; the audit goes on with the others."""
 
 from __future__ import annotations
 
 import pytest
 
+from kbroker.testing import KafkaCluster
+from kclient import TopicPartition
+from kclient.errors import TopicAuthorizationFailed
 from spark_jobs.cluster import read_cluster
 from tests.kit.brokers import MakeCluster
 from tests.kit.mirrored_clusters import make_topic, produce
@@ -24,3 +27,18 @@ def test_a_partition_without_a_leader_is_unreadable_and_the_others_have_their_ra
     assert not led & unled
     assert all(each.end == 10 for each in found.ranges.values())
     assert all("orders" in cause or "leader" in cause for cause in found.unreadable.values())
+
+
+def test_a_topic_of_which_the_settings_are_refused_is_unreadable_unless_they_are_not_needed() -> (
+    None
+):
+    with KafkaCluster(1) as cluster:
+        cluster.create_topic("orders", partitions=2)
+        with cluster.fail_requests("DescribeConfigs", TopicAuthorizationFailed):
+            found = read_cluster("east", cluster.bootstrap, ["orders", "absent"])
+            without = read_cluster("east", cluster.bootstrap, ["orders"], configs=False)
+    assert (dict(found.ranges), dict(found.configs)) == ({}, {})
+    ((tp, cause),) = found.unreadable.items()
+    assert tp == TopicPartition("orders", -1)
+    assert cause.startswith("its settings: TOPIC_AUTHORIZATION_FAILED")
+    assert (len(without.ranges), dict(without.unreadable)) == (2, {})

@@ -25,12 +25,14 @@ from spark_jobs.profile_report import (
     csv_text,
     document,
     json_text,
+    not_known,
     picture,
     rates,
     screen,
     topic_document,
 )
 from spark_jobs.reader import Fetched, RangesLeft, Unread
+from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.topic_profile import TopicProfile, profile_ranges
 
 MINUTE = 60_000
@@ -208,6 +210,29 @@ def test_partitions_that_were_not_read_are_neither_empty_nor_in_the_median() -> 
     all_failed = Profile("cluster", 1000, {"t": partial}, {}, failures[:1] * 30)
     assert "no partition was read in full" in screen(all_failed)
     assert "not read  10 more ranges" in screen(all_failed)
+
+
+def test_a_topic_that_the_cluster_no_longer_reports_was_not_read_and_is_not_empty() -> None:
+    ranges = {TopicPartition("here", 0): LogRange(0, 3)}
+    unreadable = {TopicPartition("broken", -1): "why", TopicPartition("here", 1): "no leader"}
+    cluster = ClusterSnapshot("cluster", "", "", ranges, unreadable=unreadable)
+    names = ["broken", "gone", "here"]
+    failures = not_known(cluster, names)
+    assert [(each.topic, each.partition, each.kind) for each in failures] == [
+        ("broken", -1, FailureKind.UNREADABLE),
+        ("gone", -1, FailureKind.UNREADABLE),
+        ("here", 1, FailureKind.UNREADABLE),
+    ]
+    found = Profile("c", MINUTE, {name: TopicProfile() for name in names}, ranges, failures)
+    assert found.exit_code == 4
+    text = screen(found)
+    assert "not read  gone: the cluster no longer reports the topic" in text
+    assert "not read  here-1 without known offsets: no leader" in text
+    assert "gone   its partitions are not known" in text
+    assert "here   2 partitions   0 records" in text
+    made: Any = document(found)
+    assert [each["partition"] for each in made["not_read"]] == [None, None, 1]
+    assert [each["partitions"]["count"] for each in made["topics"]] == [None, None, 2]
 
 
 def test_what_can_not_be_read_is_returned_and_the_rest_is_profiled() -> None:
