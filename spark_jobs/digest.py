@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _HALF = 0xFFFFFFFF
+_MASK = (1 << 64) - 1
 _GROUP = ("topic", "partition", "window", "bucket")
 _SUMS = ("records", "bytes", "content_low", "content_high", "placed_low", "placed_high")
 _LATEST = "max_timestamp"
@@ -60,6 +61,15 @@ class WindowShape(NamedTuple):
     bucket_ms: int = 1
     buckets: int = 1
 
+    def buckets_of(self, timestamps: Integers) -> Integers:
+        """Return the bucket of each of *timestamps*, any of 64 bits."""
+        # The difference of two numbers of 64 bits with a sign may need one bit more; as one without a sign it fits.
+        later = np.maximum(timestamps, self.first_ms).view(np.uint64)
+        elapsed = later - np.uint64(self.first_ms & _MASK)
+        last = np.uint64(self.buckets - 1)
+        found: Integers = np.minimum(elapsed // np.uint64(self.bucket_ms), last).view(np.int64)
+        return found
+
 
 class WindowSums:
     """The sums of the records that one task reads; their groups are numbers of *ranges*."""
@@ -78,9 +88,7 @@ class WindowSums:
             return
         shape = self._shape
         windows = records.offsets // shape.window
-        buckets = np.clip(
-            (records.timestamps - shape.first_ms) // shape.bucket_ms, 0, shape.buckets - 1
-        )
+        buckets = shape.buckets_of(records.timestamps)
         contents = content_hashes(records, self._key)
         placed = placed_hashes(contents, records.offsets, records.aborted)
         sizes, times = records.sizes, records.timestamps

@@ -77,6 +77,18 @@ def test_digests_do_not_depend_on_batches_codecs_or_chunks(monkeypatch: pytest.M
     assert digests(encoded(records, [3, 50])) == expected
 
 
+@pytest.mark.parametrize("first_ms", [0, -1, -60_000, 1_764_500_000_000, -(1 << 63), (1 << 63) - 1])
+@pytest.mark.parametrize("buckets", [1, 60, 1 << 62])
+def test_no_timestamp_is_in_the_bucket_of_another_one(first_ms: int, buckets: int) -> None:
+    shape = WindowShape(100, first_ms, 60_000, buckets)
+    near = (0, -1, 59_999, 60_000, 1_764_500_000_000)
+    least, most = -(1 << 63), (1 << 63) - 1
+    timestamps = sorted({*near, least, least + 1, most, most - 60_000, most - 60_001, first_ms})
+    found = shape.buckets_of(np.array(timestamps, np.int64)).tolist()
+    expected = [min(max(0, (each - first_ms) // 60_000), buckets - 1) for each in timestamps]
+    assert found == expected
+
+
 def test_the_digests_of_tasks_add_up_to_the_digest_of_the_whole() -> None:
     batches = encoded(log(1000), [17])
     parts = [
