@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spark_jobs.record_text import printable, time_text
+from spark_jobs.record_text import moment_text, printable
 from spark_jobs.report.recreated import recreated_lines
 from spark_jobs.step_chart import Panel, chart
 from spark_jobs.text_table import text_table
@@ -27,6 +27,7 @@ WORDS = {
     ExitCode.UNREADABLE: "NOT READ",
     ExitCode.AGED_OUT: "AGED OUT",
 }
+_NO_TIME = "no timestamp or before 1970"
 _ROWS = 20
 _PANELS = 12
 _HEADINGS = (
@@ -47,20 +48,20 @@ def screen(
 ) -> str:
     """Return the result as text: topics, then the first buckets that differ; *recreated* as in `document`."""
     codes = counts.exit_codes
-    scope, differing = counts.scope, counts.differing
+    scope, differing, topics = counts.scope, counts.differing, counts.topics()
     lines = [
         f"COUNTS  {_word(counts)}   {names[0]} -> {names[1]}   "
         f"buckets of {_span(counts.bucket_ms)} by record timestamp   exit {int(codes[0])}",
         f"offsets: {scope.counted:,} counted   {scope.lagging:,} lag   {scope.aged_out:,} aged out   "
-        f"{_unread(counts):,} not read",
+        f"{scope.not_read:,} not read",
     ]
     lines += [
-        f"not read  {each.cluster}: {printable(each.cause)}" for each in counts.failures[:_ROWS]
+        f"not read  {each.cluster} {each.topic_partition} {each.span}: {printable(each.cause)}"
+        for each in counts.failures[:_ROWS]
     ]
-    rows = [
-        (topic, *_numbers(counts.totals(topic)), f"{_differing(counts, topic):,}")
-        for topic in counts.scopes
-    ]
+    if len(counts.failures) > _ROWS:
+        lines.append(f"not read  {len(counts.failures) - _ROWS:,} more ranges: --out has all")
+    rows = [(topic, *_numbers(each.total), f"{each.differing:,}") for topic, each in topics.items()]
     lines += ["", *text_table(("topic", *_COLUMNS, "buckets differ"), rows, left=1)]
     if differing:
         lines += ["", f"buckets that differ: {min(_ROWS, len(differing)):,} of {len(differing):,}"]
@@ -124,11 +125,11 @@ def document(
         "topics": [
             {
                 "topic": topic,
-                "offsets": _offsets(scope),
-                "buckets_differing": _differing(counts, topic),
-                **_sides(counts.totals(topic)),
+                "offsets": _offsets(each.scope),
+                "buckets_differing": each.differing,
+                **_sides(each.total),
             }
-            for topic, scope in counts.scopes.items()
+            for topic, each in counts.topics().items()
         ],
         "buckets": [
             {"topic": each.topic, "start_ms": each.start_ms, **_sides(each)}
@@ -142,24 +143,25 @@ def json_text(
     counts: TimeCounts, names: tuple[str, str], recreated: Sequence[Mapping[str, Any]] = ()
 ) -> str:
     """Return `document` as text."""
-    return json.dumps(document(counts, names, recreated), indent=2) + "\n"
+    out = io.StringIO()
+    # json.dumps holds all pieces of the text at once, which take five times its size.
+    json.dump(document(counts, names, recreated), out, indent=2)
+    return out.getvalue() + "\n"
 
 
 def picture(counts: TimeCounts, names: tuple[str, str]) -> bytes:
     """Return the records of each topic over time as PNG; topics that differ come first."""
-    ranked = sorted(counts.scopes, key=lambda topic: (-_differing(counts, topic), topic))
+    topics = counts.topics()
+    ranked = sorted(topics, key=lambda topic: (-topics[topic].differing, topic))
     panels = []
     for topic in ranked[:_PANELS]:
-        timed = [
-            (each.start_ms, each)
-            for each in counts.buckets
-            if each.topic == topic and each.start_ms is not None
-        ]
+        of_topic = topics[topic]
+        timed = [(each.start_ms, each) for each in of_topic.buckets if each.start_ms is not None]
         lines = {
             f"source {names[0]}": {start: each.source.records for start, each in timed},
             f"target {names[1]}": {start: each.target.records for start, each in timed},
         }
-        title = f"{topic}: records, {_differing(counts, topic):,} of the buckets differ"
+        title = f"{topic}: records, {of_topic.differing:,} of the buckets differ"
         panels.append(Panel(title, counts.bucket_ms, lines, shaded=True))
     return chart(panels)
 
@@ -173,19 +175,16 @@ def _sides(each: Bucket) -> dict[str, object]:
 
 
 def _offsets(scope: TopicScope) -> dict[str, int]:
-    return {"counted": scope.counted, "lag": scope.lagging, "aged_out": scope.aged_out}
-
-
-def _differing(counts: TimeCounts, topic: str) -> int:
-    return sum(each.differs for each in counts.buckets if each.topic == topic)
-
-
-def _unread(counts: TimeCounts) -> int:
-    return sum(each.high - each.low for each in counts.failures)
+    return {
+        "counted": scope.counted,
+        "lag": scope.lagging,
+        "aged_out": scope.aged_out,
+        "not_read": scope.not_read,
+    }
 
 
 def _time(start_ms: int | None) -> str:
-    return "no timestamp" if start_ms is None else time_text(start_ms).partition("  ")[2]
+    return _NO_TIME if start_ms is None else moment_text(start_ms)
 
 
 def _span(ms: int) -> str:

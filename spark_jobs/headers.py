@@ -163,8 +163,7 @@ class HeaderAudit:
     @property
     def not_read(self) -> int:
         """Offsets of the scope that a cluster did not return, whatever the reason."""
-        failed = by_partition(self.failures)
-        return sum(high - low for each in failed.values() for low, high in offsets_of(each))
+        return self.scope.not_read
 
     @property
     def in_scope(self) -> int:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from kclient.types import TopicPartition
 from spark_jobs.cut import LogRange
 from spark_jobs.engine import Failure, FailureKind
-from spark_jobs.record_text import moment_text, printable, time_text
+from spark_jobs.record_text import moment_text, printable
 from spark_jobs.sketches import SizeHistogram
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.step_chart import Panel, chart
@@ -158,11 +158,11 @@ def rates(found: TopicProfile, bucket_ms: int) -> Rates | None:
     if found.first_ms is None or found.last_ms is None:
         return None
     seconds = (found.last_ms - found.first_ms) / 1000
-    start, most = max(found.bucket_records.items(), key=lambda each: (each[1], -each[0]))
-    sums = (found.bucket_records.total(), found.bucket_bytes.total())
+    start, most = max(found.times.records.items(), key=lambda each: (each[1], -each[0]))
+    sums = (found.times.records.total(), found.times.bytes.total())
     averages = [round(each / seconds, 3) if seconds >= 1 else None for each in sums]
     width = bucket_ms / 1000
-    peak = round(most / width, 3), round(found.bucket_bytes[start] / width, 3)
+    peak = round(most / width, 3), round(found.times.bytes[start] / width, 3)
     return Rates(averages[0], averages[1], start, *peak)
 
 
@@ -208,10 +208,9 @@ def csv_text(profile: Profile) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(("topic", "start_ms", "time", "records", "bytes"))
     for topic, found in sorted(profile.topics.items()):
-        for start in sorted(found.bucket_records):
-            moment = time_text(start).partition("  ")[2]
-            sums = found.bucket_records[start], found.bucket_bytes[start]
-            writer.writerow((topic, start, moment, *sums))
+        for start in sorted(found.times.records):
+            sums = found.times.records[start], found.times.bytes[start]
+            writer.writerow((topic, start, moment_text(start), *sums))
     return out.getvalue()
 
 
@@ -225,7 +224,7 @@ def picture(profile: Profile) -> bytes:
             Panel(
                 f"{topic}: records by time",
                 profile.bucket_ms,
-                {"records": profile.topics[topic].bucket_records},
+                {"records": profile.topics[topic].times.records},
             )
             for topic in ranked[:_PANELS]
         ]
@@ -311,10 +310,10 @@ def _skew(found: TopicProfile, partitions: Sequence[int], not_read: Set[int]) ->
 
 def _time_lines(found: TopicProfile, bucket_ms: int) -> list[str]:
     kind = f"LogAppendTime {_share(found.log_append_time, found.records.total())}"
-    without = f"   without timestamp {found.without_time:,}" if found.without_time else ""
+    without = f"   no timestamp or before 1970 {found.without_time:,}" if found.without_time else ""
     measured = rates(found, bucket_ms)
     if measured is None or found.first_ms is None or found.last_ms is None:
-        return [f"  time      no record has a timestamp   {kind}"]
+        return [f"  time      no record has a timestamp of 1970 or later   {kind}"]
     average = "the timestamps span less than 1 s"
     if measured.records is not None:
         average = f"{measured.records:,.1f} records/s, {measured.bytes:,.0f} bytes/s"

@@ -1,7 +1,7 @@
 """Records and bytes per time bucket in two clusters, and what equal counts are worth. Pure.
 
-A bucket is a span of record timestamps, aligned to the epoch. Records without a timestamp, or from before 1970, share
-one bucket. Offsets outside the frozen cut are not counted: lag, and offsets that only one log still has.
+A bucket is a span of record timestamps, aligned to the epoch. Records without a timestamp, and those from before 1970,
+share one bucket. Offsets outside the frozen cut are not counted: lag, and offsets that only one log still has.
 
 Equal counts prove nothing: a record lost and another one twice is equal, and so is a record with other content. Counts
 that differ do prove a difference, if everything was read and neither log is compacted.
@@ -31,7 +31,7 @@ class Sums(NamedTuple):
 
 
 Series: TypeAlias = Mapping[tuple[str, int | None], Sums]
-"""(topic, start of the bucket in ms) -> sums; the start is None for the bucket without timestamps."""
+"""(topic, start of the bucket in ms) -> sums; the start is None for the bucket of timestamps below 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,8 @@ class TopicScope:
     lagging: int = 0
     aged_out: int = 0
     """Only one log still has these offsets, or neither has."""
+    not_read: int = 0
+    """A cluster did not return them, or neither did: each counts once."""
 
     @classmethod
     def total(cls, scopes: Iterable[TopicScope]) -> TopicScope:
@@ -74,7 +76,22 @@ class TopicScope:
             sum(each.counted for each in every),
             sum(each.lagging for each in every),
             sum(each.aged_out for each in every),
+            sum(each.not_read for each in every),
         )
+
+
+class TopicCounts(NamedTuple):
+    """The result of one topic."""
+
+    scope: TopicScope
+    total: Bucket
+    """The sums over all buckets."""
+    buckets: Sequence[Bucket]
+
+    @property
+    def differing(self) -> int:
+        """How many of the buckets differ."""
+        return sum(each.differs for each in self.buckets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +136,19 @@ class TimeCounts:
         }
         return ordered(code for code, applies in conditions.items() if applies)
 
-    def totals(self, topic: str) -> Bucket:
-        """Return the sums over all buckets of *topic*."""
-        of_topic = [each for each in self.buckets if each.topic == topic]
-        return Bucket(
-            topic,
-            None,
-            _sum(each.source for each in of_topic),
-            _sum(each.target for each in of_topic),
-        )
+    def topics(self) -> dict[str, TopicCounts]:
+        """Return the result of each topic in scope."""
+        buckets: dict[str, list[Bucket]] = {topic: [] for topic in self.scopes}
+        for each in self.buckets:
+            buckets[each.topic].append(each)
+        return {
+            topic: TopicCounts(self.scopes[topic], _total(topic, of_topic), of_topic)
+            for topic, of_topic in buckets.items()
+        }
 
 
 def compare(source: Series, target: Series) -> list[Bucket]:
-    """Return the buckets of both sides, by topic and time; the one without timestamps first."""
+    """Return the buckets of both sides, by topic and time; the one of timestamps below 0 first."""
     keys = sorted(
         source.keys() | target.keys(), key=lambda key: (key[0], key[1] is not None, key[1] or 0)
     )
@@ -144,21 +161,21 @@ def scopes(cuts: Iterable[PartitionCut], failures: Iterable[Failure] = ()) -> di
     failed = by_partition(failures)
     for cut in cuts:
         so_far = found.get(cut.topic, TopicScope())
-        read = subtract(
-            [(cut.low, max(cut.high, cut.target_end))],
-            offsets_of(failed.get(cut.topic_partition, ())),
-        )
+        unread = offsets_of(failed.get(cut.topic_partition, ()))
+        read = subtract([(cut.low, max(cut.high, cut.target_end))], unread)
         found[cut.topic] = TopicScope(
             so_far.counted + total(read),
             so_far.lagging + cut.lagging,
             so_far.aged_out + cut.aged_out + cut.lost[1] - cut.lost[0],
+            so_far.not_read + total(unread),
         )
     return found
 
 
-def _sum(sums: Iterable[Sums]) -> Sums:
-    records = size = 0
-    for each in sums:
-        records += each.records
-        size += each.bytes
-    return Sums(records, size)
+def _total(topic: str, buckets: Iterable[Bucket]) -> Bucket:
+    sides = [[0, 0], [0, 0]]
+    for each in buckets:
+        for side, sums in zip(sides, (each.source, each.target), strict=True):
+            side[0] += sums.records
+            side[1] += sums.bytes
+    return Bucket(topic, None, *(Sums(*side) for side in sides))

@@ -1,7 +1,7 @@
 """What a topic consists of: records, sizes, keys, time, partitions and batches.
 
 A Spark task fills one `TopicProfile` per topic of its ranges from arrays of records and headers of batches; the driver
-merges them. Memory: a few kilobytes per topic, and one entry per time bucket.
+merges them. Memory: a few kilobytes per topic, and one entry per time bucket (`spark_jobs.bucket_sums`).
 
 Counted as records: all but transaction markers, also records of aborted transactions. A batch is counted by the range
 that has its base offset, so that a batch in two ranges counts once. A batch that begins below the log start is not
@@ -23,7 +23,7 @@ import numpy as np
 
 from kclient.wire.batches import BatchInfo
 from kclient.wire.compression import Codec
-from spark_jobs.arrow_batches import chunks
+from spark_jobs.bucket_sums import MOST_BUCKETS, TimeSums, add_sums, by_topic, check_buckets
 from spark_jobs.cut import OffsetRange
 from spark_jobs.hashes import key_hashes
 from spark_jobs.reader import Fetched, Unread
@@ -48,7 +48,7 @@ class TopicProfile:
     log_append_time: int = 0
     """Records with the leader's time instead of the producer's."""
     without_time: int = 0
-    """Records with a timestamp below 0."""
+    """Records with a timestamp below 0: -1 for none, or from before 1970."""
     first_ms: int | None = None
     last_ms: int | None = None
     keys: SizeHistogram = field(default_factory=SizeHistogram)
@@ -56,13 +56,17 @@ class TopicProfile:
     bodies: SizeHistogram = field(default_factory=SizeHistogram)
     """Encoded key, value and headers of a record, with their lengths."""
     distinct_keys: DistinctCount = field(default_factory=DistinctCount)
-    bucket_records: Counter[int] = field(default_factory=Counter)
-    """Per start of the bucket in ms."""
-    bucket_bytes: Counter[int] = field(default_factory=Counter)
+    times: TimeSums = field(default_factory=TimeSums)
+    """Without the records of `without_time`."""
     codecs: Counter[str] = field(default_factory=Counter)
     """Batches per codec."""
     batch_bytes: SizeHistogram = field(default_factory=SizeHistogram)
     batch_records: SizeHistogram = field(default_factory=SizeHistogram)
+
+    @property
+    def buckets(self) -> int:
+        """The number of time buckets."""
+        return self.times.buckets
 
     def add(self, records: RecordArrays, partitions: Integers, bucket_ms: int) -> None:
         """Add *records*, each in the partition that *partitions* has at its place."""
@@ -73,7 +77,7 @@ class TopicProfile:
         if not records.offsets.size:
             return
         sizes = records.sizes
-        _add_sums(self.records, self.bytes, partitions, sizes)
+        add_sums(self.records, self.bytes, partitions, sizes)
         keyed, valued = records.key_size >= 0, records.value_size >= 0
         self.null_keys += int((~keyed).sum())
         self.null_values += int((~valued).sum())
@@ -87,8 +91,7 @@ class TopicProfile:
         times = records.timestamps[timed]
         if times.size:
             self._span(int(times.min()), int(times.max()))
-            starts = times // bucket_ms * bucket_ms
-            _add_sums(self.bucket_records, self.bucket_bytes, starts, sizes[timed])
+            self.times.add(times, sizes[timed], bucket_ms)
 
     def add_batch(self, info: BatchInfo) -> None:
         """Add the header of a batch."""
@@ -99,11 +102,14 @@ class TopicProfile:
 
     def merge(self, other: TopicProfile) -> None:
         """Add everything of *other*."""
-        for name in ("records", "bytes", "bucket_records", "bucket_bytes", "codecs"):
+        for name in ("records", "bytes", "codecs"):
             getattr(self, name).update(getattr(other, name))
         for name in ("markers", "null_keys", "null_values", "log_append_time", "without_time"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("keys", "values", "bodies", "distinct_keys", "batch_bytes", "batch_records"):
+        for name in (
+            *("keys", "values", "bodies", "distinct_keys", "batch_bytes", "batch_records"),
+            "times",
+        ):
             getattr(self, name).merge(getattr(other, name))
         if other.first_ms is not None and other.last_ms is not None:
             self._span(other.first_ms, other.last_ms)
@@ -113,28 +119,18 @@ class TopicProfile:
         self.last_ms = last if self.last_ms is None else max(last, self.last_ms)
 
 
-def _add_sums(
-    counts: Counter[int], totals: Counter[int], groups: Integers, sizes: Integers
-) -> None:
-    """Add to *counts* how often each of *groups* occurs, and to *totals* the sum of its *sizes*."""
-    found, which = np.unique(groups, return_inverse=True)
-    summed = np.zeros(found.size, np.int64)
-    np.add.at(summed, which, sizes)
-    for group, count, total in zip(
-        found.tolist(), np.bincount(which).tolist(), summed.tolist(), strict=True
-    ):
-        counts[group] += count
-        totals[group] += total
-
-
 def profile_ranges(
-    fetched: Iterable[Fetched | Unread], ranges: Sequence[OffsetRange], bucket_ms: int
+    fetched: Iterable[Fetched | Unread],
+    ranges: Sequence[OffsetRange],
+    *,
+    bucket_ms: int,
+    most: int = MOST_BUCKETS,
 ) -> tuple[dict[str, TopicProfile], list[Unread]]:
-    """Return the profile of each topic of *ranges*, and what was not read."""
-    topics = sorted({each.topic for each in ranges})
-    profiles = {topic: TopicProfile() for topic in topics}
-    number_of = {topic: number for number, topic in enumerate(topics)}
-    topic_of = np.array([number_of[each.topic] for each in ranges], np.int64)
+    """Return the profile of each topic of *ranges*, and what was not read.
+
+    Raise TooManyBuckets above *most* time buckets.
+    """
+    profiles = {each.topic: TopicProfile() for each in ranges}
     partition_of = np.array([each.partition for each in ranges], np.int64)
     unread = []
 
@@ -142,15 +138,13 @@ def profile_ranges(
         if each.low == each.info.base_offset and not each.info.is_control:
             profiles[ranges[each.number].topic].add_batch(each.info)
 
-    for records in chunks(_observed(fetched, count_batch), ranges):
-        if isinstance(records, Unread):
-            unread.append(records)
+    for found in by_topic(_observed(fetched, count_batch), ranges):
+        if isinstance(found, Unread):
+            unread.append(found)
             continue
-        of_topics = topic_of[records.groups]
-        for number in np.unique(of_topics).tolist():
-            chosen = of_topics == number
-            some = records if chosen.all() else records.where(chosen)
-            profiles[topics[number]].add(some, partition_of[some.groups], bucket_ms)
+        topic, records = found
+        profiles[topic].add(records, partition_of[records.groups], bucket_ms)
+        check_buckets((each.times for each in profiles.values()), most)
     return profiles, unread
 
 

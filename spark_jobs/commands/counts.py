@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kclient.replaced_file import replace_file
-from spark_jobs.commands.guard import guarded
+from spark_jobs.commands.guard import DoesNotFit, guarded
 from spark_jobs.commands.options import (
     duration_ms,
     pair_of,
@@ -81,13 +82,13 @@ def _count(
     out: Path | None,
     progress: Callable[[str], None],
 ) -> TimeCounts:
-    from spark_jobs.bucket_sums import bucket_sums
+    from spark_jobs.bucket_sums import TooManyBuckets, series_of, sum_ranges
     from spark_jobs.comparison import known_ranges
     from spark_jobs.cut import OffsetRange, freeze
-    from spark_jobs.engine import by_partition
-    from spark_jobs.kafka_reader import KafkaReader
+    from spark_jobs.engine import by_partition, joined
     from spark_jobs.session import spark_session
     from spark_jobs.time_counts import TimeCounts, compare, scopes
+    from spark_jobs.topic_job import per_topic
 
     (at_source, at_target), failures = known_ranges(*clusters)
     cuts = freeze(at_target, at_source)
@@ -98,13 +99,19 @@ def _count(
         [OffsetRange(*cut.topic_partition, cut.low, cut.target_end) for cut in known],
     )
     log = None if out is None else out / "spark.log"
-    sums = []
+    series = []
     on = replace(on, offsets=sum(each.offsets for each in clusters))
     with spark_session("kaudit counts", on, log=log) as spark:
         for cluster, of_cluster in zip(clusters, ranges, strict=True):
             offsets = sum(each.high - each.low for each in of_cluster)
             progress(f"reading {cluster.name}: {offsets:,} offsets")
-            series, failed = bucket_sums(KafkaReader(spark), cluster, of_cluster, bucket_ms)
-            sums.append(series)
+            try:
+                sums, failed = per_topic(
+                    spark, cluster, of_cluster, partial(sum_ranges, bucket_ms=bucket_ms)
+                )
+            except TooManyBuckets as problem:
+                raise DoesNotFit(str(problem)) from None
+            series.append(series_of(sums))
             failures += failed
-    return TimeCounts(bucket_ms, compare(*sums), scopes(cuts, failures), failures, limits)
+    found = joined(failures)
+    return TimeCounts(bucket_ms, compare(*series), scopes(cuts, found), found, limits)

@@ -12,7 +12,7 @@ from spark_jobs.verdict import ExitCode
 
 
 class DoesNotFit(Exception):
-    """The options do not fit what the clusters or the kept files have; no record was read."""
+    """The options do not fit what the clusters or the kept files have: there is no result."""
 
 
 class OtherClusters(DoesNotFit):

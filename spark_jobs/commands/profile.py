@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import click
 
 from kclient.replaced_file import replace_file
-from spark_jobs.commands.guard import guarded
+from spark_jobs.commands.guard import DoesNotFit, guarded
 from spark_jobs.commands.options import (
     duration_ms,
     pattern_of,
@@ -44,9 +45,9 @@ def profile(**options: Any) -> None:
     on = spark_settings(options)
 
     def work() -> int:
+        from spark_jobs.bucket_sums import TooManyBuckets
         from spark_jobs.cluster import ClusterUnreadable, matching_topics, read_cluster
         from spark_jobs.cut import OffsetRange
-        from spark_jobs.profile_job import profile_topics
         from spark_jobs.profile_report import (
             Profile,
             csv_text,
@@ -56,7 +57,8 @@ def profile(**options: Any) -> None:
             screen,
         )
         from spark_jobs.session import spark_session
-        from spark_jobs.topic_profile import TopicProfile
+        from spark_jobs.topic_job import per_topic
+        from spark_jobs.topic_profile import TopicProfile, profile_ranges
 
         if out is not None:
             for name in _FILES:
@@ -73,7 +75,12 @@ def profile(**options: Any) -> None:
         with spark_session(
             "kaudit profile", replace(on, offsets=cluster.offsets), log=log
         ) as spark:
-            found, failed = profile_topics(spark, cluster, ranges, bucket_ms)
+            try:
+                found, failed = per_topic(
+                    spark, cluster, ranges, partial(profile_ranges, bucket_ms=bucket_ms)
+                )
+            except TooManyBuckets as problem:
+                raise DoesNotFit(str(problem)) from None
         result = Profile(
             bootstrap,
             bucket_ms,

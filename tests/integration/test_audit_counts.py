@@ -18,6 +18,7 @@ import pytest
 from click.testing import Result
 
 from kclient import AdminClient, NewTopic, Producer, TopicPartition
+from spark_jobs import topic_job
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.kaudit import kaudit
 
@@ -204,3 +205,21 @@ def test_the_profile_of_topics_is_that_of_a_brute_force_count(
     assert rows == Counter(each.timestamp // MINUTE * MINUTE for each in sent)
     assert (tmp_path / "profile.png").read_bytes().startswith(b"\x89PNG")
     assert "distinct about" in done.output
+
+
+def test_more_time_buckets_than_the_driver_takes_are_wrong_options_and_no_result(
+    cluster: Cluster, topics: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = records(topics, 100)
+    write(cluster, "", sent)
+    write(cluster, "copy.", sent)
+    monkeypatch.setattr(topic_job, "MOST_BUCKETS", 9)
+    prefix, _ = topics[0].rsplit("-", 1)
+    words = ("--cluster", cluster.bootstrap, "--topics", f"{prefix}-.", "--out", str(tmp_path))
+    for done in (count(cluster, topics, tmp_path), run("profile", *words)):
+        assert done.exit_code == 2, done.output
+        assert "more than 9 time buckets" in done.output
+        assert "larger --bucket" in done.output
+        assert [each.name for each in tmp_path.iterdir()] == ["spark.log"]
+    assert count(cluster, topics, tmp_path, "--bucket", "1h").exit_code == 0
+    assert run("profile", *words, "--bucket", "1h").exit_code == 0

@@ -7,6 +7,7 @@ import io
 import json
 import random
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,10 +15,19 @@ from kclient.types import TopicPartition
 from spark_jobs.counts_report import NO_PROOF, csv_text, document, json_text, picture, screen
 from spark_jobs.cut import LogRange, freeze
 from spark_jobs.engine import Failure, FailureKind
-from spark_jobs.time_counts import Series, Sums, TimeCounts, TopicScope, compare, scopes
+from spark_jobs.time_counts import (
+    Bucket,
+    Series,
+    Sums,
+    TimeCounts,
+    TopicScope,
+    compare,
+    scopes,
+)
 from spark_jobs.verdict import ExitCode, Limits
 
 NAMES = ("east", "west")
+TP = TopicPartition("t", 0)
 MINUTE = 60_000
 READ = TopicScope(counted=10)
 STRICT = Limits()
@@ -93,7 +103,7 @@ def test_table_csv_and_json_have_the_sums_of_a_brute_force_count(seed: int) -> N
             of_topic = [row for row in rows if row["topic"] == topic]
             assert sum(int(row[f"{which}_records"]) for row in of_topic) == len(expected)
             assert sum(int(row[f"{which}_bytes"]) for row in of_topic) == sum(expected)
-            assert getattr(counts.totals(topic), which) == (len(expected), sum(expected))
+            assert getattr(counts.topics()[topic].total, which) == (len(expected), sum(expected))
 
     def of_bucket(
         side: list[tuple[str, int | None, int]], key: tuple[str, int | None]
@@ -119,7 +129,60 @@ def test_only_offsets_in_both_logs_and_extra_ones_of_the_target_are_counted() ->
         Failure("east", "t", 0, 20, 30, FailureKind.DELETED, ""),
         Failure("west", "t", 0, 25, 35, FailureKind.DELETED, ""),
     ]
-    assert scopes(freeze(target, source), unread)["t"].counted == 80 - 15 + 7
+    assert scopes(freeze(target, source), unread)["t"] == TopicScope(
+        counted=80 - 15 + 7, lagging=20, aged_out=60, not_read=15
+    )
+
+
+def test_offsets_that_neither_cluster_returned_count_once_and_every_part_has_its_place() -> None:
+    cuts = freeze({TP: LogRange(0, 100)}, {TP: LogRange(0, 100)})
+    failures = [
+        Failure(name, "t", 0, 0, 50, FailureKind.DELETED, "the log starts at 50") for name in NAMES
+    ]
+    found = TimeCounts(MINUTE, [], scopes(cuts, failures), failures)
+    text = screen(found, NAMES)
+    assert "50 counted   0 lag   0 aged out   50 not read" in text
+    assert "not read  east t-0 offsets 0 to 49: the log starts at 50" in text
+    assert "more ranges" not in text
+    made = document(found, NAMES)
+    assert made["offsets"] == {"counted": 50, "lag": 0, "aged_out": 0, "not_read": 50}
+    many = [Failure("east", "t", n, 0, 1, FailureKind.UNREADABLE, f"cause {n}") for n in range(30)]
+    text = screen(TimeCounts(MINUTE, [], scopes([], many), many), NAMES)
+    assert text.count("cause") == 20
+    assert "not read  10 more ranges: --out has all" in text
+
+
+class Counting(list[Bucket]):
+    """Counts how many buckets were visited."""
+
+    visited = 0
+
+    def __iter__(self) -> Iterator[Bucket]:
+        for each in super().__iter__():
+            self.visited += 1
+            yield each
+
+
+def test_the_work_of_a_report_grows_with_the_buckets_and_not_with_the_topics() -> None:
+    visits = set()
+    for topics in (1, 10, 100):
+        buckets = Counting(
+            Bucket(f"t{topic}", n * MINUTE, Sums(1, 1), Sums(1, 1))
+            for topic in range(topics)
+            for n in range(200 // topics)
+        )
+        found = TimeCounts(MINUTE, buckets, {f"t{n}": READ for n in range(topics)})
+        screen(found, NAMES)
+        document(found, NAMES)
+        picture(found, NAMES)
+        visits.add(buckets.visited)
+    assert len(visits) == 1
+
+
+def test_the_bucket_of_timestamps_below_0_is_not_named_a_lack_of_timestamps_alone() -> None:
+    found = counted({("t", None): Sums(2, 20)}, {("t", None): Sums(1, 10)})
+    assert "no timestamp or before 1970" in screen(found, NAMES)
+    assert "t,,no timestamp or before 1970,2,1,1" in csv_text(found)
 
 
 def test_counts_of_nothing_are_no_equal_counts_and_no_lag() -> None:

@@ -87,7 +87,9 @@ def whole(logs: dict[TopicPartition, Log]) -> list[OffsetRange]:
 def test_the_profile_has_the_numbers_of_a_brute_force_count(seed: int) -> None:
     rng = random.Random(seed)
     made = world(rng)
-    profiles, unread = profile_ranges(read(made.logs, whole(made.logs)), whole(made.logs), MINUTE)
+    profiles, unread = profile_ranges(
+        read(made.logs, whole(made.logs)), whole(made.logs), bucket_ms=MINUTE
+    )
     assert unread == []
     ranges = {
         tp: LogRange(0, log[-1][0].next_offset if log else 0) for tp, log in made.logs.items()
@@ -143,9 +145,13 @@ def test_the_profiles_of_parts_merge_to_the_profile_of_the_whole(seed: int) -> N
     rng.shuffle(pieces)
     merged: dict[str, TopicProfile] = {}
     for part in (pieces[::2], pieces[1::2]):
-        for topic, profile in profile_ranges(read(made.logs, part), part, MINUTE)[0].items():
+        for topic, profile in profile_ranges(read(made.logs, part), part, bucket_ms=MINUTE)[
+            0
+        ].items():
             merged.setdefault(topic, TopicProfile()).merge(profile)
-    expected, _ = profile_ranges(read(made.logs, whole(made.logs)), whole(made.logs), MINUTE)
+    expected, _ = profile_ranges(
+        read(made.logs, whole(made.logs)), whole(made.logs), bucket_ms=MINUTE
+    )
     assert merged == expected
 
 
@@ -158,10 +164,10 @@ def test_transaction_markers_are_no_records_and_log_append_time_is_counted() -> 
     log = [(parse(each), memoryview(each)) for each in (marker, plain, early)]
     tp = TopicPartition("t", 0)
     ranges = [OffsetRange("t", 0, 0, 3)]
-    ((_, found),) = profile_ranges(read({tp: log}, ranges), ranges, MINUTE)[0].items()
+    ((_, found),) = profile_ranges(read({tp: log}, ranges), ranges, bucket_ms=MINUTE)[0].items()
     assert (found.records.total(), found.markers, found.log_append_time) == (2, 1, 1)
     assert (found.without_time, found.batch_bytes.count) == (1, 2)
-    assert found.bucket_records == {0: 1}
+    assert found.times.records == {0: 1}
     measured = rates(found, MINUTE)
     assert measured is not None
     assert measured.records is None
@@ -242,6 +248,6 @@ def test_what_can_not_be_read_is_returned_and_the_rest_is_profiled() -> None:
     tp = TopicPartition("t", 0)
     ranges = [OffsetRange("t", 0, 0, 2)]
     log = [(parse(each), memoryview(bytes(each))) for each in (good, bad)]
-    profiles, unread = profile_ranges(read({tp: log}, ranges), ranges, MINUTE)
+    profiles, unread = profile_ranges(read({tp: log}, ranges), ranges, bucket_ms=MINUTE)
     assert profiles["t"].records == {0: 1}
     assert [each[:4] for each in unread] == [(0, 1, 2, FailureKind.UNDECODABLE)]
