@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kclient.wire.batches import BatchInfo
-from kclient.wire.compression import Codec
+from kclient.wire.compression import codec_name
 from spark_jobs.bucket_sums import MOST_BUCKETS, TimeSums, add_sums, by_topic, check_buckets
 from spark_jobs.cut import OffsetRange
 from spark_jobs.hashes import key_hashes
@@ -95,8 +95,7 @@ class TopicProfile:
 
     def add_batch(self, info: BatchInfo) -> None:
         """Add the header of a batch."""
-        known = info.codec in set(Codec)
-        self.codecs[Codec(info.codec).name.lower() if known else str(info.codec)] += 1
+        self.codecs[codec_name(info.codec)] += 1
         self.batch_bytes.add(np.array([info.size]))
         self.batch_records.add(np.array([max(0, info.record_count)]))
 

@@ -90,7 +90,7 @@ async def _read(
     stops: Mapping[TopicPartition, int],
 ) -> tuple[dict[TopicPartition, Analysis], dict[TopicPartition, int]]:
     """Read every partition up to its stop; return the analyses, and the positions of those that did not get there."""
-    from kclient.wire.compression import Codec
+    from kclient.wire.compression import codec_name
     from kclient.wire.records import decode_columns
 
     found = {tp: Analysis() for tp in firsts}
@@ -101,9 +101,7 @@ async def _read(
             for info, data in batches:
                 if info.base_offset >= stops[tp]:
                     break
-                found[tp].add_batch(
-                    Codec(info.codec).name.lower(), info.size, is_control=info.is_control
-                )
+                found[tp].add_batch(codec_name(info.codec), info.size, is_control=info.is_control)
                 if not info.is_control:
                     columns = decode_columns(data, info)
                     found[tp].add_records(*_within(columns, firsts[tp], stops[tp]))

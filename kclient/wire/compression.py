@@ -57,6 +57,11 @@ class Codec(IntEnum):
             ) from None
 
 
+def codec_name(codec: int) -> str:
+    """Return the name of a codec id, such as "lz4"; of an unassigned id its number."""
+    return Codec(codec).name.lower() if codec in set(Codec) else str(codec)
+
+
 def codec_of(codec: int) -> Codec:
     """Return the codec of an id; raise UnsupportedCompressionType for unassigned ids."""
     try:

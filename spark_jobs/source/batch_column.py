@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kclient.wire.batches import BatchInfo
-from kclient.wire.compression import Codec
+from kclient.wire.compression import codec_name
 from spark_jobs.reader import Fetched, Unread
 from spark_jobs.record_arrays import RecordArrays
 
@@ -74,7 +74,7 @@ def _structs(infos: list[BatchInfo], kind: pa.StructType) -> pa.Array:
         [info.last_offset for info in infos],
         [info.leader_epoch for info in infos],
         [info.crc for info in infos],
-        [Codec(info.codec).name.lower() for info in infos],
+        [codec_name(info.codec) for info in infos],
         [info.producer_id for info in infos],
         [info.producer_epoch for info in infos],
         [info.base_sequence for info in infos],
