@@ -20,7 +20,7 @@ In: latencies; keys and values of records   Out: histograms, and records to writ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -189,31 +189,19 @@ def encode(measured: Measured) -> tuple[bytes, bytes]:
     return encoded(key), encoded(value)
 
 
-class Latencies:
-    """What the records of a topic state about the intervals that are *wanted*, each once; about all if None."""
+def measured_in(
+    records: Iterable[tuple[bytes | None, bytes | None]],
+) -> Iterator[Measured | None]:
+    """Yield what each record of a topic states, by its key and value.
 
-    def __init__(self, wanted: Callable[[Interval], bool] | None = None) -> None:
-        self._wanted = wanted
-        self.unreadable = 0
-        """Records that are none of kmirror's, or of another version."""
-        self._of: dict[tuple[str, str, str, int], Measured] = {}
-
-    def add(self, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
-        """Add records of a topic, keys and values in the order of the log."""
-        for key, value in records:
-            try:
-                measured = _decoded(key, value or b"")
-            except NOT_READABLE:
-                self.unreadable += 1
-                continue
-            at = measured.interval
-            if self._wanted is not None and not self._wanted(at):
-                continue
-            self._of[at.source_cluster_id, at.topic, at.process, at.from_ms] = measured
-
-    def measured(self) -> list[Measured]:
-        """Return all, in the order in which they were first added."""
-        return list(self._of.values())
+    It is None for a record that is none of kmirror's, or of another version. An interval may come twice.
+    """
+    for key, value in records:
+        try:
+            measured = _decoded(key, value or b"")
+        except NOT_READABLE:
+            measured = None
+        yield measured
 
 
 def _decoded(key: bytes | None, value: bytes) -> Measured:
@@ -242,11 +230,22 @@ def _decoded(key: bytes | None, value: bytes) -> Measured:
         raise ValueError("a bucket above the last one")
     if found.records != found.ahead + sum(buckets.values()):
         raise ValueError("the buckets do not add up to the records")
-    if (found.records > 0) != (found.max_ms is not None) or (found.max_ms is None) != (
-        found.min_ms is None
-    ):
-        raise ValueError("a largest and a least latency are those of records")
+    if 0 in buckets.values() or not _has_its_bounds(found):
+        raise ValueError("the least and the largest latency are not those of the buckets")
     return Measured(interval, found)
+
+
+def _has_its_bounds(found: Histogram) -> bool:
+    """Return whether the least and the largest latency can be those of the records: limits rely on the largest one."""
+    least, largest = found.min_ms, found.max_ms
+    if least is None or largest is None:
+        return least == largest and not found.records
+    if least > largest or (least < 0) != bool(found.ahead):
+        return False
+    if not found.buckets or largest < 0:
+        return not found.buckets and largest < 0
+    fits = bool(found.ahead) or bucket_of(least) == min(found.buckets)
+    return fits and bucket_of(largest) == max(found.buckets)
 
 
 def _printable(found: Any) -> str:

@@ -22,21 +22,17 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import islice
 from typing import NamedTuple
 
 from kclient.mirror_latency import (
     Histogram,
     Interval,
-    Latencies,
     largest_in,
     latency_topic,
     least_in,
+    measured_in,
 )
 from spark_jobs.verdict import ExitCode, ordered
-
-RECORDS_AT_ONCE = 1000
-"""Records that are held as histograms at a time."""
 
 LIMITED = 0.99
 """The quantile that --max-p99 limits."""
@@ -151,17 +147,14 @@ class LatencyRead:
     def add(self, alias: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
         """Add records of the latency topic of *alias*, keys and values in the order of the log."""
         self.aliases.add(alias)
-        waiting = iter(records)
-        while piece := list(islice(waiting, RECORDS_AT_ONCE)):
-            found = Latencies(self.scope.wants)
-            found.add(piece)
-            if found.unreadable:
-                self.unreadable[alias] = self.unreadable.get(alias, 0) + found.unreadable
-            for each in found.measured():
-                at = each.interval
+        for measured in measured_in(records):
+            if measured is None:
+                self.unreadable[alias] = self.unreadable.get(alias, 0) + 1
+            elif self.scope.wants(measured.interval):
+                at = measured.interval
                 key = RowKey(alias, at.source_cluster_id, at.topic)
                 row = self.rows.setdefault(key, Row(key, at.from_ms, at.until_ms))
-                row.add(at, each.latencies, self.scope.bucket_ms)
+                row.add(at, measured.latencies, self.scope.bucket_ms)
 
     def failed(self, alias: str, cause: str) -> None:
         """Handle that the topic of *alias* could not be read to its end: its figures would be those of a part."""

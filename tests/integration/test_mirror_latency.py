@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Producer
 
 from kclient import Consumer
-from kclient.mirror_latency import Histogram, Latencies, Measured
+from kclient.mirror_latency import Histogram, Interval, Measured, measured_in
 from kclient.types import TopicPartition
 from tests.integration.test_mirror_transactions import ONE_BROKER
 from tests.kit.brokers import Cluster, MakeCluster
@@ -55,11 +55,13 @@ def measured(cluster: Cluster) -> list[Measured]:
     with Consumer(config={"bootstrap.servers": cluster.bootstrap}) as consumer:
         end = consumer.end_offsets([tp])[tp]
         consumer.assign([tp], consumer.beginning_offsets([tp]))
-        found = Latencies()
+        found: dict[Interval, Measured] = {}
         while consumer.position(tp) < end:
-            found.add((each.key, each.value) for each in consumer.consume(100, 0.5))
-    assert found.unreadable == 0
-    return found.measured()
+            records = [(each.key, each.value) for each in consumer.consume(100, 0.5)]
+            for each in measured_in(records):
+                assert each is not None
+                found[each.interval] = each
+    return list(found.values())
 
 
 def of_topics(found: Iterable[Measured]) -> defaultdict[str, Histogram]:

@@ -196,10 +196,7 @@ def test_a_topic_that_is_not_read_to_its_end_has_no_figures_and_others_have() ->
     assert (found.topics_read, found.failures) == (1, {"east.latency.internal": "why"})
 
 
-def test_an_interval_that_is_repeated_much_later_counts_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("spark_jobs.latency.RECORDS_AT_ONCE", 2)
+def test_an_interval_that_is_repeated_counts_once() -> None:
     (row,) = result(read(measured(10), measured(20, process="p2"), measured(10))).rows
     assert (row.total.records, row.intervals) == (2, 2)
 
