@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 from typing import NamedTuple
 
@@ -29,7 +31,7 @@ _PANELS = 12
 _FAILURES = 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Profile:
     """The result of `kaudit profile`: a profile for every topic, also for an empty one.
 
@@ -45,13 +47,30 @@ class Profile:
 
     def partitions(self, topic: str) -> list[int]:
         """Return the partitions of *topic* that are known, also those that cannot be read."""
-        known = {tp.partition for tp in self.ranges if tp.topic == topic}
-        return sorted(known | self.not_read_in_full(topic))
+        return sorted(self._ranges.get(topic, {}).keys() | self.not_read_in_full(topic))
 
     def not_read_in_full(self, topic: str) -> Set[int]:
         """Return the partitions of *topic* with a part that was not read."""
-        failed = (each.partition for each in self.failures if each.topic == topic)
-        return {number for number in failed if number >= 0}
+        return self._failed.get(topic, frozenset())
+
+    def offsets(self, topic: str) -> int:
+        """Return how many offsets of *topic* were to be read."""
+        return sum(held.end - held.start for held in self._ranges.get(topic, {}).values())
+
+    @cached_property
+    def _ranges(self) -> Mapping[str, Mapping[int, LogRange]]:
+        found: defaultdict[str, dict[int, LogRange]] = defaultdict(dict)
+        for tp, held in self.ranges.items():
+            found[tp.topic][tp.partition] = held
+        return found
+
+    @cached_property
+    def _failed(self) -> Mapping[str, Set[int]]:
+        found: defaultdict[str, set[int]] = defaultdict(set)
+        for each in self.failures:
+            if each.partition >= 0:
+                found[each.topic].add(each.partition)
+        return found
 
     @property
     def exit_code(self) -> ExitCode:
@@ -105,9 +124,7 @@ def topic_document(profile: Profile, topic: str) -> dict[str, object]:
     records = found.records.total()
     return {
         "topic": topic,
-        "offsets": sum(
-            held.end - held.start for tp, held in profile.ranges.items() if tp.topic == topic
-        ),
+        "offsets": profile.offsets(topic),
         "records": records,
         "bytes": found.bytes.total(),
         "transaction_markers": found.markers,

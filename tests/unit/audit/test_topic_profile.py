@@ -7,7 +7,7 @@ import io
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
@@ -190,6 +190,43 @@ def test_what_was_not_read_is_in_the_exit_code(kinds: list[FailureKind], code: i
     assert result.exit_code == code
     assert screen(result).count("t-0: why") == len(kinds)
     assert len(json.loads(json_text(result))["not_read"]) == len(kinds)
+
+
+class Counting(Mapping[TopicPartition, LogRange]):
+    """Counts how many partitions were visited."""
+
+    def __init__(self, held: dict[TopicPartition, LogRange]) -> None:
+        self.held = held
+        self.visited = 0
+
+    def __getitem__(self, tp: TopicPartition) -> LogRange:
+        return self.held[tp]
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        for each in self.held:
+            self.visited += 1
+            yield each
+
+
+def test_the_work_of_a_report_grows_with_the_partitions_and_not_with_the_topics() -> None:
+    visits = set()
+    for topics in (1, 10, 100):
+        ranges = Counting(
+            {
+                TopicPartition(f"t{topic}", n): LogRange(0, 3)
+                for topic in range(topics)
+                for n in range(100 // topics)
+            }
+        )
+        found = Profile("c", MINUTE, {f"t{n}": TopicProfile() for n in range(topics)}, ranges)
+        assert f"{100 // topics} partitions" in screen(found)
+        made: Any = document(found)
+        assert sum(each["offsets"] for each in made["topics"]) == 300
+        visits.add(ranges.visited)
+    assert len(visits) == 1
 
 
 def test_partitions_that_were_not_read_are_neither_empty_nor_in_the_median() -> None:
