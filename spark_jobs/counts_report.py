@@ -6,14 +6,19 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from spark_jobs.record_text import moment_text, printable
+from spark_jobs.report.one_cluster import one_cluster_lines
 from spark_jobs.report.recreated import recreated_lines
+from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.step_chart import Panel, chart
 from spark_jobs.text_table import text_table
 from spark_jobs.time_counts import Bucket, TimeCounts, TopicScope
 from spark_jobs.verdict import ExitCode
+
+Clusters: TypeAlias = tuple[ClusterSnapshot, ClusterSnapshot]
+"""Source and target."""
 
 NO_PROOF = (
     "Equal counts are no proof that the records are equal, or that none is lost: "
@@ -44,14 +49,18 @@ _HEADINGS = (
 
 
 def screen(
-    counts: TimeCounts, names: tuple[str, str], recreated: Sequence[Mapping[str, Any]] = ()
+    counts: TimeCounts, clusters: Clusters, recreated: Sequence[Mapping[str, Any]] = ()
 ) -> str:
     """Return the result as text: topics, then the first buckets that differ; *recreated* as in `document`."""
+    names = _names(clusters)
     codes = counts.exit_codes
     scope, differing, topics = counts.scope, counts.differing, counts.topics()
     lines = [
         f"COUNTS  {_word(counts)}   {names[0]} -> {names[1]}   "
         f"buckets of {_span(counts.bucket_ms)} by record timestamp   exit {int(codes[0])}",
+        *one_cluster_lines(
+            names, (clusters[0].cluster_id, clusters[1].cluster_id), clusters[1].prefix
+        ),
         f"offsets: {scope.counted:,} counted   {scope.lagging:,} lag   {scope.aged_out:,} aged out   "
         f"{scope.not_read:,} not read",
     ]
@@ -103,7 +112,7 @@ def csv_text(counts: TimeCounts) -> str:
 
 
 def document(
-    counts: TimeCounts, names: tuple[str, str], recreated: Sequence[Mapping[str, Any]] = ()
+    counts: TimeCounts, clusters: Clusters, recreated: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, object]:
     """Return everything as JSON-ready values; *recreated* is a `recreated_document`."""
     codes = counts.exit_codes
@@ -113,8 +122,12 @@ def document(
         "exit_code": int(codes[0]),
         "exit_codes": [int(code) for code in codes],
         "note": NO_PROOF,
-        "source": names[0],
-        "target": names[1],
+        "source": clusters[0].name,
+        "target": clusters[1].name,
+        "clusters": [
+            {"name": each.name, "cluster_id": each.cluster_id, "prefix": each.prefix}
+            for each in clusters
+        ],
         "bucket_ms": counts.bucket_ms,
         "limits": {
             "max_lag": counts.limits.max_lag,
@@ -140,17 +153,18 @@ def document(
 
 
 def json_text(
-    counts: TimeCounts, names: tuple[str, str], recreated: Sequence[Mapping[str, Any]] = ()
+    counts: TimeCounts, clusters: Clusters, recreated: Sequence[Mapping[str, Any]] = ()
 ) -> str:
     """Return `document` as text."""
     out = io.StringIO()
     # json.dumps holds all pieces of the text at once, which take five times its size.
-    json.dump(document(counts, names, recreated), out, indent=2)
+    json.dump(document(counts, clusters, recreated), out, indent=2)
     return out.getvalue() + "\n"
 
 
-def picture(counts: TimeCounts, names: tuple[str, str]) -> bytes:
+def picture(counts: TimeCounts, clusters: Clusters) -> bytes:
     """Return the records of each topic over time as PNG; topics that differ come first."""
+    names = _names(clusters)
     topics = counts.topics()
     ranked = sorted(topics, key=lambda topic: (-topics[topic].differing, topic))
     panels = []
@@ -164,6 +178,10 @@ def picture(counts: TimeCounts, names: tuple[str, str]) -> bytes:
         title = f"{topic}: records, {of_topic.differing:,} of the buckets differ"
         panels.append(Panel(title, counts.bucket_ms, lines, shaded=True))
     return chart(panels)
+
+
+def _names(clusters: Clusters) -> tuple[str, str]:
+    return clusters[0].name, clusters[1].name
 
 
 def _sides(each: Bucket) -> dict[str, object]:

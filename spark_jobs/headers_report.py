@@ -9,6 +9,7 @@ from typing import Any
 from spark_jobs.headers import HeaderAudit, HeaderSums, HeaderVerdict
 from spark_jobs.ranges import total
 from spark_jobs.recreated_topics import RecreatedTopic
+from spark_jobs.report.one_cluster import one_cluster_lines
 from spark_jobs.report.recreated import recreated_document, recreated_lines
 from spark_jobs.snapshot import ClusterSnapshot
 
@@ -87,6 +88,11 @@ def screen(made: Mapping[str, Any], next_command: str) -> str:
     lines = [
         f"VERDICT  {made['verdict']}   {source} -> {target}   exit {made['exit_code']}",
         f"         {made['meaning']}",
+        *one_cluster_lines(
+            (source, target),
+            (made["clusters"][0]["cluster_id"], made["clusters"][1]["cluster_id"]),
+            made["clusters"][1]["prefix"],
+        ),
         "level    headers and CRC-32C, valid for mirrors that keep bytes. A difference that CRC-32C does not",
         "         notice is not excluded: kaudit reconcile compares the records",
         f"offsets  in scope {offsets['in_scope']:,}: compared {offsets['compared']:,}, "

@@ -63,12 +63,13 @@ def counts(**options: Any) -> None:
                 (out / name).unlink(missing_ok=True)
         at_cut = paired(pair, progress)
         recreated = recreated_document(at_cut.recreated, at_cut.target)
-        found = _count((at_cut.source, at_cut.target), bucket_ms, limits, on, out, progress)
+        clusters = at_cut.source, at_cut.target
+        found = _count(clusters, bucket_ms, limits, on, out, progress)
         if out is not None:
             replace_file(out / "counts.csv", csv_text(found))
-            replace_file(out / "counts.json", json_text(found, pair.names, recreated))
-            replace_file(out / "counts.png", picture(found, pair.names))
-        show(screen(found, pair.names, recreated))
+            replace_file(out / "counts.json", json_text(found, clusters, recreated))
+            replace_file(out / "counts.png", picture(found, clusters))
+        show(screen(found, clusters, recreated))
         return found.exit_codes[0]
 
     sys.exit(guarded(work))

@@ -135,6 +135,16 @@ def test_equal_batches_of_different_leader_epochs_have_equal_headers() -> None:
     assert "CONSISTENT" not in text
 
 
+def test_a_cluster_that_is_compared_with_itself_is_named_on_the_screen() -> None:
+    found, (source, target) = run(Batches(log(SIZES), log(SIZES)))
+    line = "ATTENTION: source and target are one cluster (source): its logs are compared with"
+    one = replace(target, cluster_id=source.cluster_id)
+    assert line in screen(document(found, (source, one), {}), "")
+    renamed = replace(one, prefix="copy.")
+    for other in (target, renamed):
+        assert "ATTENTION" not in screen(document(found, (source, other), {}), "")
+
+
 def test_the_sums_do_not_depend_on_how_ranges_are_divided() -> None:
     for seed in range(50):
         rng = random.Random(seed)

@@ -268,8 +268,8 @@ def test_the_commands_without_a_ledger_of_their_own_name_what_is_compared_and_wh
     ]
     assert recreated_lines(made) == lines
     counts = TimeCounts(1000, [], {})
-    assert "\n".join(lines) in counts_report.screen(counts, ("east", "west"), made)
-    assert counts_report.document(counts, ("east", "west"), made)["recreated"] == made
+    assert "\n".join(lines) in counts_report.screen(counts, (source, target), made)
+    assert counts_report.document(counts, (source, target), made)["recreated"] == made
     audit = HeaderAudit(10, ({}, {}), [], [], {}, frozenset(), [], Limits())
     headers = headers_report.document(audit, (source, target), {}, found)
     assert headers["recreated"] == made

@@ -8,6 +8,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from kclient.types import TopicPartition
 from spark_jobs.counts_report import NO_PROOF, csv_text, document, json_text, picture, screen
 from spark_jobs.cut import LogRange, freeze
 from spark_jobs.engine import Failure, FailureKind
+from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.time_counts import (
     Bucket,
     Series,
@@ -27,6 +29,7 @@ from spark_jobs.time_counts import (
 from spark_jobs.verdict import ExitCode, Limits
 
 NAMES = ("east", "west")
+CLUSTERS = (ClusterSnapshot("east", "", "E", {}), ClusterSnapshot("west", "", "W", {}))
 TP = TopicPartition("t", 0)
 MINUTE = 60_000
 READ = TopicScope(counted=10)
@@ -73,8 +76,8 @@ TWO: Series = {("t", 0): Sums(2, 20)}
 )
 def test_exit_codes(counts: TimeCounts, codes: list[int]) -> None:
     assert counts.exit_codes == codes
-    assert NO_PROOF in screen(counts, NAMES)
-    assert document(counts, NAMES)["exit_code"] == codes[0]
+    assert NO_PROOF in screen(counts, CLUSTERS)
+    assert document(counts, CLUSTERS)["exit_code"] == codes[0]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -114,7 +117,7 @@ def test_table_csv_and_json_have_the_sums_of_a_brute_force_count(seed: int) -> N
     keys = {each[:2] for side in sides for each in side}
     differ = {key for key in keys if of_bucket(sides[0], key) != of_bucket(sides[1], key)}
     assert {(each.topic, each.start_ms) for each in counts.differing} == differ
-    assert json.loads(json_text(counts, NAMES)) == document(counts, NAMES)
+    assert json.loads(json_text(counts, CLUSTERS)) == document(counts, CLUSTERS)
     assert counts.exit_codes[0] == (ExitCode.DIVERGED if differ else ExitCode.CONSISTENT)
 
 
@@ -140,14 +143,14 @@ def test_offsets_that_neither_cluster_returned_count_once_and_every_part_has_its
         Failure(name, "t", 0, 0, 50, FailureKind.DELETED, "the log starts at 50") for name in NAMES
     ]
     found = TimeCounts(MINUTE, [], scopes(cuts, failures), failures)
-    text = screen(found, NAMES)
+    text = screen(found, CLUSTERS)
     assert "50 counted   0 lag   0 aged out   50 not read" in text
     assert "not read  east t-0 offsets 0 to 49: the log starts at 50" in text
     assert "more ranges" not in text
-    made = document(found, NAMES)
+    made = document(found, CLUSTERS)
     assert made["offsets"] == {"counted": 50, "lag": 0, "aged_out": 0, "not_read": 50}
     many = [Failure("east", "t", n, 0, 1, FailureKind.UNREADABLE, f"cause {n}") for n in range(30)]
-    text = screen(TimeCounts(MINUTE, [], scopes([], many), many), NAMES)
+    text = screen(TimeCounts(MINUTE, [], scopes([], many), many), CLUSTERS)
     assert text.count("cause") == 20
     assert "not read  10 more ranges: --out has all" in text
 
@@ -172,26 +175,41 @@ def test_the_work_of_a_report_grows_with_the_buckets_and_not_with_the_topics() -
             for n in range(200 // topics)
         )
         found = TimeCounts(MINUTE, buckets, {f"t{n}": READ for n in range(topics)})
-        screen(found, NAMES)
-        document(found, NAMES)
-        picture(found, NAMES)
+        screen(found, CLUSTERS)
+        document(found, CLUSTERS)
+        picture(found, CLUSTERS)
         visits.add(buckets.visited)
     assert len(visits) == 1
 
 
 def test_the_bucket_of_timestamps_below_0_is_not_named_a_lack_of_timestamps_alone() -> None:
     found = counted({("t", None): Sums(2, 20)}, {("t", None): Sums(1, 10)})
-    assert "no timestamp or before 1970" in screen(found, NAMES)
+    assert "no timestamp or before 1970" in screen(found, CLUSTERS)
     assert "t,,no timestamp or before 1970,2,1,1" in csv_text(found)
 
 
 def test_counts_of_nothing_are_no_equal_counts_and_no_lag() -> None:
     nothing, lag = counted({}, {}, TopicScope()), counted({}, {}, TopicScope(0, lagging=1))
-    assert screen(nothing, NAMES).startswith("COUNTS  NOTHING COUNTED ")
-    assert screen(lag, NAMES).startswith("COUNTS  LAGGING ")
-    assert screen(counted(ONE, ONE), NAMES).startswith("COUNTS  EQUAL ")
+    assert screen(nothing, CLUSTERS).startswith("COUNTS  NOTHING COUNTED ")
+    assert screen(lag, CLUSTERS).startswith("COUNTS  LAGGING ")
+    assert screen(counted(ONE, ONE), CLUSTERS).startswith("COUNTS  EQUAL ")
 
 
 def test_the_picture_of_nothing_is_a_picture() -> None:
-    assert picture(counted({}, {}, TopicScope()), NAMES).startswith(b"\x89PNG")
-    assert picture(TimeCounts(MINUTE, [], {}), NAMES).startswith(b"\x89PNG")
+    assert picture(counted({}, {}, TopicScope()), CLUSTERS).startswith(b"\x89PNG")
+    assert picture(TimeCounts(MINUTE, [], {}), CLUSTERS).startswith(b"\x89PNG")
+
+
+def test_a_cluster_that_is_compared_with_itself_is_named_on_the_screen_and_in_the_document() -> (
+    None
+):
+    equal = counted(ONE, ONE)
+    east = CLUSTERS[0]
+    line = "ATTENTION: east and west are one cluster (E)"
+    assert line in screen(equal, (east, replace(east, name="west")))
+    assert "ATTENTION" not in screen(equal, (east, replace(east, name="west", prefix="copy.")))
+    assert "ATTENTION" not in screen(equal, CLUSTERS)
+    assert document(equal, CLUSTERS)["clusters"] == [
+        {"name": "east", "cluster_id": "E", "prefix": ""},
+        {"name": "west", "cluster_id": "W", "prefix": ""},
+    ]
