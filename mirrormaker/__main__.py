@@ -230,6 +230,8 @@ def verify(file: Path, samples: int, seed: int | None, max_lag: int) -> None:
 @click.option(
     "--abort", is_flag=True, help="End a promotion that was killed: the source is writable again."
 )
+@click.option("--target-id", metavar="ID",
+    help="With --abort, if the target does not answer: its cluster id. No producer has written there.")  # fmt: skip
 @click.option("--record", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
     help="Write the record of the promotion (JSON) to FILE instead of stdout.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show the topics and their state; change nothing.")
@@ -245,6 +247,8 @@ def promote(file: Path, flow: str | None, abort: bool, record: Path | None, **op
         raise click.UsageError("--source-lost needs no source: leave out the options about it")
     if abort and options["dry_run"]:
         raise click.UsageError("--abort has no --dry-run")
+    if options["target_id"] is not None and not abort:
+        raise click.UsageError("--target-id is for --abort")
     _check_patterns(options["topics"])
 
     async def begin(reactor: Any) -> int:

@@ -222,16 +222,20 @@ class Catalog:
 
         Raise KafkaError. Return why it was not stored, if so: a broker of an earlier release refuses the setting.
         """
-        changes = {MARK: "", PROMOTION: found} if found else {MARK: ""}
-        refused = await self._set_configs({topic: changes})
-        if (topic, MARK) in refused:
-            raise refused[topic, MARK]
-        problem = refused.get((topic, PROMOTION))
-        return "too many partitions" if not found else str(problem or "")
+        problem = await self.change(topic, {MARK: "", PROMOTION: found or None})
+        return problem if found else "too many partitions"
 
-    async def unset(self, topic: str, names: Iterable[str]) -> None:
-        """Reset the configs *names* to their defaults, in one change. Raise KafkaError."""
-        await self._alter(topic, dict.fromkeys(names))
+    async def change(self, topic: str, values: Mapping[str, str | None]) -> str:
+        """Set configs of *topic* (None: reset them), in one change. Raise KafkaError.
+
+        A broker of an earlier release refuses `PROMOTION`. Then the others are set without it, and the reason is
+        returned; else "".
+        """
+        refused = await self._set_configs({topic: values})
+        for (_, name), problem in refused.items():
+            if name != PROMOTION:
+                raise problem
+        return str(refused.get((topic, PROMOTION), ""))
 
     async def _alter(self, topic: str, values: Mapping[str, str | None]) -> None:
         resource = ConfigResource(ResourceType.TOPIC, topic)

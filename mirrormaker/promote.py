@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from kclient.config import CommonConfig
 from kclient.errors import KafkaError
 from kclient.net.cluster import Cluster
 from kclient.net.offsets import MAX_TIMESTAMP, list_offsets
@@ -29,10 +30,12 @@ from mirrormaker.mirror import Mirror, identity_of
 from mirrormaker.patterns import compiled
 from mirrormaker.prefix import judgement
 from mirrormaker.promotion import Opened, PromotedPartition, Record, Refused, Stage
-from mirrormaker.topics import MARKS, Selection, Topic, TopicPair
+from mirrormaker.topics import MARK, Selection, Topic, TopicPair
 from mirrormaker.write_fence import until_read_only, until_writable
 
 Echo = Callable[[str], None]
+Configs = Mapping[str, str | None]
+"""Configs of a topic to set; None: to reset."""
 
 DONE = 0
 LEFT_BEHIND = 4
@@ -60,13 +63,24 @@ class Options:
     stall: float = 60.0
     """Seconds without progress after which the drain is given up."""
     dry_run: bool = False
+    target_id: str | None = None
+    """To abort without the target: its cluster id, as the marks of the source state it."""
 
 
 class Promotion:
     """One promotion of the topics of *config*; `run` returns the exit code."""
 
-    def __init__(self, reactor: Any, config: FlowConfig, options: Options, echo: Echo) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        config: FlowConfig,
+        options: Options,
+        echo: Echo,
+        *,
+        cluster: Callable[[Any, CommonConfig], Cluster] = Cluster,
+    ) -> None:
         self._reactor = reactor
+        self._cluster = cluster
         self._config = config
         self._options = options
         self._echo = echo
@@ -85,22 +99,78 @@ class Promotion:
             return REFUSED
 
     async def abort(self) -> int:
-        """Remove the fence from the source's topics that are fenced and not promoted; return the exit code."""
-        mirror = self._mirror()
+        """Remove the fence from the source's topics that are fenced and not promoted; return the exit code.
+
+        Only the source has to answer, if the options name the target's cluster id.
+        """
+        source = self._cluster(self._reactor, self._config.source_client)
         try:
-            await mirror.open()
-            roles = await self._roles(mirror)
-            fenced = [name for name, stage in roles.stages.items() if stage is Stage.FENCED]
-            await _unfence(roles.source_topics, fenced)
+            await source.start()
+            return await self._abort(source, Catalog(source))
         except Refused as refusal:
             self._echo(f"refused: {refusal}")
             return REFUSED
         finally:
-            await mirror.stop()
+            await source.close()
+
+    async def _abort(self, source: Cluster, catalog: Catalog) -> int:
+        present = await catalog.names()
+        names = [
+            name
+            for name in present
+            if self._selects(name) and self._selection.target_name(name) == name
+        ]
+        topics = await catalog.topics(names, configs_too=True, present=present)
+        marked = {name: topic for name, topic in topics.items() if topic.overrides.get(MARK)}
+        fenced: list[str] = []
+        stay = {
+            name: f"its configs cannot be read: {problem}"
+            for name, problem in catalog.unreadable.items()
+        }
+        if marked and self._options.target_id is not None:
+            fenced = promotion.marked_by(marked, self._options.target_id)
+        elif marked:
+            source_id = identity_of(source, self._config.source)
+            target_id, there, unreadable = await self._at_the_target(marked)
+            fenced, doubtful = promotion.fenced(
+                marked, there, unreadable, source_id=source_id, target_id=target_id
+            )
+            stay |= doubtful
+        changes = {name: promotion.marks_before_the_fence(marked[name]) for name in fenced}
+        failed = await self._unfence(catalog, changes)
+        for name, reason in stay.items():
+            self._echo(f"  {name}: its mark was not removed: {reason}")
+        writable = [name for name in fenced if name not in failed]
         self._echo(
-            f"{self._config.source} accepts producers again: {', '.join(fenced) or 'nothing was fenced'}"
+            f"{self._config.source} accepts producers again: {', '.join(writable)}"
+            if writable
+            else f"{self._config.source}: no fence was removed"
         )
-        return DONE
+        return REFUSED if stay or failed else DONE
+
+    async def _at_the_target(
+        self, marked: Mapping[str, Topic]
+    ) -> tuple[str, Mapping[str, Topic], Mapping[str, KafkaError]]:
+        """Return the target's cluster id, its topics of the names *marked*, and why others cannot be read.
+
+        Raise `Refused` if the target does not answer.
+        """
+        target = self._cluster(self._reactor, self._config.target_client)
+        try:
+            await target.start()
+            catalog = Catalog(target)
+            present = await catalog.names()
+            topics = await catalog.topics(marked, configs_too=True, present=present)
+        except KafkaError as problem:
+            raise Refused(
+                f"{self._config.target} does not answer ({problem}), and may accept producers: "
+                f"{promotion.marks_of(marked)}. If no producer wrote there, --target-id ID opens the topics that are "
+                "marked as mirrors of the cluster ID"
+            ) from problem
+        else:
+            return identity_of(target, self._config.target), topics, catalog.unreadable
+        finally:
+            await target.close()
 
     # --- both clusters
 
@@ -129,7 +199,7 @@ class Promotion:
         return promotion.PRODUCERS_STOPPED if stopped else promotion.EXCHANGED
 
     async def _exchange_roles(self, mirror: Mirror, roles: _Roles) -> int:
-        fenced: list[str] = []
+        fenced: dict[str, Configs] = {}
         try:
             cuts = await self._cut(mirror, roles, fenced)
             await self._drain(mirror, roles, cuts)
@@ -138,13 +208,12 @@ class Promotion:
             await self._compare(mirror, roles, cuts)
             audit = await self._audit(roles, cuts)
             groups = await self._copy_groups(mirror)
+            timestamps = await _last_timestamps(mirror.target, cuts)
         except Exception as problem:
-            if fenced:
-                await self._undo(roles, fenced)
+            await self._undo(roles, fenced)
             if isinstance(problem, KafkaError):
                 raise Refused(str(problem)) from problem
             raise
-        timestamps = await _last_timestamps(mirror.target, cuts)
         await self._open(
             mirror.target,
             roles.target_topics,
@@ -235,19 +304,24 @@ class Promotion:
         return after
 
     async def _cut(
-        self, mirror: Mirror, roles: _Roles, fenced: list[str]
+        self, mirror: Mirror, roles: _Roles, fenced: dict[str, Configs]
     ) -> dict[TopicPartition, int]:
-        """Fence the source and return its log ends from then on; *fenced* gets the topics marked here."""
+        """Fence the source and return its log ends from then on.
+
+        *fenced* gets the topics that are marked here, with the configs that remove the fence.
+        """
         tps = roles.partitions
         if self._options.producers_stopped:
             cuts = await _log_ends(mirror.source, tps, fenced=False, required=True)
             await _refuse_new_partitions(roles)
             return cuts
-        new = [name for name in roles.left if roles.stages[name] is Stage.MIRRORED]
-        for name in new:
-            fenced.append(name)  # the outcome of a change that failed is unknown
-            copied = text_of(roles.target[name].topic_id)
-            await roles.source_topics.mark(name, roles.target_id, copied, ())
+        for name in roles.left:
+            if roles.stages[name] is Stage.MIRRORED:
+                source, copied = roles.source[name], text_of(roles.target[name].topic_id)
+                fence = promotion.fence_of(source, roles.target_id, copied)
+                # The outcome of a change that failed is unknown.
+                fenced[name] = {each: source.overrides.get(each) for each in fence}
+                await roles.source_topics.change(name, fence)
         cuts = await until_read_only(mirror.source, tps, timeout=_TIMEOUT)
         await _refuse_new_partitions(roles)
         self._echo(f"{self._config.source} is read-only; {sum(cuts.values())} offsets to the cut")
@@ -301,20 +375,34 @@ class Promotion:
         self._echo(f"{groups.copied} groups were copied to {self._config.target}{with_members}")
         return groups.copied
 
-    async def _undo(self, roles: _Roles, fenced: Iterable[str]) -> None:
-        try:
-            await _unfence(roles.source_topics, fenced)
-        except KafkaError as problem:
+    async def _undo(self, roles: _Roles, fenced: Mapping[str, Configs]) -> None:
+        """Remove the fence that this command has set; name the topics that stay read-only."""
+        source = self._config.source
+        left = await self._unfence(roles.source_topics, fenced)
+        earlier = [name for name in roles.left if roles.stages[name] is Stage.FENCED]
+        if fenced and not left:
+            self._echo(f"{source} accepts producers again; nothing was promoted")
+        if left or earlier:
             self._echo(
-                f"{self._config.source} is still read-only: {problem}. kmirror promote --abort removes the marks"
+                f"{source} is still read-only: {', '.join([*left, *earlier])}. Repeat the command to continue; "
+                "kmirror promote --abort removes the marks"
             )
-        else:
-            self._echo(f"{self._config.source} accepts producers again; nothing was promoted")
+
+    async def _unfence(self, source_topics: Catalog, fenced: Mapping[str, Configs]) -> list[str]:
+        """Set the configs *fenced* by topic, which remove the fence; return the topics of which that failed."""
+        left = []
+        for name, configs in fenced.items():
+            try:
+                await source_topics.change(name, configs)
+            except KafkaError as problem:
+                left.append(name)
+                self._echo(f"  {name}: its mark cannot be removed: {problem}")
+        return left
 
     # --- the target alone
 
     async def _source_lost(self) -> int:
-        target = Cluster(self._reactor, self._config.target_client)
+        target = self._cluster(self._reactor, self._config.target_client)
         try:
             await target.start()
             catalog = Catalog(target)
@@ -370,6 +458,7 @@ class Promotion:
             self._config,
             once=False,
             report=lambda about, what: self._echo(f"  {about}: {what}"),
+            cluster=self._cluster,
         )
 
     def _selects(self, name: str) -> bool:
@@ -489,11 +578,6 @@ async def _refuse_new_partitions(roles: _Roles) -> None:
     now = await roles.source_topics.partitions_at_controller(roles.left)
     if changed := promotion.changed_partitions(roles.source, now):
         raise Refused(f"{changed}. Repeat the command when the target has them, too")
-
-
-async def _unfence(source_topics: Catalog, names: Iterable[str]) -> None:
-    for name in names:
-        await source_topics.unset(name, MARKS)
 
 
 def _difference(tp: TopicPartition, ends: LogEnds, *, compacted: bool) -> str:

@@ -10,7 +10,7 @@ In: topics of both clusters, log ends   Out: a `Stage` or a refusal, the record 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -19,7 +19,7 @@ from kclient.types import TopicPartition
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.link_state import LogEnds
 from mirrormaker.prefix import mismatch, target_ahead
-from mirrormaker.topics import MARK, PROMOTION, Topic, TopicPair
+from mirrormaker.topics import MARK, MARKS, PATH, PROMOTION, Topic, TopicPair, mark_of
 
 SCHEMA_VERSION = 1
 
@@ -30,6 +30,9 @@ SOURCE_LOST = "source lost"
 
 LONGEST_VALUE = 32_767
 """Bytes of a setting's value in a request."""
+
+_BEFORE = "before"
+"""Field of `PROMOTION` at a fenced source: the marks that it had before."""
 
 
 class Stage(Enum):
@@ -72,11 +75,98 @@ def stage_of(pair: TopicPair) -> Stage:
         of = f"a mirror of cluster {marked}" if marked else "not marked as a mirror"
         raise Refused(f"{name}: the target's topic is {of}")
     copied, now = target.overrides.get(SOURCE_TOPIC_ID, ""), text_of(source.topic_id)
-    if "" not in (copied, now) and copied != now:
+    if now and not copied:
+        raise Refused(
+            f"{name}: the target's topic is marked, and does not state the topic id of the source ({now}): it may have "
+            "records that the source lacks. A failback that was begun is continued with kmirror failback --execute; "
+            "for other mirrors kmirror run states the id"
+        )
+    if now and copied != now:
         raise Refused(
             f"{name}: the target holds records of topic id {copied}, the source has {now}: it was created again"
         )
     return Stage.FENCED if fenced else Stage.MIRRORED
+
+
+def fence_of(source: Topic, target_id: str, topic_id: str) -> dict[str, str | None]:
+    """Return the configs that make *source* a mirror of *topic_id* at *target_id* (None: to reset), in one change.
+
+    Marks that are there already, of an earlier promotion of *source*, are stored in `PROMOTION`: the fence may be
+    removed by another process.
+    """
+    fence: dict[str, str | None] = {PATH: None, **mark_of(target_id, topic_id, ())}
+    there = source.overrides
+    before = {name: there[name] for name in MARKS if name in there}
+    if before:
+        fields = {**_fields(there.get(PROMOTION, "")), _BEFORE: before}
+        text = json.dumps(fields, separators=(",", ":"))
+        if len(text.encode()) > LONGEST_VALUE:
+            text = json.dumps({_BEFORE: before}, separators=(",", ":"))
+        fence[PROMOTION] = text
+    return fence
+
+
+def marks_before_the_fence(source: Topic) -> dict[str, str | None]:
+    """Return the configs that remove the fence from *source* (None: to reset): the marks are those from before it."""
+    stored = source.overrides.get(PROMOTION, "")
+    fields = _fields(stored)
+    before = fields.pop(_BEFORE, None)
+    if not isinstance(before, dict) or not before.keys() <= {*MARKS}:
+        return dict.fromkeys(MARKS)
+    text = json.dumps(fields, separators=(",", ":")) if fields else None
+    return {name: before.get(name) for name in MARKS} | {PROMOTION: text}
+
+
+def marked_by(topics: Mapping[str, Topic], target_id: str) -> list[str]:
+    """Return which of *topics* are marked as mirrors of *target_id*. Raise `Refused` if none is."""
+    found = [name for name, topic in topics.items() if topic.overrides.get(MARK) == target_id]
+    if not found:
+        raise Refused(
+            f"no topic is marked as a mirror of the cluster {target_id}: {marks_of(topics)}"
+        )
+    return found
+
+
+def marks_of(topics: Mapping[str, Topic]) -> str:
+    """Return the topics and the ids of the clusters that they are marked as mirrors of, for the operator."""
+    return ", ".join(f"{name} ({topic.overrides.get(MARK)})" for name, topic in topics.items())
+
+
+def fenced(
+    source: Mapping[str, Topic],
+    target: Mapping[str, Topic],
+    unreadable: Collection[str],
+    *,
+    source_id: str,
+    target_id: str,
+) -> tuple[list[str], dict[str, str]]:
+    """Return the topics of *source* that a promotion has fenced and not opened at the target.
+
+    The second result has, with the reason, those of which that is unknown. *unreadable* are topics of the target with
+    configs that cannot be read.
+    """
+    found, unknown = [], {}
+    for name, topic in source.items():
+        if topic.overrides.get(MARK) != target_id:
+            continue
+        if name in unreadable:
+            unknown[name] = "its configs cannot be read at the target"
+        elif name not in target:
+            unknown[name] = (
+                "it does not exist at the target. If no producer wrote there, --target-id opens it"
+            )
+        elif target[name].overrides.get(MARK, "") == source_id:
+            found.append(name)
+    return found, unknown
+
+
+def _fields(stored: str) -> dict[str, Any]:
+    """Return the fields of a value of `PROMOTION`; none if it is not of this form."""
+    try:
+        found = json.loads(stored)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def stages(pairs: Iterable[TopicPair]) -> dict[str, Stage]:

@@ -14,6 +14,8 @@ from kclient import Consumer
 from kclient.types import OffsetAndMetadata, TopicPartition
 from tests.kit.brokers import Cluster
 from tests.kit.mirrored_clusters import (
+    MARK,
+    TOPIC_ID,
     MakeMirror,
     admin,
     deliver,
@@ -22,6 +24,7 @@ from tests.kit.mirrored_clusters import (
     record_of,
     replace_in_log,
     set_mark,
+    setting_of,
     values,
 )
 from tests.kit.mirrors import stored, until_same
@@ -209,6 +212,46 @@ def test_a_promotion_that_was_killed_behind_the_fence_is_continued_or_ended(
     parts = {each["topic"]: (each["end"], each["source_end"]) for each in record["partitions"]}
     assert parts == {"orders": (1, 1), "payments": (2, 2)}
     assert (record["rpo_records"], record["began_ms"]) == (0, began)
+
+
+def test_a_fence_can_be_removed_although_the_target_is_lost(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    one = mirror()
+    assert one.run_once() == 0
+    west_id = admin(west).list_topics(timeout=10).cluster_id
+    set_mark(east, "orders", west_id)
+    eventually("a fence", lambda: deliver(east, "orders", b"no") is not None)
+    west.kill(1)
+    code, output = one.ask("promote", "--abort", timeout=120)
+    assert (code, f"orders ({west_id})" in output) == (5, True), output
+    assert deliver(east, "orders", b"no") is not None
+    code, output = one.ask("promote", "--abort", "--target-id", str(west_id))
+    assert code == 0, output
+    eventually("a writable source", lambda: deliver(east, "orders", b"1") is None)
+
+
+def test_a_promotion_in_the_midst_of_a_failback_is_refused_and_leaves_its_state(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    assert deliver(east, "orders", b"1") is None
+    both = mirror(BOTH)
+    assert both.run_once() == 0
+    assert deliver(east, "orders", b"tail") is None
+    west_id = admin(west).list_topics(timeout=10).cluster_id
+    east.kill(1)
+    assert both.ask("promote", "--flow", "east->west", "--source-lost", timeout=120)[0] == 0
+    east.start(1)
+    set_mark(east, "orders", west_id)  # the first step of a failback
+
+    marks = [setting_of(west, "orders", name) for name in (MARK, TOPIC_ID)]
+    code, output = both.ask("promote", "--flow", "west->east")
+    assert (code, "kmirror failback" in output) == (5, True), output
+    assert [setting_of(west, "orders", name) for name in (MARK, TOPIC_ID)] == marks
+    code, output = both.ask("failback", "--flow", "west->east")
+    assert (code, "diverges at 1" in output) == (0, True), output
 
 
 def test_a_lost_source_is_not_asked_and_its_return_changes_nothing(

@@ -16,7 +16,7 @@ for it (message -> response, an exception to raise, or HELD to let it wait).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid5
@@ -28,6 +28,7 @@ from twisted.python.failure import Failure
 from kclient.errors import Address, Cause, ConnectError, ConnectionClosed
 from kclient.net.cluster import Cluster
 from kclient.types import TopicPartition
+from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import KafkaError
 from kclient.wire.fetch import (
     FetchPartitionResponse,
@@ -36,9 +37,18 @@ from kclient.wire.fetch import (
     FetchTopicResponse,
     ForgottenTopic,
 )
+from kclient.wire.produce import (
+    CONDITIONAL_APPEND,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopicResponse,
+)
 from kclient.wire.records import Record, encode_batch
 from kclient.wire.schema import (
+    describe_configs,
     find_coordinator,
+    incremental_alter_configs,
     list_offsets,
     metadata,
     offset_commit,
@@ -47,6 +57,8 @@ from kclient.wire.schema import (
 from kclient.wire.versions import SUPPORTED, ApiKey
 
 _NAMES = UUID(int=7)
+_TOPIC = 2
+"""The type of a config resource that is a topic."""
 HELD = object()
 """What a function of `answers` returns to let a request wait after all."""
 
@@ -89,6 +101,10 @@ class ScriptedConnection:
     def address(self) -> Address:
         return Address(f"broker-{self.node}", 9092)
 
+    @property
+    def features(self) -> dict[str, int]:
+        return self.scripted.features
+
     def version_for(self, api: int) -> int:
         return self.scripted.versions.get(ApiKey(api), SUPPORTED[ApiKey(api)].max)
 
@@ -114,6 +130,8 @@ class ScriptedCluster:
         self.leaders: dict[TopicPartition, tuple[int, int]] = {}
         """(leader, leader epoch) where it is not the default: (p % n + 1, 0)."""
         self.with_topic_ids = True
+        self.cluster_id = "scripted"
+        self.features: dict[str, int] = {}
         self.coordinator = 1
         self.down: set[int] = set()
         self.versions: dict[ApiKey, int] = {}
@@ -221,7 +239,7 @@ class ScriptedCluster:
                 metadata.MetadataResponseBroker(node_id=n, host=f"broker-{n}", port=9092)
                 for n in self.brokers
             ],
-            cluster_id="scripted",
+            cluster_id=self.cluster_id,
             controller_id=1,
             topics=[self._topic(name) for name in wanted],
         )
@@ -291,6 +309,74 @@ class ScriptedCluster:
             return list_offsets.ListOffsetsResponse(topics=topics)
 
         self.answers[ApiKey.LIST_OFFSETS] = answer
+
+    def serve_log_ends(self, end: int) -> None:
+        """Answer conditional appends as the leaders of mirror topics: every log ends at *end*, elsewhere than asked."""
+
+        def answer(request: ProduceRequest) -> ProduceResponse:
+            return ProduceResponse(
+                [
+                    ProduceTopicResponse(
+                        each.name,
+                        [
+                            ProducePartitionResponse(
+                                p.index, ErrorCode.OFFSET_OUT_OF_RANGE, log_end_offset=end
+                            )
+                            for p in each.partitions
+                        ],
+                    )
+                    for each in request.topics
+                ]
+            )
+
+        self.features = {CONDITIONAL_APPEND: 1}
+        self.answers[ApiKey.PRODUCE] = answer
+
+    def serve_configs(
+        self, overrides: dict[str, dict[str, str]], *, refused: Collection[str] = ()
+    ) -> None:
+        """Answer requests that read and change the configs of topics from and into *overrides*, by topic.
+
+        The names in *refused* are unknown to these brokers: a change with one of them is refused as a whole.
+        """
+
+        def described(name: str) -> Any:
+            return describe_configs.DescribeConfigsResult(
+                resource_type=_TOPIC,
+                resource_name=name,
+                configs=[
+                    describe_configs.DescribeConfigsResourceResult(
+                        name=key, value=value, config_source=1
+                    )
+                    for key, value in overrides.get(name, {}).items()
+                ],
+            )
+
+        def altered(asked: incremental_alter_configs.AlterConfigsResource) -> Any:
+            name = asked.resource_name
+            answer = incremental_alter_configs.AlterConfigsResourceResponse(
+                resource_type=_TOPIC, resource_name=name
+            )
+            if any(each.name in refused for each in asked.configs):
+                answer.error_code = ErrorCode.INVALID_CONFIG
+                return answer
+            topic = overrides.setdefault(name, {})
+            for each in asked.configs:
+                topic.pop(each.name, None)
+                if each.config_operation == 0:
+                    topic[each.name] = each.value or ""
+            return answer
+
+        self.answers[ApiKey.DESCRIBE_CONFIGS] = lambda request: (
+            describe_configs.DescribeConfigsResponse(
+                results=[described(each.resource_name) for each in request.resources]
+            )
+        )
+        self.answers[ApiKey.INCREMENTAL_ALTER_CONFIGS] = lambda request: (
+            incremental_alter_configs.IncrementalAlterConfigsResponse(
+                responses=[altered(each) for each in request.resources]
+            )
+        )
 
     def serve_commits(self, committed: dict[TopicPartition, int]) -> None:
         """Answer OffsetFetch and OffsetCommit from and into *committed*."""

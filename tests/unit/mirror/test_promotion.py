@@ -12,12 +12,6 @@ from twisted.internet.defer import Deferred
 from kclient.config import CommonConfig
 from kclient.types import TopicPartition
 from kclient.wire.error_codes import ErrorCode
-from kclient.wire.produce import (
-    CONDITIONAL_APPEND,
-    ProducePartitionResponse,
-    ProduceResponse,
-    ProduceTopicResponse,
-)
 from kclient.wire.schema.metadata import MetadataResponse, MetadataResponseTopic
 from kclient.wire.versions import ApiKey
 from mirrormaker.catalog import Catalog
@@ -70,7 +64,6 @@ def stage(source: Topic, target: Topic | None, *, copy: str = "t") -> Stage:
     ("source", "target", "expected"),
     [
         (topic(), topic("E", ID), Stage.MIRRORED),
-        (topic(), topic("E"), Stage.MIRRORED),
         (topic("W"), topic("E", ID), Stage.FENCED),
         (topic("W"), topic(), Stage.PROMOTED),
     ],
@@ -91,6 +84,8 @@ def test_the_marks_of_both_clusters_are_the_state(
         (topic(), topic("N", ID), "t", "a mirror of cluster N"),
         (topic(), topic(), "t", "not marked as a mirror"),
         (topic(), topic("E", OTHER), "t", "it was created again"),
+        (topic(), topic("E"), "t", "does not state .* kmirror failback"),
+        (topic("W"), topic("E"), "t", "does not state .* kmirror failback"),
         (topic("W"), topic("N"), "t", "a mirror of cluster N"),
     ],
 )
@@ -101,8 +96,12 @@ def test_what_cannot_change_its_role_is_refused_with_the_reason(
         stage(source, target, copy=copy)
 
 
+def test_a_source_without_topic_ids_needs_none_at_the_target() -> None:
+    assert stage(Topic(2, None), topic("E")) is Stage.MIRRORED
+
+
 def test_a_refusal_names_every_topic_that_cannot_be_promoted() -> None:
-    targets = {"a": None, "b": topic("E"), "c": None}
+    targets = {"a": None, "b": topic("E", ID), "c": None}
     with pytest.raises(Refused, match=r"a: .*; c: "):
         stages(pair(name, topic(), target, copy=name) for name, target in targets.items())
     with pytest.raises(Refused, match="no topic"):
@@ -295,23 +294,8 @@ def test_partitions_that_were_added_before_the_fence_are_not_left_behind_unseen(
     scripted = ScriptedCluster({"t": 3})
     ends = {TopicPartition("t", n): (0, 5) for n in range(3)}
     scripted.serve_offsets(ends)
-    scripted.answers[ApiKey.PRODUCE] = lambda request: ProduceResponse(
-        [
-            ProduceTopicResponse(
-                each.name,
-                [
-                    ProducePartitionResponse(
-                        p.index, ErrorCode.OFFSET_OUT_OF_RANGE, log_end_offset=5
-                    )
-                    for p in each.partitions
-                ],
-            )
-            for each in request.topics
-        ]
-    )
+    scripted.serve_log_ends(5)
     cluster = scripted.cluster(CommonConfig.load({"bootstrap.servers": "a:1"}))
-    with_fence: Any = scripted._connection(1, "mirror-fence")
-    with_fence.features = {CONDITIONAL_APPEND: 1}
     config: Any = SimpleNamespace(
         name="east->west", source="east", target="west", settings=LinkSettings()
     )
@@ -326,7 +310,7 @@ def test_partitions_that_were_added_before_the_fence_are_not_left_behind_unseen(
 
     def cut() -> Any:
         results: list[Any] = []
-        Deferred.fromCoroutine(promoting._cut(mirror, roles, [])).addBoth(results.append)
+        Deferred.fromCoroutine(promoting._cut(mirror, roles, {})).addBoth(results.append)
         scripted.pass_time(1.0)
         return results[0]
 

@@ -1,0 +1,206 @@
+"""The fence of a promotion: the marks that it sets at the source, and those that are there after it is removed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from kclient.config import CommonConfig
+from kclient.net.cluster import Cluster
+from kclient.wire.versions import ApiKey
+from mirrormaker.catalog import Catalog
+from mirrormaker.config import FlowConfig
+from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
+from mirrormaker.promote import Options, Promotion
+from mirrormaker.promotion import (
+    EXCHANGED,
+    LONGEST_VALUE,
+    Opened,
+    fence_of,
+    marks_before_the_fence,
+    stored_promotion,
+)
+from mirrormaker.settings import LinkSettings
+from mirrormaker.topics import MARK, MARKS, PATH, PROMOTION, Topic
+from tests.kit.scripted_cluster import ScriptedCluster
+
+EAST = CommonConfig.load({"bootstrap.servers": "east:1"})
+WEST = CommonConfig.load({"bootstrap.servers": "west:1"})
+CONFIG = CommonConfig.load({"bootstrap.servers": "a:1"})
+FOUND = Opened("N", EXCHANGED, 100, (5, 7), (90, None), "run-1", 3)
+ORDINARY = {"retention.ms": "1"}
+PROMOTED = {MARK: "", SOURCE_TOPIC_ID: "earlier", PATH: "N", PROMOTION: FOUND.text()}
+PROMOTED_BY_AN_EARLIER_RELEASE = {MARK: "", SOURCE_TOPIC_ID: "earlier"}
+
+
+def done(scripted: ScriptedCluster, coroutine: Any) -> Any:
+    results: list[Any] = []
+    Deferred.fromCoroutine(coroutine).addBoth(results.append)
+    scripted.pass_time(1.0)
+    (result,) = results
+    if isinstance(getattr(result, "value", None), Exception):
+        raise result.value
+    return result
+
+
+@pytest.mark.parametrize("before", [ORDINARY, PROMOTED, PROMOTED_BY_AN_EARLIER_RELEASE])
+@pytest.mark.parametrize("refused", [(), (PROMOTION,)])
+def test_a_fence_that_is_removed_leaves_the_marks_that_were_there(
+    before: dict[str, str], refused: tuple[str, ...]
+) -> None:
+    """A promoted source lost its empty mark and its topic id by it: every later failback was refused."""
+    before = {name: value for name, value in before.items() if name not in refused}
+    scripted, configs = ScriptedCluster({"t": 2}), {"t": dict(before)}
+    scripted.serve_configs(configs, refused=refused)
+    catalog = Catalog(scripted.cluster(CONFIG))
+    fence = fence_of(Topic(2, None, before), "W", "C")
+    done(scripted, catalog.change("t", fence))
+    assert {name: configs["t"].get(name) for name in MARKS} == {
+        MARK: "W",
+        SOURCE_TOPIC_ID: "C",
+        PATH: None,
+    }
+    done(scripted, catalog.change("t", {name: before.get(name) for name in fence}))
+    assert configs["t"] == before
+
+
+@pytest.mark.parametrize("before", [ORDINARY, PROMOTED, PROMOTED_BY_AN_EARLIER_RELEASE])
+def test_another_process_finds_the_marks_that_were_there_before_the_fence(
+    before: dict[str, str],
+) -> None:
+    scripted, configs = ScriptedCluster({"t": 2}), {"t": dict(before)}
+    scripted.serve_configs(configs)
+    catalog = Catalog(scripted.cluster(CONFIG))
+    done(scripted, catalog.change("t", fence_of(Topic(2, None, before), "W", "C")))
+    fenced = Topic(2, None, dict(configs["t"]))
+    assert stored_promotion(fenced) == stored_promotion(Topic(2, None, before))
+    done(scripted, catalog.change("t", marks_before_the_fence(fenced)))
+    assert configs["t"] == before
+
+
+def test_of_a_fence_that_states_no_earlier_marks_all_marks_are_removed() -> None:
+    for text in ("", "5", "[]", "not JSON", '{"before":5}', '{"before":{"retention.ms":"1"}}'):
+        assert marks_before_the_fence(
+            Topic(1, None, {MARK: "W", PROMOTION: text})
+        ) == dict.fromkeys(MARKS)
+
+
+def test_a_record_of_many_partitions_makes_place_for_the_earlier_marks() -> None:
+    longest = "5" * LONGEST_VALUE
+    fence = fence_of(Topic(1, None, {**PROMOTED, PROMOTION: longest}), "W", "C")
+    assert len(fence[PROMOTION] or "") < 1000
+    marks = {MARK: "", SOURCE_TOPIC_ID: "earlier", PATH: "N"}
+    found = marks_before_the_fence(Topic(1, None, {PROMOTION: fence[PROMOTION] or ""}))
+    assert found == marks | {PROMOTION: None}
+
+
+class Clusters:
+    """East and west on scripted brokers: topics with marks, and promotions from east to west."""
+
+    def __init__(self) -> None:
+        self.east, self.west = ScriptedCluster({"t": 2}), ScriptedCluster({"t": 2})
+        self.west.clock = self.east.clock
+        self.east.cluster_id, self.west.cluster_id = "E", "W"
+        self.configs: dict[str, dict[str, dict[str, str]]] = {"east": {}, "west": {}}
+        self.east.serve_configs(self.configs["east"])
+        self.west.serve_configs(self.configs["west"])
+        self.printed: list[str] = []
+
+    def promotion(self, kind: type[Promotion] = Promotion, **options: Any) -> Promotion:
+        config = FlowConfig("east", "west", EAST, WEST, LinkSettings(enabled=True))
+        return kind(
+            self.east.clock, config, Options(**options), self.printed.append, cluster=self.cluster
+        )
+
+    def cluster(self, reactor: Any, config: CommonConfig) -> Cluster:
+        scripted = self.east if config is EAST else self.west
+        return scripted.attach(Cluster(reactor, config))
+
+    def result(self, coroutine: Any) -> Any:
+        results: list[Any] = []
+        Deferred.fromCoroutine(coroutine).addBoth(results.append)
+        for _ in range(600):
+            if not results:
+                self.east.pass_time(1.0, 0.5)
+        (found,) = results
+        return getattr(found, "value", found)
+
+    def abort(self, **options: Any) -> Any:
+        return self.result(self.promotion(**options).abort())
+
+
+@pytest.fixture
+def clusters() -> Clusters:
+    made = Clusters()
+    made.configs["east"]["t"] = {MARK: "W", SOURCE_TOPIC_ID: "C"}
+    made.configs["west"]["t"] = {MARK: "E", SOURCE_TOPIC_ID: "D"}
+    return made
+
+
+def test_an_abort_needs_no_equal_number_of_partitions(clusters: Clusters) -> None:
+    clusters.east.topics["t"] = 4
+    assert clusters.abort() == 0
+    assert clusters.configs["east"]["t"] == {}
+    assert clusters.printed == ["east accepts producers again: t"]
+
+
+def test_an_abort_leaves_topics_alone_that_are_no_fence_of_this_direction(
+    clusters: Clusters,
+) -> None:
+    clusters.east.topics |= {"promoted": 1, "chain": 1, "other": 1, "free": 1, "gone": 1}
+    clusters.west.topics |= {"promoted": 1, "chain": 1, "other": 1, "free": 1}
+    clusters.configs["east"] |= {name: {MARK: "W"} for name in ("promoted", "chain", "gone")}
+    clusters.configs["east"]["other"] = {MARK: "N"}
+    clusters.configs["west"] |= {"promoted": {MARK: ""}, "chain": {MARK: "N"}, "other": {MARK: "E"}}
+    before = {name: dict(each) for name, each in clusters.configs["east"].items()}
+    assert clusters.abort() == 5, "gone is in doubt"
+    assert clusters.configs["east"] == before | {"t": {}}
+    assert clusters.printed[0].startswith("  gone: its mark was not removed: it does not exist")
+    assert clusters.abort(topics="gone", target_id="W") == 0
+    assert clusters.configs["east"]["gone"] == {}
+
+
+def test_an_abort_without_the_target_needs_its_cluster_id(clusters: Clusters) -> None:
+    clusters.west.down = {1}
+    assert clusters.abort() == 5
+    assert clusters.printed[-1].startswith("refused: west does not answer")
+    assert "t (W)" in clusters.printed[-1]
+    assert clusters.abort(target_id="X") == 5
+    assert clusters.configs["east"]["t"][MARK] == "W"
+    assert clusters.abort(target_id="W") == 0
+    assert clusters.configs["east"]["t"] == {}
+    assert clusters.abort() == 0, "no topic has a mark: the target is not asked"
+    assert clusters.printed[-1] == "east: no fence was removed"
+
+
+class Fencing(Promotion):
+    """A promotion that has nothing to copy or to compare."""
+
+    async def _drain(self, *_: object) -> None: ...
+
+    async def _compare(self, *_: object) -> None: ...
+
+    async def _copy_groups(self, _: object) -> None: ...
+
+
+def test_an_error_before_the_target_is_opened_removes_the_fence(clusters: Clusters) -> None:
+    """One at the last reading of the target left the source read-only, without a line."""
+    before = {MARK: "", SOURCE_TOPIC_ID: "earlier"}
+    clusters.configs["east"]["t"] = dict(before)
+    copied = text_of(clusters.east.topic_id("t"))
+    clusters.configs["west"]["t"] = {MARK: "E", SOURCE_TOPIC_ID: copied}
+    for scripted in (clusters.east, clusters.west):
+        scripted.serve_log_ends(5)
+        scripted.answers[ApiKey.LIST_OFFSETS] = lambda _: ValueError("no such field")
+    promoting = clusters.promotion(Fencing)
+    assert isinstance(clusters.result(promoting.run()), ValueError)
+    assert clusters.configs["east"]["t"] == before
+    assert clusters.printed[-1] == "east accepts producers again; nothing was promoted"
+    assert clusters.configs["west"]["t"][MARK] == "E"
+    clusters.configs["east"]["t"] = {MARK: "W"}
+    assert isinstance(clusters.result(clusters.promotion(Fencing).run()), ValueError)
+    assert clusters.printed[-1].startswith("east is still read-only: t."), (
+        "an earlier command fenced it"
+    )
