@@ -238,9 +238,11 @@ def verify(file: Path, samples: int, seed: int | None, max_lag: int) -> None:
 def promote(file: Path, flow: str | None, abort: bool, record: Path | None, **options: Any) -> None:
     """Make the mirror topics of a target writable, and the source's topics their mirrors.
 
-    Exit codes: 0 promoted, no record is left behind, or (--source-lost) their number is unknown; 2
-    invalid options; 3 a cluster is unreachable; 4 promoted, but the source has records behind the
-    cut; 5 refused: the source accepts producers as before.
+    Exit codes: 0 promoted, no record is left behind, or (--source-lost) their number is unknown; 1
+    a cluster refuses a request; 2 invalid options; 3 a cluster is unreachable; 4 promoted, but the
+    source has records behind the cut, or a part of it could not be read; 5 refused: nothing is
+    promoted, and what stays read-only at the source is named. A group with members at the target
+    is named, and keeps its offsets there.
     """
     chosen = _flow(_load(file), flow)
     if options["source_lost"] and (abort or options["producers_stopped"] or options["audit"]):

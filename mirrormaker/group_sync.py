@@ -113,10 +113,20 @@ class GroupMirror:
         """Why groups were not copied in the last synchronization, by group; "" is the list of groups."""
         self.is_synchronized = False
         """Whether a synchronization has ended, with any outcome: before, `problems` is empty for lack of one."""
-        self.copied = 0
+        self._seen: frozenset[str] = frozenset()
         """Groups with offsets of mirrored partitions in the last synchronization."""
-        self.with_members = 0
-        """Of these, groups with members at the target."""
+        self._members: set[str] = set()
+        """Of these, groups with members at the target: their offsets were not copied."""
+
+    @property
+    def copied(self) -> int:
+        """Groups of which the target has the offsets since the last synchronization."""
+        return len(self._seen - self._members - self.problems.keys())
+
+    @property
+    def with_members(self) -> tuple[str, ...]:
+        """Groups that were not copied in the last synchronization, because they have members at the target."""
+        return tuple(sorted(self._members))
 
     async def run(self) -> None:
         """Copy offsets and emit checkpoints at their intervals, each if it is enabled."""
@@ -166,7 +176,7 @@ class GroupMirror:
         self.problems.pop("", None)
         for group, error in unread.items():
             self._failed(group, f"cannot be read at the source: {error}")
-        self.copied, self.with_members = len(offsets), 0
+        self._seen, self._members = frozenset(offsets), set()
         for group in self._reported.keys() - offsets.keys() - self.problems.keys():
             del self._reported[group]
         for some in _chunks(offsets):
@@ -198,7 +208,7 @@ class GroupMirror:
             return
         decision = decision.after_commit(answers)
         if decision.members_state:
-            self.with_members += 1
+            self._members.add(group)
         if decision.rejected:
             self._failed(group, decision.rejected)
             return
@@ -377,9 +387,9 @@ class GroupMirror:
         """Return the part of the status line about groups; "" if groups are not copied."""
         if not self._settings.sync_group_offsets:
             return ""
-        parts = [f"groups {self.copied}"]
-        if self.with_members:
-            parts.append(f"{self.with_members} with members at the target")
+        parts = [f"groups {len(self._seen)}"]
+        if self._members:
+            parts.append(f"{len(self._members)} with members at the target")
         if self.problems:
             parts.append(f"{len(self.problems)} NOT COPIED")
         return ", ".join(parts)

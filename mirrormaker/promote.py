@@ -8,7 +8,7 @@ Owner: the reactor's thread
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from kclient.config import CommonConfig
 from kclient.errors import KafkaError
 from kclient.net.cluster import Cluster
 from kclient.net.offsets import MAX_TIMESTAMP, list_offsets
+from kclient.net.waiting import sleep
 from kclient.types import OffsetAndTimestamp, TopicPartition
 from mirrormaker import promotion
 from mirrormaker.audit_gate import proven_by_audit
@@ -29,7 +30,7 @@ from mirrormaker.log_ends import high_watermarks, read_log_ends
 from mirrormaker.mirror import Mirror, identity_of
 from mirrormaker.patterns import compiled
 from mirrormaker.prefix import judgement
-from mirrormaker.promotion import Opened, PromotedPartition, Record, Refused, Stage
+from mirrormaker.promotion import Groups, Opened, PromotedPartition, Record, Refused, Stage
 from mirrormaker.topics import MARK, Selection, Topic, TopicPair
 from mirrormaker.write_fence import until_read_only, until_writable
 
@@ -43,7 +44,9 @@ REFUSED = 5
 
 _TIMEOUT = 60.0
 """Seconds for one step at a cluster: the leaders of a broker that was killed move when its session ends, after 18 s."""
-_POLL = 0.05
+_COPIES_TIMEOUT = 10.0
+"""Seconds that copies at the source get to be committed."""
+_POLL = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +234,7 @@ class Promotion:
         cuts: Mapping[TopicPartition, int],
         timestamps: Mapping[TopicPartition, int],
         audit: str | None,
-        groups: int | None,
+        groups: Groups | None,
     ) -> int:
         """Read the source's log ends, and make the record, also of topics that an earlier command opened."""
         before = roles.opened
@@ -240,7 +243,7 @@ class Promotion:
         all_cuts = {
             each.tp: each.end for name in before for each in before[name].partitions(name)
         } | dict(cuts)
-        after = await self._source_ends(mirror, roles, all_cuts, new=cuts)
+        after = await self._source_ends(mirror, roles, all_cuts)
         record = Record(
             self._config.name,
             roles.source_id,
@@ -266,42 +269,45 @@ class Promotion:
         if record.unread:
             self._echo(
                 f"the end of {source}'s own records is unknown in {record.unread} of {len(record.partitions)} "
-                "partitions: rpo_records is null"
+                "partitions: rpo_records is null. The same command reads it again"
             )
         if record.known_left_behind:
             self._echo(
                 f"{record.known_left_behind} offsets at {source} are behind the cut: records that were written there "
                 f"after it are not at {target}"
             )
-            return LEFT_BEHIND
-        return DONE
+        return LEFT_BEHIND if record.unread or record.known_left_behind else DONE
 
     async def _source_ends(
-        self,
-        mirror: Mirror,
-        roles: _Roles,
-        cuts: Mapping[TopicPartition, int],
-        *,
-        new: Collection[TopicPartition],
+        self, mirror: Mirror, roles: _Roles, cuts: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
         """Return where the source's own records end; without partitions of which that is unknown.
 
-        Behind the cut of a partition that was opened before this command, not in *new*, there may be copies of the
-        target's records.
+        Behind the cut there may be copies of the target's records: a running kmirror of the other direction makes them
+        from then on. Copies that are not committed yet are waited for.
         """
         after = await _log_ends(mirror.source, cuts, fenced=not self._options.producers_stopped)
-        longer = {tp: tp for tp, cut in cuts.items() if tp not in new and after.get(tp, cut) > cut}
-        if self._options.producers_stopped or not longer:
+        if self._options.producers_stopped:
             return after
-        compared = await read_log_ends(mirror.target, mirror.source, longer)
-        for tp, ends in compared.items():
-            found = ends if isinstance(ends, LogEnds) else None
-            own = promotion.end_without_copies(
-                cuts[tp], after.pop(tp), found, compacted=roles.source[tp.topic].compacted
-            )
-            if own is not None:
-                after[tp] = own
-        return after
+        longer = {tp: tp for tp, cut in cuts.items() if after.get(tp, cut) > cut}
+        give_up_at = self._reactor.seconds() + _COPIES_TIMEOUT
+        while longer:
+            compared = await read_log_ends(mirror.target, mirror.source, longer)
+            may_pass = False
+            for tp, ends in compared.items():
+                found = ends if isinstance(ends, LogEnds) else None
+                own = promotion.end_without_copies(
+                    cuts[tp], after[tp], found, compacted=roles.source[tp.topic].compacted
+                )
+                if own is not None:
+                    after[tp] = own
+                    del longer[tp]
+                elif found is None or found.target_end < after[tp]:
+                    may_pass = True
+            if not may_pass or self._reactor.seconds() >= give_up_at:
+                break
+            await sleep(self._reactor, _POLL)
+        return {tp: end for tp, end in after.items() if tp not in longer}
 
     async def _cut(
         self, mirror: Mirror, roles: _Roles, fenced: dict[str, Configs]
@@ -361,8 +367,11 @@ class Promotion:
             options=["--complete"],
         )
 
-    async def _copy_groups(self, mirror: Mirror) -> int | None:
-        """Copy the committed offsets of the promoted partitions; return how many groups have some. Raise `Refused`."""
+    async def _copy_groups(self, mirror: Mirror) -> Groups | None:
+        """Copy the committed offsets of the promoted partitions; return which groups have some. Raise `Refused`.
+
+        A group with members at the target keeps its offsets there: consumers that already wait at the target have it.
+        """
         if self._options.without_groups:
             return None
         groups = mirror.groups
@@ -371,9 +380,13 @@ class Promotion:
             raise Refused(
                 f"group {group or '(all)'} was not copied: {problem}. --no-groups leaves groups out"
             )
-        with_members = f", {groups.with_members} with members there" if groups.with_members else ""
-        self._echo(f"{groups.copied} groups were copied to {self._config.target}{with_members}")
-        return groups.copied
+        found = Groups(groups.copied, groups.with_members)
+        left = f"; {len(groups.with_members)} were not, with members there: {', '.join(groups.with_members)}"
+        self._echo(
+            f"{found.copied} groups were copied to {self._config.target}"
+            f"{left if groups.with_members else ''}"
+        )
+        return found
 
     async def _undo(self, roles: _Roles, fenced: Mapping[str, Configs]) -> None:
         """Remove the fence that this command has set; name the topics that stay read-only."""

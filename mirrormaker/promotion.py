@@ -31,6 +31,8 @@ SOURCE_LOST = "source lost"
 LONGEST_VALUE = 32_767
 """Bytes of a setting's value in a request."""
 
+_MEMBERS = "groups_with_members"
+"""Field of `PROMOTION` and of the record."""
 _BEFORE = "before"
 """Field of `PROMOTION` at a fenced source: the marks that it had before."""
 
@@ -270,6 +272,16 @@ def not_proven(
 
 
 @dataclass(frozen=True, slots=True)
+class Groups:
+    """Consumer groups with committed offsets of the promoted partitions."""
+
+    copied: int
+    """Groups of which the target has the offsets."""
+    with_members: tuple[str, ...] | None
+    """Those that were not copied, because they had members at the target; None if that is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     """What a promotion found when it made a topic writable; the setting `PROMOTION` of the topic at the target."""
 
@@ -281,12 +293,13 @@ class Opened:
     timestamps: tuple[int | None, ...]
     """By partition, `PromotedPartition.last_timestamp_ms`."""
     audit: str | None = None
-    groups: int | None = None
+    groups: Groups | None = None
 
     def text(self) -> str:
         """Return the value of the setting.
 
-        The timestamps are left out of a value that is too long for a request; "" if it is too long without them, too.
+        Of a value that is too long for a request the names of groups are left out, then the timestamps. It is "" if
+        it is still too long.
         """
         fields: dict[str, Any] = {
             "source": self.source_id,
@@ -295,9 +308,10 @@ class Opened:
             "ends": self.ends,
             "timestamps": self.timestamps,
             "audit": self.audit,
-            "groups": self.groups,
+            "groups": None if self.groups is None else self.groups.copied,
+            _MEMBERS: None if self.groups is None else self.groups.with_members,
         }
-        for without in ((), ("timestamps",)):
+        for without in ((), (_MEMBERS,), (_MEMBERS, "timestamps")):
             kept = {name: each for name, each in fields.items() if name not in without}
             text = json.dumps(kept, separators=(",", ":"))
             if len(text.encode()) <= LONGEST_VALUE:
@@ -321,7 +335,8 @@ def stored_promotion(topic: Topic) -> Opened | None:
         timestamps = tuple(None if each is None else int(each) for each in stamps)
         if len(timestamps) != len(ends):
             return None
-        audit, groups = fields["audit"], fields["groups"]
+        audit, copied, members = fields["audit"], fields["groups"], fields.get(_MEMBERS)
+        names = None if members is None else tuple(str(each) for each in members)
         return Opened(
             str(fields["source"]),
             str(fields["mode"]),
@@ -329,7 +344,7 @@ def stored_promotion(topic: Topic) -> Opened | None:
             ends,
             timestamps,
             None if audit is None else str(audit),
-            None if groups is None else int(groups),
+            None if copied is None else Groups(int(copied), names),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -398,25 +413,27 @@ class Record:
     partitions: tuple[PromotedPartition, ...]
     audit: str | None = None
     """The run id of the audit that proved every record; None without one. Several are separated by commas."""
-    groups: int | None = None
-    """Consumer groups with offsets of these partitions, which the target has now; None if they were left out."""
+    groups: Groups | None = None
+    """None if they were left out."""
     began_ms: int = 0
 
     def joined(self, earlier: Iterable[Opened], partitions: Iterable[PromotedPartition]) -> Record:
         """Return the record of this command and of *earlier* commands, which have opened *partitions*.
 
-        A run id is stated only if an audit proved each part. The groups are the larger number: each command copies
-        all groups of the topics that it has not opened yet.
+        A run id is stated only if an audit proved each part. The copied groups are the largest number: each command
+        copies all groups of the topics that it has not opened yet. Those with members are all that any command names.
         """
         each = list(earlier)
         audits = [found.audit for found in each] + [self.audit] * bool(self.partitions)
         ids = dict.fromkeys(audits)
-        groups = [n for n in (self.groups, *(found.groups for found in each)) if n is not None]
+        groups = [
+            one for one in (self.groups, *(found.groups for found in each)) if one is not None
+        ]
         return replace(
             self,
             partitions=(*self.partitions, *partitions),
             audit=None if None in ids else ",".join(str(run_id) for run_id in ids),
-            groups=max(groups, default=None),
+            groups=_together(groups),
             began_ms=min((self.began_ms, *(found.began_ms for found in each))),
         )
 
@@ -449,7 +466,8 @@ class Record:
             "ended_ms": ended_ms,
             "rpo_records": self.left_behind,
             "audit_run_id": self.audit,
-            "groups": self.groups,
+            "groups": None if self.groups is None else self.groups.copied,
+            _MEMBERS: _listed(self.groups),
             "partitions": [
                 {
                     "topic": each.tp.topic,
@@ -462,3 +480,17 @@ class Record:
                 for each in self.partitions
             ],
         }
+
+
+def _together(groups: Collection[Groups]) -> Groups | None:
+    """Return the groups of several commands; None without any."""
+    if not groups:
+        return None
+    names = [each.with_members for each in groups]
+    known = sorted({name for each in names for name in each or ()})
+    copied = max(each.copied for each in groups)
+    return Groups(copied, None if None in names else tuple(known))
+
+
+def _listed(groups: Groups | None) -> list[str] | None:
+    return None if groups is None or groups.with_members is None else list(groups.with_members)

@@ -16,7 +16,7 @@ from kclient.blocking import AdminClient
 from kclient.blocking import Consumer as OurConsumer
 from kclient.types import OffsetAndMetadata, TopicPartition
 from tests.kit.brokers import Cluster
-from tests.kit.mirrored_clusters import MakeMirror, making_mirrors
+from tests.kit.mirrored_clusters import MakeMirror, making_mirrors, record_of
 from tests.kit.mirrors import stored, until_same
 from tests.kit.waiting import eventually
 
@@ -358,8 +358,12 @@ def test_a_promotion_copies_the_offsets_before_it_opens_the_target(
     commit(east, "reports", Position("t", 0, 30))
     code, output = copier.ask("promote", "--flow", "east->west", "--topics", "t")
     assert code == 0, output
-    assert "2 groups were copied to west, 1 with members there" in output
+    assert "1 groups were copied to west; 1 were not, with members there: reports" in output
     assert "group reports: has members at the target" in output
+    record = record_of(output)
+    assert (record["groups"], record["groups_with_members"]) == (1, ["reports"])
+    again = record_of(copier.ask("promote", "--flow", "east->west", "--topics", "t")[1])
+    assert (again["groups"], again["groups_with_members"]) == (1, ["reports"])
     assert offsets(west, "billing") == {T0: 110}, "only those of the promoted topic"
     assert not offsets(west, "reports")
     member.close()

@@ -69,6 +69,10 @@ class Writer:
         self._producer.flush(20)
 
 
+def cluster_id(cluster: Cluster) -> str:
+    return str(admin(cluster).list_topics(timeout=10).cluster_id)
+
+
 def test_producers_move_to_the_other_cluster_and_no_acknowledged_record_is_lost(
     east: Cluster, west: Cluster, mirror: MakeMirror
 ) -> None:
@@ -190,9 +194,8 @@ def test_a_promotion_that_was_killed_behind_the_fence_is_continued_or_ended(
         assert deliver(east, topic, b"1") is None
     one = mirror()
     assert one.run_once() == 0
-    ids = {cluster: admin(cluster).list_topics(timeout=10).cluster_id for cluster in (east, west)}
     for topic in ("orders", "payments"):
-        set_mark(east, topic, ids[west])
+        set_mark(east, topic, cluster_id(west))
     eventually("a fence", lambda: deliver(east, "orders", b"no") is not None)
 
     code, output = one.ask("promote", "--topics", "payments", "--abort")
@@ -220,14 +223,14 @@ def test_a_fence_can_be_removed_although_the_target_is_lost(
     make_topic(east, "orders")
     one = mirror()
     assert one.run_once() == 0
-    west_id = admin(west).list_topics(timeout=10).cluster_id
+    west_id = cluster_id(west)
     set_mark(east, "orders", west_id)
     eventually("a fence", lambda: deliver(east, "orders", b"no") is not None)
     west.kill(1)
     code, output = one.ask("promote", "--abort", timeout=120)
     assert (code, f"orders ({west_id})" in output) == (5, True), output
     assert deliver(east, "orders", b"no") is not None
-    code, output = one.ask("promote", "--abort", "--target-id", str(west_id))
+    code, output = one.ask("promote", "--abort", "--target-id", west_id)
     assert code == 0, output
     eventually("a writable source", lambda: deliver(east, "orders", b"1") is None)
 
@@ -240,7 +243,7 @@ def test_a_promotion_in_the_midst_of_a_failback_is_refused_and_leaves_its_state(
     both = mirror(BOTH)
     assert both.run_once() == 0
     assert deliver(east, "orders", b"tail") is None
-    west_id = admin(west).list_topics(timeout=10).cluster_id
+    west_id = cluster_id(west)
     east.kill(1)
     assert both.ask("promote", "--flow", "east->west", "--source-lost", timeout=120)[0] == 0
     east.start(1)

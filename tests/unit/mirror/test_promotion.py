@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -23,6 +25,7 @@ from mirrormaker.promotion import (
     LONGEST_VALUE,
     PRODUCERS_STOPPED,
     SOURCE_LOST,
+    Groups,
     Opened,
     PromotedPartition,
     Record,
@@ -124,7 +127,7 @@ def promoted(found: Opened, mark: str = "") -> Topic:
     return Topic(len(found.ends), ID, {MARK: mark, PROMOTION: found.text()})
 
 
-FOUND = Opened("E", EXCHANGED, 100, (5, 7), (90, None), "run-1", 3)
+FOUND = Opened("E", EXCHANGED, 100, (5, 7), (90, None), "run-1", Groups(3, ("standby",)))
 LOST = Opened("E", SOURCE_LOST, 100, (5, 7), (90, None))
 
 
@@ -146,6 +149,31 @@ def test_of_many_partitions_the_timestamps_are_left_out_before_the_ends() -> Non
     assert found is not None
     assert (found.ends, found.timestamps) == ((10**9,) * 2000, (None,) * 2000)
     assert stored(4000) == ""
+    names = tuple("g" * 249 for _ in range(200))
+    found = stored_promotion(
+        Topic(1, ID, {PROMOTION: replace(FOUND, groups=Groups(3, names)).text()})
+    )
+    assert found == replace(FOUND, groups=Groups(3, None)), "the names are left out first"
+
+
+def test_groups_with_members_at_the_target_are_named_and_not_counted_as_copied() -> None:
+    def stated(groups: Groups | None, *earlier: Groups | None) -> tuple[Any, Any]:
+        record = Record("east->west", "E", "W", EXCHANGED, (), None, groups)
+        before = [replace(FOUND, groups=each) for each in earlier]
+        document = record.joined(before, []).document(ended_ms=1)
+        return document["groups"], document["groups_with_members"]
+
+    assert stated(Groups(2, ("b",)), Groups(3, ("a",))) == (3, ["a", "b"])
+    assert stated(None) == (None, None)
+    assert stated(None, Groups(1, ())) == (1, [])
+    assert stated(Groups(1, ()), Groups(2, None)) == (2, None), (
+        "an earlier release did not state them"
+    )
+    old = json.loads(FOUND.text())
+    del old["groups_with_members"]
+    found = stored_promotion(Topic(2, ID, {PROMOTION: json.dumps(old)}))
+    assert found is not None
+    assert found.groups == Groups(3, None)
 
 
 def test_topics_that_were_promoted_without_the_source_are_found_again() -> None:
@@ -168,13 +196,16 @@ def test_a_source_without_marks_is_promoted_if_the_target_states_it() -> None:
 def test_a_later_command_has_the_record_of_all_partitions() -> None:
     again = Record("east->west", "E", "W", EXCHANGED, (), None, None, 900)
     joined = again.joined([FOUND], FOUND.partitions("t"))
-    assert (joined.began_ms, joined.audit, joined.groups) == (100, "run-1", 3)
+    assert (joined.began_ms, joined.audit, joined.groups) == (100, "run-1", FOUND.groups)
     assert [(each.tp, each.end, each.last_timestamp_ms) for each in joined.partitions] == [
         (T0, 5, 90),
         (T1, 7, None),
     ]
-    half = Record("east->west", "E", "W", EXCHANGED, (PromotedPartition(T0, 5, 5),), None, 1, 900)
+    half = Record(
+        "east->west", "E", "W", EXCHANGED, (PromotedPartition(T0, 5, 5),), None, Groups(4, ()), 900
+    )
     assert half.joined([FOUND], []).audit is None
+    assert half.joined([FOUND], []).groups == Groups(4, ("standby",))
     assert half.joined([], []) == half
 
 
@@ -260,11 +291,11 @@ def test_records_left_behind_are_unknown_unless_every_source_partition_was_read(
     [
         ({T0: 5, T1: 5}, 0, []),
         ({T0: 5, T1: 8}, 4, ["3 offsets at east are behind the cut"]),
-        ({T0: 5}, 0, ["the end of east's own records is unknown in 1 of 2 partitions"]),
+        ({T0: 5}, 4, ["the end of east's own records is unknown in 1 of 2 partitions"]),
         ({T0: 8}, 4, ["the end of east's own records is unknown", "3 offsets at east are behind"]),
     ],
 )
-def test_records_behind_the_cut_decide_the_exit_code_although_another_partition_is_unread(
+def test_records_behind_the_cut_and_partitions_of_which_they_are_unknown_are_exit_code_4(
     found: dict[TopicPartition, int], code: int, lines: list[str]
 ) -> None:
     class Ending(Promotion):

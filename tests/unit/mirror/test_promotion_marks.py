@@ -9,6 +9,8 @@ from twisted.internet.defer import Deferred
 
 from kclient.config import CommonConfig
 from kclient.net.cluster import Cluster
+from kclient.types import TopicPartition
+from kclient.wire.error_codes import ErrorCode
 from kclient.wire.versions import ApiKey
 from mirrormaker.catalog import Catalog
 from mirrormaker.config import FlowConfig
@@ -17,6 +19,7 @@ from mirrormaker.promote import Options, Promotion
 from mirrormaker.promotion import (
     EXCHANGED,
     LONGEST_VALUE,
+    Groups,
     Opened,
     fence_of,
     marks_before_the_fence,
@@ -24,12 +27,13 @@ from mirrormaker.promotion import (
 )
 from mirrormaker.settings import LinkSettings
 from mirrormaker.topics import MARK, MARKS, PATH, PROMOTION, Topic
-from tests.kit.scripted_cluster import ScriptedCluster
+from tests.kit.scripted_cluster import ScriptedCluster, batch_of, part
 
 EAST = CommonConfig.load({"bootstrap.servers": "east:1"})
 WEST = CommonConfig.load({"bootstrap.servers": "west:1"})
 CONFIG = CommonConfig.load({"bootstrap.servers": "a:1"})
-FOUND = Opened("N", EXCHANGED, 100, (5, 7), (90, None), "run-1", 3)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+FOUND = Opened("N", EXCHANGED, 100, (5, 7), (90, None), "run-1", Groups(3, ()))
 ORDINARY = {"retention.ms": "1"}
 PROMOTED = {MARK: "", SOURCE_TOPIC_ID: "earlier", PATH: "N", PROMOTION: FOUND.text()}
 PROMOTED_BY_AN_EARLIER_RELEASE = {MARK: "", SOURCE_TOPIC_ID: "earlier"}
@@ -204,3 +208,87 @@ def test_an_error_before_the_target_is_opened_removes_the_fence(clusters: Cluste
     assert clusters.printed[-1].startswith("east is still read-only: t."), (
         "an earlier command fenced it"
     )
+
+
+def serve_log(scripted: ScriptedCluster, end: int, last: bytes, *, committed: int) -> None:
+    """Let both logs end at *end*, the last batch have the value *last*, and records be committed up to *committed*."""
+    scripted.serve_log_ends(end)
+    scripted.serve_offsets({T0: (0, committed), T1: (0, committed)})
+    scripted.answers[ApiKey.FETCH] = lambda request: scripted.fetched(
+        *(
+            (
+                TopicPartition("t", p.partition),
+                part(p.partition, batch_of(p.fetch_offset, last)),
+            )
+            for topic in request.topics
+            for p in topic.partitions
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("at_east", "code", "rpo"),
+    [
+        (b"west's", 0, 0),  # copied back by a mirror that runs
+        (b"east's", 4, 6),  # written there after the cut
+    ],
+)
+def test_records_that_a_running_mirror_has_copied_back_are_not_left_behind(
+    clusters: Clusters, at_east: bytes, code: int, rpo: int
+) -> None:
+    """The first command compared only log ends, and took every copy for a record that was left behind."""
+    fence_with_cuts(clusters)
+    opened: list[bool] = []
+
+    class Opening(Fencing):
+        async def _open(self, *given: Any) -> None:
+            await super()._open(*given)
+            opened.append(True)
+            serve_log(clusters.east, 8, at_east, committed=8)
+            serve_log(clusters.west, 8, b"west's", committed=8)
+
+    promoting = clusters.promotion(Opening)
+    assert clusters.result(promoting.run()) == code
+    assert opened
+    assert promoting.record is not None
+    assert promoting.record["rpo_records"] == rpo
+
+
+def fence_with_cuts(clusters: Clusters) -> None:
+    """Let both logs end at 5; the leaders at west refuse a mirror when its mark is empty."""
+    for scripted in (clusters.east, clusters.west):
+        serve_log(scripted, 5, b"copied", committed=5)
+    copied = text_of(clusters.east.topic_id("t"))
+    clusters.configs["east"]["t"] = {}
+    clusters.configs["west"]["t"] = {MARK: "E", SOURCE_TOPIC_ID: copied}
+    of_a_mirror = clusters.west.answers[ApiKey.PRODUCE]
+
+    def produced(request: Any) -> Any:
+        answer = of_a_mirror(request)
+        if not clusters.configs["west"]["t"][MARK]:
+            for topic in answer.topics:
+                for each in topic.partitions:
+                    each.error_code, each.log_end_offset = ErrorCode.POLICY_VIOLATION, -1
+        return answer
+
+    clusters.west.answers[ApiKey.PRODUCE] = produced
+
+
+@pytest.mark.parametrize("soon", [True, False])
+def test_copies_that_are_not_committed_yet_are_waited_for(clusters: Clusters, soon: bool) -> None:
+    fence_with_cuts(clusters)
+
+    class Opening(Fencing):
+        async def _open(self, *given: Any) -> None:
+            await super()._open(*given)
+            serve_log(clusters.east, 8, b"west's", committed=7)
+            serve_log(clusters.west, 8, b"west's", committed=8)
+            if soon:
+                clusters.east.clock.callLater(
+                    3, serve_log, clusters.east, 8, b"west's", committed=8
+                )
+
+    promoting = clusters.promotion(Opening)
+    assert clusters.result(promoting.run()) == (0 if soon else 4)
+    assert promoting.record is not None
+    assert promoting.record["rpo_records"] == (0 if soon else None)
