@@ -48,7 +48,7 @@ def main() -> None:
     """Copy topics from one cluster to another: whole batches, at the same offsets, each exactly once.
 
     Exit codes: 0 success, 1 failure, 2 invalid configuration, 3 a cluster is unreachable, 5 some
-    partitions or groups could not be copied, 130 Ctrl-C. docs/mirroring.md has those of each command.
+    partitions, groups or ACLs could not be copied, 130 Ctrl-C. docs/mirroring.md has those of each command.
     """
 
 

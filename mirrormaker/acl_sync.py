@@ -48,6 +48,8 @@ class AclSync:
         self._reported: Mapping[str, str] = {}
         self._due = 0.0
         self._mirrored: Mapping[str, str] = {}
+        self.problem = ""
+        """Why the last comparison left ACLs uncopied that are to be copied; "" if it did not."""
 
     async def run(
         self,
@@ -61,6 +63,7 @@ class AclSync:
         if self._is_quiet or (now < self._due and mirrored == self._mirrored):
             return
         self._due, self._mirrored = now + self._interval, dict(mirrored)
+        self.problem = ""
         reports: dict[str, str] = {}
         try:
             found = await self._at_source()
@@ -68,7 +71,9 @@ class AclSync:
             return
         except KafkaError as problem:
             self._due = now + RETRY
-            self._report_new({"ACLs": f"of the source are unknown, and none is copied: {problem}"})
+            text = f"of the source are unknown, and none is copied: {problem}"
+            self.problem = text if self._copies else ""
+            self._report_new({"ACLs": text})
             return
         reports["topics"] = not_visible(found, wanted, present)
         if self._copies:
@@ -88,20 +93,21 @@ class AclSync:
             outcomes = await self._create(lacking) if lacking else {}
         except NO_AUTHORIZER:
             text = not_copied(found, mirrored)
-            return {"ACLs": text and f"the target has no authorizer; {text}"}
+            self.problem = text and f"the target has no authorizer; {text}"
+            return {"ACLs": self.problem}
         except KafkaError as problem:
             self._due = now + RETRY
-            return {"ACLs": f"cannot be copied to the target: {problem}"}
+            self.problem = f"cannot be copied to the target: {problem}"
+            return {"ACLs": self.problem}
         added = [acl for acl, problem in outcomes.items() if problem is None]
         if added:
             self._report("ACLs", f"{len(added)} were added at the target: {listed(added)}")
         refused = [f"{listed([acl])}: {problem}" for acl, problem in outcomes.items() if problem]
         if refused:
             self._due = now + RETRY
+            self.problem = f"{len(refused)} are not added at the target: {refused[0]}"
         return {
-            "ACLs that the target refuses": f"{len(refused)} are not added at the target: {refused[0]}"
-            if refused
-            else "",
+            "ACLs that the target refuses": self.problem,
             "ACLs": only_at_target(there, expected, mirrored.values()),
         }
 

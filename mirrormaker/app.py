@@ -196,6 +196,8 @@ class MirrorProcess:
         groups = [mirror.groups for mirror in self._mirrors]
         if any(each.problems or each.checkpoint_problem for each in groups):
             return PARTLY
+        if any(mirror.topics.acls.problem for mirror in self._mirrors):
+            return PARTLY
         return self._stop_code
 
     # --- status
@@ -239,6 +241,8 @@ class MirrorProcess:
                 self._console.write(f"  group {group or '(all)'} not copied: {problem}")
             if mirror.groups.checkpoint_problem:
                 self._console.write(f"  checkpoints: {mirror.groups.checkpoint_problem}")
+            if mirror.topics.acls.problem:
+                self._console.write(f"  ACLs not copied: {mirror.topics.acls.problem}")
             for link in mirror.flow.links.values():
                 for gap in link.gaps[:10]:
                     self._console.write(f"  gap {link.tp} {gap}")

@@ -57,6 +57,13 @@ def number(minimum: int) -> Callable[[str], int]:
     return read
 
 
+def replicas(text: str) -> int:
+    """Read a replication factor; -1 is the default of the cluster."""
+    if text != "-1" and not re.fullmatch("0*[1-9][0-9]*", text):
+        raise ValueError(f"{text!r} is neither -1 nor a positive number")
+    return int(text)
+
+
 def pattern_list(text: str) -> str:
     """Read a list of regular expressions, as text; its user compiles it."""
     compiled(text)
@@ -180,7 +187,7 @@ class LinkSettings:
     replication_factor: int = _setting(
         "replication.factor",
         -1,
-        number(-1),
+        replicas,
         "Of topics that kmirror creates; -1 is the target's default.replication.factor (MirrorMaker 2: 2).",
     )
     target_offsets: str = _setting(
@@ -245,7 +252,7 @@ class LinkSettings:
     checkpoints_replication_factor: int = _setting(
         "checkpoints.topic.replication.factor",
         -1,
-        number(-1),
+        replicas,
         "Of the topic of checkpoints; -1 is the target's default.replication.factor (MirrorMaker 2: 3).",
     )
     emit_heartbeats: bool = _setting(
@@ -261,7 +268,7 @@ class LinkSettings:
     heartbeats_replication_factor: int = _setting(
         "heartbeats.topic.replication.factor",
         -1,
-        number(-1),
+        replicas,
         "Of the topics of heartbeats; -1 is the cluster's default.replication.factor (MirrorMaker 2: 3).",
     )
     emit_evidence: bool = _setting(

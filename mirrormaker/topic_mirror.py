@@ -103,7 +103,7 @@ class TopicMirror:
         self._deletions = TopicDeletions(
             self._source_topics, self._target_topics, config.settings, report=self._report_line
         )
-        self._acls = AclSync(
+        self.acls = AclSync(
             config.settings,
             at_source=partial(describe_topic_acls, source, timeout=ACLS_TIMEOUT),
             at_target=partial(describe_topic_acls, target, timeout=ACLS_TIMEOUT),
@@ -335,7 +335,7 @@ class TopicMirror:
 
     async def _sync_acls(self, mirrored: Mapping[str, str]) -> None:
         if self._direction.is_elected:
-            await self._acls.run(
+            await self.acls.run(
                 mirrored,
                 wanted=self._selection.wants,
                 present=self._source.metadata.topics,

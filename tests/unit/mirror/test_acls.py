@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Mapping, Sequence
 
 import pytest
+from twisted.internet.task import Clock
 
 from kclient.admin.acls import AclOperation, AclPermission, PatternType, TopicAcl
 from kclient.errors import KafkaError
 from kclient.wire.errors import ClusterAuthorizationFailed, SecurityDisabled
 from mirrormaker.acl_sync import AclSync
 from mirrormaker.acls import copied, covers, not_copied, not_visible, only_at_target
+from mirrormaker.app import MirrorProcess
+from mirrormaker.config import MirrorConfig
 from mirrormaker.settings import LinkSettings
 
 
@@ -204,6 +208,43 @@ def test_what_the_target_refuses_is_named() -> None:
     assert line.startswith("ACLs cannot be copied to the target: CLUSTER_AUTHORIZATION_FAILED")
     (line,) = Clusters(ClusterAuthorizationFailed("describing ACLs"), []).run()
     assert line.startswith("ACLs of the source are unknown, and none is copied")
+
+
+@pytest.mark.parametrize("side", ["source", "target", "refusal"])
+def test_what_is_not_copied_is_a_problem_until_it_is(side: str) -> None:
+    pair = Clusters([acl("orders")], [])
+    working = {"source": pair.source, "target": pair.target, "refusal": None}[side]
+    setattr(pair, side, ClusterAuthorizationFailed("not yet"))
+    pair.run(0.0)
+    assert "CLUSTER_AUTHORIZATION_FAILED" in pair.sync.problem
+    setattr(pair, side, working)
+    pair.run(60.0)
+    assert pair.sync.problem == ""
+
+
+def test_acls_that_are_only_reported_are_no_problem() -> None:
+    denied = ClusterAuthorizationFailed("describing ACLs")
+    for pair in (Clusters(denied, [], "report"), Clusters([acl("orders")], [], "report")):
+        pair.run()
+        assert pair.sync.problem == ""
+    without = Clusters([acl("orders")], SecurityDisabled("no authorizer"))
+    without.run()
+    assert without.sync.problem.startswith("the target has no authorizer")
+    extra = Clusters([], [acl("east.orders")])
+    assert extra.run() != []
+    assert extra.sync.problem == ""
+
+
+def test_acls_that_are_not_copied_are_an_exit_code_and_in_the_summary() -> None:
+    names = {"clusters": "east, west", "east->west.enabled": "true"}
+    names |= {f"{each}.bootstrap.servers": "127.0.0.1:1" for each in ("east", "west")}
+    stream = io.StringIO()
+    process = MirrorProcess(Clock(), MirrorConfig.of(names), once=True, stream=stream)
+    assert process._exit_code() == 0
+    process._mirrors[0].topics.acls.problem = "1 are not added at the target"
+    assert process._exit_code() == 5
+    process._print_summary()
+    assert "  ACLs not copied: 1 are not added at the target" in stream.getvalue()
 
 
 @pytest.mark.parametrize("side", ["source", "target", "refusal"])

@@ -214,6 +214,17 @@ def test_every_command_names_settings_that_may_be_mistakes(command: str, tmp_pat
     assert ("tasks.max" in done.stderr) == (command == "plan")
 
 
+@pytest.mark.parametrize("name", ["replication.factor", "heartbeats.topic.replication.factor"])
+def test_a_topic_has_replicas(name: str) -> None:
+    """With 0 every creation of a topic failed."""
+    for accepted in ("-1", "1"):
+        assert config(**{name: accepted})
+    for refused in ("0", "-2", "two"):
+        assert f"{name}: '{refused}' is neither -1 nor a positive" in problems(
+            {**GOOD, name: refused}
+        )
+
+
 def test_acls_are_copied_on_request_only() -> None:
     name = "east->west.sync.topic.acls.enabled"
     assert config().flows[0].settings.sync_acls == "report"
