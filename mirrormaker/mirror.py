@@ -4,7 +4,7 @@ Theory of operation
 ===================
 Start: the mirror connects to both clusters and retries until both answer. It checks that the target's brokers support
 conditional appends. `TopicMirror` compares the topics and starts a link per partition, and again every
-``refresh.topics.interval.seconds``; `Flow` copies. Groups, heartbeats, evidence and latencies run beside it.
+`LinkSettings.comparison_interval`; `Flow` copies. Groups, heartbeats, evidence and latencies run beside it.
 
 Several processes share a direction, if the ZooKeeper of its target is configured (`mirrormaker.workers`). With every
 change of the workers the topics are compared again at once.
@@ -299,8 +299,8 @@ class Mirror:
             self._statements_running.append(running)
         self._maybe_finished()
         settings = self.config.settings
-        while self.once or settings.refresh_topics:
-            await self._wakeup.wait(1.0 if self.once else settings.refresh_interval)
+        while True:
+            await self._wakeup.wait(1.0 if self.once else settings.comparison_interval)
             if self.once:
                 self._check_stalled()
                 continue

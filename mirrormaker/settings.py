@@ -143,13 +143,14 @@ class LinkSettings:
         "refresh.topics.enabled",
         True,
         boolean,
-        "Whether the mirror looks for new topics and partitions.",
+        "Whether the mirror looks for new topics and partitions. If not, it still compares those that it has.",
     )
     refresh_interval: int = _setting(
         "refresh.topics.interval.seconds",
         5,
         number(1),
-        "How often it looks for them. MirrorMaker 2 waits 10 minutes; one Metadata request costs little.",
+        "How often it compares the topics, at least: it does so, too, when it compares configs or ACLs. MirrorMaker 2 "
+        "waits 10 minutes; one Metadata request costs little.",
     )
     sync_configs: bool = _setting(
         "sync.topic.configs.enabled", True, boolean, "Whether topic configs follow the source's."
@@ -371,6 +372,15 @@ class LinkSettings:
         "Milliseconds after which an unanswered append counts as failed.",
         "producer",
     )
+
+    @property
+    def comparison_interval(self) -> int:
+        """Seconds between two comparisons of the topics: configs and ACLs are compared with them, each when it is due.
+
+        Marks are configs: so the interval of configs holds without ``sync.topic.configs.enabled``, too.
+        """
+        acls = () if self.sync_acls == "false" else (self.sync_acls_interval,)
+        return min(self.refresh_interval, self.sync_configs_interval, *acls)
 
     @property
     def renumbers(self) -> bool:

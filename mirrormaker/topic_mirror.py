@@ -111,6 +111,8 @@ class TopicMirror:
             report=self._report_line,
         )
         self._ids: dict[str, Topic] = {}
+        self._first: frozenset[str] = frozenset()
+        """Without refresh.topics.enabled: the source topics of the first comparison that found some."""
         self.conflicts: dict[str, str] = {}
         """Topics that cannot be mirrored, with the reason."""
         self._configs_due = 0.0
@@ -136,6 +138,9 @@ class TopicMirror:
         configs_too = now >= self._configs_due
         present = await self._source_topics.names()
         wanted = [name for name in present if self._selection.wants(name)]
+        if not self._config.settings.refresh_topics:
+            self._first = self._first or frozenset(wanted)
+            wanted = [name for name in wanted if name in self._first]
         source = await self._source_topics.topics(wanted, configs_too=configs_too, present=present)
         copies = {
             copy
@@ -149,6 +154,8 @@ class TopicMirror:
         ids = self._source_topics.topic_ids if self._deletes_topics else ()
         orphaned = orphans(ids, target, self._source_id())
         target = {name: topic for name, topic in target.items() if name in copies}
+        if not self._config.settings.refresh_topics:
+            source = self._without_new_partitions(source, target)
         if configs_too:
             self._configs_due = now + self._config.settings.sync_configs_interval
             self._refused.clear()
@@ -179,6 +186,26 @@ class TopicMirror:
         )
         self._drop_replaced({name: topic.topic_id for name, topic in target.items()})
         return plan
+
+    def _without_new_partitions(
+        self, source: Mapping[str, Topic], target: Mapping[str, Topic]
+    ) -> dict[str, Topic]:
+        """Return *source* without the partitions that were added since the first comparison.
+
+        Those that *target* has, too, stay: a target with more partitions than the source would be a conflict.
+        """
+        found = {}
+        for name, topic in source.items():
+            before = self.compared.get(name)
+            if before is not None and before.topic_id == topic.topic_id:
+                copies = self._selection.target_names(name, topic.topic_id)
+                there = max(
+                    (target[copy].partitions for copy in copies if copy in target), default=0
+                )
+                most = max(before.partitions, there)
+                topic = replace(topic, partitions=min(topic.partitions, most))
+            found[name] = topic
+        return found
 
     def _possible_copies(self, names: Iterable[str]) -> set[str]:
         """Return which target topics may be mirrors of a deleted source topic, if such are to be deleted."""
