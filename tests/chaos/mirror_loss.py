@@ -1,4 +1,4 @@
-"""What a lost cluster had alone: its acknowledged records, compared with what `kmirror failback` exported."""
+"""What the old active cluster had alone: its acknowledged records, compared with records of kmirror and exports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mirrormaker.exported import show_exported
 from tests.audits.problem import Problem
@@ -67,3 +67,41 @@ def rpo_problems(
         if not value.startswith(writers.encode()):
             text = f"exported, and not written since the clusters parted: {value!s:.100}"
             yield Problem("rpo", f"{place[0]}-{place[1]}@{offset}", text)
+
+
+def promotion_problems(
+    record: Mapping[str, Any] | None,
+    written: Mapping[Place, Mapping[int, Written]],
+    old: str,
+    writers: str,
+) -> Iterator[Problem]:
+    """Yield why a promotion with the source *old* did not lose nothing, or why its record does not show that.
+
+    *record* is that of the last command; None: no command printed one. *written* has the acknowledged records; names of
+    their *writers* begin the values of those that were written during the promotion.
+    """
+    if record is None:
+        yield Problem("rpo", "", "no command printed a record: nothing was judged")
+        return
+    cuts = {(each["topic"], each["partition"]): each["end"] for each in record["partitions"]}
+    behind = 0
+    for place, records in sorted(written.items()):
+        mine = [
+            offset
+            for offset, one in records.items()
+            if one.cluster == old and one.value.startswith(writers.encode())
+        ]
+        if mine and place not in cuts:
+            yield Problem(
+                "rpo", "", f"{place[0]}-{place[1]} is not in the record: it was not judged"
+            )
+        behind += sum(offset >= cuts[place] for offset in mine if place in cuts)
+    if record["rpo_records"] is None:
+        yield Problem(
+            "rpo", "", f"rpo_records null, {behind} acknowledged records are behind the cut"
+        )
+    elif record["rpo_records"] or behind:
+        text = (
+            f"rpo_records {record['rpo_records']}, {behind} acknowledged records are behind the cut"
+        )
+        yield Problem("rpo", "", text)
