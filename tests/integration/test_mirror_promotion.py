@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from confluent_kafka import KafkaError, Producer
 from kclient import Consumer
 from kclient.types import OffsetAndMetadata, TopicPartition
 from tests.kit.brokers import Cluster
+from tests.kit.fork_server import popen
 from tests.kit.mirrored_clusters import (
     MARK,
     TOPIC_ID,
@@ -280,6 +283,47 @@ def test_a_lost_source_is_not_asked_and_its_return_changes_nothing(
     assert deliver(east, "orders", b"not copied") is None
     assert one.run_once() != 0
     assert values(west, "orders", 0) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("options", [(), ("--producers-stopped",)])
+def test_a_record_that_is_written_behind_the_cut_is_counted(
+    east: Cluster, west: Cluster, mirror: MakeMirror, options: tuple[str, ...]
+) -> None:
+    """The command is paused behind the cut; a producer that was not stopped, or a lost mark, does the rest."""
+    make_topic(east, "orders")
+    assert deliver(east, "orders", b"1", b"2") is None
+    one = mirror()
+    assert one.run_once() == 0
+    process = popen(
+        *("mirrormaker", "promote", str(one.path), *options),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    with process:
+        for line in process.stderr:
+            if b"has everything up to the cut" in line:
+                break
+        process.send_signal(signal.SIGSTOP)
+        if not options:
+            mark = mark_of(east, "orders")
+            assert mark
+            set_mark(east, "orders", "")
+            eventually("a lost fence", lambda: deliver(east, "orders", b"late") is None)
+            set_mark(east, "orders", mark)
+        else:
+            assert deliver(east, "orders", b"late") is None
+        process.send_signal(signal.SIGCONT)
+        output, written = process.communicate(timeout=60)
+    assert process.returncode == 4, written
+    assert b"1 offsets at east are behind the cut" in written
+    record = record_of(output.decode())
+    assert record["rpo_records"] == 1
+    assert [each["rpo_records"] for each in record["partitions"]] == [1]
+    assert values(west, "orders", 0) == [b"1", b"2"]
+    assert deliver(west, "orders", b"3") is None
+    code, text = one.ask("promote", *options)
+    assert (code, record_of(text)["rpo_records"]) == (4, 1), text
 
 
 def test_a_dry_run_changes_nothing(east: Cluster, west: Cluster, mirror: MakeMirror) -> None:
