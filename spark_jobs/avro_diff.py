@@ -10,10 +10,8 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
 from enum import Enum
 from typing import Any
 
@@ -27,16 +25,14 @@ from spark_jobs.avro_fields import (
     MapNode,
     Node,
     Undecoded,
-    logical_type,
 )
+from spark_jobs.avro_logical import meaning, name_of
+from spark_jobs.finding_places import more_records
 from spark_jobs.record_text import printable
 
 SCHEMA_VERSION = 1
 
 _ROOT = "(the value)"
-_MOST_SCALE = 100
-"""Digits behind the point of a decimal that are written out."""
-_UNITS = {"millis": 1000, "micros": 1_000_000, "nanos": 1_000_000_000}
 
 
 class Status(Enum):
@@ -76,6 +72,15 @@ class Diff:
     """Findings above the limit."""
     one_side: int = 0
     """Findings that name one record only; they are not among *diffs*."""
+    found: int = 0
+    """Findings of the audit."""
+    written: int = 0
+    """Those of them in findings.jsonl, which is a sample of many."""
+
+    @property
+    def of_many_records(self) -> int:
+        """How many of *diffs* have more records than the first; only that one is compared."""
+        return sum(more_records(each.finding) is not None for each in self.diffs)
 
 
 def plain(node: Node) -> Any:
@@ -105,18 +110,31 @@ def _side(node: Node | None) -> dict[str, Any]:
 
 
 def fields_that_differ(diff: FindingDiff) -> list[str]:
-    """Return the paths of the fields that differ, without those that are equal by default."""
-    if diff.comparison is None:
-        return []
-    found = [each for each in diff.comparison.differences if not each.equal_by_default]
-    return [each.path or _ROOT for each in found]
+    """Return the paths of the fields that differ, without those that are equal by default or stored alike."""
+    return [
+        each.path or _ROOT
+        for each in _differences(diff)
+        if not (each.equal_by_default or each.stored_alike)
+    ]
 
 
-def totals(diffs: Sequence[FindingDiff]) -> dict[str, int]:
-    """Return how many findings each field differs in, the most frequent first. Items of arrays are counted together."""
+def fields_read_differently(diff: FindingDiff) -> list[str]:
+    """Return the paths of the fields that are stored alike, and have logical types that read them differently."""
+    return [each.path or _ROOT for each in _differences(diff) if each.stored_alike]
+
+
+def _differences(diff: FindingDiff) -> Sequence[Difference]:
+    return () if diff.comparison is None else diff.comparison.differences
+
+
+def totals(
+    diffs: Sequence[FindingDiff],
+    fields: Callable[[FindingDiff], list[str]] = fields_that_differ,
+) -> dict[str, int]:
+    """Return in how many findings each field is, the most frequent first. Items of arrays are counted together."""
     counted: Counter[str] = Counter()
     for diff in diffs:
-        counted.update({_without_numbers(path) for path in fields_that_differ(diff)})
+        counted.update({_without_numbers(path) for path in fields(diff)})
     return dict(sorted(counted.items(), key=lambda each: (-each[1], each[0])))
 
 
@@ -140,13 +158,26 @@ def json_document(diff: Diff) -> dict[str, Any]:
         "run_id": diff.run_id,
         "findings_left_out": diff.left_out,
         "findings_of_one_side": diff.one_side,
+        "findings_of_many_records": diff.of_many_records,
+        "findings_found": diff.found,
+        "findings_written": diff.written,
         "fields": totals(diff.diffs),
+        "fields_read_differently": totals(diff.diffs, fields_read_differently),
         "findings": [_finding_json(each) for each in diff.diffs],
     }
 
 
 def _finding_json(diff: FindingDiff) -> dict[str, Any]:
-    known = ("seq", "class", "topic", "partition", "src_offset", "dst_offset")
+    known = [
+        "seq",
+        "class",
+        "topic",
+        "partition",
+        "src_offset",
+        "dst_offset",
+        "records",
+        "last_offset",
+    ]
     found: dict[str, Any] = {
         **{name: diff.finding[name] for name in known},
         "status": diff.status.value,
@@ -170,6 +201,7 @@ def _finding_json(diff: FindingDiff) -> dict[str, Any]:
             "source": _side(each.source),
             "target": _side(each.target),
             "equal_by_default": each.equal_by_default,
+            "stored_alike": each.stored_alike,
         }
         for each in diff.comparison.differences
     ]
@@ -185,14 +217,24 @@ def text(diff: Diff, *, max_chars: int, max_lines: int) -> str:
     statuses = Counter(each.status for each in diff.diffs)
     counted = ", ".join(f"{statuses[each]} {each.value}" for each in Status if statuses[each])
     lines.append(f"{len(diff.diffs)} findings: {counted or 'none'}")
+    if diff.of_many_records:
+        lines.append(
+            f"{diff.of_many_records} of them have more than one record: only the first one was compared"
+        )
     if diff.one_side:
         lines.append(
             f"{diff.one_side} more findings name one record only; `kaudit explain` prints them"
         )
     if diff.left_out:
         lines.append(f"{diff.left_out} more findings were left out: --limit")
+    if diff.found > diff.written:
+        lines.append(
+            f"the audit found {diff.found:,} findings, and wrote {diff.written:,} of them: the others were not compared"
+        )
     for path, count in totals(diff.diffs).items():
         lines.append(f"  {printable(path)}: differs in {count}")
+    for path, count in totals(diff.diffs, fields_read_differently).items():
+        lines.append(f"  {printable(path)}: stored alike, read differently in {count}")
     return "\n".join(lines)
 
 
@@ -203,6 +245,8 @@ def _finding_lines(diff: FindingDiff, max_chars: int, max_lines: int) -> list[st
         f"partition {finding['partition']}"
     ]
     lines += [f"  {each}" for each in diff.titles]
+    if others := more_records(finding):
+        lines.append(f"  {others}")
     lines += [f"  not compared: {printable(each)}" for each in diff.reasons]
     lines += [f"  CHANGED since the audit in {each}" for each in diff.changed_since]
     if diff.comparison is not None:
@@ -226,9 +270,10 @@ def _comparison_lines(found: Comparison, max_chars: int, max_lines: int) -> list
     lines += [difference_line(each, max_chars) for each in shown]
     if len(shown) < len(found.differences):
         lines.append(f"... {len(found.differences) - len(shown)} more differences")
-    if not any(not each.equal_by_default for each in found.differences):
+    if all(each.equal_by_default or each.stored_alike for each in found.differences):
         bytes_of = "the bytes are equal" if found.same_bytes else "the bytes of the values differ"
-        lines.append(f"no field differs; {bytes_of}")
+        what = "stored value" if any(each.stored_alike for each in found.differences) else "field"
+        lines.append(f"no {what} differs; {bytes_of}")
     return lines
 
 
@@ -236,6 +281,9 @@ def difference_line(difference: Difference, max_chars: int) -> str:
     """Return one difference as `field: source -> target`."""
     left, right = _shown(difference.source), _shown(difference.target)
     path = printable(difference.path or _ROOT)
+    if difference.stored_alike:
+        left, right = _read(difference.source), _read(difference.target)
+        return f"{path}: stored alike, read differently: {_cut(left, max_chars)} -> {_cut(right, max_chars)}"
     if difference.equal_by_default:
         return f"{path}: {_cut(left, max_chars)} = {_cut(right, max_chars)}"
     line = f"{path}: {_cut(left, max_chars)} -> {_cut(right, max_chars)}"
@@ -255,9 +303,18 @@ def _shown(node: Node | None) -> str:
     if isinstance(node, Leaf):
         value = node.value
         shown = f"hex {value.hex()}" if isinstance(value, bytes) else _json(plain(node))
-        meaning = _meaning(node)
-        return f"{shown} ({meaning})" if meaning else shown
+        for_people = meaning(value, node.logical)
+        return f"{shown} ({for_people})" if for_people else shown
     return _json(plain(node))
+
+
+def _read(node: Node | None) -> str:
+    """Return what the logical type of a leaf makes of it."""
+    assert isinstance(node, Leaf)
+    for_people = meaning(node.value, node.logical)
+    if for_people is not None:
+        return for_people
+    return f"{_shown(node)} ({printable(name_of(node.logical) or 'no logical type')})"
 
 
 def _json(value: Any) -> str:
@@ -266,27 +323,3 @@ def _json(value: Any) -> str:
 
 def _cut(shown: str, most: int) -> str:
     return shown if len(shown) <= most else f"{shown[:most]}... {len(shown) - most:,} more"
-
-
-def _meaning(leaf: Leaf) -> str | None:
-    """Return a value of a logical type for people; None if it has none."""
-    name, value = logical_type(leaf), leaf.value
-    try:
-        if name == "decimal" and isinstance(value, bytes) and leaf.logical is not None:
-            unscaled = Decimal(int.from_bytes(value, "big", signed=True)).as_tuple()
-            scale = int(leaf.logical.get("scale", 0))
-            number = Decimal(
-                (unscaled.sign, unscaled.digits, -scale)
-            )  # Decimal.scaleb would round to 28 digits
-            return f"{number:f}" if 0 <= scale <= _MOST_SCALE else str(number)
-        if name == "date" and isinstance(value, int):
-            return (date(1970, 1, 1) + timedelta(days=value)).isoformat()
-        if name is not None and "timestamp-" in name and isinstance(value, int):
-            seconds, rest = divmod(value, _UNITS[name.rpartition("-")[2]])
-            moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
-            digits = {1000: 3, 1_000_000: 6}.get(_UNITS[name.rpartition("-")[2]], 9)
-            zone = "" if name.startswith("local-") else "Z"
-            return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest:0{digits}d}{zone}"
-    except (ArithmeticError, ValueError, KeyError, TypeError):
-        return None
-    return None

@@ -3,7 +3,8 @@
 A value becomes a tree of records, arrays, maps and leaves. Its shape is that of its writer's schema, so no field that
 was written is dropped. The reader's schema adds what Avro's schema resolution adds. That is the names of renamed fields
 (aliases), promoted numbers and strings, and the defaults of fields that the writer's schema lacks. A default is marked,
-because no log has it. Values are compared, types are not: 5 as an int and 5 as a long are equal.
+because no log has it. Values are compared, types are not: 5 as an int and 5 as a long are equal. Two leaves with equal
+stored values that their writers' logical types read differently are a difference of its own kind (`stored_alike`).
 
 Invariants (tests cite the numbers):
  1. a leaf that differs in what was written is in a difference, and so is a field that only one writer's schema has;
@@ -19,16 +20,15 @@ import io
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from kclient.avro import Schema, fingerprint, frame_of
 from kclient.errors import SerializationError
+from spark_jobs.avro_logical import LOGICAL, reading
 
 Scalar: TypeAlias = bool | int | float | str | bytes | None
 
-_LOGICAL = "kaudit.logicalType"
-"""The attribute that keeps a logical type. Under its own name fastavro would convert the value."""
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
 _PROMOTIONS = {
     "int": ("long", "float", "double"),
@@ -51,10 +51,12 @@ _BRANCHES: dict[type, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A value without parts. *logical* is the schema of its logical type, for people."""
+    """A value without parts. *logical* is the schema of its logical type."""
 
     value: Scalar
     logical: Mapping[str, Any] | None = None
+    branch_known: bool = field(default=True, compare=False)
+    """False if an int or a long was written: the value does not show which, nor then its logical type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +101,21 @@ class Difference:
 
     @property
     def equal_by_default(self) -> bool:
-        """Whether one side has the value only as a default, which equals what the other side has."""
+        """Whether a side has the value, or the parts that differ, only as a default that equals the other side's."""
+        if not (isinstance(self.source, Default) or isinstance(self.target, Default)):
+            return False
         left, right = _without_mark(self.source), _without_mark(self.target)
-        return left is not None and right is not None and not any(differences(left, right))
+        return (
+            left is not None
+            and right is not None
+            and all(each.equal_by_default for each in differences(left, right))
+        )
+
+    @property
+    def stored_alike(self) -> bool:
+        """Whether both sides have the same stored value, and only its logical types differ."""
+        left, right = self.source, self.target
+        return isinstance(left, Leaf) and isinstance(right, Leaf) and _same(left.value, right.value)
 
 
 class UnknownWriter(Exception):
@@ -239,7 +253,7 @@ def differences(left: Node, right: Node, path: str = "") -> Iterator[Difference]
                 dict(enumerate(yours)),
                 [(f"{path}[{each}]", each) for each in numbers],
             )
-        case Leaf(), Leaf() if _same(left.value, right.value):
+        case Leaf(), Leaf() if _same(left.value, right.value) and _read_alike(left, right):
             return
         case _:
             yield Difference(path, left, right)
@@ -265,6 +279,13 @@ def _same(left: Scalar, right: Scalar) -> bool:
     return left == right
 
 
+def _read_alike(left: Leaf, right: Leaf) -> bool:
+    """Return whether two equal stored values mean the same; also if a logical type is not known."""
+    if left.value is None or not (left.branch_known and right.branch_known):
+        return True
+    return reading(left.value, left.logical) == reading(right.value, right.logical)
+
+
 def _without_mark(node: Node | None) -> Node | None:
     return node.node if isinstance(node, Default) else node
 
@@ -277,7 +298,7 @@ def _plain(schema: Any) -> Any:
         return [_plain(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {_LOGICAL if name == "logicalType" else name: each for name, each in schema.items()}
+    found = {LOGICAL if name == "logicalType" else name: each for name, each in schema.items()}
     for name in ("type", "items", "values"):
         if name in found:
             found[name] = _plain(found[name])
@@ -307,8 +328,9 @@ class _Tree:
     def node(self, schema: Any, value: Any, reader: Any | None) -> Node:
         """Return *value*, written with *schema*. *reader* is the reader's schema of this part, None if it has none."""
         schema = self._writer.resolve(schema)
+        known = True
         if isinstance(schema, list):
-            schema, value = self._branch(schema, value)
+            schema, value, known = self._branch(schema, value)
         reader = self._matching(schema, reader)
         match _kind(schema):
             case "record" | "error":
@@ -321,19 +343,20 @@ class _Tree:
                 return MapNode(
                     {key: self.node(schema["values"], each, part) for key, each in value.items()}
                 )
-        return _leaf(schema, value if reader is None else _promoted(value, _kind(reader)))
+        value = value if reader is None else _promoted(value, _kind(reader))
+        return _leaf(schema, value, branch_known=known)
 
-    def _branch(self, union: Sequence[Any], value: Any) -> tuple[Any, Any]:
-        """Return the branch of *union* that *value* was written with, and the value without the branch's name."""
+    def _branch(self, union: Sequence[Any], value: Any) -> tuple[Any, Any, bool]:
+        """Return the branch of *union* of *value*, the value without the branch's name, and whether it is known."""
         branches = [self._writer.resolve(each) for each in union]
         if isinstance(value, tuple):
             name, value = value
             named = (each for each in branches if isinstance(each, dict))
-            return next(each for each in named if each.get("name") == name), value
+            return next(each for each in named if each.get("name") == name), value, True
         kinds = _BRANCHES[type(value)]
         found = [each for each in branches if _kind(each) in kinds]
         # The value does not show which of an int and a long was written; then no logical type is shown either.
-        return (found[0], value) if len(found) == 1 else (_kind(found[0]), value)
+        return (found[0], value, True) if len(found) == 1 else (_kind(found[0]), value, False)
 
     def _matching(self, schema: Any, reader: Any | None) -> Any | None:
         """Return the reader's schema that reads values of *schema*, by Avro's rules; None if there is none."""
@@ -358,7 +381,7 @@ class _Tree:
             if source is not None:
                 read_as[source] = each
             elif "default" in each:
-                added[each["name"]] = Default(self._default(each["type"], each["default"]))
+                added[each["name"]] = Default(self._default_of(each))
         fields: dict[str, Node] = {}
         for each in schema["fields"]:
             as_read = read_as.get(each["name"])
@@ -366,6 +389,15 @@ class _Tree:
             part = None if as_read is None else as_read["type"]
             fields[name] = self.node(each["type"], value[each["name"]], part)
         return RecordNode(_last_name(schema if reader is None else reader), {**fields, **added})
+
+    def _default_of(self, part: Mapping[str, Any]) -> Node:
+        """Return the default of a field of the reader's schema; raise SerializationError if its type cannot have it."""
+        try:
+            return self._default(part["type"], part["default"])
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            raise SerializationError(
+                f"a default of {self._reader.label} is invalid: that of {part['name']}"
+            ) from None
 
     def _default(self, schema: Any, value: Any) -> Node:
         """Return a default of the reader's schema, which is JSON there."""
@@ -392,16 +424,22 @@ class _Tree:
                 )
             case "bytes" | "fixed" if isinstance(value, str):
                 return _leaf(schema, value.encode("latin-1"))
+            case "float" if isinstance(value, (int, float)) and not isinstance(value, bool):
+                return _leaf(schema, _float32(value))
         return _leaf(schema, _promoted(value, _kind(schema)))
 
 
-def _leaf(schema: Any, value: Scalar) -> Leaf:
-    return Leaf(value, schema if isinstance(schema, dict) and _LOGICAL in schema else None)
+def _leaf(schema: Any, value: Scalar, *, branch_known: bool = True) -> Leaf:
+    logical = schema if isinstance(schema, dict) and LOGICAL in schema else None
+    return Leaf(value, logical, branch_known)
 
 
-def logical_type(leaf: Leaf) -> str | None:
-    """Return the name of the leaf's logical type."""
-    return None if leaf.logical is None else str(leaf.logical[_LOGICAL])
+def _float32(value: float) -> float:
+    """Return *value* as a float of 32 bits holds it; as it is if none does."""
+    try:
+        return cast("float", struct.unpack("<f", struct.pack("<f", value))[0])
+    except OverflowError:
+        return value
 
 
 def _names_match(writer: Any, reader: Any) -> bool:

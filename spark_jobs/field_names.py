@@ -66,7 +66,7 @@ def _file(given: Mapping[str, Parsed], value: bytes | None) -> str:
 
 
 def _text(diff: FindingDiff) -> str:
-    from spark_jobs.avro_diff import Status, fields_that_differ
+    from spark_jobs.avro_diff import Status, fields_read_differently, fields_that_differ
     from spark_jobs.avro_fields import Undecoded
     from spark_jobs.record_text import printable
 
@@ -80,7 +80,9 @@ def _text(diff: FindingDiff) -> str:
     ]
     if problems:
         return f"fields are not known: {printable('; '.join(problems))}"
-    names = fields_that_differ(diff)
-    if not names:
-        return "no Avro field differs, other bytes do"
-    return f"Avro field{'s' if len(names) > 1 else ''} {printable(', '.join(names))}"
+    of = "" if diff.finding["records"] == 1 else " (of the first record)"
+    if names := fields_that_differ(diff):
+        return f"Avro field{'s' if len(names) > 1 else ''} {printable(', '.join(names))}{of}"
+    if names := fields_read_differently(diff):
+        return f"stored alike, read differently: {printable(', '.join(names))}{of}"
+    return f"no Avro field differs, other bytes do{of}"

@@ -97,6 +97,16 @@ def places(finding: Mapping[str, Any], report: Mapping[str, Any]) -> tuple[Side,
     )
 
 
+def more_records(finding: Mapping[str, Any]) -> str | None:
+    """Return what to print beside the records of a finding of many; None if it has no others."""
+    if finding["records"] == 1:
+        return None
+    return (
+        f"the finding has {finding['records']} records or offsets, up to offset "
+        f"{finding['last_offset']}; this is the first"
+    )
+
+
 def kclient_words(place: Place, avro: Path | None, *, crc_wrong: bool) -> list[str]:
     """Return the command that prints the record at *place*."""
     words = ["kclient", "consume", "-b", place.bootstrap, place.topic, "-p", str(place.partition)]

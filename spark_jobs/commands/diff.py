@@ -68,8 +68,8 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 def diff(**options: Any) -> None:
     """Compare the values of a finding's two records as Avro, field by field, as both clusters hold them now.
 
-    Exit code 0: the values of every chosen finding were compared. 3: a value is gone or cannot be decoded. 4: a
-    cluster could not be read.
+    Exit code 0: the values of every chosen finding were compared, of a finding of many records those of the first.
+    3: a value is gone or cannot be decoded. 4: a cluster could not be read.
     """
     directory: Path = options["directory"]
     with usage_errors(directory):
@@ -81,6 +81,7 @@ def diff(**options: Any) -> None:
         schemas = _schemas(options["files"], options["ids"])
         run_id = str(report["meta"]["run_id"])
         key = key_of(report, options["hash_key"])
+        sample = report["findings"]["found"], report["findings"]["written"]
 
     def work() -> int:
         from spark_jobs import avro_diff
@@ -93,7 +94,7 @@ def diff(**options: Any) -> None:
                 look_up(right.place, options["timeout"]),
             )
             diffs.append(finding_diff(finding, (left, right), found, schemas, key))
-        whole = avro_diff.Diff(run_id, diffs, left_out, one_side)
+        whole = avro_diff.Diff(run_id, diffs, left_out, one_side, *sample)
         if options["form"] == "json":
             show(avro_diff.json_text(whole))
         else:

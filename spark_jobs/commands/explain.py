@@ -27,7 +27,7 @@ from spark_jobs.commands.run_directory import (
     with_run_directory,
     with_timeout,
 )
-from spark_jobs.finding_places import Side, kclient_words, places
+from spark_jobs.finding_places import Side, kclient_words, more_records, places
 from spark_jobs.findings import FindingClass
 from spark_jobs.verdict import ExitCode
 
@@ -59,7 +59,8 @@ def explain(
 ) -> None:
     """Print the records of a finding side by side, as both clusters hold them now.
 
-    Exit code 0: every record that the finding names was printed. 3: one is gone. 4: a cluster could not be read.
+    Exit code 0: every record that the finding names was printed, of many the first. 3: one is gone. 4: a cluster could
+    not be read.
     """
     with usage_errors(directory):
         report = load_report(directory)
@@ -122,11 +123,8 @@ def _explanation(
         lines.append(f"the audit found: {printable(finding['field'])}")
     if finding["distance"]:
         lines.append(f"moved by {finding['distance']}")
-    if finding["records"] != 1:
-        lines.append(
-            f"the finding has {finding['records']} records or offsets, up to offset "
-            f"{finding['last_offset']}; this is the first"
-        )
+    if others := more_records(finding):
+        lines.append(others)
     lines += ["", *table(shown, (sides[0].title, sides[1].title), style), ""]
     if all(isinstance(each, Stored) for each in found):
         fields = differing(shown)

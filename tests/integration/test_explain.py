@@ -73,6 +73,7 @@ class Audited:
             "meta": {"run_id": RUN},
             "source": {**side, "name": "east", "prefix": ""},
             "target": {**side, "name": "west", "prefix": "copy."},
+            "findings": {"found": len(findings), "written": len(findings)},
         }
         lines = finding_lines(enumerate(findings, 1), window=10)
         (self.out / "findings.jsonl").write_text("".join(f"{line}\n" for line in lines))
@@ -263,6 +264,43 @@ def test_diff_names_the_fields_that_differ_and_the_findings_without_two_records(
     assert document["findings_of_one_side"] == 1
 
 
+def test_diff_reads_each_record_with_the_schema_of_its_writer(
+    audited: Audited, tmp_path: Path
+) -> None:
+    price = {"name": "price", "type": "long"}
+    note = {"name": "note", "type": ["null", "string"], "default": None, "aliases": ["remark"]}
+    schemas = {
+        name: {"type": "record", "name": "Order", "fields": [price, *more]}
+        for name, more in {
+            "v1": [],
+            "v2": [note],
+            "v0": [{"name": "remark", "type": ["null", "string"]}],
+        }.items()
+    }
+    for name, schema in schemas.items():
+        (tmp_path / name).write_text(json.dumps(schema))
+    v1, v2, v0 = (AvroSerializer(schemas[name]) for name in ("v1", "v2", "v0"))
+    audited.write(
+        [(b"a", v1({"price": 7})), (b"b", v0({"price": 7, "remark": "late"}))],
+        [
+            (b"a", v2({"price": 7, "note": "late"})),
+            (b"b", v2({"price": 7, "note": "late"})),
+        ],
+    )
+    audited.found(
+        finding(audited, FindingClass.CORRUPT, 0, 0, field="value", records=2, last_offset=1),
+        finding(audited, FindingClass.CORRUPT, 1, 1, field="value"),
+    )
+    words = [word for name in ("v2", "v1", "v0") for word in ("--avro", str(tmp_path / name))]
+    lines = [line.strip() for line in audited.run("diff", *words).splitlines()]
+    assert 'note: null (default, not written) -> "late"' in lines
+    assert "no field differs; the bytes of the values differ" in lines
+    assert "the finding has 2 records or offsets, up to offset 1; this is the first" in lines
+    assert "2 findings: 2 compared" in lines
+    assert "1 of them have more than one record: only the first one was compared" in lines
+    assert lines[-1] == "note: differs in 1"
+
+
 def test_the_page_names_the_fields_that_differ_and_no_value(audited: Audited) -> None:
     order = {"type": "record", "name": "Order", "fields": [{"name": "price", "type": "long"}]}
     note = {"type": "record", "name": "Note", "fields": [{"name": "text", "type": "string"}]}
@@ -276,14 +314,16 @@ def test_the_page_names_the_fields_that_differ_and_no_value(audited: Audited) ->
     ]
     audited.write(*([(b"k", pair[side]) for pair in pairs] for side in (0, 1)))
     kinds = ["value", "value", "value", "timestamp"]
+    runs: list[dict[str, Any]] = [{}, {"records": 2, "last_offset": 2}, {}, {}]
     audited.found(*(
-        finding(audited, FindingClass.CORRUPT, n, n, field=kind) for n, kind in enumerate(kinds)
+        finding(audited, FindingClass.CORRUPT, n, n, field=kind, **runs[n])
+        for n, kind in enumerate(kinds)
     ))  # fmt: skip
     report = load_report(audited.out)
     lines = (audited.out / "findings.jsonl").read_text().splitlines()
     names = field_names(Report(report, lines, {}, b""), given, PUBLIC, 10.0)
     assert names[1] == ("Avro field price", "order")
-    assert names[2] == ("Avro field text", "note")
+    assert names[2] == ("Avro field text (of the first record)", "note")
     assert names[3].text.startswith("fields are not known: target: 8 bytes without an Avro frame")
     assert names[3].schema == ""
     assert list(names) == [1, 2, 3]

@@ -15,7 +15,6 @@ from spark_jobs.avro_diff import (
     Diff,
     FindingDiff,
     Status,
-    _meaning,
     difference_line,
     json_document,
     json_text,
@@ -23,6 +22,7 @@ from spark_jobs.avro_diff import (
     totals,
 )
 from spark_jobs.avro_fields import Comparison, Default, Leaf, Parsed, Schemas, Undecoded, compare
+from spark_jobs.avro_logical import LOGICAL, meaning
 from spark_jobs.cli import kaudit
 from spark_jobs.commands.diff import _chosen, _schemas
 from spark_jobs.verdict import ExitCode
@@ -196,6 +196,8 @@ FINDING = {
     "src_offset": 5,
     "dst_offset": 5,
     "first_dst_offset": None,
+    "records": 1,
+    "last_offset": None,
 }
 
 
@@ -211,6 +213,39 @@ def test_equal_fields_in_other_bytes_are_no_silent_equality() -> None:
     assert "v1.avsc -> fingerprint" in output
     assert "2 more findings were left out" in output
     assert "3 more findings name one record only" in output
+
+
+def test_the_records_of_a_finding_that_were_not_compared_are_named() -> None:
+    """One finding of a million records was "1 findings: 1 compared"."""
+    found = compare(SCHEMAS, framed(V1, {"price": 1}), framed(V1, {"price": 2}))
+    folded = {**FINDING, "records": 1_000_000, "last_offset": 1_000_004}
+    whole = Diff(
+        "run",
+        [FindingDiff(each, Status.COMPARED, found) for each in (folded, FINDING)],
+        found=30_000,
+        written=10_000,
+    )
+    output = text(whole, max_chars=200, max_lines=50).splitlines()
+    sentence = "the finding has 1000000 records or offsets, up to offset 1000004; this is the first"
+    assert f"  {sentence}" in output
+    assert "1 of them have more than one record: only the first one was compared" in output
+    assert (
+        "the audit found 30,000 findings, and wrote 10,000 of them: the others were not compared"
+        in output
+    )
+    document = json_document(whole)
+    sample = ("findings_of_many_records", "findings_found", "findings_written")
+    assert [document[name] for name in sample] == [1, 30_000, 10_000]
+    rest = [(each["records"], each["last_offset"]) for each in document["findings"]]
+    assert rest == [(1_000_000, 1_000_004), (1, None)]
+
+
+def test_one_record_each_and_all_findings_need_no_such_line() -> None:
+    found = compare(SCHEMAS, framed(V1, {"price": 1}), framed(V1, {"price": 2}))
+    whole = Diff("run", [FindingDiff(FINDING, Status.COMPARED, found)], found=1, written=1)
+    output = text(whole, max_chars=200, max_lines=50)
+    assert "first" not in output
+    assert output.splitlines()[-2:] == ["1 findings: 1 compared", "  price: differs in 1"]
 
 
 def test_findings_are_counted_by_field() -> None:
@@ -281,9 +316,7 @@ def test_a_directory_without_a_report_is_a_usage_error(tmp_path: Path) -> None:
 
 def test_a_decimal_of_a_scale_below_zero_is_not_written_out() -> None:
     """Avro has none; a schema of a registry may: a digit for each of -1,000,000,000 took the memory of the machine."""
-    kind = {"kaudit.logicalType": "decimal", "precision": 5, "scale": -1000}
-    leaf = Leaf(b"\x05", kind)
-    assert _meaning(leaf) == "5E+1000"
+    assert meaning(b"\x05", {LOGICAL: "decimal", "precision": 5, "scale": -1000}) == "5E+1000"
 
 
 def test_an_integer_that_no_float_is_equal_to_differs() -> None:
@@ -304,3 +337,126 @@ def test_json_has_no_character_that_controls_a_terminal() -> None:
     printed = json_text(diff_of(compare(schemas, *values)))
     assert printed.isascii()
     assert "\x7f" not in printed
+
+
+def decimal(scale: int, precision: int = 9) -> dict[str, Any]:
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
+def logical(kind: str, name: str | None) -> dict[str, Any]:
+    return {"type": kind} if name is None else {"type": kind, "logicalType": name}
+
+
+def two_writers(
+    left: Any, right: Any, value: Any, other: Any, reader: Any | None = None
+) -> Comparison:
+    """Compare *value* of a field of the type *left* with *other*, of the type *right*, by schema ids."""
+    types = [record({"name": "p", "type": each}) for each in (left, right)]
+    known = {number: Parsed(each, f"v{number}") for number, each in enumerate(types, 1)}
+    plain = [
+        framed(record({"name": "p", "type": _stored(each)}), {"p": one}, number)
+        for number, (each, one) in enumerate(((left, value), (right, other)), 1)
+    ]
+    return compare(Schemas(reader or known[1], [], known), *plain)
+
+
+def _stored(kind: Any) -> Any:
+    """Return *kind* without logical types: the serializer takes stored values."""
+    if isinstance(kind, list):
+        return [_stored(each) for each in kind]
+    return {k: v for k, v in kind.items() if k != "logicalType"} if isinstance(kind, dict) else kind
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "value", "line"),
+    [
+        (decimal(2), decimal(3), b"\x05", "0.05 -> 0.005"),
+        (
+            logical("long", "timestamp-millis"),
+            logical("long", "timestamp-micros"),
+            1000,
+            "1970-01-01T00:00:01.000Z -> 1970-01-01T00:00:00.001000Z",
+        ),
+        (
+            logical("long", "time-micros"),
+            logical("long", None),
+            1000,
+            "1000 (time-micros) -> 1000 (no logical type)",
+        ),
+        (["null", decimal(2)], ["null", decimal(3)], b"\x05", "0.05 -> 0.005"),
+    ],
+)
+def test_values_that_are_stored_alike_and_read_differently_are_named_and_counted(
+    left: Any, right: Any, value: Any, line: str
+) -> None:
+    found = two_writers(left, right, value, value)
+    assert lines(found) == [f"p: stored alike, read differently: {line}"]
+    output = text(diff_of(found), max_chars=200, max_lines=50)
+    assert "no field differs" not in output
+    assert "no stored value differs; the bytes of the values differ" in output
+    assert "  p: stored alike, read differently in 1" in output
+    document = json_document(diff_of(found))
+    assert (document["fields"], document["fields_read_differently"]) == ({}, {"p": 1})
+    assert document["findings"][0]["differences"][0]["stored_alike"] is True
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "value"),
+    [
+        (decimal(2), decimal(2, precision=5), b"\x05"),
+        (decimal(2), decimal(3), b"\x00"),
+        (logical("long", "timestamp-millis"), logical("long", "timestamp-micros"), 0),
+        (logical("string", "uuid"), logical("string", None), "a"),
+        (["null", decimal(2)], ["null", decimal(3)], None),
+        # Whether an int or a long was written is not known.
+        (["int", logical("long", "timestamp-millis")], logical("long", "timestamp-millis"), 7),
+    ],
+)
+def test_values_that_are_read_alike_are_no_difference(left: Any, right: Any, value: Any) -> None:
+    assert lines(two_writers(left, right, value, value)) == []
+
+
+def test_a_default_of_a_float_equals_the_value_as_it_is_written() -> None:
+    price = {"name": "price", "type": "long"}
+    for default in (0.1, 1, 16777217):
+        reader = record(price, {"name": "f", "type": "float", "default": default})
+        schemas = Schemas(Parsed(reader, "reader"), [Parsed(V1, "v1")], {})
+        found = compare(
+            schemas, framed(V1, {"price": 1}), framed(reader, {"price": 1, "f": default})
+        )
+        (each,) = found.differences
+        assert each.equal_by_default, default
+    reader = record(price, {"name": "f", "type": "float", "default": 1e300})
+    schemas = Schemas(Parsed(reader, "reader"), [Parsed(V1, "v1")], {})
+    found = compare(schemas, framed(V1, {"price": 1}), framed(reader, {"price": 1, "f": 0.5}))
+    assert lines(found) == ["f: 1e+300 (default, not written) -> 0.5"]
+
+
+def test_a_default_with_a_default_inside_is_equal_to_the_same_values() -> None:
+    size = {"name": "size", "type": "int", "default": 3}
+    box = record({"name": "kind", "type": "string", "default": "b"}, size, name="Box")
+    small = record(box["fields"][0], name="Box")
+    reader = record(PRICE, {"name": "box", "type": box, "default": {}})
+    middle = record(PRICE, {"name": "box", "type": small})
+    schemas = Schemas(Parsed(reader, "v3"), [Parsed(V1, "v1"), Parsed(middle, "v2")], {})
+    old = framed(V1, {"price": 1})
+    (same,) = compare(schemas, old, framed(middle, {"price": 1, "box": {"kind": "b"}})).differences
+    assert same.equal_by_default
+    (other,) = compare(schemas, old, framed(middle, {"price": 1, "box": {"kind": "c"}})).differences
+    assert not other.equal_by_default
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        ("bytes", "\u0100"),
+        ({"type": "array", "items": "bytes"}, ["\u0100"]),
+        (record({"name": "y", "type": record(PRICE, name="Money")}, name="Inner"), {}),
+    ],
+)
+def test_an_invalid_default_is_the_cause_that_is_named(kind: Any, default: Any) -> None:
+    reader = record(PRICE, {"name": "raw", "type": kind, "default": default})
+    schemas = Schemas(Parsed(reader, "reader.avsc"), [Parsed(V1, "v1")], {})
+    old = framed(V1, {"price": 1})
+    found = compare(schemas, old, old)
+    assert found.source == Undecoded("a default of reader.avsc is invalid: that of raw")
