@@ -17,7 +17,7 @@ import re
 import sys
 import sysconfig
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -43,6 +43,10 @@ class NotAnEnvironment(ValueError):
     """A file of `--environment` that this kaudit cannot use; the text names the cause."""
 
 
+class NotPackable(Exception):
+    """A package that workers need has no files that can be packed; the text names it."""
+
+
 class Packed(NamedTuple):
     """What `pack` wrote."""
 
@@ -66,15 +70,25 @@ def python_name() -> str:
 
 
 def pack(path: Path) -> Packed:
-    """Write the archive of this environment to *path*, a .tar.gz; the file appears only when it is whole."""
+    """Write the archive of this environment to *path*, a .tar.gz; the file appears only when it is whole.
+
+    Raise NotPackable for a package of which not all files are known.
+    """
     names = sorted(required("kbroker", "audit") - OF_SPARK)
     places = dict(_own_files())
     for name in names:
         for place, file in _files(name):
             places.setdefault(place, file)
+    write_archive(path, places)
+    return Packed(len(places), path.stat().st_size, names)
+
+
+def write_archive(path: Path, places: Mapping[str, Path]) -> None:
+    """Write the archive *path* of the files of *places*, by their places below `lib`."""
     with (
         replaced(path) as beside,
-        tarfile.open(beside, mode="w:gz", compresslevel=1) as archive,
+        # Links to a cache of this machine (`uv --link-mode=symlink`) lead nowhere on another one: pack the files.
+        tarfile.open(beside, mode="w:gz", compresslevel=1, dereference=True) as archive,
     ):
         # First, so that `check` reads no more than the beginning.
         text = json.dumps(facts(), sort_keys=True).encode()
@@ -83,7 +97,6 @@ def pack(path: Path) -> Packed:
         archive.addfile(entry, io.BytesIO(text))
         for place, file in places.items():
             archive.add(file, f"lib/{place}", recursive=False)
-    return Packed(len(places), path.stat().st_size, names)
 
 
 def check(path: Path) -> None:
@@ -143,8 +156,17 @@ def _own_files() -> Iterator[tuple[str, Path]]:
 
 
 def _files(name: str) -> Iterator[tuple[str, Path]]:
-    """Yield the files of an installed distribution below its directory of packages, each with its place there."""
-    for file in sorted(metadata.distribution(name).files or []):
+    """Yield the files of an installed distribution below its directory of packages, each with its place there.
+
+    Raise NotPackable if it has no list of its files, or only one that leads to another directory.
+    """
+    distribution = metadata.distribution(name)
+    if distribution.files is None:
+        raise NotPackable(f"{name} {distribution.version} has no list of its files (RECORD)")
+    origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    if origin.get("dir_info", {}).get("editable"):
+        raise NotPackable(f"{name} {distribution.version} is an editable installation")
+    for file in sorted(distribution.files):
         if file.parts[0] == ".." or file.is_absolute() or NOT_NEEDED.intersection(file.parts):
             continue
         located = Path(str(file.locate()))

@@ -16,11 +16,15 @@ def pack(file: Path) -> None:
     """
     import pyarrow  # noqa: F401 - without the extra the archive is of no use
 
+    from spark_jobs.packed_environment import NotPackable, python_name
     from spark_jobs.packed_environment import pack as write
-    from spark_jobs.packed_environment import python_name
 
     try:
         packed = write(file)
+    except NotPackable as problem:
+        raise click.ClickException(
+            f"{problem}: workers would lack it; install it from a wheel, and pack again"
+        ) from None
     except OSError as problem:
         raise click.ClickException(f"cannot write {file}: {problem.strerror or problem}") from None
     click.echo(

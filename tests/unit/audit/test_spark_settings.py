@@ -12,7 +12,14 @@ import pytest
 from click.testing import CliRunner
 
 from spark_jobs.cli import kaudit
-from spark_jobs.packed_environment import FACTS, NotAnEnvironment, check, facts, required
+from spark_jobs.packed_environment import (
+    FACTS,
+    NotAnEnvironment,
+    check,
+    facts,
+    required,
+    write_archive,
+)
 from spark_jobs.spark_settings import FEW_OFFSETS, SparkSettings, parse_settings
 
 
@@ -120,3 +127,54 @@ def test_only_a_local_run_that_is_known_to_be_short_has_settings_for_few_offsets
     master: str, offsets: int | None, *, few: bool
 ) -> None:
     assert SparkSettings(master, offsets=offsets).reads_few_offsets is few
+
+
+def installed(home: Path, name: str, files: Mapping[str, str]) -> None:
+    """Install a version of a required package in *home* that hides the real one."""
+    about = home / f"{name}-99.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 99.0\n")
+    for file, text in files.items():
+        (about / file).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("files", "cause"),
+    [
+        ({}, "has no list of its files (RECORD)"),
+        (
+            {
+                "RECORD": "cramjam.pth,,\n",
+                "direct_url.json": '{"url": "file:///x", "dir_info": {"editable": true}}',
+            },
+            "is an editable installation",
+        ),
+    ],
+)
+def test_a_package_of_which_the_files_are_not_known_is_not_left_out_of_the_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Mapping[str, str], cause: str
+) -> None:
+    """It was left out, and named as packed."""
+    installed(tmp_path, "cramjam", files)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = CliRunner().invoke(kaudit, ["pack", str(tmp_path / "e.tar.gz")])
+    assert done.exit_code == 1
+    assert f"cramjam 99.0 {cause}: workers would lack it" in done.output
+    assert not (tmp_path / "e.tar.gz").exists()
+
+
+def test_links_are_packed_as_the_files_to_which_they_lead(tmp_path: Path) -> None:
+    (tmp_path / "cache.py").write_text("x = 1\n")
+    link, again = tmp_path / "a.py", tmp_path / "b.py"
+    link.symlink_to(tmp_path / "cache.py")
+    again.hardlink_to(tmp_path / "cache.py")
+    places = {"a.py": link, "b.py": again, "c.py": tmp_path / "cache.py"}
+    write_archive(tmp_path / "e.tar.gz", places)
+    check(tmp_path / "e.tar.gz")
+    with tarfile.open(tmp_path / "e.tar.gz") as packed:
+        for name in places:
+            entry = packed.getmember(f"lib/{name}")
+            assert entry.isfile()
+            content = packed.extractfile(entry)
+            assert content is not None
+            assert content.read() == b"x = 1\n"
