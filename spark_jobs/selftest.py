@@ -4,6 +4,8 @@ A seed generates a source log, damages a copy of it at random places and records
 clusters then compares the two logs; only the fetches differ. Its findings must equal the recorded faults: with a
 precision or recall below 1.0 the audit reports ERROR.
 
+A clean run compares the source log with itself. Unless it is CONSISTENT and without findings, the self-test has failed.
+
 Faults in single records (`SEEDED`) are in the first partitions. Three follow. The first of these lacks its end and has
 a batch with a wrong CRC. It also has some records of the second, which is otherwise clean. The third has higher offsets
 from some record on. The other classes (`NOT_SEEDED`) need retention or transactions: they are tested in tests/ only.
@@ -27,9 +29,10 @@ from spark_jobs.cut import LogRange, OffsetRange
 from spark_jobs.digest import DIGEST_COLUMNS, WindowShape, merged
 from spark_jobs.findings import Finding, FindingClass
 from spark_jobs.reader import Fetched, RangesLeft, Unread
-from spark_jobs.reconcile import TimeBuckets, reconcile
+from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.snapshot import ClusterSnapshot, HashBatches
 from spark_jobs.spark_engine import SparkEngine
+from spark_jobs.verdict import Verdict
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,6 +63,9 @@ NOT_SEEDED = tuple(each for each in FindingClass if each not in (*SEEDED, *SEEDE
 
 _MISROUTED = 3
 """Records that are in another partition."""
+
+_ROOM = 8
+"""Records of which at most one is a fault."""
 
 
 class Row(NamedTuple):
@@ -188,20 +194,33 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SelfTestResult:
-    """How many faults were seeded, found exactly, overlooked and invented."""
+    """How many faults were seeded, found exactly, overlooked and invented, and what was found in the clean run."""
 
     seeded: int
     found: int
     overlooked: tuple[Fault, ...]
     invented: tuple[Fault, ...]
+    of_clean_run: tuple[Fault, ...] = ()
+    """Findings in two equal logs."""
+    proven_equal: bool = True
+    """Whether the clean run was CONSISTENT."""
 
     @property
     def passed(self) -> bool:
-        """Every fault found and none invented."""
-        return not self.overlooked and not self.invented
+        """Every fault found and none invented, and nothing in the clean run."""
+        exact = not self.overlooked and not self.invented
+        return exact and not self.of_clean_run and self.proven_equal
 
     def __str__(self) -> str:
-        return f"{self.found}/{self.seeded} found, {len(self.invented)} invented"
+        clean = f"equal logs: {len(self.of_clean_run)} findings"
+        if not self.proven_equal:
+            clean += ", not proven equal"
+        return f"{self.found}/{self.seeded} found, {len(self.invented)} invented; {clean}"
+
+
+def most_faults(*, records: int = 4000, partitions: int = 4) -> int:
+    """Return how many faults `run_self_test` can seed into so many records."""
+    return records // _ROOM * partitions
 
 
 def run_self_test(
@@ -212,41 +231,69 @@ def run_self_test(
     partitions: int = 4,
     faults: int = 40,
 ) -> SelfTestResult:
-    """Audit generated logs with *faults* seeded faults in one Spark run, and compare findings with faults.
+    """Audit generated logs with *faults* seeded faults, and equal logs; compare findings with faults.
 
-    *records* is per partition, *faults* over the first *partitions*. Without faults there are no others. The
-    same *seed* gives the same logs and faults.
+    *records* is per partition, *faults* over the first *partitions*, at most `most_faults`. Without faults there is
+    only the clean run. The same *seed* gives the same logs and faults.
     """
     rng = random.Random(seed)
     source, target, seeded = make_case(rng, records=records, partitions=partitions, faults=faults)
-    corrupt: Set[tuple[str, int, int]] = frozenset()
-    if faults:
-        more = damage_ranges(rng, records=records, first=partitions)
-        source += more.source
-        target += more.target
-        seeded += more.faults
-        corrupt = more.corrupt
-        partitions += 3
+    clean = _audited(spark, source, source, partitions)
+    proven_equal = clean.outcome.verdict is Verdict.CONSISTENT
+    invented = _by_name(_faults(clean))
+    if not faults:
+        return SelfTestResult(0, 0, (), (), invented, proven_equal)
+    more = damage_ranges(rng, records=records, first=partitions)
+    found = _faults(
+        _audited(
+            spark,
+            [*source, *more.source],
+            [*target, *more.target],
+            partitions + 3,
+            more.corrupt,
+        )
+    )
+    expected = {*seeded, *more.faults}
+    return SelfTestResult(
+        len(expected),
+        len(expected & found),
+        _by_name(expected - found),
+        _by_name(found - expected),
+        invented,
+        proven_equal,
+    )
+
+
+def _audited(
+    spark: SparkSession,
+    source: Sequence[Row],
+    target: Sequence[Row],
+    partitions: int,
+    corrupt: Set[tuple[str, int, int]] = frozenset(),
+) -> Reconciliation:
+    """Audit two generated logs in one Spark run."""
+    options = Options(window=200, complete=True)
+    buckets = TimeBuckets.over((0, max(row.offset for row in source) * 1000))
     read = GeneratedLogs(spark, {"source": source, "target": target}, corrupt)
-    options, buckets = Options(window=200, complete=True), TimeBuckets.over((0, records * 1000))
-    run = reconcile(
+    return reconcile(
         SparkEngine(read, options.window, buckets),
         _snapshot("source", source, partitions),
         _snapshot("target", target, partitions),
         options,
         buckets=buckets,
     )
-    found = {
+
+
+def _faults(run: Reconciliation) -> set[Fault]:
+    """Return the findings of *run* as faults."""
+    return {
         Fault(f.finding_class, f.partition, f.source_offset, f.target_offset, _without_cause(f))
         for f in run.findings
     }
-    expected = set(seeded)
-    return SelfTestResult(
-        len(expected),
-        len(expected & found),
-        tuple(sorted(expected - found, key=str)),
-        tuple(sorted(found - expected, key=str)),
-    )
+
+
+def _by_name(faults: Iterable[Fault]) -> tuple[Fault, ...]:
+    return tuple(sorted(faults, key=str))
 
 
 def make_case(
@@ -271,10 +318,9 @@ def damage(rng: random.Random, log: Sequence[Row], faults: int) -> tuple[list[Ro
 
     Faults are at least five records apart, so that each belongs to one class only.
     """
-    room = 8
-    places = sorted(rng.sample(range(len(log) // room), faults))
+    places = sorted(rng.sample(range(len(log) // _ROOM), faults))
     kinds = [rng.choice(SEEDED) for _ in places]
-    edits = {place * room: kind for place, kind in zip(places, kinds, strict=True)}
+    edits = {place * _ROOM: kind for place, kind in zip(places, kinds, strict=True)}
     copy: list[Row] = []
     faults_done: list[Fault] = []
     index = 0

@@ -48,11 +48,40 @@ def test_any_change_of_the_code_or_of_a_version_is_another_environment(tmp_path:
     (tmp_path / "sub").mkdir()
     file = tmp_path / "sub" / "a.py"
     file.write_text("x = 1\n")
-    before = environment_key({"spark": "4"}, [tmp_path])
-    assert environment_key({"spark": "4"}, [tmp_path]) == before
-    assert environment_key({"spark": "5"}, [tmp_path]) != before
+    before = environment_key({"spark": "4"}, {}, [tmp_path])
+    assert environment_key({"spark": "4"}, {}, [tmp_path]) == before
+    assert environment_key({"spark": "5"}, {}, [tmp_path]) != before
     file.write_text("x = 2\n")
-    changed = environment_key({"spark": "4"}, [tmp_path])
+    changed = environment_key({"spark": "4"}, {}, [tmp_path])
     assert changed != before
     file.rename(tmp_path / "sub" / "b.py")
-    assert environment_key({"spark": "4"}, [tmp_path]) != changed
+    assert environment_key({"spark": "4"}, {}, [tmp_path]) != changed
+
+
+@pytest.mark.parametrize("name", ["pandas", "numpy", "pyarrow", "cramjam", "crc32c", "fastavro"])
+def test_another_version_of_a_package_is_another_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Only pyarrow counted: a pandas of another version had "same version and environment"."""
+    before = environment_key({}, {}, [])
+    about = tmp_path / f"{name}-99.0.dist-info" / "METADATA"
+    about.parent.mkdir()
+    about.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 99.0\n")
+    assert environment_key({}, {}, []) == before
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert environment_key({}, {}, []) != before
+
+
+def test_other_settings_of_spark_are_another_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = environment_key({}, {"spark.a": "1", "spark.b": "2"}, [])
+    assert environment_key({}, {"spark.b": "2", "spark.a": "1"}, []) == before
+    assert environment_key({}, {"spark.a": "1", "spark.b": "3"}, []) != before
+    assert environment_key({"spark.a": "1", "spark.b": "2"}, {}, []) != before
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    plain = environment_key({}, {}, [])
+    (tmp_path / "spark-defaults.conf").write_text("spark.sql.ansi.enabled false\n")
+    assert environment_key({}, {}, []) != plain
+    monkeypatch.setenv("PYSPARK_PYTHON", "another-python")
+    assert environment_key({}, {"spark.a": "1", "spark.b": "2"}, []) != before

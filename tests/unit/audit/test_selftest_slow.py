@@ -7,19 +7,25 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
+from spark_jobs.cli import kaudit
 from spark_jobs.findings import FindingClass
 from spark_jobs.selftest import (
     NOT_SEEDED,
     SEEDED,
     SEEDED_RANGES,
+    Fault,
+    SelfTestResult,
     damage,
     damage_ranges,
     make_case,
+    most_faults,
     run_self_test,
 )
 from spark_jobs.session import spark_session
 from spark_jobs.spark_settings import SparkSettings
+from spark_jobs.verdict import ExitCode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,11 +43,34 @@ def test_every_seeded_fault_is_found_and_none_invented(spark: SparkSession) -> N
     result = run_self_test(spark, seed=7)
     assert result.passed, result
     assert result.seeded >= 40 - 4 + 6
+    assert str(result).endswith(" found, 0 invented; equal logs: 0 findings")
 
 
-def test_a_clean_copy_has_no_findings(spark: SparkSession) -> None:
+def test_without_faults_there_is_the_clean_run_only(spark: SparkSession) -> None:
     result = run_self_test(spark, seed=3, faults=0, records=500)
-    assert (result.seeded, result.invented) == (0, ())
+    assert result.passed
+    assert str(result) == "0/0 found, 0 invented; equal logs: 0 findings"
+
+
+def test_a_finding_in_equal_logs_or_no_proof_of_them_fails_the_self_test() -> None:
+    """It passed with every seeded fault found: there was no clean run."""
+    false_alarm = Fault(FindingClass.MISSING, 0, 1, None)
+    found = SelfTestResult(40, 40, (), (), (false_alarm,), proven_equal=False)
+    assert not found.passed
+    assert str(found) == "40/40 found, 0 invented; equal logs: 1 findings, not proven equal"
+    assert not SelfTestResult(40, 40, (), (), (), proven_equal=False).passed
+
+
+def test_as_many_faults_as_there_is_room_for_are_seeded_and_the_command_takes_no_more() -> None:
+    most = most_faults()
+    source, _, faults = make_case(random.Random(1), records=4000, partitions=4, faults=most)
+    assert len(source) == 4 * 4000
+    assert most - 4 <= len(faults) <= most
+    with pytest.raises(ValueError, match="larger than population"):
+        make_case(random.Random(1), records=4000, partitions=4, faults=most + 1)
+    done = CliRunner().invoke(kaudit, ["selftest", "--faults", str(most + 1)])
+    assert done.exit_code == ExitCode.USAGE
+    assert f"{most + 1} is not in the range 0<=x<={most}" in done.output
 
 
 def test_the_seeded_classes_are_all_but_two_and_each_case_has_them() -> None:
