@@ -43,6 +43,7 @@ from spark_jobs.source.planning import (
     OffsetsByTopic,
     Plan,
     available,
+    below,
     divide,
     from_json,
     limit_offsets,
@@ -86,11 +87,13 @@ class KbrokerDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
-        return _BatchReader(self._options(schema, streaming=False))
+        options = self._options(schema, streaming=False)
+        return _BatchReader(options, OffsetLookup(options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of a streaming query."""
-        return _StreamReader(self._options(schema, streaming=True))
+        options = self._options(schema, streaming=True)
+        return _StreamReader(options, OffsetLookup(options))
 
     def _options(self, schema: StructType, *, streaming: bool) -> SourceOptions:
         options = parse(self.options, streaming=streaming)
@@ -103,13 +106,13 @@ class KbrokerDataSource(DataSource):
 
 
 class _BatchReader(DataSourceReader):
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, lookup: OffsetLookup) -> None:
         self._options = options
+        self._lookup = lookup
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks; offsets are looked up once, when Spark plans the query."""
-        options = self._options
-        lookup = OffsetLookup(options)
+        options, lookup = self._options, self._lookup
         try:
             chosen = lookup.partitions()
             starting = lookup.resolve(options.starting, chosen, starting=True)
@@ -120,6 +123,8 @@ class _BatchReader(DataSourceReader):
             lookup.close()
         if options.starting == "earliest":
             starting = log_starts  # Retention may have gone on between the two.
+        if options.ending == "latest":
+            ending = log_ends  # A new leader may report a lower end for a moment.
         plan = plan_batch(starting, ending, log_starts, log_ends)
         return _tasks(options, plan) or [SourceTask()]
 
@@ -131,9 +136,9 @@ class _BatchReader(DataSourceReader):
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches. Spark calls it from one thread of the driver's Python process."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, lookup: OffsetLookup) -> None:
         self._options = options
-        self._lookup = OffsetLookup(options)
+        self._lookup = lookup
         self._initial: OffsetsByTopic | None = None
         """The starting offsets, if the query has no completed micro-batch. Spark asks twice, and must get the same."""
         self._planned = False
@@ -167,7 +172,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         new = start == self._initial and not self._planned
         self._planned = True
         begun = from_json(start)
-        self._latest = self._log_ends(begun) if self._target is None else self._target
+        self._latest = self._log_ends(begun) if self._target is None else self._target_from(begun)
         once = isinstance(limit, ReadAllAvailable)
         if new and (not once or self._options.starting == "latest"):
             return to_json(begun)
@@ -213,9 +218,20 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if attempt:
                 time.sleep(self._options.retry_interval_s)
             ends = self._lookup.log_ends(self._lookup.partitions())
-            if all(ends[tp] >= offset for tp, offset in begun.items() if tp in ends):
+            if not below(ends, begun):
                 break
         return ends
+
+    def _target_from(self, begun: Offsets) -> Offsets:
+        """Return the end of a query with Trigger.AvailableNow; look up again where it is below *begun*.
+
+        A restart looks up the end before Spark passes the offsets of the checkpoint.
+        """
+        assert self._target is not None
+        if low := below(self._target, begun):
+            again = self._log_ends(begun)
+            self._target |= {tp: again[tp] for tp in low if tp in again}
+        return self._target
 
     def _waits_for_more(self, begun: Offsets) -> bool:
         """Return whether minOffsetsPerTrigger delays the micro-batch. Trigger.AvailableNow reads to its end."""

@@ -150,6 +150,11 @@ def available(start: Offsets, latest: Offsets) -> int:
     return sum(max(0, end - start.get(tp, 0)) for tp, end in latest.items())
 
 
+def below(ends: Offsets, begun: Offsets) -> list[TopicPartition]:
+    """Return the partitions with an end below what a query has read already."""
+    return [tp for tp, offset in begun.items() if tp in ends and ends[tp] < offset]
+
+
 def check_named(
     name: str, named: Collection[TopicPartition], chosen: Collection[TopicPartition]
 ) -> None:
