@@ -203,6 +203,8 @@ def parse(options: Mapping[str, str], *, streaming: bool | None) -> SourceOption
         for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
             if name.lower() in given:
                 raise OptionError(f"{name} is not valid in a streaming query: it has no end")
+        if "maxtriggerdelay" in given and "minoffsetspertrigger" not in given:
+            noted.append("maxTriggerDelay has no effect without minOffsetsPerTrigger")
     elif streaming is False:
         _check_batch(starting, ending)
         noted += [
@@ -337,12 +339,10 @@ def _position(
 ) -> Position:
     """Return where the query starts or ends. Preference: one timestamp, timestamps by partition, offsets."""
     if (text := given.get(f"{edge}timestamp")) is not None:
-        try:
-            return AtTimestamp(_timestamp(int(text.strip()), f"{edge}Timestamp"))
-        except ValueError as problem:
-            if isinstance(problem, OptionError):
-                raise
-            raise OptionError(f"{edge}Timestamp: {text!r} is not a number (ms)") from None
+        number = _long(text)
+        if number is None:
+            raise OptionError(f"{edge}Timestamp: {text!r} is not a number (ms)")
+        return AtTimestamp(_timestamp(number, f"{edge}Timestamp"))
     if (text := given.get(f"{edge}offsetsbytimestamp")) is not None:
         name = f"{edge}OffsetsByTimestamp"
         example = '{"topicA":{"0":1700000000000,"1":1700000000000}}'
@@ -361,12 +361,16 @@ def _position(
 
 
 def _overruled(given: Mapping[str, str]) -> list[str]:
-    """Return a text for each position that another option replaces."""
+    """Return a text for each option on positions that has no effect beside, or without, another one."""
     found = []
     for edge in ("starting", "ending"):
         names = [f"{edge}Timestamp", f"{edge}OffsetsByTimestamp", f"{edge}Offsets"]
         present = [name for name in names if name.lower() in given]
         found += [f"{name} has no effect beside {present[0]}" for name in present[1:]]
+    strategy = "startingOffsetsByTimestampStrategy"
+    timestamps = ("startingtimestamp", "startingoffsetsbytimestamp")
+    if strategy.lower() in given and not any(name in given for name in timestamps):
+        found.append(f"{strategy} has no effect without a starting timestamp")
     return found
 
 
@@ -450,13 +454,20 @@ def _number(given: Mapping[str, str], name: str, default: int | None, least: int
     text = given.get(name.lower())
     if text is None:
         return default
-    try:
-        value = int(text.strip())
-    except ValueError:
-        raise OptionError(f"{name}: {text!r} is not a whole number") from None
-    if not least <= value < 1 << 63:
+    value = _long(text)
+    if value is None:
+        raise OptionError(f"{name}: {text!r} is not a whole number below 2^63")
+    if value < least:
         raise OptionError(f"{name} must be at least {least}, not {value}")
     return value
+
+
+def _long(text: str) -> int | None:
+    """Return *text* as a number of 64 bits, as Java reads it: without underscores; None if it is none."""
+    if re.fullmatch(r"[+-]?[0-9]{1,19}", text.strip()) is None:
+        return None
+    value = int(text.strip())
+    return value if abs(value) < 1 << 63 else None
 
 
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}

@@ -106,6 +106,20 @@ def test_options_of_streams_have_no_effect_in_batches_and_are_named() -> None:
     assert stream(maxOffsetsPerTrigger="5").warnings == ()
 
 
+def test_options_that_have_no_effect_without_another_one_are_named() -> None:
+    """Both were ignored without a warning."""
+    strategy = {"startingOffsetsByTimestampStrategy": "latest"}
+    assert batch(**strategy).warnings == (
+        "startingOffsetsByTimestampStrategy has no effect without a starting timestamp",
+    )
+    assert batch(**strategy, startingTimestamp="5").warnings == ()
+    assert batch(**strategy, startingOffsetsByTimestamp='{"t": {"0": 5}}').warnings == ()
+    assert stream(maxTriggerDelay="1s").warnings == (
+        "maxTriggerDelay has no effect without minOffsetsPerTrigger",
+    )
+    assert stream(maxTriggerDelay="1s", minOffsetsPerTrigger="5").warnings == ()
+
+
 @pytest.mark.parametrize("name", ["endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"])
 def test_a_stream_has_no_end(name: str) -> None:
     value = {"endingOffsets": "latest", "endingTimestamp": "1"}.get(name, '{"t": {"0": 1}}')
@@ -156,6 +170,9 @@ def test_client_settings_go_to_kclient_by_name() -> None:
         ("kafka.bootstrap.servers", "", "kafka.bootstrap.servers: the option is missing"),
         ("startingTimestamp", "-1", "is negative"),
         ("startingTimestamp", "noon", "is not a number"),
+        ("startingTimestamp", "1_000", "is not a number"),
+        ("startingTimestamp", str(1 << 63), "is not a number"),
+        ("minPartitions", "1_0", "is not a whole number"),
         ("startingOffsets", '{"t": {"0": -3}}', "at least 0"),
         ("startingOffsets", '{"t": {"x": 1}}', "expected for example"),
         ("startingOffsets", '{"t": {"0": 1.5}}', "expected for example"),
@@ -166,7 +183,7 @@ def test_client_settings_go_to_kclient_by_name() -> None:
         ("maxTriggerDelay", "soon", "not a time"),
         ("fetchOffset.numRetries", "0", "at least 1"),
         ("maxOffsetsPerTrigger", "0", "at least 1"),
-        ("maxOffsetsPerTrigger", str(1 << 63), "at least 1"),
+        ("maxOffsetsPerTrigger", str(1 << 63), r"below 2\^63"),
     ],
 )
 def test_a_wrong_or_unsupported_option_is_refused_by_name(
