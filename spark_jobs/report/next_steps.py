@@ -24,7 +24,8 @@ def next_steps(document: Document, repair: Document, directory: str) -> list[Ste
     steps = []
     totals = document["totals"]
     for side in ("source", "target"):
-        if any(reason.startswith(side) for reason in totals["unreadable"]):
+        # A reason begins with the name of the cluster: `spark_jobs.accounting`.
+        if any(reason.startswith(f"{document[side]['name']} ") for reason in totals["unreadable"]):
             steps.append(
                 Step(
                     f"Some offsets could not be read and have no verdict. Look for what is wrong with the {side}:",

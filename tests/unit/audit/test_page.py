@@ -126,6 +126,25 @@ def test_the_first_step_is_about_the_verdict(kind: str, first: str) -> None:
     assert first in steps_of(report_of(audited(1, kind)))[0]
 
 
+@pytest.mark.parametrize(
+    ("names", "unread"),
+    [
+        (("east", "west"), "east"),
+        (("east", "west"), "west"),
+        (("east", "east-2"), "east-2"),
+        (("source-2", "source"), "source"),
+    ],
+)
+def test_an_unreadable_cluster_is_named_under_any_name(names: tuple[str, str], unread: str) -> None:
+    document = report_of(audited(1, "unreadable")).document
+    for side, name in zip(("source", "target"), names, strict=True):
+        document[side].update(name=name, bootstrap=f"{name}:9092")
+    document["totals"]["unreadable"] = [f"{unread} t-0 offsets 3 to 5: a fault"]
+    steps = next_steps(document, {"copy": [], "not_repairable": []}, "out")
+    doctor = [step.command for step in steps if "doctor" in step.command]
+    assert doctor == [f"kclient doctor -b {unread}:9092"]
+
+
 def test_after_a_proof_only_the_next_audit_is_left() -> None:
     (step,) = steps_of(report_of(audit({TP: intact_log()}, {TP: intact_log()})))
     assert step.startswith("kaudit reconcile ")
