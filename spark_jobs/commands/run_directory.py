@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_jobs.commands.options import with_hash_key
+from spark_jobs.commands.options import FiniteRange, with_hash_key
 from spark_jobs.finding_places import Side
 from spark_jobs.hash_key import HashKey, read_hash_key
 from spark_jobs.report.hashes import file_hash
@@ -47,7 +47,7 @@ def with_run_directory(default: str) -> Callable[[Callable[..., Any]], Callable[
 
 
 with_timeout = click.option(
-    "--timeout", default=10.0, type=click.FloatRange(0.1), help="Seconds to wait for each cluster."
+    "--timeout", default=10.0, type=FiniteRange(0.1), help="Seconds to wait for each cluster."
 )
 
 

@@ -27,6 +27,9 @@ BASE = ("reconcile", "--source", "a:1", "--target", "b:1")
         ("--topics", "x", "--names", "east,east"),
         ("--topics", "x", "--fail-on", "nonsense"),
         ("--topics", "("),
+        ("--topics", "x", "--min-coverage", "nan"),
+        ("--topics", "x", "--min-coverage", "inf"),
+        ("--topics", "x", "--min-coverage", "1.5"),
     ],
 )
 def test_wrong_options_are_usage_errors_before_anything_is_removed(
@@ -36,6 +39,22 @@ def test_wrong_options_are_usage_errors_before_anything_is_removed(
     result = CliRunner().invoke(cli.kaudit, [*BASE, "--out", str(tmp_path), *wrong])
     assert result.exit_code == ExitCode.USAGE
     assert (tmp_path / "report.json").exists()
+
+
+@pytest.mark.parametrize("command", ["counts", "headers"])
+def test_a_limit_that_is_no_number_is_refused_in_every_command(command: str) -> None:
+    """NaN is in no range, and below nothing: it would switch the limit off."""
+    words = ("--source", "a:1", "--target", "b:1", "--topics", "x", "--min-coverage", "nan")
+    result = CliRunner().invoke(cli.kaudit, [command, *words])
+    assert (result.exit_code, "nan is not a finite number" in result.output) == (2, True)
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf"])
+def test_a_timeout_that_never_ends_is_refused(tmp_path: Path, seconds: str) -> None:
+    result = CliRunner().invoke(
+        cli.kaudit, ["explain", "--run", str(tmp_path), "--timeout", seconds]
+    )
+    assert (result.exit_code, f"{seconds} is not a finite number" in result.output) == (2, True)
 
 
 @pytest.mark.parametrize(
