@@ -349,6 +349,7 @@ class _Run:
             "run_id": now.strftime("%Y%m%d-%H%M%S-%f"),
             "started_at": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "self_test": "not run",
+            "self_test_passed": None,
             "previous": None,
             "previous_from": None,
             "versions": _versions(),
@@ -503,11 +504,11 @@ class _Run:
         key = environment_key({**_versions(), **versions_of(spark), **few}, self._on.settings)
         earlier = known.result(key) if wanted is None and is_local else None
         if earlier is not None:
-            self._meta["self_test"] = earlier
+            self._meta |= {"self_test": earlier, "self_test_passed": True}
             return True
         self._progress("self-test: seeded faults of nine classes")
         tested = run_self_test(spark, records=1000, faults=20)
-        self._meta["self_test"] = str(tested)
+        self._meta |= {"self_test": str(tested), "self_test_passed": tested.passed}
         if tested.passed and is_local:
             known.remember(key, str(tested), str(self._meta["started_at"]))
         return tested.passed

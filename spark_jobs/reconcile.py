@@ -33,7 +33,7 @@ from spark_jobs.looks import Held
 from spark_jobs.settle import Settled
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import Counts, Outcome, decide
-from spark_jobs.windows import WindowResult, by_bucket
+from spark_jobs.windows import WindowResult, WindowState, by_bucket
 
 BUCKETS = 60
 """Time buckets of the charts."""
@@ -110,6 +110,7 @@ def reconcile(
     if again is not None:
         run, look, settled = LaterLooks(run, look, again).done()
     cost.windows = len(look.windows)
+    cost.windows_drilled = sum(each.state is not WindowState.EQUAL for each in look.windows)
     return Reconciliation(
         run.source,
         run.target,

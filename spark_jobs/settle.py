@@ -77,7 +77,7 @@ class Settled:
     suspects: int = 0
     """Partitions that were looked at again."""
     records: int = 0
-    """Records that the later looks read, on both sides."""
+    """Records that the later looks hashed, on both sides; not what they compared record by record after that."""
     vanished: Mapping[FindingClass, int] = field(default_factory=dict)
     """Records of findings that a later look of the partition did not find any more."""
     read_later: int = 0

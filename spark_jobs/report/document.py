@@ -25,7 +25,7 @@ from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import Counts
 from spark_jobs.windows import Digest, WindowResult, WindowState, root
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 """Of report.json; `schemas/report.json` describes it."""
 _MARKS = "kbroker.mirror."
 """Settings with which the mirror marks its topics at the target."""
@@ -178,7 +178,7 @@ def _settle(run: Reconciliation) -> dict[str, object]:
         "max_rounds": settled.patience.rounds,
         "rounds": settled.rounds,
         "partitions": settled.suspects,
-        "records_read": settled.records,
+        "records_digested": settled.records,
         "vanished": {each.value: settled.vanished.get(each, 0) for each in FindingClass},
         "equal_by_record": _equal_by_record(run),
         "read_later": settled.read_later,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from kclient.prometheus_text import family_head, label_pairs
 from spark_jobs.findings import FindingClass
 from spark_jobs.report.document import Document
-from spark_jobs.verdict import ExitCode, Verdict
+from spark_jobs.verdict import Verdict
 
 Labels = Mapping[str, str]
 _Rows = Sequence[tuple[Labels, Mapping[str, Any]]]
@@ -93,11 +93,11 @@ def _run(document: Document, base: Labels) -> Iterator[_Family]:
             ended.timestamp(),
         )
     yield _one("audit_seconds", "Duration of the run", base, meta["total_seconds"])
-    if meta["self_test"] != "not run":
-        passed = ExitCode.INTERNAL not in document["exit_codes"]
+    passed = meta["self_test_passed"]
+    if passed is not None:
         yield _one(
             "audit_self_test_passed",
-            "1 if the self-test found all seeded faults and no other ones",
+            "1 if the self-test found all seeded faults and no other ones, now or before in this environment",
             base,
             int(passed),
         )
@@ -134,7 +134,7 @@ def _compared(document: Document, base: Labels) -> Iterator[_Family]:
     )
     yield _one(
         "audit_run_windows_drilled",
-        "Digest windows that differed and were compared record by record",
+        "Digest windows that differ at the last look, and were compared record by record",
         base,
         read["windows_drilled"],
     )

@@ -696,7 +696,7 @@ def test_an_audit_that_overlooks_a_class_of_faults_fails_its_self_test_and_has_n
     )
     assert done.exit_code == ExitCode.INTERNAL, done.output
     document = json.loads((tmp_path / "report.json").read_text())
-    assert document["verdict"] == "ERROR"
+    assert (document["verdict"], document["meta"]["self_test_passed"]) == ("ERROR", False)
     assert "CONSISTENT" not in done.stdout
 
 

@@ -130,6 +130,7 @@ def test_a_run_builds_on_the_one_before(
     third = report(tmp_path)
     # It runs once per version and environment; a report that relies on an earlier one has its time.
     relied_on = third["meta"]["self_test"]
+    assert second["meta"]["self_test_passed"] is third["meta"]["self_test_passed"] is True
     assert relied_on.startswith(f"{second['meta']['self_test']} (on 20")
     assert relied_on.endswith(", same version and environment)")
     assert f"auditor self-test {relied_on}" in (tmp_path / "report.html").read_text()
@@ -144,6 +145,7 @@ def test_a_run_builds_on_the_one_before(
         (tmp_path / name).write_text(json_text(other))
     done = pair.since(tmp_path, *again)
     assert (done.exit_code, "the kept run read another" in done.output) == (ExitCode.USAGE, True)
+    assert report(tmp_path)["exit_code"] == ExitCode.USAGE
     assert (tmp_path / "digests.parquet").exists()
 
 

@@ -22,6 +22,7 @@ META: dict[str, object] = {
     "ended_at": "2026-01-01T00:00:01Z",
     "total_seconds": 1.0,
     "self_test": "not run",
+    "self_test_passed": None,
     "previous": None,
     "previous_from": None,
     "arguments": {"source": "source", "target": "target", "topics": "t"},

@@ -180,12 +180,17 @@ def test_a_run_that_ended_early_has_its_verdict_and_no_counts() -> None:
     }
 
 
-@pytest.mark.parametrize(("text", "codes", "value"), [("20/20", [0], 1), ("19/20", [70, 0], 0)])
-def test_the_self_test_is_a_metric_if_it_ran(text: str, codes: list[int], value: int) -> None:
+@pytest.mark.parametrize("code", [0, 4, 70, 130])
+@pytest.mark.parametrize("passed", [True, False])
+def test_the_self_test_is_a_metric_if_it_ran_whatever_ended_the_run(
+    code: int, passed: bool
+) -> None:
+    """It passed and then Spark died: 70. It failed and then Ctrl-C came: 130."""
+    meta = {**META, "self_test": "20/20", "self_test_passed": passed}
     document = report_of(audit({TP: full()}, {TP: full()})).document
-    assert "audit_self_test_passed" not in parsed(document)
-    document["meta"] = {**document["meta"], "self_test": text}
-    assert one(parsed({**document, "exit_codes": codes}), "audit_self_test_passed") == value
+    for each in (error_document(code, "why", META), document):
+        assert "audit_self_test_passed" not in parsed(each)
+        assert one(parsed({**each, "meta": meta}), "audit_self_test_passed") == passed
 
 
 def test_gaps_have_their_cause_and_any_text_may_be_a_label() -> None:

@@ -101,7 +101,10 @@ def test_a_report_of_compacted_logs_follows_its_schema() -> None:
     check(run)
 
 
-@pytest.mark.parametrize("code", [ExitCode.UNREADABLE, ExitCode.INTERNAL, ExitCode.INTERRUPTED])
+@pytest.mark.parametrize(
+    "code",
+    [ExitCode.USAGE, ExitCode.UNREADABLE, ExitCode.INTERNAL, ExitCode.INTERRUPTED],
+)
 def test_the_report_of_a_run_that_ended_early_follows_its_schema(code: ExitCode) -> None:
     assert violations("report", error_document(code, "no broker answers", META)) == []
 

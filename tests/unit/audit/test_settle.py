@@ -128,6 +128,12 @@ def test_a_difference_that_stays_is_a_finding_after_one_later_look() -> None:
     assert (run.settled.rounds, run.settled.vanished) == (1, {})
     # 160 offsets for the first look, and the one window that differs for the second.
     assert engine.digested == 160 + 20
+    # It was compared record by record at both looks, and is one window.
+    assert (
+        report_of(run).document["read"] | {"windows": 8, "windows_drilled": 1}
+        == (report_of(run).document["read"])
+    )
+    assert report_of(run).document["settle"]["records_digested"] == 19
 
 
 def test_equal_logs_are_looked_at_once() -> None:
