@@ -20,7 +20,7 @@ Theory of operation
 
 Invariants (tests/property/test_audit_oracle.py compares with a brute-force join):
  1. each offset of the scope is in one class of `Counts`, and the classes add up to the scope;
- 2. what was not read is in no class that counts as compared.
+ 2. what was not read, and what is explained, is in no class that counts as compared.
 
 In: an `Evidence`.  Out: an `Account`.  Owner: the caller.
 """
@@ -138,6 +138,8 @@ def add(counts: Iterable[Counts]) -> Counts:
         different=dict(different),
         findings=dict(findings),
         unreadable=tuple(text for one in each for text in one.unreadable),
+        unknown=sum(one.unknown for one in each),
+        unequal_ends=sum(one.unequal_ends for one in each),
     )
 
 
@@ -450,10 +452,17 @@ class Ledger:
                 for f in failures
                 if f.kind is FailureKind.UNREADABLE
             ),
+            unknown=int(
+                any(f.kind is FailureKind.UNREADABLE and f.low == f.high for f in failures)
+            ),
         )
         # What is left of the scope has no record on either side.
         scope = self._renumbered_scope(cut, counts) if self.evidence.renumbered else cut.scope
-        return replace(counts, empty=max(0, scope - counts.in_scope - counts.lagging))
+        return replace(
+            counts,
+            empty=max(0, scope - counts.in_scope - counts.lagging),
+            unequal_ends=int(not scope and not cut.same_end),
+        )
 
     def _renumbered_scope(self, cut: PartitionCut, counts: Counts) -> int:
         """Return the number of the source's offsets and of the target's records that the source does not have."""

@@ -166,7 +166,7 @@ kaudit.add_command(class_archive)
     show_default=True,
     help="How often at most. 0: the verdict is that of the first look.",
 )
-@with_limits("compared")
+@with_limits("compared or explained")
 @click.option(
     "--fail-on",
     default=",".join(each.value for each in FindingClass),

@@ -16,6 +16,7 @@ offsets of the target are EXTRA. Offsets between the end of the target's log and
 source deleted them before the mirror copied them.
 
 A partition that only one log has is compared with an empty one: at the target it lags, at the source it is EXTRA.
+If neither log has an offset, the scope is empty, and *same_end* is all that is known of the partition.
 
 **Last stable offsets** bound what a consumer with isolation.level=read_committed may get. Below the lower one of
 both logs every transaction has ended in both, and whether a record was aborted is compared with it. Above, only the
@@ -90,6 +91,10 @@ class PartitionCut:
     on_target: bool = True
     own_target_low: int | None = None
     """Of a renumbered target: the first offset of its log."""
+    same_end: bool = True
+    """Whether both logs end at the same offset; of a renumbered target, whether both or neither were written to.
+
+    *source_end* and *target_end* do not show it: a log that was never written begins where the other one does."""
     stable: tuple[int, int] | None = None
     """The last stable offsets of source and target; None if one of them does not have the partition."""
 
@@ -178,6 +183,7 @@ def _whole(tp: TopicPartition, source: LogRange | None, target: LogRange | None)
         on_source=source is not None,
         on_target=target is not None,
         own_target_low=there.start,
+        same_end=bool(here.end) == bool(there.end),
     )
 
 
@@ -200,6 +206,7 @@ def _cut(tp: TopicPartition, source: LogRange | None, target: LogRange | None) -
         lost=_range(there.end, here.start),
         on_source=source is not None,
         on_target=target is not None,
+        same_end=here.end == (0 if target is None else target.end),
         stable=(source.stable_end, target.stable_end) if source and target else None,
     )
 

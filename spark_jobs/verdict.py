@@ -6,8 +6,9 @@ CONSISTENT. The exit code is the first that applies of 70, 4, 1, 5, 3, 0, so tha
 for "equal". docs/design/audit.md explains both.
 
 Invariants (tests cite the numbers):
- 1. CONSISTENT: no finding, every offset in scope compared and equal, and lag within its limit;
- 2. a run that compared nothing although the source has records is never CONSISTENT;
+ 1. CONSISTENT: no finding, every offset in scope compared and equal, or explained, and lag within its limit;
+ 2. a run that compared nothing is never CONSISTENT, unless nothing is in scope and both logs of each partition have the
+    same end;
  3. a finding makes the verdict DIVERGED or ERROR, whatever the limits are.
 """
 
@@ -62,7 +63,7 @@ class Counts:
     empty: int = 0
     """Read on both sides, and no record on either."""
     explained: int = 0
-    """A record that one log lacks for a known reason: compaction, or a gap that the operator accepted."""
+    """Lacking in a log for a known reason: compaction, an accepted gap, or one of the mirror's ledger. Not compared."""
     aged_out: int = 0
     """Only one log still has the offset: retention or DeleteRecords removed it from the other."""
     not_read: int = 0
@@ -75,14 +76,23 @@ class Counts:
     """Records (for gaps and undecodable batches: offsets) found in each class."""
     unreadable: tuple[str, ...] = ()
     """Why a cluster or a partition could not be read, one sentence each."""
+    unknown: int = 0
+    """Partitions without a known offset of which a cluster did not return the log: they may have any number of them."""
+    unequal_ends: int = 0
+    """Partitions without an offset in scope that end at different offsets in the two logs."""
 
     @property
     def compared(self) -> int:
-        """The offsets that were compared, with either result."""
+        """The offsets that were compared, with either result; without the explained ones."""
         differing = sum(
             count for each, count in self.different.items() if each not in NOT_COMPARABLE
         )
-        return self.verified + self.empty + self.explained + differing
+        return self.verified + self.empty + differing
+
+    @property
+    def accounted(self) -> int:
+        """The offsets that were compared or are explained."""
+        return self.compared + self.explained
 
     @property
     def in_scope(self) -> int:
@@ -90,17 +100,20 @@ class Counts:
         not_comparable = sum(
             count for each, count in self.different.items() if each in NOT_COMPARABLE
         )
-        return self.compared + self.aged_out + self.not_read + not_comparable
+        return self.accounted + self.aged_out + self.not_read + not_comparable
 
     @property
-    def coverage(self) -> float:
-        """The compared share of the scope, 0.0 to 1.0; 1.0 for an empty scope."""
-        return self.compared / self.in_scope if self.in_scope else 1.0
+    def coverage(self) -> float | None:
+        """The compared share of the scope, 0.0 to 1.0; None for an empty scope, or one that is not known."""
+        return self.compared / self.in_scope if self.in_scope and not self.unknown else None
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the caller accepts: *max_lag* in offsets, *min_coverage* from 0.0 to 1.0, classes outside *fail_on*."""
+    """What the caller accepts: *max_lag* in offsets, *min_coverage* from 0.0 to 1.0, classes outside *fail_on*.
+
+    *min_coverage* is the share of the scope that must be compared or explained.
+    """
 
     max_lag: int = 0
     min_coverage: float = 1.0
@@ -122,13 +135,14 @@ def decide(counts: Counts, limits: Limits = Limits(), *, self_test_failed: bool 
     """Return verdict and exit code for *counts*."""
     found = {each: count for each, count in counts.findings.items() if count}
     # With nothing compared there is no proof, whatever lag the caller accepts.
-    lagging = counts.lagging > (limits.max_lag if counts.compared else 0)
+    nothing = not counts.compared and bool(counts.explained or counts.unequal_ends)
+    lagging = nothing or counts.lagging > (limits.max_lag if counts.compared else 0)
     verdict = Verdict.CONSISTENT
     if self_test_failed or counts.unreadable or counts.not_read:
         verdict = Verdict.ERROR
     elif found:
         verdict = Verdict.DIVERGED
-    elif counts.compared < counts.in_scope:
+    elif counts.accounted < counts.in_scope:
         verdict = Verdict.INCOMPLETE
     elif lagging:
         verdict = Verdict.LAGGING
@@ -140,7 +154,7 @@ def decide(counts: Counts, limits: Limits = Limits(), *, self_test_failed: bool 
 def _exit_codes(
     counts: Counts, limits: Limits, *, lagging: bool, self_test_failed: bool
 ) -> list[ExitCode]:
-    below = counts.coverage < limits.min_coverage
+    below = bool(counts.in_scope) and counts.accounted / counts.in_scope < limits.min_coverage
     conditions = {
         ExitCode.CONSISTENT: True,
         ExitCode.INTERNAL: self_test_failed,

@@ -115,7 +115,9 @@ def _totals(counts: Counts) -> dict[str, object]:
     return {
         "in_scope": counts.in_scope,
         "compared": counts.compared,
-        "coverage": math.floor(counts.coverage * 1_000_000) / 1_000_000,
+        "coverage": None
+        if counts.coverage is None
+        else math.floor(counts.coverage * 1_000_000) / 1_000_000,
         "verified": counts.verified,
         "empty": counts.empty,
         "explained": counts.explained,
@@ -125,6 +127,8 @@ def _totals(counts: Counts) -> dict[str, object]:
         "different": {each.value: counts.different.get(each, 0) for each in FindingClass},
         "findings": {each.value: counts.findings.get(each, 0) for each in FindingClass},
         "unreadable": list(counts.unreadable),
+        "unknown_partitions": counts.unknown,
+        "unequal_ends": counts.unequal_ends,
     }
 
 
@@ -415,6 +419,10 @@ def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
                 "high": cut.high,
                 "source_end": cut.source_end,
                 "target_end": cut.target_end,
+                "log_ends": {
+                    side: None if tp not in cluster.ranges else cluster.ranges[tp].end
+                    for side, cluster in (("source", run.source), ("target", run.target))
+                },
                 "last_stable": None
                 if cut.stable is None
                 else dict(zip(("source", "target"), cut.stable, strict=True)),
@@ -466,7 +474,7 @@ def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
 def proven_up_to(
     cut: PartitionCut, findings: Sequence[Finding], misplaced: Sequence[int], failed: Ranges
 ) -> int:
-    """Return the end of the offsets from `cut.low` on that are proven equal without exception.
+    """Return the end of the offsets from `cut.low` on that are equal in both logs, or explained, without exception.
 
     *misplaced*: the target's offsets of records that belong to other partitions.
     """

@@ -70,6 +70,7 @@ def _partitions(document: Document) -> list[str]:
             "verified",
             "compared",
             "in scope",
+            "explained",
             "aged out",
             "not read",
             "lag",
@@ -83,8 +84,9 @@ def _partitions(document: Document) -> list[str]:
                 each["verified"],
                 each["compared"],
                 each["in_scope"],
+                each["explained"],
                 each["aged_out"],
-                each["not_read"],
+                "all" if each["unknown_partitions"] else each["not_read"],
                 each["lagging"],
                 ", ".join(f"{name} {count}" for name, count in each["findings"].items()),
                 each["first_bad_offset"],
@@ -98,7 +100,9 @@ def _partitions(document: Document) -> list[str]:
 
 def _badness(partition: dict[str, Any]) -> tuple[int, int, int]:
     """Return a key that sorts the worst partition first."""
-    not_compared = partition["in_scope"] - partition["compared"]
+    # Of a partition without known offsets nothing was compared, and their number is not known.
+    unknown = partition["unknown_partitions"] << 63
+    not_compared = partition["in_scope"] - partition["compared"] - partition["explained"] + unknown
     return -sum(partition["findings"].values()), -not_compared, -partition["lagging"]
 
 

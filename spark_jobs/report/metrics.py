@@ -47,12 +47,17 @@ _RECORDS = {
 }
 _OFFSETS = {
     "in_scope": ("scope", "Offsets of either log, without lag"),
-    "compared": ("compared", "Offsets that were compared, with either result"),
+    "compared": (
+        "compared",
+        "Offsets that were compared, with either result; without explained ones",
+    ),
     "empty": ("empty", "Offsets that were read on both sides and have no record on either"),
     "aged_out": ("aged_out", "Offsets that only one log still has"),
     "not_read": ("not_read", "Offsets that a broker did not return"),
     "lagging": ("lagging", "Offsets of the source that the target had not received at the cut"),
 }
+_NEED_LOGS = ("in_scope", "aged_out", "not_read", "lagging")
+"""Counts of `_OFFSETS` that are not known where a partition has no known offsets."""
 
 
 def metrics(document: Document) -> str:
@@ -124,6 +129,18 @@ def _compared(document: Document, base: Labels) -> Iterator[_Family]:
     yield _one("audit_run_findings", "Findings; a run of records is one", base, found["found"])
     yield _one("audit_run_findings_written", "Lines of findings.jsonl", base, found["written"])
     yield _one(
+        "audit_run_unknown_partitions",
+        "Partitions without a known offset of which a cluster did not return the log",
+        base,
+        totals["unknown_partitions"],
+    )
+    yield _one(
+        "audit_run_unequal_ends_partitions",
+        "Partitions without an offset in scope that end at different offsets in the two logs",
+        base,
+        totals["unequal_ends"],
+    )
+    yield _one(
         "audit_run_drift_partitions",
         "Partitions that only one cluster has",
         base,
@@ -176,7 +193,7 @@ def _counts(prefix: str, rows: _Rows) -> Iterator[_Family]:
     """Yield the counts of *rows*: the whole run, or its partitions."""
     yield _Family(
         f"{prefix}records_verified",
-        "Records with the same content at the same offset in both logs",
+        "Records with the same content at the same offset in both logs; with --renumbered in the same order",
         [_Sample(labels, each["verified"]) for labels, each in rows],
     )
     for kind, text in _RECORDS.items():
@@ -209,12 +226,20 @@ def _counts(prefix: str, rows: _Rows) -> Iterator[_Family]:
         yield _Family(
             f"{prefix}{words}_offsets",
             text,
-            [_Sample(labels, each[name]) for labels, each in rows],
+            [
+                _Sample(labels, each[name])
+                for labels, each in rows
+                if name not in _NEED_LOGS or not each["unknown_partitions"]
+            ],
         )
     yield _Family(
         f"{prefix}coverage_ratio",
-        "Compared offsets divided by those in scope",
-        [_Sample(labels, each["coverage"]) for labels, each in rows if each["in_scope"]],
+        "Compared offsets divided by those in scope; explained ones are in scope and not compared",
+        [
+            _Sample(labels, each["coverage"])
+            for labels, each in rows
+            if each["coverage"] is not None
+        ],
     )
     for state, name, text in (
         ("equal", "ok", "Digest windows that are equal in everything that was read"),
@@ -239,7 +264,11 @@ def _proofs(partitions: _Rows) -> Iterator[_Family]:
     )
     for name, key, text in (
         ("from", "low", "The first offset that both logs have"),
-        ("upto", "proven_up_to", "The end, exclusive, of the offsets that are proven equal"),
+        (
+            "upto",
+            "proven_up_to",
+            "The end, exclusive, of the offsets that are equal, or explained, without exception",
+        ),
     ):
         yield _Family(
             f"audit_verified_{name}_offset",

@@ -102,7 +102,7 @@ def heatmap(document: Document, links: Links | None = None) -> str:
         label = f"{topic} p{number}"
         row = anchor("where", topic, number)
         if partition["high"] == partition["low"] and partition["target_end"] <= partition["low"]:
-            drawn.append(_row(label, '<span class="faint">nothing to compare</span>', row))
+            drawn.append(_row(label, _nothing(partition), row))
             continue
         first = (partition["low"] // size - begin) // per_cell
         end = ((max(partition["high"], partition["target_end"]) - 1) // size - begin) // per_cell
@@ -125,6 +125,12 @@ def heatmap(document: Document, links: Links | None = None) -> str:
         drawn.append(_row(label, _svg(columns * _CELL, _BAR, marks, "bar"), row))
     axis = _axis([f"offset {begin * size:,}", f"{(begin + columns * per_cell) * size:,}"])
     return _figure(drawn, axis, list(_WORDS.items()))
+
+
+def _nothing(partition: Mapping[str, Any]) -> str:
+    """Return what stands in place of the windows of a partition without any."""
+    word = "not read" if partition["unreadable"] else "nothing to compare"
+    return f'<span class="faint">{word}</span>'
 
 
 def _partitions(document: Document) -> list[tuple[str, Mapping[str, Any]]]:
@@ -268,7 +274,7 @@ def first_and_last(document: Document) -> tuple[int, int] | None:
 
 
 def coverage(document: Document) -> str:
-    """Draw per partition the offsets that aged out, are proven equal, follow the first difference, and lag."""
+    """Draw per partition the offsets that aged out, are equal or explained, follow the first difference, and lag."""
     rows = _partitions(document)
     begin = min((p["start"] for _, p in rows), default=0)
     longest = max((max(p["source_end"], p["target_end"]) - begin for _, p in rows), default=1) or 1
@@ -279,7 +285,12 @@ def coverage(document: Document) -> str:
         marks = []
         for start, end, name, word in (
             (p["start"], p["low"], "aged", "aged out"),
-            (p["low"], p["proven_up_to"], "proven", "proven equal"),
+            (
+                p["low"],
+                p["proven_up_to"],
+                "proven",
+                "equal or explained" if p["explained"] else "equal",
+            ),
             (p["proven_up_to"], top, "unproven", _UNPROVEN),
             (top, p["source_end"], "lagging", "lagging"),
         ):
@@ -289,8 +300,8 @@ def coverage(document: Document) -> str:
                     f'width="{max(1.5, _WIDTH * (end - start) / longest):.1f}" height="{_BAR}">'
                     f"<title>{escape(label)}: {word}, offsets {start} to {end - 1}</title></rect>"
                 )
-        drawn.append(_row(label, _svg(_WIDTH, _BAR, marks, "bar")))
-    legend = [("proven", "proven equal"), ("unproven", _UNPROVEN)]
+        drawn.append(_row(label, _svg(_WIDTH, _BAR, marks, "bar") if marks else _nothing(p)))
+    legend = [("proven", "equal or explained"), ("unproven", _UNPROVEN)]
     legend += [("lagging", "lagging"), ("aged", "aged out")]
     return _figure(drawn, _axis([f"offset {begin:,}", f"{begin + longest:,}"]), legend)
 

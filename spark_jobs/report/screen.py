@@ -17,6 +17,7 @@ LINES = 40
 _ROWS_SHOWN = 8
 """Rows at most of the worst partitions, and of the first findings; fewer where the screen has many remarks."""
 _REFUSED_SHOWN = 3
+_EMPTY_SHOWN = 3
 
 
 def first_screen(
@@ -27,14 +28,20 @@ def first_screen(
     meta = document["meta"]
     found = totals["findings"]
     source, target = document["source"], document["target"]
-    scope = totals["in_scope"]
+    scope, unknown = totals["in_scope"], totals["unknown_partitions"]
     head = [
         f"VERDICT  {document['verdict']:<12}  {source['name']} -> {target['name']}   "
         f"run {meta['run_id']}   cut {meta['started_at']}   exit {document['exit_code']}",
-        f"verified {_share(totals['verified'], scope)}   compared {_share(totals['compared'], scope)}   "
+        f"verified {_share(totals['verified'], scope, unknown)}   "
+        f"compared {_share(totals['compared'], scope, unknown)}   "
         f"in scope {_n(scope)} offsets, {_n(totals['empty'])} of them without a record on either side",
-        f"not compared: aged out {_n(totals['aged_out'])}   not read {_n(totals['not_read'])}   "
-        f"lag {_n(totals['lagging'])}",
+        f"explained {_n(totals['explained'])}   not compared: aged out {_n(totals['aged_out'])}   "
+        f"not read {_n(totals['not_read'])}   lag {_n(totals['lagging'])}",
+        *(
+            [f"not read: all of {_n(unknown)} partitions, which have no known offsets"]
+            if unknown
+            else []
+        ),
         *_since(document["since"]),
         _classes(found),
     ]
@@ -42,7 +49,7 @@ def first_screen(
     partitions = document["partition_drift"]
     state = [
         *(f"unreadable  {reason}" for reason in totals["unreadable"][:4]),
-        f"proven equal up to:  {_proven(document)}",
+        f"equal or explained up to:  {_proven(document)}",
         f"drift: partitions {len(partitions)}{_partition_drift(partitions)}   configs {len(drift)}{_drift(drift)}",
     ]
     roots, read = document["roots"], document["read"]
@@ -149,11 +156,13 @@ def _remarks(document: Document) -> list[str]:
         found = ", ".join(f"{name} {_n(count)}" for name, count in ignored.items())
         lines.append(f"found and not failed on (--fail-on): {found}")
     totals, limits = document["totals"], document["limits"]
-    if totals["compared"] < totals["in_scope"] and limits["min_coverage"] < 1:
+    accounted = totals["compared"] + totals["explained"]
+    if accounted < totals["in_scope"] and limits["min_coverage"] < 1:
         lines.append(
-            f"coverage {_percent(totals['compared'], totals['in_scope'])}, "
+            f"compared or explained {_percent(accounted, totals['in_scope'])}, "
             f"accepted from {100 * limits['min_coverage']:g} % on (--min-coverage)"
         )
+    lines += _empty(document)
     if document["explained"]:
         causes = ", ".join(f"{cause} {_n(count)}" for cause, count in document["explained"].items())
         lines.append(f"explained gaps: {causes}")
@@ -166,6 +175,32 @@ def _remarks(document: Document) -> list[str]:
     lines += _settle(document["settle"])
     lines += recreated_lines(document["recreated"], _n)
     return lines + _ledger(document["ledger"]) + _evidence(document["evidence"])
+
+
+def _empty(document: Document) -> list[str]:
+    """Return lines about the partitions of which neither log has an offset."""
+    found = [
+        (f"{topic['topic']} p{each['partition']}", each)
+        for topic in document["topics"]
+        for each in topic["partitions"]
+        if not (each["in_scope"] or each["lagging"] or each["unreadable"])
+    ]
+    if not found:
+        return []
+    names = ", ".join(name for name, _ in found[:_EMPTY_SHOWN])
+    more = ", ..." if len(found) > _EMPTY_SHOWN else ""
+    lines = [
+        f"neither log has an offset: {_n(len(found))} partitions ({names}{more}), nothing of them was compared"
+    ]
+    unequal = [(name, each["log_ends"]) for name, each in found if each["unequal_ends"]]
+    lines += [
+        f"  {name} ends at {_n(ends['source'])} in {document['source']['name']} "
+        f"and at {_n(ends['target'])} in {document['target']['name']}"
+        for name, ends in unequal[:_EMPTY_SHOWN]
+    ]
+    if len(unequal) > _EMPTY_SHOWN:
+        lines.append(f"  {_n(len(unequal) - _EMPTY_SHOWN)} more of them have other ends")
+    return lines
 
 
 def _settle(settle: dict[str, Any]) -> list[str]:
@@ -272,24 +307,38 @@ def _change(entry: dict[str, Any]) -> str:
 def _proven(document: Document) -> str:
     parts = []
     for topic in document["topics"]:
+        unknown = topic["unknown_partitions"]
         partial = [
             p for p in topic["partitions"] if p["proven_up_to"] < max(p["high"], p["source_end"])
         ]
         if not topic["in_scope"] and not topic["lagging"]:
-            parts.append(f"{topic['topic']} nothing to compare")
-        elif not topic["compared"]:
-            parts.append(f"{topic['topic']} nothing proven")
+            parts.append(f"{topic['topic']} {'not read' if unknown else 'nothing to compare'}")
+            continue
+        if not topic["compared"]:
+            done = "nothing compared" if topic["explained"] else "nothing proven"
         elif partial:
             first = min(partial, key=lambda p: p["proven_up_to"] - p["high"])
             more = f" (+{len(partial) - 1} partitions)" if len(partial) > 1 else ""
-            parts.append(
-                f"{topic['topic']} p{first['partition']} {_from(first)}-> {_n(first['proven_up_to'])} "
+            done = (
+                f"p{first['partition']} {_from(first)}-> {_n(first['proven_up_to'])} "
                 f"of {_n(max(first['high'], first['source_end']))}{more}"
             )
+        elif topic["explained"]:
+            done = _parts_of(topic["verified"], topic["explained"], topic["in_scope"])
         else:
-            parts.append(f"{topic['topic']} {_share(topic['verified'], topic['in_scope'])}")
+            done = _share(topic["verified"], topic["in_scope"], unknown)
+        unread = f", {_n(unknown)} partitions not read" if unknown else ""
+        parts.append(f"{topic['topic']} {done}{unread}")
     shown = parts[:6]
     return "   ".join(shown) + (f"   and {len(parts) - 6} more" if len(parts) > 6 else "")
+
+
+def _parts_of(verified: int, explained: int, scope: int) -> str:
+    """Return the shares of the two kinds of offsets of which a topic has a proof."""
+    return (
+        f"{_percent(verified, scope)} equal, {_percent(explained, scope)} explained "
+        f"({_n(verified)} and {_n(explained)} of {_n(scope)})"
+    )
 
 
 def _from(partition: dict[str, Any]) -> str:
@@ -319,7 +368,10 @@ def _n(number: int | None) -> str:
     return "-" if number is None else f"{number:,}".replace(",", " ")
 
 
-def _share(part: int, whole: int) -> str:
+def _share(part: int, whole: int, unknown: int = 0) -> str:
+    """Return the share of *part*; without a percentage if *unknown* partitions belong to the *whole*."""
+    if unknown:
+        return f"{_n(part)} of at least {_n(whole)}"
     if not whole:
         return "nothing (0 of 0)"
     return f"{_percent(part, whole)} ({_n(part)} of {_n(whole)})"

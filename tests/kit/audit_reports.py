@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ from jsonschema import Draft202012Validator
 
 from kclient.types import TopicPartition
 from spark_jobs.comparison import Options
-from spark_jobs.reconcile import Reconciliation, TimeBuckets
+from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.report.contents import Report, build_report
 from tests.kit.audit_faults import case_with
-from tests.kit.audit_logs import Log, Rec, audit, log_of
+from tests.kit.audit_logs import Log, Logs, MemoryEngine, Rec, audit, log_of, snapshot
 
 META: dict[str, object] = {
     "run_id": "r",
@@ -46,6 +47,16 @@ def audited(seed: int, kind: str) -> Reconciliation:
 def intact_log() -> Log:
     """Return a log of 50 records, one a second."""
     return log_of(*(Rec(b"k", b"v%d" % n, n * 1000) for n in range(50)))
+
+
+def without_leader(partition: TopicPartition, beside: Logs) -> Reconciliation:
+    """Audit *partition*, which has no leader in either cluster, and two equal clusters with the logs *beside* it."""
+    source, target = (
+        replace(snapshot(name, beside), unreadable={partition: "no leader"})
+        for name in ("source", "target")
+    )
+    engine = MemoryEngine(beside, beside, 10)
+    return reconcile(engine, source, target, Options(window=10), buckets=TimeBuckets(0, 1))
 
 
 def damaged_report(partition: TopicPartition, source_bootstrap: str = "east:9092") -> Report:

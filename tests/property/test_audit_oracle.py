@@ -54,7 +54,7 @@ def check(case: Case, window: int, name: str) -> None:
     assert found == expected, (name, found - expected, expected - found)
     assert result.outcome.verdict is case.verdict, (name, result.outcome, case.exit_codes)
     codes = set(case.exit_codes)
-    if result.counts.coverage < 1 and ExitCode.AGED_OUT not in codes:
+    if result.counts.accounted < result.counts.in_scope and ExitCode.AGED_OUT not in codes:
         codes.add(ExitCode.NO_VERDICT_YET)
     assert set(result.outcome.applicable) - {ExitCode.CONSISTENT} == codes, name
     joined = brute_force(case)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kclient.types import TopicPartition
 from spark_jobs.cut import LogRange, PartitionCut, freeze
 
@@ -50,6 +52,35 @@ def test_a_target_that_holds_more_than_the_source_is_cut_at_the_source_and_its_t
 def test_two_empty_sides_compare_nothing() -> None:
     cut = cut_of(LogRange(0, 0), LogRange(0, 0))
     assert (cut.compared, cut.lagging, cut.aged_out) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "same"),
+    [
+        (LogRange(0, 0), LogRange(0, 0), True),
+        (LogRange(0, 0), None, True),
+        (LogRange(400, 400), LogRange(400, 400), True),
+        (LogRange(400, 400), LogRange(0, 0), False),
+        (LogRange(400, 400), None, False),
+        (LogRange(0, 0), LogRange(400, 400), False),
+    ],
+)
+def test_two_logs_without_an_offset_in_scope_end_at_the_same_offset_or_not(
+    source: LogRange, target: LogRange | None, same: bool
+) -> None:
+    """The cut takes a log that was never written as one that begins where the other does: its end is not kept."""
+    cut = cut_of(source, target)
+    assert (cut.scope, cut.same_end) == (0, same)
+
+
+@pytest.mark.parametrize(("end", "same"), [(0, False), (7, True)])
+def test_the_ends_of_a_renumbered_target_show_only_whether_it_was_written(
+    end: int, same: bool
+) -> None:
+    tp = TopicPartition("t", 0)
+    logs = {tp: LogRange(end, end)}, {tp: LogRange(400, 400)}
+    (cut,) = freeze(*logs, renumbered=True)
+    assert cut.same_end is same
 
 
 def test_a_partition_that_only_the_target_has_is_compared_with_an_empty_log() -> None:

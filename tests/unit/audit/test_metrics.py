@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kclient.types import TopicPartition
+from spark_jobs.accounting import AcceptedGap
 from spark_jobs.comparison import Options
 from spark_jobs.engine import FailureKind
 from spark_jobs.reconcile import Reconciliation
@@ -15,7 +16,7 @@ from spark_jobs.report.document import Document, error_document
 from spark_jobs.report.metrics import metrics
 from tests.kit.audit_faults import EVERY
 from tests.kit.audit_logs import Fault, Log, Rec, audit, log_of
-from tests.kit.audit_reports import META, audited, report_of
+from tests.kit.audit_reports import META, audited, report_of, without_leader
 
 TP = TopicPartition("t", 0)
 Samples = dict[str, list[tuple[dict[str, str], float]]]
@@ -116,6 +117,8 @@ OF_THE_RUN = {
     "audit_run_windows_drilled",
     "audit_run_digested_records",
     "audit_run_digested_bytes",
+    "audit_run_unknown_partitions",
+    "audit_run_unequal_ends_partitions",
 }
 
 
@@ -151,6 +154,30 @@ def test_a_partition_that_was_not_compared_has_no_count_of_findings() -> None:
     assert [labels["partition"] for labels, _ in samples["audit_verified_upto_offset"]] == ["1"]
     assert one(samples, "audit_not_read_offsets", partition="0") == 50
     assert one(samples, "audit_coverage_ratio", partition="0") == 0
+
+
+def test_what_is_not_known_of_a_partition_without_a_leader_is_no_sample() -> None:
+    run = without_leader(TP, {TopicPartition("t", 1): full()})
+    _, samples = of_run(run)
+    for name in ("scope_offsets", "not_read_offsets", "aged_out_offsets", "coverage_ratio"):
+        assert f"audit_run_{name}" not in samples
+        assert [labels["partition"] for labels, _ in samples[f"audit_{name}"]] == ["1"]
+    assert one(samples, "audit_run_unknown_partitions") == 1
+    assert one(samples, "audit_run_compared_offsets") == 50
+
+
+def test_explained_offsets_are_no_compared_ones() -> None:
+    target = full()
+    del target.records[7], target.records[8]
+    accepted = (AcceptedGap("t", 0, 5, 10, "known"),)
+    run = audit({TP: full()}, {TP: target}, Options(window=10, accepted=accepted))
+    _, samples = of_run(run)
+    assert one(samples, "audit_run_compared_offsets") == 48
+    assert one(samples, "audit_run_coverage_ratio") == 0.96
+    assert one(samples, "audit_gap_offsets", explained="true") == 2
+    text = metrics(report_of(run).document)
+    assert "that are equal, or explained" in text
+    assert "proven equal" not in text
 
 
 def test_an_empty_scope_has_no_coverage() -> None:
@@ -194,8 +221,6 @@ def test_the_self_test_is_a_metric_if_it_ran_whatever_ended_the_run(
 
 
 def test_gaps_have_their_cause_and_any_text_may_be_a_label() -> None:
-    from spark_jobs.accounting import AcceptedGap
-
     source, target = full(), full()
     source.delete_below(20)
     target.records = {at: each for at, each in target.records.items() if not 5 <= at < 15}

@@ -12,17 +12,19 @@ import pytest
 
 from kclient.types import TopicPartition
 from kclient.wire.produce import MIRROR_SOURCE_CONFIG
+from spark_jobs.accounting import AcceptedGap
 from spark_jobs.comparison import Options
 from spark_jobs.findings import FindingClass
 from spark_jobs.reconcile import Reconciliation, TimeBuckets
 from spark_jobs.report.document import build_document, config_drift, error_document
 from spark_jobs.report.files import remove_report, write_error, write_report
+from spark_jobs.report.page import render_page
 from spark_jobs.report.screen import LINES, first_screen
 from spark_jobs.snapshot import ClusterSnapshot
-from spark_jobs.verdict import Limits
+from spark_jobs.verdict import Limits, Verdict
 from tests.kit.audit_faults import case_with
 from tests.kit.audit_logs import Log, Logs, Rec, audit, log_of
-from tests.kit.audit_reports import META, report_of
+from tests.kit.audit_reports import META, report_of, without_leader
 
 TP = TopicPartition("t", 0)
 OF_LATER_RUNS = {"digests.parquet", "digests.report.json"}
@@ -108,6 +110,87 @@ def test_corrupt_records_are_compared_and_not_verified() -> None:
     assert "t p0 -> 0 of 50" in text
 
 
+OTHER = TopicPartition("t", 1)
+
+
+def test_accepted_gaps_are_not_compared_and_the_proof_states_that_they_are_in_it() -> None:
+    target = full()
+    del target.records[7], target.records[8]
+    accepted = (AcceptedGap("t", 0, 5, 10, "known"),)
+    run = audit({TP: full()}, {TP: target}, Options(window=10, accepted=accepted))
+    text, document = screen(run), report_of(run).document
+    assert (run.outcome.verdict, run.outcome.exit_code) == (Verdict.CONSISTENT, 0)
+    assert "compared 96.00 % (48 of 50)" in text
+    assert "explained 2   not compared: aged out 0" in text
+    assert "proven equal up to" not in text
+    assert "equal or explained up to:  t 96.00 % equal, 4.00 % explained (48 and 2 of 50)" in text
+    assert document["topics"][0]["partitions"][0]["proven_up_to"] == 50
+    assert document["totals"]["coverage"] == 0.96
+    page = render_page(report_of(run), "out")
+    assert "equal or explained, offsets 0 to 49" in page
+    assert "proven equal" not in page
+
+
+def test_a_gap_that_neither_log_has_is_not_compared_when_it_is_accepted() -> None:
+    source, target = full(20), full(20)
+    source.delete_below(10)
+    target.records = {at: each for at, each in target.records.items() if at >= 10}
+    accepted = (AcceptedGap("t", 0, 0, 10, "known"),)
+    run = audit({TP: source}, {TP: target}, Options(window=10, accepted=accepted))
+    assert run.outcome.verdict is Verdict.CONSISTENT
+    assert "compared 50.00 % (10 of 20)" in screen(run)
+    assert report_of(run).document["totals"]["coverage"] == 0.5
+
+
+def empty(end: int) -> Log:
+    return Log(start=end, end=end)
+
+
+def test_a_source_that_retention_emptied_before_the_first_copy_is_not_consistent() -> None:
+    run = audit({TP: empty(400)}, {TP: Log()})
+    text = screen(run)
+    assert (run.outcome.verdict, run.outcome.exit_code) == (Verdict.LAGGING, 3)
+    assert "verified nothing (0 of 0)" in text
+    assert "neither log has an offset: 1 partitions (t p0), nothing of them was compared" in text
+    assert "  t p0 ends at 400 in source and at 0 in target" in text
+    (partition,) = report_of(run).document["topics"][0]["partitions"]
+    assert partition["log_ends"] == {"source": 400, "target": 0}
+
+
+@pytest.mark.parametrize("end", [0, 400])
+def test_empty_logs_with_the_same_end_are_consistent_and_named(end: int) -> None:
+    alone = audit({TP: empty(end)}, {TP: empty(end)})
+    assert alone.outcome.verdict is Verdict.CONSISTENT
+    assert report_of(alone).document["totals"]["coverage"] is None
+    beside = audit({TP: full(), OTHER: empty(end)}, {TP: full(), OTHER: empty(end)})
+    text = screen(beside)
+    assert "neither log has an offset: 1 partitions (t p1), nothing of them was compared" in text
+    assert "ends at" not in text
+
+
+def test_an_empty_partition_that_the_target_never_got_is_named_beside_others() -> None:
+    run = audit({TP: full(), OTHER: empty(9)}, {TP: full(), OTHER: Log()})
+    assert run.outcome.verdict is Verdict.CONSISTENT
+    assert "  t p1 ends at 9 in source and at 0 in target" in screen(run)
+
+
+def test_a_partition_without_a_leader_in_both_clusters_leaves_no_share() -> None:
+    alone, beside = without_leader(TP, {}), without_leader(TP, {OTHER: full()})
+    for run in (alone, beside):
+        text = screen(run)
+        assert text.startswith("VERDICT  ERROR")
+        assert "100 %" not in text
+        assert "nothing to compare" not in text
+        assert "not read: all of 1 partitions, which have no known offsets" in text
+        document = report_of(run).document
+        assert document["totals"]["coverage"] is None
+        assert document["totals"]["unknown_partitions"] == 1
+        assert document["topics"][0]["partitions"][0]["coverage"] is None
+        assert '<span class="faint">not read</span>' in render_page(report_of(run), "out")
+    assert "verified 50 of at least 50   compared 50 of at least 50" in screen(beside)
+    assert report_of(beside).document["topics"][0]["partitions"][1]["coverage"] == 1
+
+
 def test_nothing_compared_is_never_a_hundred_percent() -> None:
     text = screen(audit({TP: Log()}, {TP: Log()}))
     assert "verified nothing (0 of 0)" in text
@@ -133,7 +216,7 @@ def test_an_accepted_coverage_is_printed() -> None:
     options = Options(window=10, limits=Limits(min_coverage=0.5))
     text = screen(audit({TP: full()}, {TP: target}, options))
     assert text.startswith("VERDICT  INCOMPLETE")
-    assert "coverage 80.00 %, accepted from 50 % on (--min-coverage)" in text
+    assert "compared or explained 80.00 %, accepted from 50 % on (--min-coverage)" in text
     assert "aged out 10" in text
 
 

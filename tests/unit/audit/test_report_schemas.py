@@ -124,5 +124,14 @@ def test_a_report_that_contradicts_its_verdict_violates_the_schema() -> None:
     document = report_of(of_every_verdict()[Verdict.DIVERGED]).document
     assert violations("report", {**document, "verdict": "CONSISTENT"})
     assert violations("report", {**document, "verdict": "LAGGING"})
+    consistent = report_of(of_every_verdict()[Verdict.CONSISTENT]).document
+    assert violations("report", consistent) == []
+    assert violations("report", {**consistent, "exit_code": 1})
+    assert violations("report", {**consistent, "exit_codes": [0, 1]})
+    for wrong in ({"coverage": 0.5}, {"unknown_partitions": 1}, {"not_read": 1}):
+        assert violations("report", {**consistent, "totals": {**consistent["totals"], **wrong}})
+    lagging = report_of(of_every_verdict()[Verdict.LAGGING]).document
+    assert violations("report", {**lagging, "exit_code": 0})
     unread = report_of(of_every_verdict()[Verdict.ERROR]).document
+    assert violations("report", {**unread, "exit_code": 0})
     assert violations("report", {**unread, "verdict": "CONSISTENT"})

@@ -74,5 +74,37 @@ def test_a_failed_self_test_comes_first() -> None:
     assert outcome.exit_code is ExitCode.INTERNAL
 
 
-def test_empty_topics_are_consistent() -> None:
+def test_empty_topics_with_the_same_ends_are_consistent() -> None:
+    """No offset is missing, and the gates of kmirror promote such topics. The reports name them."""
     assert decide(Counts()).verdict is Verdict.CONSISTENT
+    assert Counts().coverage is None
+
+
+@pytest.mark.parametrize("nothing", [Counts(unequal_ends=1), Counts(explained=5)])
+def test_nothing_compared_is_never_consistent(nothing: Counts) -> None:
+    outcome = decide(nothing, Limits(max_lag=10))
+    assert (outcome.verdict, outcome.exit_code) == (Verdict.LAGGING, ExitCode.NO_VERDICT_YET)
+
+
+def test_an_empty_partition_with_unequal_ends_beside_others_does_not_change_their_verdict() -> None:
+    assert decide(Counts(verified=1, unequal_ends=1)).exit_code is ExitCode.CONSISTENT
+
+
+def test_what_is_explained_is_not_compared_and_no_reason_against_the_verdict() -> None:
+    counts = Counts(verified=10, explained=10)
+    assert (counts.compared, counts.in_scope, counts.coverage) == (10, 20, 0.5)
+    outcome = decide(counts)
+    assert (outcome.verdict, outcome.exit_code) == (Verdict.CONSISTENT, ExitCode.CONSISTENT)
+
+
+def test_what_is_explained_counts_for_the_limit_of_coverage() -> None:
+    counts = Counts(verified=5, explained=5, aged_out=10)
+    assert counts.coverage == 0.25
+    assert decide(counts, Limits(min_coverage=0.5)).exit_code is ExitCode.CONSISTENT
+    assert decide(counts, Limits(min_coverage=0.51)).exit_code is ExitCode.AGED_OUT
+
+
+def test_a_partition_of_unknown_size_leaves_no_share() -> None:
+    counts = Counts(verified=10, unknown=1, unreadable=("no leader",))
+    assert counts.coverage is None
+    assert decide(counts).exit_code is ExitCode.UNREADABLE

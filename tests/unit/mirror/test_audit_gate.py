@@ -1,11 +1,18 @@
-"""The form of the target's names that kaudit is given, from the names of a replication policy."""
+"""The gate gives kaudit the form of the target's names, and judges its report."""
 
 from __future__ import annotations
 
 import pytest
 
+from kclient.types import TopicPartition
 from mirrormaker.audit_gate import target_form
-from mirrormaker.promotion import Refused
+from mirrormaker.promotion import Refused, not_proven
+from spark_jobs.accounting import AcceptedGap
+from spark_jobs.comparison import Options
+from tests.kit.audit_logs import Log, Rec, audit, log_of
+from tests.kit.audit_reports import report_of
+
+TP = TopicPartition("t", 0)
 
 
 @pytest.mark.parametrize(
@@ -30,3 +37,36 @@ def test_the_form_has_one_place_for_every_name(copies: dict[str, str], form: str
 def test_names_without_a_common_form_are_refused(copies: dict[str, str]) -> None:
     with pytest.raises(Refused, match="--no-audit copies without the proof"):
         target_form(copies)
+
+
+def left_open(source: Log, target: Log, cut: int, options: Options | None = None) -> str:
+    """Return what the gate finds open in the report of an audit of two compacted logs."""
+    compacted = frozenset({"t"})
+    run = audit(
+        {TP: source},
+        {TP: target},
+        options,
+        source_compacted=compacted,
+        target_compacted=compacted,
+    )
+    return not_proven(report_of(run).document, {TP: cut}, source_id="source", target_id="target")
+
+
+@pytest.mark.parametrize("end", [0, 400])
+def test_a_topic_that_is_empty_on_both_sides_may_be_promoted(end: int) -> None:
+    assert left_open(Log(start=end, end=end), Log(start=end, end=end), end) == ""
+
+
+def test_an_empty_source_that_the_target_never_followed_is_not_proven() -> None:
+    assert left_open(Log(start=400, end=400), Log(), 400) == "the verdict is LAGGING"
+
+
+def test_what_compaction_and_accepted_gaps_explain_may_be_promoted() -> None:
+    source, target = (log_of(*(Rec(b"k%d" % (n % 4), b"v", n) for n in range(40))) for _ in "ab")
+    del target.records[3]  # compacted: a later record has its key
+    del target.records[39]  # the last of its key: a loss, which the operator accepts
+    target.append(Rec(b"end", b"v", 40))
+    source.append(Rec(b"end", b"v", 40))
+    assert left_open(source, target, 41) == "the verdict is DIVERGED"
+    accepted = Options(window=10, accepted=(AcceptedGap("t", 0, 39, 40, "known"),))
+    assert left_open(source, target, 41, accepted) == ""
