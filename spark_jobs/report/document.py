@@ -10,7 +10,7 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kclient.types import TopicPartition
 from spark_jobs.accounting import add
@@ -44,7 +44,6 @@ def build_document(
     run: Reconciliation, meta: Mapping[str, object], max_findings: int = DEFAULT_MAX_FINDINGS
 ) -> Document:
     """Return the report of *run* as JSON-ready values; findings.jsonl has at most *max_findings* of the findings."""
-    topics = sorted({cut.topic for cut in run.cuts})
     return {
         "schema_version": SCHEMA_VERSION,
         "verdict": run.outcome.verdict.value,
@@ -71,7 +70,7 @@ def build_document(
         "evidence": _evidence(run),
         "settle": _settle(run),
         "since": _since(run),
-        "topics": [_topic(run, topic) for topic in topics],
+        "topics": [_topic(run, topic, each) for topic, each in sorted(_by_topic(run).items())],
         "windows": {"offsets": run.options.window, "states": _states(run.windows)},
         "findings": {"found": len(run.findings), "written": min(len(run.findings), max_findings)},
         "timeline": {
@@ -392,22 +391,39 @@ def cluster_document(cluster: ClusterSnapshot) -> dict[str, object]:
     }
 
 
-def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
-    results = [result for result in run.windows if result.key.topic == topic]
+class _OfTopic(NamedTuple):
+    """What a run has of one topic."""
+
+    cuts: list[PartitionCut]
+    windows: list[WindowResult]
+    findings: list[Finding]
+
+
+def _by_topic(run: Reconciliation) -> Mapping[str, _OfTopic]:
+    """Return the cuts, windows and findings of each topic: a run may have thousands of topics."""
+    found: dict[str, _OfTopic] = defaultdict(lambda: _OfTopic([], [], []))
+    for cut in run.cuts:
+        found[cut.topic].cuts.append(cut)
+    for result in run.windows:
+        found[result.key.topic].windows.append(result)
+    for finding in run.findings:
+        found[finding.topic].findings.append(finding)
+    return found
+
+
+def _topic(run: Reconciliation, topic: str, has: _OfTopic) -> dict[str, object]:
+    results = has.windows
     states = Counter((result.key.partition, result.state) for result in results)
     windows = Counter(result.key.partition for result in results)
     of_topic: dict[int, list[Finding]] = defaultdict(list)
     misplaced: dict[int, list[int]] = defaultdict(list)
-    for finding in run.findings:
-        if finding.topic == topic:
-            of_topic[finding.partition].append(finding)
-            if finding.target_partition is not None and finding.target_offset is not None:
-                misplaced[finding.target_partition].append(finding.target_offset)
+    for finding in has.findings:
+        of_topic[finding.partition].append(finding)
+        if finding.target_partition is not None and finding.target_offset is not None:
+            misplaced[finding.target_partition].append(finding.target_offset)
     counts = []
     partitions = []
-    for cut in run.cuts:
-        if cut.topic != topic:
-            continue
+    for cut in has.cuts:
         tp = cut.topic_partition
         findings = of_topic[cut.partition]
         differing = [*(f.first_difference for f in findings), *misplaced[cut.partition]]
@@ -466,7 +482,7 @@ def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
         },
         "bytes": sum(result.source.bytes for result in results),
         **_totals(add(counts)),
-        "findings": _by_class([f for each in of_topic.values() for f in each]),
+        "findings": _by_class(has.findings),
         "partitions": partitions,
     }
 

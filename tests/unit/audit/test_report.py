@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,31 @@ def test_an_audit_of_a_cluster_with_itself_is_named() -> None:
     assert "source and target are one cluster" in screen(itself)
     prefixed = replace(itself, target=replace(itself.target, prefix="east."))
     assert "one cluster" not in screen(prefixed)
+
+
+class Counted(list[Any]):
+    """A list that counts how often it was read from the start."""
+
+    reads = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.reads += 1
+        return super().__iter__()
+
+
+def reads_of(topics: int) -> list[int]:
+    """Return how often the report of *topics* reads all cuts, windows and findings."""
+    logs = {TopicPartition(f"t{n}", 0): full() for n in range(topics)}
+    run = audit(logs, {tp: damaged() for tp in logs})
+    cuts, windows, findings = (Counted(each) for each in (run.cuts, run.windows, run.findings))
+    account = replace(run.account, findings=findings)
+    document = build_document(replace(run, cuts=cuts, windows=windows, account=account), META)
+    assert [topic["findings"] for topic in document["topics"]] == [{"corrupt": 1}] * topics
+    return [each.reads for each in (cuts, windows, findings)]
+
+
+def test_a_report_of_many_topics_reads_all_windows_as_often_as_one_of_a_single_topic() -> None:
+    assert reads_of(1) == reads_of(7)
 
 
 def test_every_class_has_a_line_for_its_first_findings() -> None:
