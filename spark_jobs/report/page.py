@@ -11,6 +11,7 @@ from spark_jobs.finding_places import kclient_words, places
 from spark_jobs.report import pictures
 from spark_jobs.report.contents import Report
 from spark_jobs.report.next_steps import next_steps
+from spark_jobs.report.screen import attention
 from spark_jobs.report.times import moment, second
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def render_page(report: Report, directory: str) -> str:
     spent = pictures.first_and_last(document)
     return _template().render(
         d=document,
+        attention=attention(document),
         # The pictures escape their own text.
         palette=Markup(pictures.palette()),
         heatmap=Markup(

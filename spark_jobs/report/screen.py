@@ -143,14 +143,19 @@ def _classes(found: dict[str, int]) -> str:
     return "   ".join(present) + (f"   none of: {', '.join(absent)}" if absent else "")
 
 
-def _remarks(document: Document) -> list[str]:
-    """Return lines about what was found and does not affect the exit code, and about what was explained."""
+def attention(document: Document) -> list[str]:
+    """Return a line if source and target are one cluster."""
     source, target = document["source"], document["target"]
-    lines = one_cluster_lines(
+    return one_cluster_lines(
         (source["name"], target["name"]),
         (source["cluster_id"], target["cluster_id"]),
         target["prefix"],
     )
+
+
+def _remarks(document: Document) -> list[str]:
+    """Return lines about what was found and does not affect the exit code, and about what was explained."""
+    lines = attention(document)
     ignored = document["not_failed_on"]
     if ignored:
         found = ", ".join(f"{name} {_n(count)}" for name, count in ignored.items())

@@ -234,8 +234,10 @@ def test_an_audit_of_a_cluster_with_itself_is_named() -> None:
     assert "one cluster" not in screen(run)
     itself = replace(run, target=replace(run.target, cluster_id=run.source.cluster_id))
     assert "source and target are one cluster" in screen(itself)
+    assert "source and target are one cluster" in render_page(report_of(itself), "out")
     prefixed = replace(itself, target=replace(itself.target, prefix="east."))
     assert "one cluster" not in screen(prefixed)
+    assert "one cluster" not in render_page(report_of(prefixed), "out")
 
 
 class Counted(list[Any]):
