@@ -353,6 +353,7 @@ def test_kaudit_decides_before_the_target_is_opened(
     east: Cluster, west: Cluster, mirror: MakeMirror, tmp_path: Path
 ) -> None:
     make_topic(east, "orders")
+    make_topic(east, "empty")
     for value in (b"first", b"second", b"third"):  # a batch each
         assert deliver(east, "orders", value) is None
     one = mirror()
@@ -370,3 +371,7 @@ def test_kaudit_decides_before_the_target_is_opened(
     report = json.loads((tmp_path / "audit" / "report.json").read_text())
     assert record_of(output)["audit_run_id"] == report["meta"]["run_id"]
     assert deliver(west, "orders", b"fifth") is None
+    # Nothing of it could be compared, and nothing of it is missing.
+    (empty,) = (topic for topic in report["topics"] if topic["topic"] == "empty")
+    assert (empty["in_scope"], empty["coverage"], empty["unequal_ends"]) == (0, None, 0)
+    assert deliver(west, "empty", b"first") is None
