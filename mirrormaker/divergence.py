@@ -3,7 +3,8 @@
 Theory of operation
 ===================
 `Batch` is equal to another one if base offset, length, CRC and bytes are the same; the leader epoch is not compared.
-Its reader has computed the CRC again; a damaged batch is equal to none.
+Its reader has computed the CRC again; a damaged batch is equal to none. If theirs is the damaged one, ours may be the
+only good copy: the comparison names it, and the caller must not remove ours.
 
 `DivergenceSearch` finds the end of the common batches with few reads. It assumes that the logs agree below a batch in
 which they agree. `Comparison` compares every batch and assumes nothing: a batch is removed only on its word. See
@@ -13,7 +14,8 @@ Invariants (tests/property/test_divergence.py cites the numbers):
  1. for logs with a common prefix and no equal batch above it, the search returns the end of that prefix;
  2. the comparison reports each batch of *ours* exactly once, in order, as equal if and only if *theirs* has it;
  3. if all batches of *ours* are equal, `first_lacking` is the first offset of *theirs* in a hole of *ours*, if any;
- 4. none of these depends on how many batches a read returns.
+ 4. `first_damaged` is the first damaged batch of *theirs*, also behind the end of *ours*;
+ 5. none of these depends on how many batches a read returns.
 
 In: batches of both logs   Out: the next offset to read, the batches without an equal one   Owner: the command
 """
@@ -91,6 +93,8 @@ class DivergenceSearch:
         self.probes = 0
         self.equal_probes = 0
         """How many of the probes found equal batches."""
+        self.damaged_at: int | None = None
+        """The base offset of the first damaged batch of theirs among the probes; None if there is none."""
 
     @property
     def probe(self) -> int | None:
@@ -105,6 +109,12 @@ class DivergenceSearch:
         if at is None:
             raise ValueError("the search has ended")
         self.probes += 1
+        if theirs is not None and theirs.is_damaged:
+            self.damaged_at = (
+                theirs.base_offset
+                if self.damaged_at is None
+                else min(theirs.base_offset, self.damaged_at)
+            )
         if ours is not None and theirs is not None and ours.equals(theirs):
             self.equal_probes += 1
             self.common_until = max(ours.next_offset, at + 1)
@@ -132,10 +142,12 @@ class Comparison:
         """The end of the last batch of ours that is decided."""
         self.first_lacking: int | None = None
         """The first offset of theirs in a hole of ours; None if it has none."""
+        self.first_damaged: int | None = None
+        """The base offset of the first damaged batch of theirs; None if it has none."""
 
     @property
     def wants(self) -> Side | None:
-        """The side to read from next; None if every batch of ours is compared."""
+        """The side to read from next; None if both have ended: all of ours is compared, all of theirs checked."""
         for side in Side:
             if not self._waiting[side] and side not in self._ended:
                 return side
@@ -143,7 +155,10 @@ class Comparison:
 
     def feed(self, side: Side, found: Iterable[Batch]) -> Iterator[tuple[Batch, bool]]:
         """Add the next batches of *side*; yield each batch of ours that is decided, with whether theirs has it."""
-        self._waiting[side].extend(found)
+        batches_read = list(found)
+        self._waiting[side].extend(batches_read)
+        if side is Side.THEIRS and self.first_damaged is None:
+            self.first_damaged = next((b.base_offset for b in batches_read if b.is_damaged), None)
         return self._decided()
 
     def end(self, side: Side) -> Iterator[tuple[Batch, bool]]:
@@ -167,8 +182,7 @@ class Comparison:
             else:
                 return
         if Side.OURS in self._ended:
-            theirs.clear()
-            self._ended.add(Side.THEIRS)  # nothing is left to compare with
+            theirs.clear()  # nothing is left to compare with; what is read of theirs is checked for damage only
 
     def _next(self) -> Batch:
         """Take the next batch of ours."""

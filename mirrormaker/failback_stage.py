@@ -237,6 +237,20 @@ def changed(
     return ""
 
 
+def source_damage(name: str, source: str, damaged: Mapping[int, int]) -> str:
+    """Return why the topic *name* cannot be copied again; "" if no batch of the source is *damaged*.
+
+    *damaged* has the base offset of the first damaged batch of each partition that has one.
+    """
+    if not damaged:
+        return ""
+    where = ", ".join(f"at offset {at} of partition {n}" for n, at in sorted(damaged.items()))
+    return (
+        f"{name}: the batch of {source} {where} is damaged: a copy would stop there, and the topic is not deleted. "
+        "Make a broker with an undamaged replica the leader, or leave the topic out (--topics)"
+    )
+
+
 def no_longer_equal(
     manifest: Manifest,
     source_topic_id: str,

@@ -28,7 +28,14 @@ from mirrormaker.divergence import Batch, Comparison, DivergenceSearch, Side
 from mirrormaker.drain import drain
 from mirrormaker.export_manifest import ExportedPartition, Manifest
 from mirrormaker.failback_groups import Committed
-from mirrormaker.failback_stage import Record, Stage, changed, no_longer_equal, summary
+from mirrormaker.failback_stage import (
+    Record,
+    Stage,
+    changed,
+    no_longer_equal,
+    source_damage,
+    summary,
+)
 from mirrormaker.lineage import text_of
 from mirrormaker.link_state import Cause, Gap
 from mirrormaker.log_ends import high_watermarks, log_starts, read_cuts
@@ -254,6 +261,10 @@ class Recopy:
         target, source = self._config.target, self._config.source
         head = max(0, min(other_start, end) - start)
         below = f"; {head} offsets are below {source}'s log start" if head else ""
+        if search.damaged_at is not None:
+            below += (
+                f"; {source}'s batch at {search.damaged_at} is damaged: --execute refuses the topic"
+            )
         if not search.equal_probes and start < end:
             return f"{copy}: no equal batch in {search.probes} reads; {target} has {end - start} offsets{below}"
         if search.common_until >= end:
@@ -396,12 +407,13 @@ class Recopy:
     ) -> Manifest:
         target, copy = topics.target[name], topics.copies[name]
         tail_export.begin(directory)
-        partitions: list[ExportedPartition] = []
+        compared: list[tuple[ExportedPartition, int | None]] = []
         for first in range(0, target.partitions, _AT_ONCE):
             numbers = range(first, min(first + _AT_ONCE, target.partitions))
-            partitions += await all_of(
+            compared += await all_of(
                 self._compare(topics, directory, TopicPartition(name, n), cuts) for n in numbers
             )
+        partitions = [each for each, _ in compared]
         manifest = Manifest(
             copy,
             text_of(target.topic_id),
@@ -417,6 +429,9 @@ class Recopy:
                 if (of_topic := {tp: o for tp, o in offsets.items() if tp.topic == copy})
             },
         )
+        if not manifest.stays:
+            damaged = {each.partition: at for each, at in compared if at is not None}
+            await self._refuse_damage(topics, name, partitions, damaged)
         if manifest.has_unexported_head and not manifest.stays:
             starts = ", ".join(
                 f"{copy}-{each.partition} from {each.log_start} to {each.other_start}"
@@ -436,8 +451,11 @@ class Recopy:
         directory: Path,
         tp: TopicPartition,
         cuts: Mapping[TopicPartition, int],
-    ) -> ExportedPartition:
-        """Compare every batch of the copy of *tp*, and write those without an equal one."""
+    ) -> tuple[ExportedPartition, int | None]:
+        """Compare every batch of the copy of *tp*, and write those without an equal one.
+
+        Return also the first damaged batch that the source has in these offsets, if any.
+        """
         copy = topics.copy_of(tp)
         cut = cuts[copy]
         start, _ = await self._range(self._target, copy)
@@ -458,11 +476,45 @@ class Recopy:
                 decided = comparison.end(side) if found is None else comparison.feed(side, found)
                 for batch, is_equal in decided:
                     export.add(batch, is_equal)
-            return export.finish(
+            exported = export.finish(
                 log_start=start, log_end=cut, first_lacking=comparison.first_lacking
             )
+            return exported, comparison.first_damaged
         finally:
             export.abandon()
+
+    async def _refuse_damage(
+        self,
+        topics: _Topics,
+        name: str,
+        partitions: Iterable[ExportedPartition],
+        damaged: Mapping[int, int],
+    ) -> None:
+        """Raise `Refused` if a copy of *name* would stop below the end of what is deleted.
+
+        *damaged* has the damaged batches of the compared offsets. A copy begins at the source's log start, so the
+        offsets below that of the target are read, too.
+        """
+        found = dict(damaged)
+        for each in partitions:
+            if each.partition < topics.source[name].partitions:
+                tp = TopicPartition(name, each.partition)
+                at = await self._damaged_below(tp, each.log_start)
+                if at is not None:
+                    found[each.partition] = at
+        problem = source_damage(name, self._config.source, found)
+        if problem:
+            raise Refused(problem)
+
+    async def _damaged_below(self, tp: TopicPartition, until: int) -> int | None:
+        """Return the base offset of the source's first damaged batch of *tp* that begins below *until*."""
+        start, end = await self._range(self._source, tp)
+        reader = LogReader(self._source, tp, start, min(end, until))
+        while (batches := await reader.read()) is not None:
+            for each in batches:
+                if each.is_damaged:
+                    return each.base_offset
+        return None
 
     async def _keep(self, topics: _Topics, name: str) -> None:
         """Mark the copy of *name*, a prefix of the source's topic, as its mirror."""

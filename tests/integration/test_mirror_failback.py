@@ -182,6 +182,73 @@ def test_nothing_is_removed_that_is_neither_at_the_other_cluster_nor_exported(
     assert values(east, "payments", 0) == [b"paid", b"more"]
 
 
+def test_a_damaged_batch_of_the_promoted_cluster_keeps_the_log_of_the_returned_one(
+    east: Cluster, west: Cluster, returned: Mirror, export: Path
+) -> None:
+    """Before, east's topic was deleted, and the copy stopped at the batch: everything from there on was gone."""
+    replace_in_log(west, "orders", b"west-1", b"WEST-1")
+    before, first = stored(east, "orders"), topic_id(east, "orders")
+    options = arguments(export, "--no-audit")
+    code, output = returned.ask("failback", "--flow", "west->east", timeout=120)
+    assert code == 0, output
+    assert "west's batch at 3 is damaged: --execute refuses the topic" in output
+    code, output = returned.ask("failback", *options, timeout=120)
+    assert code == 5, output
+    assert "orders: the batch of west at offset 3 of partition 0 is damaged" in output
+    assert (stored(east, "orders"), topic_id(east, "orders")) == (before, first)
+
+    # A damaged batch that east has deleted would stop the copy, too.
+    replace_in_log(west, "orders", b"WEST-1", b"west-1")
+    replace_in_log(west, "orders", b"\x021", b"\x02!")
+    delete_records(east, "orders", 3)
+    code, output = returned.ask("failback", *options, timeout=120)
+    assert code == 5, output
+    assert "orders: the batch of west at offset 0 of partition 0 is damaged" in output
+    assert topic_id(east, "orders") == first
+
+    replace_in_log(west, "orders", b"\x02!", b"\x021")
+    code, output = returned.ask("failback", *options, timeout=120)
+    assert code == 0, output
+    assert record_of(output)["rpo_records"] == 3
+    assert stored(west, "orders") == stored(east, "orders")
+
+
+def test_a_damaged_batch_of_the_source_keeps_the_good_copy(
+    east: Cluster, west: Cluster, mirror: MakeMirror, export: Path, tmp_path: Path
+) -> None:
+    make_topic(east, "orders")
+    for value in (b"first", b"second", b"third"):  # a batch each
+        assert deliver(east, "orders", value) is None
+    one = mirror()
+    assert one.run_once() == 0
+    replace_in_log(east, "orders", b"second", b"SECOND")
+    before, first = stored(west, "orders"), topic_id(west, "orders")
+    plan = tmp_path / "repair.json"
+    plan.write_text(json.dumps(repair_plan(east, west, not_repairable=[])))
+    options = ["--execute", "--export", str(export), "--no-audit"]
+    for command, of in (("truncate", ["--topics", "orders"]), ("repair", ["--plan", str(plan)])):
+        code, output = one.ask(command, *of, *options, timeout=120)
+        assert code == 5, output
+        assert "orders: the batch of east at offset 1 of partition 0 is damaged" in output
+        assert (stored(west, "orders"), topic_id(west, "orders")) == (before, first)
+
+
+def repair_plan(east: Cluster, west: Cluster, *, not_repairable: list[Any]) -> dict[str, Any]:
+    """Return kaudit's repair.json for offset 1 of orders-0."""
+    source, target = (admin(each).list_topics(timeout=10).cluster_id for each in (east, west))
+    ranges = [{"from": 1, "until": 2, "records": {"undecodable": 1}}]
+    orders = {"topic": "orders", "target_topic": "orders", "partition": 0}
+    return {
+        "schema_version": 1,
+        "renumbered": False,
+        "source": {"cluster_id": source},
+        "target": {"cluster_id": target},
+        "copy": [{**orders, "whole_windows": False, "ranges": ranges}],
+        "not_repairable": not_repairable,
+        "not_compared": {"aged_out": 0, "not_read": 0, "lagging": 0},
+    }
+
+
 def test_a_damaged_mirror_is_copied_again_by_the_plan_of_an_audit(
     east: Cluster, west: Cluster, mirror: MakeMirror, export: Path, tmp_path: Path
 ) -> None:
@@ -191,20 +258,9 @@ def test_a_damaged_mirror_is_copied_again_by_the_plan_of_an_audit(
     one = mirror()
     assert one.run_once() == 0
     replace_in_log(west, "orders", b"second", b"SECOND")
-    ids = {cluster: admin(cluster).list_topics(timeout=10).cluster_id for cluster in (east, west)}
-    plan = tmp_path / "repair.json"
-    orders = {"topic": "orders", "target_topic": "orders", "partition": 0}
-    ranges = [{"from": 1, "until": 2, "records": {"undecodable": 1}}]
+    plan, orders = tmp_path / "repair.json", {"topic": "orders", "target_topic": "orders"}
     gap = {"log": "source", "class": "gap", "reason": "gone", "from": 7, "until": 9, "records": 2}
-    document = {
-        "schema_version": 1,
-        "renumbered": False,
-        "source": {"cluster_id": ids[east]},
-        "target": {"cluster_id": ids[west]},
-        "copy": [{**orders, "whole_windows": False, "ranges": ranges}],
-        "not_repairable": [{**orders, **gap}],
-        "not_compared": {"aged_out": 0, "not_read": 0, "lagging": 0},
-    }
+    document = repair_plan(east, west, not_repairable=[{**orders, "partition": 0, **gap}])
     plan.write_text(json.dumps(document))
     options = ["--plan", str(plan), "--no-audit"]
     before = stored(west, "orders")

@@ -117,23 +117,22 @@ def test_the_search_finds_the_end_of_the_common_prefix(common, mine, other):
     assert search.probes <= 8
 
 
-def compared(ours: list[Batch], theirs: list[Batch], pieces: list[int]) -> list[tuple[Batch, bool]]:
-    """What the comparison decides, fed with reads of the sizes *pieces*, repeated."""
-    return comparison_of(ours, theirs, pieces)[0]
-
-
 def comparison_of(
-    ours: list[Batch], theirs: list[Batch], pieces: list[int]
-) -> tuple[list[tuple[Batch, bool]], int | None]:
-    """What the comparison decides, and the first offset that ours lacks."""
+    ours: list[Batch],
+    theirs: list[Batch],
+    pieces: list[int],
+    decided: list[tuple[Batch, bool]] | None = None,
+) -> Comparison:
+    """The comparison at its end; what it decides is added to *decided*."""
     left = {Side.OURS: list(ours), Side.THEIRS: list(theirs)}
-    comparison, decided, turn = Comparison(), [], 0
+    comparison, turn = Comparison(), 0
+    decided = [] if decided is None else decided
     while (side := comparison.wants) is not None:
         size = pieces[turn % len(pieces)]
         turn += 1
         now, left[side] = left[side][:size], left[side][size:]
         decided += list(comparison.feed(side, now) if now else comparison.end(side))
-    return decided, comparison.first_lacking
+    return comparison
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -150,7 +149,7 @@ def test_the_comparison_finds_the_first_hole(common, other, lost, pieces):
         for at_ in range(each.base_offset, each.next_offset)
         if at_ not in held and at_ < end_of(ours, 0)
     ]
-    assert comparison_of(ours, theirs, pieces)[1] == min(lacking, default=None)
+    assert comparison_of(ours, theirs, pieces).first_lacking == min(lacking, default=None)
 
 
 def damaged(found: list[bytes], numbers: set[int]) -> list[Batch]:
@@ -159,6 +158,16 @@ def damaged(found: list[bytes], numbers: set[int]) -> list[Batch]:
         each[:-1] + bytes([each[-1] ^ 1]) if n in numbers else each for n, each in enumerate(found)
     ]
     return parsed(changed)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(contents, contents, st.sets(st.integers(0, 9)), st.lists(st.integers(1, 4), min_size=1))
+def test_the_comparison_finds_the_first_damaged_batch_of_the_other_log(mine, other, bad, pieces):
+    """Ours may be the only good copy of it. The end of ours does not matter."""
+    sound = log(0, other, 5)
+    found = comparison_of(parsed(log(0, mine, 1)), damaged(sound, bad), pieces)
+    bases = [each.base_offset for n, each in enumerate(parsed(sound)) if n in bad]
+    assert found.first_damaged == min(bases, default=None)
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -191,7 +200,8 @@ def test_what_is_exported_is_what_the_other_log_lacks(
     expected = [
         not any(same(mine_, b) and is_undamaged(b) for b in theirs) for mine_ in ours
     ]  # True: the other log lacks it
-    decided = compared(ours, theirs, pieces)
+    decided: list[tuple[Batch, bool]] = []
+    comparison_of(ours, theirs, pieces, decided)
     assert [batch.base_offset for batch, _ in decided] == [each.base_offset for each in ours]
     assert [not is_equal for _, is_equal in decided] == expected
 

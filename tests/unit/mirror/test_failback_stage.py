@@ -17,6 +17,7 @@ from mirrormaker.failback_stage import (
     Stage,
     changed,
     no_longer_equal,
+    source_damage,
     stage_of,
     summary,
 )
@@ -210,6 +211,13 @@ def batch(base_offset: int, value: bytes = b"x") -> Batch:
     data = bytearray(encode_batch([KafkaRecord(0, 1, None, value)]))
     data[:8] = base_offset.to_bytes(8, "big")
     return read_batches(bytes(data))[0]
+
+
+def test_a_topic_with_a_damaged_batch_at_the_source_is_not_deleted() -> None:
+    assert source_damage("t", "west", {}) == ""
+    found = source_damage("t", "west", {2: 7, 0: 4})
+    assert "t: the batch of west at offset 4 of partition 0, at offset 7 of partition 2" in found
+    assert "undamaged replica the leader" in found
 
 
 @pytest.mark.parametrize(
