@@ -237,6 +237,27 @@ def changed(
     return ""
 
 
+class TargetState(Enum):
+    """What a command has done to a topic of the target when it is refused; operators read the value."""
+
+    READ_ONLY = "Read-only at {}, with all their records"
+    UNKNOWN = "Perhaps read-only at {}, with all their records"
+    """The request that makes it read-only failed: it may have been performed."""
+    DELETED = "Deleted, or being deleted, at {}, and exported"
+
+
+def state_at_target(target: str, topics: Mapping[str, TargetState]) -> str:
+    """Return what a refused command has done to *topics*, or an earlier one; the names are those at *target*."""
+    named = {
+        each: sorted(name for name, found in topics.items() if found is each)
+        for each in TargetState
+    }
+    texts = [
+        f"{each.value.format(target)}: {', '.join(names)}" for each, names in named.items() if names
+    ]
+    return ". ".join(texts) or f"Nothing was changed at {target}"
+
+
 def source_damage(name: str, source: str, damaged: Mapping[int, int]) -> str:
     """Return why the topic *name* cannot be copied again; "" if no batch of the source is *damaged*.
 

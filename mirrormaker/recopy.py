@@ -31,9 +31,11 @@ from mirrormaker.failback_groups import Committed
 from mirrormaker.failback_stage import (
     Record,
     Stage,
+    TargetState,
     changed,
     no_longer_equal,
     source_damage,
+    state_at_target,
     summary,
 )
 from mirrormaker.lineage import text_of
@@ -58,6 +60,7 @@ _TIMEOUT = 60.0
 _DELETION = 60.0
 """Seconds for a deletion or a creation, retries included."""
 _POLL = 0.1
+_SO_FAR = {Stage.FENCED: TargetState.READ_ONLY, Stage.DELETED: TargetState.DELETED}
 _AT_ONCE = 4
 """Partitions that are compared at the same time: each buffers two fetches."""
 
@@ -129,6 +132,8 @@ class Recopy:
         self.absent: list[str] = []
         """Topics that the purpose names and the source lacks: no copy repairs them."""
         self._named_alone: list[str] = []
+        self._target_states: dict[str, TargetState] = {}
+        """By name at the target; a topic that is not read-only, and was not changed, is not in it."""
 
     async def run(self) -> int:
         """Perform the steps. Raise KafkaError if a cluster cannot be reached, or in a dry run."""
@@ -293,12 +298,14 @@ class Recopy:
         if self._options.export is None:
             raise Refused("--execute needs --export DIR")
         try:
+            for stage, so_far in _SO_FAR.items():
+                self._target_states |= {topics.copies[name]: so_far for name in topics.of(stage)}
             with tail_export.locked(self._out):
                 await self._remove(topics)
         except (KafkaError, Refused, BadExport, OSError) as problem:
+            states = state_at_target(self._config.target, self._target_states)
             raise Refused(
-                f"{problem}. Topics of {self._config.target} that were not deleted are complete and read-only; "
-                "mend the cause and run the command again"
+                f"{problem}. {states}. Mend the cause and run the command again"
             ) from problem
         topics = await self._read_topics()
         for name in topics.of(Stage.DELETED):
@@ -313,7 +320,9 @@ class Recopy:
         """Fence, export, and remove what the source does not have."""
         names = topics.of(Stage.RETURNED, Stage.FENCED)
         for name in topics.of(Stage.RETURNED):
+            self._target_states[topics.copies[name]] = TargetState.UNKNOWN
             await self._target_topics.fence(topics.copies[name], topics.source_id)
+            self._target_states[topics.copies[name]] = TargetState.READ_ONLY
         tps = topics.copied_partitions(names)
         cuts = await until_read_only(self._target, tps, timeout=_TIMEOUT) if tps else {}
         if names:
@@ -537,6 +546,7 @@ class Recopy:
             raise Refused(f"{copy}: a producer wrote to it after it was compared")
         topic_id = topics.target[name].topic_id
         assert topic_id is not None  # the source states it
+        self._target_states[copy] = TargetState.DELETED
         await delete_topic_id(self._target, topic_id, timeout=_DELETION)
         await self._until(
             f"{copy} to be deleted", lambda: self._target.metadata.topic_id(copy) != topic_id

@@ -13,6 +13,7 @@ from confluent_kafka import TopicCollection
 
 from kclient import Consumer
 from kclient.types import OffsetAndMetadata, TopicPartition
+from mirrormaker.tail_export import locked
 from tests.kit.brokers import Cluster
 from tests.kit.mirrored_clusters import (
     MakeMirror,
@@ -20,6 +21,7 @@ from tests.kit.mirrored_clusters import (
     delete_records,
     deliver,
     make_topic,
+    mark_of,
     record_of,
     replace_in_log,
     values,
@@ -156,11 +158,17 @@ def test_nothing_is_removed_that_is_neither_at_the_other_cluster_nor_exported(
 ) -> None:
     delete_records(west, "orders", 4)  # all that both have
     before = stored(east, "orders")
+    with locked(export):
+        code, output = returned.ask("failback", *arguments(export, "--no-audit"), timeout=120)
+    assert code == 5, output
+    assert f"another command exports to {export}. Nothing was changed at east" in output
+    assert mark_of(east, "orders") is None
     ids = {topic: topic_id(east, topic) for topic in ("orders", "payments")}
     options = arguments(export, "--no-audit")
     code, output = returned.ask("failback", *options, timeout=120)
     assert code == 5, output
     assert "orders-0 from 0 to 4" in output
+    assert "Read-only at east, with all their records: orders, payments" in output
     assert stored(east, "orders") == before
 
     code, output = returned.ask("failback", *options, "--export-head", timeout=120)

@@ -15,10 +15,12 @@ from mirrormaker.export_manifest import ExportedFile, ExportedPartition, Manifes
 from mirrormaker.failback_stage import (
     Record,
     Stage,
+    TargetState,
     changed,
     no_longer_equal,
     source_damage,
     stage_of,
+    state_at_target,
     summary,
 )
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
@@ -211,6 +213,24 @@ def batch(base_offset: int, value: bytes = b"x") -> Batch:
     data = bytearray(encode_batch([KafkaRecord(0, 1, None, value)]))
     data[:8] = base_offset.to_bytes(8, "big")
     return read_batches(bytes(data))[0]
+
+
+def test_a_refusal_states_what_was_changed_and_no_more() -> None:
+    assert state_at_target("east", {}) == "Nothing was changed at east"
+    found = state_at_target(
+        "east",
+        {
+            "b": TargetState.READ_ONLY,
+            "x": TargetState.UNKNOWN,
+            "c": TargetState.DELETED,
+            "a": TargetState.READ_ONLY,
+        },
+    )
+    assert found == (
+        "Read-only at east, with all their records: a, b. "
+        "Perhaps read-only at east, with all their records: x. "
+        "Deleted, or being deleted, at east, and exported: c"
+    )
 
 
 def test_a_topic_with_a_damaged_batch_at_the_source_is_not_deleted() -> None:
