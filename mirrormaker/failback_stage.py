@@ -276,10 +276,12 @@ def no_longer_equal(
     manifest: Manifest,
     source_topic_id: str,
     pairs: Mapping[int, tuple[Batch | None, Batch | None]],
+    starts: Mapping[int, int],
 ) -> str:
     """Return what the source has lost since the comparison of *manifest*; "" if nothing is known to be.
 
-    *pairs* has, by partition, what both logs have now at the end of the last batch that was equal.
+    By partition, *pairs* has what both logs have now at the end of the last batch that was equal. *starts* has the
+    source's log starts now. Equal batches are not exported: those that the source has deleted since are only here.
     """
     if manifest.other_topic_id != source_topic_id:
         return f"the source's topic has id {source_topic_id or 'unknown'} now"
@@ -290,4 +292,10 @@ def no_longer_equal(
         same = ours is not None and theirs is not None and ours.equals(theirs)
         if not same or ours is None or ours.next_offset != each.last_equal_end:
             return f"partition {each.partition}: the source no longer has the batch that ends at {each.last_equal_end}"
+        start = starts[each.partition]
+        if start > max(each.log_start, each.other_start):
+            return (
+                f"partition {each.partition}: the source has deleted its records below {start} since they were "
+                "compared. Raise its retention until the copy has ended"
+            )
     return ""

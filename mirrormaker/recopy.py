@@ -310,11 +310,32 @@ class Recopy:
         topics = await self._read_topics()
         for name in topics.of(Stage.DELETED):
             await self._create(topics, name)
-        topics = await self._read_topics()
-        not_yet = [name for name, stage in topics.stages.items() if stage is not Stage.MIRROR]
-        if not_yet:
-            raise Refused(f"{', '.join(not_yet)}: changed by another client; run the command again")
-        return await self._copy(topics)
+        return await self._copy(await self._mirrors())
+
+    async def _mirrors(self) -> _Topics:
+        """Return the topics when each is a mirror. A broker that has just started does not know a new one yet."""
+        give_up_at = self._reactor.seconds() + _TIMEOUT
+        while True:
+            problem: KafkaError | None = None
+            try:
+                topics = await self._read_topics()
+            except KafkaError as unread:
+                if not unread.retriable:
+                    raise
+                problem = unread
+            else:
+                left = {name: s for name, s in topics.stages.items() if s is not Stage.MIRROR}
+                if not left:
+                    return topics
+                if set(left.values()) != {Stage.DELETED}:
+                    raise Refused(
+                        f"{', '.join(left)}: changed by another client; run the command again"
+                    )
+            if self._reactor.seconds() > give_up_at:
+                raise problem or Refused(
+                    f"{', '.join(left)}: not at {self._config.target} after {_TIMEOUT:g} s; run the command again"
+                )
+            await sleep(self._reactor, _POLL)
 
     async def _remove(self, topics: _Topics) -> None:
         """Fence, export, and remove what the source does not have."""
@@ -539,6 +560,11 @@ class Recopy:
     async def _delete(self, topics: _Topics, name: str, cuts: Mapping[TopicPartition, int]) -> None:
         """Delete the copy of *name*, and wait until it is gone."""
         copy = topics.copies[name]
+        replicas = topics.manifests[name].replication_factor
+        await self._until(
+            f"{replicas} brokers at {self._config.target}, as many as {copy} has replicas",
+            lambda: len(self._target.metadata.brokers) >= replicas,
+        )
         await self._check_source(topics, name)
         own = {tp: cut for tp, cut in cuts.items() if tp.topic == copy}
         now = await until_read_only(self._target, own, timeout=_TIMEOUT)
@@ -554,18 +580,19 @@ class Recopy:
         self._echo(f"{copy}: deleted at {self._config.target}")
 
     async def _check_source(self, topics: _Topics, name: str) -> None:
-        """Raise `Refused` unless the source still has the topic, and the last batches that were found equal."""
+        """Raise `Refused` unless the source still has the topic, and the batches that were found equal."""
         await self._source.refresh()
-        pairs = {}
+        pairs, starts = {}, {}
         for each in topics.manifests[name].partitions:
             if each.last_equal_end is not None:
                 tp = TopicPartition(name, each.partition)
                 pairs[each.partition] = await self._pair(topics, tp, each.last_equal_end - 1)
+                starts[each.partition], _ = await self._range(self._source, tp)
         problem = no_longer_equal(
-            topics.manifests[name], text_of(self._source.metadata.topic_id(name)), pairs
+            topics.manifests[name], text_of(self._source.metadata.topic_id(name)), pairs, starts
         )
         if problem:
-            raise Refused(f"{name}: {problem}: compare again, with another directory")
+            raise Refused(f"{name}: {problem}. Compare again, with another directory")
 
     async def _pair(
         self, topics: _Topics, tp: TopicPartition, at: int

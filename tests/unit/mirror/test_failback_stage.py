@@ -254,6 +254,28 @@ def test_a_topic_stays_if_the_source_lost_the_common_batches_meanwhile(
     pair: tuple[Batch, Batch | None], is_still_there: bool
 ) -> None:
     made = manifest(partition(0, end=9, first_unequal=4))
-    assert (no_longer_equal(made, text_of(PROMOTED), {0: pair}) == "") is is_still_there
-    assert "has id" in no_longer_equal(made, text_of(OTHER), {0: pair})
-    assert no_longer_equal(made, text_of(PROMOTED), {})
+    found = no_longer_equal(made, text_of(PROMOTED), {0: pair}, {0: 0})
+    assert (found == "") is is_still_there
+    assert "has id" in no_longer_equal(made, text_of(OTHER), {0: pair}, {0: 0})
+    assert no_longer_equal(made, text_of(PROMOTED), {}, {0: 0})
+
+
+@pytest.mark.parametrize(
+    ("start", "at_source", "at_source_now", "is_still_there"),
+    [
+        (0, 0, 0, True),
+        (0, 0, 2, False),
+        (0, 2, 2, True),  # the offsets below are head: exported, or the topic is refused
+        (2, 0, 2, True),  # the target has none of the deleted ones
+        (2, 0, 3, False),
+    ],
+)
+def test_a_topic_stays_if_the_source_deleted_records_since_they_were_compared(
+    start: int, at_source: int, at_source_now: int, is_still_there: bool
+) -> None:
+    """Before, only the last equal batch was looked at: retention of the others left no copy, and no export."""
+    compared = partition(0, end=9, first_unequal=4, start=start)
+    made = manifest(replace(compared, other_start=at_source))
+    found = no_longer_equal(made, text_of(PROMOTED), {0: (batch(3), batch(3))}, {0: at_source_now})
+    assert (found == "") is is_still_there
+    assert is_still_there or f"deleted its records below {at_source_now}" in found
