@@ -10,12 +10,13 @@ Owner: the command
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from kclient.admin.groups import describe_groups, list_groups
 from kclient.errors import KafkaError
 from kclient.net.cluster import Cluster
 from kclient.net.group_offsets import Generation, commit_offsets, committed_offsets
-from kclient.net.waiting import all_of
+from kclient.net.waiting import all_of, settled_by
 from kclient.types import OffsetAndMetadata, TopicPartition
 from mirrormaker.group_offsets import IDLE_STATES
 from mirrormaker.group_sync import CONSUMER_PROTOCOLS
@@ -26,6 +27,16 @@ TIMEOUT = 60.0
 
 Committed = dict[str, dict[TopicPartition, OffsetAndMetadata]]
 """Committed offsets by group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What `restore` did."""
+
+    count: int
+    """Offsets that were committed again."""
+    failed: Mapping[str, str]
+    """By group, why its offsets are not all back."""
 
 
 async def read_committed(cluster: Cluster, topics: Iterable[str]) -> Committed:
@@ -64,43 +75,47 @@ async def set_back(
     cluster: Cluster, committed: Committed, until: Mapping[TopicPartition, int]
 ) -> int:
     """Set offsets above *until* back to it; return how many there were. Raise KafkaError."""
-    return await _commit(
-        cluster,
-        {
-            group: {
-                tp: OffsetAndMetadata(until[tp], each.metadata)
-                for tp, each in offsets.items()
-                if tp in until and each.offset > until[tp]
-            }
-            for group, offsets in committed.items()
-        },
-    )
+    count = 0
+    for group, offsets in committed.items():
+        wanted = {
+            tp: OffsetAndMetadata(until[tp], each.metadata)
+            for tp, each in offsets.items()
+            if tp in until and each.offset > until[tp]
+        }
+        count += await _commit(cluster, group, wanted)
+    return count
 
 
 async def restore(
     cluster: Cluster, committed: Committed, until: Mapping[TopicPartition, int]
-) -> int:
-    """Commit offsets that are gone again, at most at *until*; return how many there were. Raise KafkaError."""
-    present = await read_committed(cluster, {tp.topic for tp in until})
-    return await _commit(
-        cluster,
-        {
-            group: {
-                tp: OffsetAndMetadata(min(each.offset, until[tp]), each.metadata)
-                for tp, each in offsets.items()
-                if tp in until and tp not in present.get(group, {})
-            }
-            for group, offsets in committed.items()
-        },
+) -> Restored:
+    """Commit offsets that are gone again, at most at *until*. An error of one group is the result of that group."""
+
+    async def restore_group(group: str) -> int:
+        lost = {tp: each for tp, each in committed[group].items() if tp in until}
+        if not lost:
+            return 0
+        present = await committed_offsets(cluster, group, lost, timeout=TIMEOUT)
+        wanted = {
+            tp: OffsetAndMetadata(min(each.offset, until[tp]), each.metadata)
+            for tp, each in lost.items()
+            if tp not in present
+        }
+        return await _commit(cluster, group, wanted)
+
+    answers = await settled_by(committed, restore_group)
+    return Restored(
+        sum(each for each in answers.values() if isinstance(each, int)),
+        {group: str(each) for group, each in answers.items() if isinstance(each, KafkaError)},
     )
 
 
-async def _commit(cluster: Cluster, wanted: Committed) -> int:
-    count = 0
-    for group, offsets in wanted.items():
-        answers = await commit_offsets(cluster, group, offsets, Generation(), timeout=TIMEOUT)
-        for problem in answers.values():
-            if problem is not None:
-                raise problem
-        count += len(offsets)
-    return count
+async def _commit(
+    cluster: Cluster, group: str, wanted: Mapping[TopicPartition, OffsetAndMetadata]
+) -> int:
+    """Commit *wanted*; return the number of offsets. Raise the KafkaError of the first one that is not committed."""
+    answers = await commit_offsets(cluster, group, wanted, Generation(), timeout=TIMEOUT)
+    for problem in answers.values():
+        if problem is not None:
+            raise problem
+    return len(wanted)

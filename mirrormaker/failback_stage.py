@@ -10,7 +10,7 @@ In: topics of both clusters, manifests   Out: a `Stage` or a refusal, the record
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -144,6 +144,8 @@ class Record:
     already_mirrors: tuple[str, ...] = ()
     audit: str | None = None
     """The run id of the audit that proved every record; None without one."""
+    groups_not_restored: Mapping[str, str] = field(default_factory=dict)
+    """By group, why committed offsets that were deleted with a topic are not back."""
 
     @property
     def lost(self) -> Exported:
@@ -167,6 +169,10 @@ class Record:
             "rpo_records": None if self.is_unknown else self.lost.records,
             "rpo_seconds": None if self.is_unknown else self.lost.seconds,
             "audit_run_id": self.audit,
+            "groups_not_restored": [
+                {"group": group, "reason": reason}
+                for group, reason in sorted(self.groups_not_restored.items())
+            ],
             "already_mirrors": sorted(self.already_mirrors),
             "topics": [
                 {

@@ -52,6 +52,7 @@ Echo = Callable[[str], None]
 
 DONE = 0
 NOT_PROVEN = 4
+"""The topics are mirrors. kaudit did not prove it, or committed offsets are not back."""
 REFUSED = 5
 
 _TIMEOUT = 60.0
@@ -662,9 +663,10 @@ class Recopy:
         if moved:
             self._echo(f"{moved} committed offsets were set back to the divergence")
 
-    async def _restore_groups(self, manifests: Iterable[Manifest]) -> None:
+    async def _restore_groups(self, manifests: Iterable[Manifest]) -> dict[str, str]:
+        """Commit the offsets that were deleted with a topic again; return by group why some are not back."""
         if self._options.without_groups:
-            return
+            return {}
         found = list(manifests)
         known: Committed = {}
         for manifest in found:
@@ -673,10 +675,20 @@ class Recopy:
                     (TopicPartition(manifest.topic, n), OffsetAndMetadata(at, note))
                     for n, (at, note) in offsets.items()
                 )
-        if known:
-            restored = await failback_groups.restore(self._target, known, _kept_until(found))
-            if restored:
-                self._echo(f"{restored} committed offsets were deleted with a topic, and are back")
+        partitions = {manifest.topic: manifest.other_partitions for manifest in found}
+        until = _kept_until(found)
+        for tp in [tp for tp in until if tp.partition >= partitions[tp.topic]]:
+            del until[tp]  # the topic that was created again has no such partition
+        restored = await failback_groups.restore(self._target, known, until)
+        if restored.count:
+            self._echo(
+                f"{restored.count} committed offsets were deleted with a topic, and are back"
+            )
+        for group, reason in restored.failed.items():
+            self._echo(
+                f"NOT RESTORED: committed offsets of group {group} that were deleted with a topic: {reason}"
+            )
+        return dict(restored.failed)
 
     # --- the copy
 
@@ -693,18 +705,16 @@ class Recopy:
         )
         self._echo(f"{self._config.target} has everything up to {self._config.source}'s log ends")
         manifests = {name: topics.manifests[name] for name in names if name in topics.manifests}
-        try:
-            await self._restore_groups(manifests.values())
-        except KafkaError as problem:
-            self._echo(f"committed offsets that were deleted with a topic are not back: {problem}")
+        not_restored = await self._restore_groups(manifests.values())
         record = Record(
             self._config.name,
             topics.source_id,
             topics.target_id,
             manifests,
             tuple(name for name in names if name not in manifests),
+            groups_not_restored=not_restored,
         )
-        code = DONE
+        code = NOT_PROVEN if not_restored else DONE
         try:
             record = replace(record, audit=await self._audit(topics, cuts))
         except Refused as refusal:

@@ -27,6 +27,7 @@ from tests.kit.mirrored_clusters import (
     values,
 )
 from tests.kit.mirrors import Mirror, stored, until_same
+from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -60,6 +61,13 @@ def returned(east: Cluster, west: Cluster, mirror: MakeMirror) -> Mirror:
 
 def arguments(export: Path, *more: str) -> list[str]:
     return ["--flow", "west->east", "--execute", "--export", str(export), *more]
+
+
+def billing(cluster: Cluster) -> Consumer:
+    """Return a consumer of the group billing."""
+    return Consumer(
+        bootstrap_servers=cluster.bootstrap, group_id="billing", enable_auto_commit=False
+    )
 
 
 def exported(export: Path) -> list[dict[str, Any]]:
@@ -133,6 +141,10 @@ def test_a_failback_that_is_killed_after_each_step_is_continued_by_the_same_comm
     east: Cluster, west: Cluster, returned: Mirror, export: Path
 ) -> None:
     options = arguments(export, "--no-audit")
+    tail = TopicPartition("orders", 0)
+    with billing(east) as consumer:
+        consumer.assign([tail])
+        consumer.commit({tail: OffsetAndMetadata(5)})
     code, output = returned.ask("verify", timeout=120)
     assert code == 1, output
     assert "1 partitions differ in what was compared" in output
@@ -151,6 +163,20 @@ def test_a_failback_that_is_killed_after_each_step_is_continued_by_the_same_comm
     code, output = returned.ask("verify", timeout=120)
     assert code == 0, output
     assert "no difference was found in what was compared: 4 batches with 7 records" in output
+
+    client = admin(east)
+    client.delete_consumer_groups(["billing"])["billing"].result(10)
+    with billing(east) as consumer:  # a group with members accepts no commit from outside
+        consumer.subscribe(["payments"])
+        eventually("a member", lambda: consumer.poll(timeout=0.1) or consumer.assignment())
+        code, output = returned.ask("failback", *options, timeout=120)
+    assert code == 4, output
+    assert "NOT RESTORED: committed offsets of group billing" in output
+    assert [each["group"] for each in record_of(output)["groups_not_restored"]] == ["billing"]
+    code, output = returned.ask("failback", *options, timeout=120)
+    assert code == 0, output
+    with billing(east) as consumer:
+        assert consumer.committed([tail]) == {tail: OffsetAndMetadata(3)}
 
 
 def test_nothing_is_removed_that_is_neither_at_the_other_cluster_nor_exported(

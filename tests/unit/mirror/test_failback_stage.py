@@ -133,6 +133,11 @@ def test_the_rpo_is_the_sum_of_the_exported_records_and_the_span_of_their_timest
     document = Record("west->east", "W", "E", {"t": made}).document(began_ms=1, ended_ms=2)
     assert (document["rpo_records"], document["rpo_seconds"]) == (5, 2.5)
     assert [each["divergence"] for each in document["topics"][0]["partitions"]] == [4, 3]
+    assert document["groups_not_restored"] == []
+    left = Record("west->east", "W", "E", {"t": made}, groups_not_restored={"g": "has members"})
+    assert left.document(began_ms=1, ended_ms=2)["groups_not_restored"] == [
+        {"group": "g", "reason": "has members"}
+    ]
     nothing = Record("west->east", "W", "E", {}, ("t",)).document(began_ms=1, ended_ms=2)
     assert (nothing["rpo_records"], nothing["already_mirrors"]) == (None, ["t"])
 

@@ -1,0 +1,58 @@
+"""Committed offsets that the brokers deleted with a topic, and which of them are committed again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from kclient.config import CommonConfig
+from kclient.types import OffsetAndMetadata, TopicPartition
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.versions import ApiKey
+from mirrormaker.failback_groups import Committed, Restored, restore
+from tests.kit.scripted_cluster import HELD, ScriptedCluster, commit_answer, now
+
+CONFIG = CommonConfig.load({"bootstrap.servers": "a:1"})
+TP = TopicPartition("orders", 0)
+
+
+def known(*groups: str) -> Committed:
+    return {group: {TP: OffsetAndMetadata(5)} for group in groups}
+
+
+def test_a_group_that_cannot_commit_does_not_keep_the_others_from_it() -> None:
+    """Before, the offsets of all later groups were lost, and the exit code was 0."""
+    scripted = ScriptedCluster({"orders": 1})
+    cluster = scripted.cluster(CONFIG)
+    committed: dict[TopicPartition, int] = {}
+    scripted.serve_commits(committed)
+    received: list[str] = []
+
+    def commit(request: Any) -> Any:
+        received.append(request.group_id)
+        if request.group_id == "silent":
+            return HELD
+        busy = request.group_id == "has members"
+        return commit_answer(request, ErrorCode.UNKNOWN_MEMBER_ID if busy else 0)
+
+    scripted.answers[ApiKey.OFFSET_COMMIT] = commit
+    waiting = Deferred.fromCoroutine(
+        restore(cluster, known("has members", "silent", "one", "two"), {TP: 3})
+    )
+    scripted.pass_time(70.0)
+    found = now(waiting)
+    assert {"has members", "silent", "one", "two"} == set(received)
+    assert found.count == 2
+    assert sorted(found.failed) == ["has members", "silent"]
+    assert "UNKNOWN_MEMBER_ID" in found.failed["has members"]
+
+
+def test_an_offset_that_is_there_is_not_moved() -> None:
+    scripted = ScriptedCluster({"orders": 1})
+    cluster = scripted.cluster(CONFIG)
+    scripted.serve_commits({TP: 2})
+    waiting = Deferred.fromCoroutine(restore(cluster, known("g"), {TP: 3}))
+    scripted.pass_time(1.0)
+    assert now(waiting) == Restored(0, {})
+    assert scripted.count(ApiKey.OFFSET_COMMIT) == 0
