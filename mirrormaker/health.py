@@ -22,9 +22,13 @@ class Health(Enum):
     """The states of a partition; operators read the value."""
 
     IN_SYNC = "in sync"
+    STARTS_LATER = "starts later"
+    """No lag, but the target's log starts above the source's. Segments end elsewhere, so retention does this, too."""
     COPYING = "copying"
     SKIPPED = "skipped"
     """A topic that needs no copy: it would be a loop, or a second copy of the same origin."""
+    EMPTIED = "emptied"
+    """The target has no record left, and the source has those that the target had."""
     OPEN = "open transaction"
     BEHIND = "no progress"
     LAGGING = "lag over the limit"
@@ -35,8 +39,10 @@ class Health(Enum):
 
 EXIT_CODES = {
     Health.IN_SYNC: 0,
+    Health.STARTS_LATER: 0,
     Health.COPYING: 0,
     Health.SKIPPED: 0,
+    Health.EMPTIED: 4,
     Health.OPEN: 4,
     Health.BEHIND: 4,
     Health.LAGGING: 4,
@@ -66,11 +72,31 @@ def problem_of(
 
 
 def judge(
-    before: LogEnds, now: LogEnds, problem: Problem | None, *, max_lag: int | None
+    before: LogEnds,
+    now: LogEnds,
+    problem: Problem | None,
+    *,
+    max_lag: int | None,
+    compacted: bool = False,
 ) -> Finding:
     """Return the health of a partition without *problem*, from two readings of its logs."""
     if problem is not None:
         return Finding(Health.STOPPED, str(problem))
+    found = _progress(before, now, max_lag)
+    first, until = now.lacking
+    is_emptied = first < until and now.target_start == now.target_end
+    # The log start of a compacted topic is no record's: its cleaner may have removed what was there.
+    if first == until or (compacted and not is_emptied):
+        return found
+    lacks = f"the target lacks {until - first} offsets from {first} on, which the source has"
+    if is_emptied and EXIT_CODES[found.health] == 0:
+        return Finding(Health.EMPTIED, lacks)
+    health = Health.STARTS_LATER if found.health is Health.IN_SYNC else found.health
+    return Finding(health, "; ".join(text for text in (found.detail, lacks) if text))
+
+
+def _progress(before: LogEnds, now: LogEnds, max_lag: int | None) -> Finding:
+    """Return the health as far as the ends of both logs show it."""
     advanced = now.target_end > before.target_end or before.lag == 0
     if max_lag is not None and now.lag > max_lag:
         return Finding(Health.LAGGING, f"at most {max_lag} allowed")

@@ -152,6 +152,12 @@ class LogEnds:
         return max(0, end - max(self.target_end, start))
 
     @property
+    def lacking(self) -> tuple[int, int]:
+        """The offsets [first, until) that the source has, and the target has no longer; empty if there are none."""
+        end = max(self.source_end, self.source_high_watermark)
+        return self.source_start, max(self.source_start, min(self.target_start, end))
+
+    @property
     def open_records(self) -> int:
         """Records of the source from the first open transaction on."""
         return max(0, self.source_high_watermark - self.source_end)

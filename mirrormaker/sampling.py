@@ -5,8 +5,8 @@ has computed both CRCs. Nothing is inferred about batches that were not read. So
 words are the counts.
 
 Invariants (tests/unit/mirror/test_sampling.py):
- 1. exit code 0 only if at least one batch was compared, or there are partitions and the source has no record. Nothing
-    differs, is unreadable, beyond the lag limit, or left without a compared batch;
+ 1. exit code 0 only if a batch of each partition was compared. Partitions without a record at both sides need none, if
+    the target ends where the source does, or was never written. Nothing differs, is unreadable, or over the lag limit;
  2. each batch is counted once, however many sampled offsets it holds.
 
 In: log ends, pairs of batches   Out: offsets to read, a `Result`   Owner: the command
@@ -105,20 +105,23 @@ class Result:
 
     def code(self) -> ExitCode:
         """Return the exit code of this partition."""
-        start, end = self.common
         if self.unreadable:
             return ExitCode.UNREADABLE
         if self.not_mirrored:
             return ExitCode.NOT_COMPARED
         if self.differences or self.target_end > self.source_end:
             return ExitCode.DIFFERENT
-        has_target = self.target_start < self.target_end
-        has_source = self.source_start < self.source_end
-        if not self._seen and (start < end or (has_source and has_target)):
+        if not self._seen and not self._has_nothing_to_compare:
             return ExitCode.NOT_COMPARED
         if self.lag > (self.max_lag if self._seen else 0):
             return ExitCode.LAGGING
         return ExitCode.NO_DIFFERENCE
+
+    @property
+    def _has_nothing_to_compare(self) -> bool:
+        """Whether the target has no record, and none was deleted of what the source has, or had behind it."""
+        is_empty = self.target_start == self.target_end
+        return is_empty and self.target_end in (0, self.source_start)
 
     def __str__(self) -> str:
         """Return the findings and counts, for the operator."""

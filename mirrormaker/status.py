@@ -206,7 +206,9 @@ def _finding(
     if isinstance(now, KafkaError):
         return Finding(Health.UNREADABLE, str(now))
     earlier = now if isinstance(before, KafkaError) else before
-    return judge(earlier, now, _problem(mirror, plan, tp, now), max_lag=max_lag)
+    compacted = mirror.topics.compared[tp.topic].compacted
+    problem = _problem(mirror, plan, tp, now)
+    return judge(earlier, now, problem, max_lag=max_lag, compacted=compacted)
 
 
 def _numbers(ends: LogEnds | KafkaError | None) -> str:

@@ -88,6 +88,25 @@ def test_status_names_partitions_that_are_no_copy_and_ends_with_5(
     assert copier.stop() == 5
 
 
+def test_a_target_that_deleted_its_records_is_not_in_sync(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    produce(east, "orders", 10, **{"batch.num.messages": 1})
+    copier = mirror()
+    assert copier.run_once() == 0
+    delete_records(west, "orders", 4)
+    lacks = "the target lacks {} offsets from 0 on, which the source has"
+    expected = f"orders-0 10 10 0 starts later: {lacks.format(4)}"
+    assert rows(copier.ask("status")) == (0, [expected])
+    assert copier.ask("verify")[0] == 0
+    delete_records(west, "orders", 10)
+    expected = f"orders-0 10 10 0 emptied: {lacks.format(10)}"
+    assert rows(copier.ask("status", "--settle", "0.2")) == (4, [expected])
+    code, output = copier.ask("verify")
+    assert (code, "target lacks offsets 0-9: not compared" in output) == (5, True), output
+
+
 def test_status_names_what_the_source_deleted_before_it_was_copied(
     east: Cluster, west: Cluster, mirror: MakeMirror
 ) -> None:

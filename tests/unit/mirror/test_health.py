@@ -42,6 +42,46 @@ def test_a_partition_is_judged_from_two_readings(
     assert health(before, now) is expected
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "expected", "detail"),
+    [
+        ((0, 100), (100, 100), Health.EMPTIED, "100 offsets from 0 on"),
+        ((0, 100), (40, 40), Health.BEHIND, "40 offsets from 0 on"),
+        ((0, 100), (50, 100), Health.STARTS_LATER, "50 offsets from 0 on"),
+        ((30, 100), (50, 100), Health.STARTS_LATER, "20 offsets from 30 on"),
+        ((0, 100), (50, 90), Health.BEHIND, "50 offsets from 0 on"),
+        ((50, 100), (50, 100), Health.IN_SYNC, ""),
+        ((100, 100), (0, 100), Health.IN_SYNC, ""),
+        ((100, 100), (100, 100), Health.IN_SYNC, ""),
+        ((100, 100), (0, 0), Health.IN_SYNC, ""),
+        ((5, 9), (0, 0), Health.BEHIND, ""),
+    ],
+)
+def test_a_target_without_what_the_source_still_has_is_not_in_sync(
+    source: tuple[int, int], target: tuple[int, int], expected: Health, detail: str
+) -> None:
+    """By DeleteRecords, or a shorter retention. The lag counts from the target's end, and is 0."""
+    now = LogEnds(*source, *target)
+    found = judge(now, now, None, max_lag=None)
+    assert found.health is expected
+    assert detail in found.detail
+    assert bool(detail) == bool(found.detail)
+
+
+def test_an_emptied_target_that_copies_on_is_no_success() -> None:
+    before, now = LogEnds(0, 100, 40, 40), LogEnds(0, 100, 60, 60)
+    assert health(before, now) is Health.EMPTIED
+    assert health(before, LogEnds(0, 100, 40, 60)) is Health.COPYING
+
+
+def test_a_compacted_topic_may_have_no_record_where_its_log_starts() -> None:
+    """The cleaner removes records and leaves the log start: a copy starts at the first batch that is left."""
+    later, emptied = LogEnds(0, 100, 50, 100), LogEnds(0, 100, 100, 100)
+    assert judge(later, later, None, max_lag=None, compacted=True) == Finding(Health.IN_SYNC)
+    found = judge(emptied, emptied, None, max_lag=None, compacted=True)
+    assert found.health is Health.EMPTIED
+
+
 def test_a_lag_over_the_limit_is_named_even_while_it_shrinks() -> None:
     assert health(ends(10, 2), ends(10, 5), max_lag=5) is Health.COPYING
     assert health(ends(10, 2), ends(10, 5), max_lag=4) is Health.LAGGING

@@ -107,6 +107,15 @@ def test_a_batch_that_is_damaged_at_both_sides_is_not_equal() -> None:
         ((0, 6), (0, 5), True, ExitCode.LAGGING),
         ((5, 9), (0, 5), False, ExitCode.NOT_COMPARED),
         ((5, 9), (5, 5), False, ExitCode.LAGGING),
+        ((5, 9), (0, 0), False, ExitCode.LAGGING),
+        # Deleted at one side: what the other one has, or had to copy, was not compared.
+        ((0, 100), (100, 100), False, ExitCode.NOT_COMPARED),
+        ((0, 100), (50, 50), False, ExitCode.NOT_COMPARED),
+        ((100, 100), (0, 100), False, ExitCode.NOT_COMPARED),
+        ((50, 100), (0, 50), False, ExitCode.NOT_COMPARED),
+        ((100, 100), (50, 50), False, ExitCode.NOT_COMPARED),
+        # Neither has a record, and the target has ended where the source has.
+        ((100, 100), (100, 100), False, ExitCode.NO_DIFFERENCE),
     ],
 )
 def test_what_was_not_compared_is_never_exit_code_0(
