@@ -93,10 +93,10 @@ def run(file: Path, once: bool, quiet: bool, metrics: Path | None) -> None:
 def status(file: Path, max_lag: int | None, settle: float) -> None:
     """Show the log ends, the lag and the state of every partition, from both clusters' logs.
 
-    Exit codes: 0 every partition is in sync or advances; 1 a direction cannot be used; 3 a cluster
-    or a partition could not be read; 4 behind: no progress, an open transaction, over --max-lag, or
-    not at the target yet; 5 STOPPED: the target is no prefix of the source, or a gap or a conflict
-    needs an operator. Of several, the first of 1, 5, 3, 4.
+    Exit codes: 0 every partition is in sync, starts later, or advances; 1 a direction cannot be
+    used; 3 a cluster or a partition could not be read; 4 behind: no progress, an open transaction,
+    over --max-lag, not at the target yet, or emptied there; 5 STOPPED: the target is no prefix of
+    the source, or a gap or a conflict needs an operator. Of several, the first of 1, 5, 3, 4.
     """
     config = _load(file)
 
@@ -168,8 +168,8 @@ def translate(file: Path, flow: str | None, groups: str, form: str) -> None:
     With target.offsets=renumber an offset is never further than what the group has consumed; the
     last column states how many source offsets are consumed again at most.
 
-    Exit codes: 0 printed; 3 a cluster is unreachable; 5 some offsets are unknown, or some
-    partitions or groups could not be read.
+    Exit codes: 0 printed; 1 a cluster refuses; 3 a cluster is unreachable; 5 some offsets are
+    unknown, or left out: each topic, partition or group is named.
     """
     chosen = _flow(_load(file), flow, may_renumber=True)
     _check_patterns(groups, "--groups")
@@ -306,9 +306,9 @@ def failback(file: Path, flow: str | None, topics: str, **options: Any) -> None:
     again and copied. Without --execute the command only searches where the logs diverge. A command
     that was killed is continued by the same command.
 
-    Exit codes: 0 the topics are mirrors and kaudit found them CONSISTENT, or a dry run; 2 invalid
-    options; 3 a cluster is unreachable; 4 the topics are mirrors, but kaudit did not prove it; 5
-    refused.
+    Exit codes: 0 the topics are mirrors and kaudit found them CONSISTENT, or a dry run; 1 a
+    cluster refuses; 2 invalid options; 3 a cluster is unreachable; 4 the topics are mirrors, but
+    kaudit did not prove it, or committed offsets are not restored; 5 refused.
     """
 
     def show(reactor: Any, chosen: FlowConfig, options: Options, echo: Echo) -> _Shown:
@@ -333,9 +333,9 @@ def repair(file: Path, plan: Path, flow: str | None, topics: str, **options: Any
     target has is exported first. Without --execute the command prints what it would do. Stop
     kmirror run before.
 
-    Exit codes: 0 repaired and CONSISTENT, or a dry run; 2 invalid options; 3 a cluster is
-    unreachable; 4 copied, but kaudit did not prove it, or ranges are left that no copy repairs; 5
-    refused.
+    Exit codes: 0 repaired and CONSISTENT, or a dry run; 1 a cluster refuses; 2 invalid options; 3
+    a cluster is unreachable; 4 copied, but kaudit did not prove it, committed offsets are not
+    restored, or ranges are left that no copy repairs; 5 refused.
     """
 
     def show(reactor: Any, chosen: FlowConfig, options: Options, echo: Echo) -> _Shown:
@@ -359,8 +359,9 @@ def truncate(file: Path, flow: str | None, topics: str, **options: Any) -> None:
     whole. Without --execute the command only searches where the logs diverge. Each truncation has
     its own --export DIR; a command that was killed is continued by the same command.
 
-    Exit codes: 0 truncated and CONSISTENT, or a dry run; 2 invalid options; 3 a cluster is
-    unreachable; 4 copied, but kaudit did not prove it; 5 refused.
+    Exit codes: 0 truncated and CONSISTENT, or a dry run; 1 a cluster refuses; 2 invalid options; 3
+    a cluster is unreachable; 4 copied, but kaudit did not prove it, or committed offsets are not
+    restored; 5 refused.
     """
 
     def show(reactor: Any, chosen: FlowConfig, options: Options, echo: Echo) -> _Shown:

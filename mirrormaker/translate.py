@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -60,19 +61,33 @@ async def _copies(
     mirror: Mirror, plan: Plan
 ) -> tuple[dict[TopicPartition, TopicPartition], list[str]]:
     """Return the partitions that a run continues, source -> target, and why the others cannot be."""
-    present = mirror.target.metadata.topics
-    pairs = {
-        TopicPartition(name, number): TopicPartition(copy, number)
-        for name, copy in plan.mirrored.items()
-        for number in range(mirror.topics.compared[name].partitions)
-        if copy in present and number in present[copy].partitions
-    }
-    problems = []
+    present = {name: topic.partitions for name, topic in mirror.target.metadata.topics.items()}
+    counts = {name: mirror.topics.compared[name].partitions for name in plan.mirrored}
+    pairs, problems = partitions_of(plan, counts, present)
     for tp, ends in (await mirror.offsets.read_ends(pairs)).items():
         problem = _problem(mirror, plan, tp, ends)
         if problem:
             problems.append(f"{tp}: {problem}")
             del pairs[tp]
+    return pairs, problems
+
+
+def partitions_of(
+    plan: Plan, counts: Mapping[str, int], present: Mapping[str, Collection[int]]
+) -> tuple[dict[TopicPartition, TopicPartition], list[str]]:
+    """Return the partitions of *plan* that the target has, source -> target, and why the others are left out.
+
+    *counts* are the numbers of partitions at the source, *present* the partitions of the target's topics.
+    """
+    pairs, problems = {}, []
+    for name, copy in plan.mirrored.items():
+        for number in range(counts[name]):
+            tp, at_target = TopicPartition(name, number), TopicPartition(copy, number)
+            if number in present.get(copy, ()):
+                pairs[tp] = at_target
+            else:
+                problems.append(f"{tp}: {at_target} is not at the target yet")
+    problems += [f"{name}: {conflict}" for name, conflict in plan.conflicts.items()]
     return pairs, problems
 
 

@@ -140,6 +140,9 @@ def test_committed_offsets_are_copied_as_they_are_with_their_metadata(
     assert [(row["partition"], row["source_offset"], row["target_offset"]) for row in rows] == [
         *((0, 70, 70), (1, 50, 50))
     ]
+    make_topic(east, "not.copied.yet")
+    code, output = copier.ask("translate", "--groups", "billing")
+    assert (code, "not.copied.yet-0 is not at the target yet" in output) == (5, True), output
 
 
 def test_no_offset_is_copied_unless_it_is_enabled(
