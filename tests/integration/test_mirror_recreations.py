@@ -19,6 +19,7 @@ from tests.kit.mirrored_clusters import (
     make_topic,
     mark_of,
     produce,
+    record_of,
     recreate_topic,
     setting_of,
     write_to_mirror,
@@ -206,6 +207,7 @@ def test_a_diverged_topic_is_copied_again_after_an_operator_deleted_it(
     assert copier.stop() == 0, copier.output
 
 
+@pytest.mark.timeout(600)
 def test_a_stopped_mirror_is_truncated_on_request_after_its_records_were_exported(
     east: Cluster, west: Cluster, mirror: MakeMirror, tmp_path: Path
 ) -> None:
@@ -216,17 +218,28 @@ def test_a_stopped_mirror_is_truncated_on_request_after_its_records_were_exporte
     before, first = stored(west, "orders"), setting_of(west, "orders", TOPIC_ID)
     one = mirror()
     assert one.run_once() == 1
-    options = ["--topics", "orders", "--no-audit"]
+    options = ["--topics", "orders"]
     code, output = one.ask("truncate", *options, timeout=60)
     assert (code, stored(west, "orders")) == (0, before), output
     assert "orders-0: no equal batch" in output
 
     options += ["--execute", "--export", str(tmp_path / "export")]
     assert one.killed_after("is in the ledger", "truncate", *options)
-    for _ in range(2):  # the command is continued, and again finds everything done
-        code, output = one.ask("truncate", *options, timeout=120)
-        assert code == 0, output
-        assert stored(west, "orders") == stored(east, "orders")
+    code, output = one.ask("truncate", *options, timeout=400)  # the command is continued
+    assert code == 0, output
+    report = json.loads((tmp_path / "export" / "audit" / "report.json").read_text())
+    (audited,) = report["topics"]
+    assert (report["verdict"], audited["topic"], audited["verified"]) == (
+        "CONSISTENT",
+        "orders",
+        150,
+    )
+    assert record_of(output)["audit_run_id"] == report["meta"]["run_id"]
+    assert stored(west, "orders") == stored(east, "orders")
+    code, output = one.ask("truncate", *options, "--no-audit", timeout=120)
+    assert code == 0, output  # everything is done already
+    assert (record_of(output)["audit_run_id"], record_of(output)["exported_records"]) == (None, 100)
+    assert stored(west, "orders") == stored(east, "orders")
     assert "truncated: orders; 100 records that the source does not have were exported" in output
     lines: list[str] = []
     show_exported(tmp_path / "export", "all", lines.append)
