@@ -9,6 +9,7 @@ In: topics of both clusters, manifests   Out: a `Stage` or a refusal, the record
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -18,7 +19,7 @@ from mirrormaker.divergence import Batch, Kind
 from mirrormaker.export_manifest import ExportedFile, ExportedPartition, Manifest
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.promotion import Refused
-from mirrormaker.topics import MARK, Topic, TopicPair
+from mirrormaker.topics import MARK, Plan, Topic, TopicPair
 
 SCHEMA_VERSION = 1
 
@@ -241,6 +242,23 @@ def changed(
     if ends != dict(cuts):
         return f"has the log ends {ends}, the logs end at {dict(cuts)}"
     return ""
+
+
+def not_created_again(plan: Plan, copies: Mapping[str, str], others: Iterable[str]) -> list[str]:
+    """Return why topics of *copies* would be deleted and not copied again, a line each.
+
+    *plan* is that of the source's topics of *copies* for a target without topics. *copies* has their names at the
+    target, and *others* has those of the source's other mirrored topics.
+    """
+    found = {**plan.conflicts, **plan.skipped}
+    problems = [f"{name}: kmirror does not copy it: {why}" for name, why in found.items()]
+    taken = Counter([*copies.values(), *others])
+    problems += [
+        f"{name}: {taken[copy]} topics of the source have the name {copy} at the target"
+        for name, copy in copies.items()
+        if taken[copy] > 1
+    ]
+    return problems
 
 
 class TargetState(Enum):

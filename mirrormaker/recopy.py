@@ -34,6 +34,7 @@ from mirrormaker.failback_stage import (
     TargetState,
     changed,
     no_longer_equal,
+    not_created_again,
     source_damage,
     state_at_target,
     summary,
@@ -191,6 +192,7 @@ class Recopy:
                 continue
             if stage is not None:
                 found.stages[name] = stage
+        reasons += await self._not_created_again(found)
         if reasons:
             raise Refused("; ".join(reasons))
         self._report_missing(source, set(at_target) - wanted)
@@ -199,6 +201,17 @@ class Recopy:
         if self._options.execute and not self._options.without_audit:
             target_form({name: copies[name] for name in found.stages})
         return found
+
+    async def _not_created_again(self, found: _Topics) -> list[str]:
+        """Return why selected topics could not be copied again after a deletion."""
+        names = [name for name, stage in found.stages.items() if stage is not Stage.MIRROR]
+        chosen = {name: found.source[name] for name in names}
+        others = filter(self._selection.wants, set(await self._source_topics.names()) - set(names))
+        return not_created_again(
+            self._selection.plan(chosen, {}, found.source_id, found.target_id),
+            {name: found.copies[name] for name in names},
+            map(self._selection.target_name, others),
+        )
 
     def _report_missing(self, source: Collection[str], only_at_target: Collection[str]) -> None:
         """Report which topics only the target has, and which of the named ones the source lacks."""

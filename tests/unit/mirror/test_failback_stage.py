@@ -18,6 +18,7 @@ from mirrormaker.failback_stage import (
     TargetState,
     changed,
     no_longer_equal,
+    not_created_again,
     source_damage,
     stage_of,
     state_at_target,
@@ -25,6 +26,7 @@ from mirrormaker.failback_stage import (
 )
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.promotion import Refused
+from mirrormaker.settings import LinkSettings
 from mirrormaker.tail_export import (
     BadExport,
     begin,
@@ -34,7 +36,7 @@ from mirrormaker.tail_export import (
     verify,
     write_manifest,
 )
-from mirrormaker.topics import MARK, Topic, TopicPair
+from mirrormaker.topics import MARK, Plan, Selection, Topic, TopicPair
 
 LOST, PROMOTED, OTHER = UUID(int=1), UUID(int=2), UUID(int=3)
 
@@ -218,6 +220,22 @@ def batch(base_offset: int, value: bytes = b"x") -> Batch:
     data = bytearray(encode_batch([KafkaRecord(0, 1, None, value)]))
     data[:8] = base_offset.to_bytes(8, "big")
     return read_batches(bytes(data))[0]
+
+
+def test_a_topic_that_kmirror_would_not_copy_again_is_not_deleted() -> None:
+    """Before, it was deleted, and 'created' by a plan that left it alone."""
+    selection = Selection("east", "west", LinkSettings())
+    topics = {"loop": topic(LOST, "W"), "t": topic(PROMOTED)}
+    plan = selection.plan(topics, {}, "E", "W")
+    (problem,) = not_created_again(plan, {"loop": "loop", "t": "t"}, ["u"])
+    assert problem == "loop: kmirror does not copy it: its records come from west"
+
+
+def test_a_topic_with_the_name_of_another_one_at_the_target_is_not_deleted() -> None:
+    """Else `kmirror truncate` would replace the mirror of the other one."""
+    plan = Plan(mirrored={"a": "x", "b": "y"})
+    (problem,) = not_created_again(plan, {"a": "x", "b": "y"}, ["x", "z"])
+    assert problem == "a: 2 topics of the source have the name x at the target"
 
 
 def test_a_refusal_states_what_was_changed_and_no_more() -> None:
