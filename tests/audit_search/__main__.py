@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tests.audit_search import on_spark
-from tests.audit_search.kinds import KINDS, MEANWHILE
+from tests.audit_search.cases import KINDS, MEANWHILE
 from tests.audit_search.search import PAIRS, Outcome, Tally, outcome
 
 PROGRESS_S = 30.0
@@ -93,7 +93,10 @@ def main() -> int:
                     f"{done} cases in {printed - began:.0f} s, {failed.total()} failed; {total.to_text()}",
                     flush=True,
                 )
-    print(f"{done} cases of {len(chosen)} combinations: {failed.total()} disagreements")
+    print(
+        f"{done} cases: {len(given.seeds):,} seeds of each of {len(chosen):,} "
+        f"{'pairs of kinds' if given.pairs else 'combinations'}; {failed.total()} disagreements"
+    )
     print(f"findings of the {counted} cases that do not change during the run: {total.to_text()}")
     for kinds, count in failed.most_common(40):
         print(f"{count:7} {'+'.join(kinds)}")

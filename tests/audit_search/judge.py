@@ -35,13 +35,26 @@ class View(NamedTuple):
     faults: Mapping[int, FailureKind]
     compacted: bool
     aborted: frozenset[int] = frozenset()
-    """Offsets of the records that consumers with read_committed do not get; `records` does not show it."""
+    """Offsets below the last stable offsets of both logs that consumers with read_committed do not get.
+
+    `records` does not show it.
+    """
+    stable: int = 0
+    """The last stable offset."""
 
     def of_key(self, key: bytes | None) -> list[int]:
         """Return the offsets of the readable records with *key*."""
         return [
             at for at, each in self.records.items() if each.key == key and at not in self.faults
         ]
+
+
+class Open(NamedTuple):
+    """Offsets of which all transactions have ended in one log only, [low, high)."""
+
+    low: int
+    high: int
+    cause: str
 
 
 @dataclass
@@ -51,6 +64,8 @@ class Judgement:
     classes: dict[TopicPartition, Counter[str]] = field(default_factory=dict)
     explained: set[tuple[TopicPartition, bool, int]] = field(default_factory=set)
     """(partition, whether the source has the record, offset) of records that only one log has, for a known reason."""
+    open: dict[TopicPartition, Open] = field(default_factory=dict)
+    """Transactions that have ended in one log only."""
 
     @property
     def total(self) -> Counter[str]:
@@ -72,6 +87,8 @@ class Judgement:
             )
             if any(total[name] for name in names)
         }
+        if self.open:
+            codes.add(ExitCode.DIVERGED)
         in_scope = total.total() - total["lagging"] - total["unknown"]
         if compared < in_scope and not total["aged out"]:
             codes.add(ExitCode.NO_VERDICT_YET)
@@ -83,7 +100,8 @@ class Judgement:
         total = self.total
         if total["not read"] or total["unknown"]:
             return Verdict.ERROR
-        if total["different"] or total["truncated"] or total["gap"] or total["undecodable"]:
+        broken = total["different"] or total["truncated"] or total["gap"] or total["undecodable"]
+        if broken or self.open:
             return Verdict.DIVERGED
         if total["aged out"]:
             return Verdict.INCOMPLETE
@@ -105,7 +123,26 @@ def judge(case: SearchCase) -> Judgement:
             classes[name] += 1
         classes.pop("in neither log", None)
         result.classes[tp] = classes
+        found = None if unknown else _open(case, tp, sides)
+        if found is not None:
+            result.open[tp] = found
     return result
+
+
+def _open(case: SearchCase, tp: TopicPartition, sides: tuple[View, View]) -> Open | None:
+    """Return what is open in one log only, and not because the other one lacks its end."""
+    if tp not in case.source or tp not in case.target:
+        return None
+    source, target = sides
+    both = range(max(source.start, target.start), min(source.end, target.end))
+    for cause, behind, other in (
+        ("in an open transaction at the source", source, target),
+        ("in an open transaction at the target", target, source),
+    ):
+        found = [at for at in both if behind.stable <= at < other.stable]
+        if found and behind.end >= other.end:
+            return Open(found[0], found[-1] + 1, cause)
+    return None
 
 
 def views(case: SearchCase, tp: TopicPartition) -> tuple[View, View]:
@@ -113,6 +150,7 @@ def views(case: SearchCase, tp: TopicPartition) -> tuple[View, View]:
     here, there = case.source.get(tp) or Log(), case.target.get(tp) or Log()
     if not there.end:
         there = Log(start=here.start, end=here.start)
+    stable = [log.end if log.stable is None else log.stable for log in (here, there)]
     source, target = (
         View(
             {at: record._replace(aborted=False) for at, record in log.records.items()},
@@ -120,9 +158,10 @@ def views(case: SearchCase, tp: TopicPartition) -> tuple[View, View]:
             log.end,
             {at: fault.kind for fault in log.faults for at in range(fault.low, fault.high)},
             name in case.compacted_at and tp.topic == "t",
-            frozenset(at for at, record in log.records.items() if record.aborted),
+            frozenset(at for at in log.records if log.records[at].aborted and at < min(stable)),
+            own_stable,
         )
-        for name, log in (("source", here), ("target", there))
+        for name, log, own_stable in zip(("source", "target"), (here, there), stable, strict=True)
     )
     return source, target
 
@@ -240,12 +279,15 @@ def problems(case: SearchCase, judged: Judgement, findings: list[Finding]) -> It
     for tp, both in sides.items():
         own = [each for each in findings if each.topic_partition == tp]
         yield from _not_compared(case, tp, both, own)
+        yield from _not_open(tp, judged.open.get(tp), own)
         yield from _moves(tp, _common(case, judged, tp, both, findings), own)
     for tp, (source, target) in sides.items():
         hidden = [
             range(each.source_offset or 0, (each.last_offset or 0) + 1)
             for each in findings
-            if each.finding_class.value == "visibility" and each.topic_partition == tp
+            if each.finding_class.value == "visibility"
+            and not _is_open(each)
+            and each.topic_partition == tp
         ]
         for at, record in source.records.items():
             same = record == target.records.get(at) and _compares(source, target, at, case)
@@ -329,6 +371,25 @@ def _not_compared(
             yield f"{tp}: {name} undecodable at {sorted(seen)}, not {sorted(expected)}"
 
 
+def _is_open(each: Finding) -> bool:
+    """Return whether the finding is about last stable offsets, not about a record."""
+    return each.finding_class.value == "visibility" and "open transaction" in (each.field or "")
+
+
+def _not_open(
+    tp: TopicPartition, expected: Open | None, findings: Sequence[Finding]
+) -> Iterator[str]:
+    """Yield it if *findings* name other offsets or another cause than *expected*."""
+    found = [
+        Open(_span(each).start, _span(each).stop, each.field or "")
+        for each in findings
+        if _is_open(each)
+    ]
+    starts = all(each.position == _span(each).start for each in findings if _is_open(each))
+    if found != ([expected] if expected else []) or not starts:
+        yield f"{tp}: open {found}, not {expected}"
+
+
 def _span(each: Finding) -> range:
     """Return the offsets of a run: as many as it has records, up to its last one."""
     last = each.position if each.last_offset is None else each.last_offset
@@ -406,7 +467,7 @@ def _untrue(each: Finding, sides: Mapping[TopicPartition, tuple[View, View]]) ->
     """Return why the finding is not true of the logs; "" if it is."""
     tp = each.topic_partition
     kind = each.finding_class.value
-    if kind in ("gap", "undecodable"):
+    if kind in ("gap", "undecodable") or _is_open(each):
         return ""
     source, target = sides[tp]
     if kind == "misrouted":

@@ -6,9 +6,8 @@ known log ends, and changes of the logs during the run.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import ne
 from typing import NamedTuple
 
@@ -18,17 +17,11 @@ from spark_jobs.accounting import AcceptedGap
 from spark_jobs.engine import FailureKind
 from spark_jobs.verdict import ExitCode
 from tests.kit.audit_faults import (
-    END,
-    INSIDE,
-    START,
     STRETCH,
     TOPIC,
-    WHOLE,
-    Apply,
     Case,
     Expected,
     Spot,
-    clean_case,
     unique,
 )
 from tests.kit.audit_logs import Fault, Log, Logs, Rec
@@ -59,14 +52,15 @@ class SearchCase(Case):
     after: list[SearchCase] = field(default_factory=list)
     """The case as the changes leave it, once it was audited."""
     moved_end: bool = False
-    """The target's records have other offsets at its end: lag is not the difference of the log ends."""
+    """The records of one log have other offsets at its end: lag is not the difference of the log ends."""
 
 
 SearchApply = Callable[[SearchCase, Spot], None]
 AtPartition = Callable[[SearchCase, TopicPartition], None]
 
 
-def _registry(*functions: Callable[..., None]) -> dict[str, Callable[..., None]]:
+def registry(*functions: Callable[..., None]) -> dict[str, Callable[..., None]]:
+    """Return *functions* by name."""
     return {each.__name__: each for each in functions}
 
 
@@ -181,7 +175,7 @@ def accepted_loss(case: SearchCase, spot: Spot) -> None:
     """Lose a record in a gap that the operator accepted."""
     at = case.rng.choice(spot.offsets[1:-1])
     del case.target[spot.tp].records[at]
-    case.accepted.append(AcceptedGap(*spot.tp, at - 1, at + 2, "ticket"))
+    case.accepted.append(AcceptedGap(*spot.tp, max(at - 1, 0), at + 2, "ticket"))
 
 
 def lost_tombstone(case: SearchCase, spot: Spot) -> None:
@@ -209,7 +203,7 @@ def large_value_corrupt(case: SearchCase, spot: Spot) -> None:
     case.expect(Expected("corrupt", spot.tp.partition, at, at))
 
 
-MORE_INSIDE: dict[str, SearchApply] = _registry(
+MORE_INSIDE: dict[str, SearchApply] = registry(
     lost_and_repeated,
     repeated_twice,
     strangers_in_a_row,
@@ -229,24 +223,21 @@ MORE_INSIDE: dict[str, SearchApply] = _registry(
 # At the start of a partition's log.
 
 
-def first_lost(case: SearchCase, tp: TopicPartition) -> None:
-    """Lose the first record; the target's log starts at its offset."""
-    del case.target[tp].records[0]
-    case.expect(Expected("missing", tp.partition, 0, None))
-
-
-def first_corrupt(case: SearchCase, tp: TopicPartition) -> None:
-    """Change the first record."""
-    log = case.target[tp]
-    log.records[0] = log.records[0]._replace(value=b"changed")
-    case.expect(Expected("corrupt", tp.partition, 0, 0))
-
-
 def aged_on_both(case: SearchCase, tp: TopicPartition) -> None:
     """Let retention delete more in one log than in the other."""
     lows = case.rng.sample(range(1, STRETCH), 2)
     case.source[tp].delete_below(lows[0])
     case.target[tp].delete_below(lows[1])
+    case.exit_codes.add(ExitCode.AGED_OUT)
+
+
+def gap_from_the_first(case: SearchCase, tp: TopicPartition) -> None:
+    """Skip all that the source has deleted: the target lacks the first record that the partition had."""
+    high = STRETCH // 2
+    case.source[tp].delete_below(high)
+    for offset in range(high):
+        del case.target[tp].records[offset]
+    case.expect(Expected("gap", tp.partition, 0, None, high))
     case.exit_codes.add(ExitCode.AGED_OUT)
 
 
@@ -288,12 +279,12 @@ def compacted_target(case: SearchCase, tp: TopicPartition) -> None:
 
 
 def _clean(case: Case, tp: TopicPartition, log: Log) -> None:
-    for offset in _superseded(log, (case.source, case.target), tp, STRETCH):
+    for offset in superseded(log, (case.source, case.target), tp, STRETCH):
         if case.rng.random() < 0.8:
             del log.records[offset]
 
 
-def _superseded(log: Log, logs: tuple[Logs, Logs], tp: TopicPartition, below: int) -> list[int]:
+def superseded(log: Log, logs: tuple[Logs, Logs], tp: TopicPartition, below: int) -> list[int]:
     """Return what the cleaner of *log* may remove; a later record that one log does not return supersedes none."""
     faults = [fault for side in logs if tp in side for fault in side[tp].faults]
     readable = Log(
@@ -306,10 +297,9 @@ def _superseded(log: Log, logs: tuple[Logs, Logs], tp: TopicPartition, below: in
     return readable.superseded(below)
 
 
-MORE_START: dict[str, AtPartition] = _registry(
-    first_lost,
-    first_corrupt,
+MORE_START: dict[str, AtPartition] = registry(
     aged_on_both,
+    gap_from_the_first,
     gap_in_ledger,
     gap_accepted,
     undecodable_where_aged,
@@ -321,21 +311,6 @@ MORE_START: dict[str, AtPartition] = _registry(
 # At the end of a partition's log.
 
 
-def last_lost(case: SearchCase, tp: TopicPartition) -> None:
-    """Lose the last record; the target's log ends behind its offset."""
-    last = max(case.target[tp].records)
-    del case.target[tp].records[last]
-    case.expect(Expected("missing", tp.partition, last, None))
-
-
-def last_corrupt(case: SearchCase, tp: TopicPartition) -> None:
-    """Change the last record."""
-    log = case.target[tp]
-    last = max(log.records)
-    log.records[last] = log.records[last]._replace(key=b"changed")
-    case.expect(Expected("corrupt", tp.partition, last, last))
-
-
 def last_record_not_received(case: SearchCase, tp: TopicPartition) -> None:
     """End the target's log before the source's last record, which is a tombstone of a compacted topic."""
     case.compacted_at |= {"target"}
@@ -344,6 +319,26 @@ def last_record_not_received(case: SearchCase, tp: TopicPartition) -> None:
         case.expect(Expected("truncated", tp.partition, at, None))
     else:
         case.exit_codes.add(ExitCode.NO_VERDICT_YET)
+
+
+def repeated_at_the_end_of_the_source(case: SearchCase, tp: TopicPartition) -> None:
+    """Append a copy of an earlier record to the source; the target does not have it."""
+    log = case.source[tp]
+    at = log.append(log.records[case.rng.choice(list(log.records))])
+    if case.complete:
+        case.expect(Expected("truncated", tp.partition, at, None))
+    else:
+        case.exit_codes.add(ExitCode.NO_VERDICT_YET)
+
+
+def end_lost_at_the_source(case: SearchCase, tp: TopicPartition) -> None:
+    """Cut the source's end, as the election of an unclean leader does: the target keeps what was acknowledged."""
+    log = case.source[tp]
+    log.end -= case.rng.randrange(1, STRETCH // 2)
+    lost = [at for at in sorted(log.records) if at >= log.end]
+    for at in lost:
+        del log.records[at]
+        case.expect(Expected("extra", tp.partition, None, at))
 
 
 def closed_up(case: SearchCase, tp: TopicPartition) -> None:
@@ -368,8 +363,64 @@ def pushed_back(case: SearchCase, tp: TopicPartition) -> None:
     case.expect(Expected("extra", tp.partition, None, place))
 
 
-MORE_END: dict[str, AtPartition] = _registry(
-    last_lost, last_corrupt, last_record_not_received, closed_up, pushed_back
+def open_at_source(case: SearchCase, tp: TopicPartition) -> None:
+    """Lose the end of a transaction at the source, so that its last stable offset stays."""
+    _open(case, tp, case.source[tp])
+
+
+def open_at_target(case: SearchCase, tp: TopicPartition) -> None:
+    """Lose the end of a transaction at the target, so that its last stable offset stays."""
+    _open(case, tp, case.target[tp])
+
+
+def open_on_both(case: SearchCase, tp: TopicPartition) -> None:
+    """Leave one transaction open in both logs: no finding."""
+    low = case.source[tp].end - case.rng.randrange(1, STRETCH)
+    for log in (case.source[tp], case.target[tp]):
+        log.stable = low
+        _decide_otherwise(case, log)
+
+
+def undecided(case: SearchCase, tp: TopicPartition) -> None:
+    """Let the target lag, so that a transaction which has ended at the source is open there: no finding."""
+    log = case.target[tp]
+    log.end -= case.rng.randrange(1, STRETCH // 3)
+    behind = [at for at in sorted(log.records) if at >= log.end]
+    for at in behind:
+        del log.records[at]
+    log.stable = log.end - case.rng.randrange(1, STRETCH // 3)
+    if case.rng.random() < 0.3:  # Another transaction is still open at the source.
+        case.source[tp].stable = log.stable + case.rng.randrange(STRETCH // 2)
+    _decide_otherwise(case, log)
+    if not case.complete:
+        case.exit_codes.add(ExitCode.NO_VERDICT_YET)
+    elif behind:
+        case.expect(Expected("truncated", tp.partition, behind[0], None, len(behind)))
+
+
+def _open(case: SearchCase, tp: TopicPartition, log: Log) -> None:
+    log.stable = log.end - case.rng.randrange(1, STRETCH)
+    _decide_otherwise(case, log)
+    case.expect(Expected("visibility", tp.partition, log.stable, log.stable, log.end - log.stable))
+
+
+def _decide_otherwise(case: SearchCase, log: Log) -> None:
+    """Let the broker call other records aborted above the last stable offset, where no Fetch response shows it."""
+    for at, record in log.records.items():
+        if at >= (log.stable or 0) and not record.control and case.rng.random() < 0.4:
+            log.records[at] = record._replace(aborted=not record.aborted)
+
+
+MORE_END: dict[str, AtPartition] = registry(
+    last_record_not_received,
+    repeated_at_the_end_of_the_source,
+    end_lost_at_the_source,
+    closed_up,
+    pushed_back,
+    open_at_source,
+    open_at_target,
+    open_on_both,
+    undecided,
 )
 
 
@@ -414,6 +465,14 @@ def single_record_corrupt(case: SearchCase) -> None:
     case.expect(Expected("corrupt", 10, 0, 0))
 
 
+def single_record_lost(case: SearchCase) -> None:
+    """Lose the only record of a partition; the target's log ends behind its offset."""
+    tp = TopicPartition(TOPIC, 14)
+    case.source[tp], case.target[tp] = Log(), Log(end=1)
+    case.source[tp].append(unique(case, tp))
+    case.expect(Expected("missing", 14, 0, None))
+
+
 def deleted_before_copied(case: SearchCase) -> None:
     """Let the source delete records before the mirror copies them: its log starts behind the target's end."""
     tp = TopicPartition(TOPIC, 11)
@@ -455,159 +514,13 @@ def unknown_log_ends(case: SearchCase) -> None:
     case.exit_codes.add(ExitCode.UNREADABLE)
 
 
-MORE_WHOLE: dict[str, Callable[[SearchCase], None]] = _registry(
+MORE_WHOLE: dict[str, Callable[[SearchCase], None]] = registry(
     extra_topic,
     missing_topic,
     empty_partitions,
     single_record_corrupt,
+    single_record_lost,
     deleted_before_copied,
     emptied_source,
     unknown_log_ends,
 )
-
-MEANWHILE = ("growth", "retention", "compaction", "deletion", "creation", "no_answer")
-"""Changes during the run: what is found depends on the moment."""
-
-_READS = 6
-"""Most changes happen before one of the first reads. Later ones look up where keys and contents are."""
-
-ALL_INSIDE: dict[str, Apply | SearchApply] = {**INSIDE, **MORE_INSIDE}
-ALL_START = {**START, **MORE_START}
-ALL_END = {**END, **MORE_END}
-ALL_WHOLE = {**WHOLE, **MORE_WHOLE}
-KINDS = [*ALL_INSIDE, *ALL_START, *ALL_END, *ALL_WHOLE, *MEANWHILE]
-
-_ONE_END_ONLY = (set(ALL_START), set(ALL_END))
-
-
-def may_meet(*kinds: str) -> bool:
-    """Return whether *kinds* are faults of their own beside each other: not at the same end of a log."""
-    return len(set(kinds)) == len(kinds) and not any(
-        len(end & set(kinds)) > 1 for end in _ONE_END_ONLY
-    )
-
-
-def drawn(seed: int, *kinds: str) -> SearchCase:
-    """Return the case of *seed* with a fault of each of *kinds*, apart from each other."""
-    rng = random.Random(f"{seed} {kinds}")
-    case = SearchCase(**vars(clean_case(rng)))
-    _add_rare_records(case)
-    partitions = list(case.source)
-    free = [1, 2, 3, 4]
-    rng.shuffle(free)
-    tp = rng.choice(partitions)
-    # Partitions are added when no other fault needs one. A cleaner comes last: what it removes is superseded in its
-    # own log.
-    late = [ALL_WHOLE, ("compacted_source", "compacted_target")]
-    for kind in sorted(kinds, key=lambda kind: [kind in each for each in reversed(late)]):
-        if kind in ALL_INSIDE:
-            tp = rng.choice(partitions)
-            low = free.pop() * STRETCH
-            held = case.source[tp].records
-            for at in range(low + 5, low + 12):
-                case.target[tp].records[at] = held.setdefault(at, unique(case, tp))
-            offsets = [at for at in range(low + 2, low + STRETCH - 2) if at in held]
-            ALL_INSIDE[kind](case, Spot(tp, offsets))
-        elif kind in ALL_START:
-            if not kind.startswith("compacted"):
-                # In a log that was never compacted a hole is a gap: without holes there is only the fault.
-                for offset in range(STRETCH):
-                    record = case.source[tp].records.setdefault(offset, unique(case, tp))
-                    case.target[tp].records[offset] = record
-            ALL_START[kind](case, tp)
-        elif kind in ALL_END:
-            ALL_END[kind](case, tp)
-        elif kind in ALL_WHOLE:
-            ALL_WHOLE[kind](case)
-        else:
-            if kind == "compaction":
-                case.compacted_at |= {"source", "target"}
-            at = rng.randrange(_READS * 2 if kind == "no_answer" else _READS)
-            one = Change(at, kind, rng.random() < 0.5, tp)
-            case.changes.append(one)
-            if kind == "no_answer" and rng.random() < 0.5:
-                case.changes.append(one._replace(before_read=at + 1, kind="answer"))
-    _move(case, rng.choice([0, 0, 0, 5, (1 << 31) - 60, (1 << 62) - 200]))
-    return case
-
-
-def _add_rare_records(case: SearchCase) -> None:
-    """Add what is rare and legal: extreme timestamps, nulls, empty fields, headers with one key twice, 1 MB."""
-    rng = case.rng
-    for tp, log in case.source.items():
-        for _ in range(6):
-            at = rng.choice(list(log.records))
-            mark = b"rare %d" % rng.getrandbits(40)
-            record = rng.choice(
-                [
-                    Rec(None, mark, -1),
-                    Rec(mark, None, (1 << 63) - 1),
-                    Rec(mark, b"", 0, (("h", None), ("h", b""), ("h", None))),
-                    Rec(None, None, rng.getrandbits(50)),
-                    Rec(b"", mark, rng.getrandbits(50), tuple(("n", b"%d" % n) for n in range(70))),
-                    Rec(mark, mark, 12, (("", b""),), 1),
-                ]
-            )
-            if rng.random() < 0.005:
-                record = record._replace(value=rng.randbytes(500) * (LARGE // 500))
-            log.records[at] = case.target[tp].records[at] = record
-
-
-def _move(case: SearchCase, by: int) -> None:
-    """Let all logs begin *by* offsets later."""
-    if not by:
-        return
-    for logs in (case.source, case.target):
-        for tp in logs:
-            logs[tp] = _moved(logs[tp], by)
-    case.findings = [
-        each._replace(
-            source_offset=None if each.source_offset is None else each.source_offset + by,
-            target_offset=None if each.target_offset is None else each.target_offset + by,
-        )
-        for each in case.findings
-    ]
-    case.accepted = [g._replace(low=g.low + by, high=g.high + by) for g in case.accepted]
-    case.ledger = [replace(g, first=g.first + by, until=g.until + by) for g in case.ledger]
-
-
-def _moved(log: Log, by: int) -> Log:
-    if not log.end:  # It was never written.
-        return log
-    return Log(
-        {at + by: record for at, record in log.records.items()},
-        log.start + by,
-        log.end + by,
-        [fault._replace(low=fault.low + by, high=fault.high + by) for fault in log.faults],
-    )
-
-
-_NO_ANSWER = "no answer"
-"""The cause of what is unreadable by a change."""
-
-
-def change(case: SearchCase, logs: tuple[Logs, Logs], each: Change) -> None:
-    """Do to *logs*, source and target, what happens during the run."""
-    side = logs[not each.at_source]
-    log = side.get(each.tp)
-    if log is None:
-        return
-    if each.kind == "growth":
-        for _ in range(5):
-            log.append(unique(case, each.tp))
-    elif each.kind == "retention":
-        low = min(log.end, log.start + case.rng.randrange(1, 4 * STRETCH))
-        log.faults = [f._replace(low=max(low, f.low)) for f in log.faults if f.high > low]
-        log.delete_below(low)
-    elif each.kind == "compaction":
-        for offset in _superseded(log, logs, each.tp, log.end - STRETCH):
-            del log.records[offset]
-    elif each.kind == "deletion":
-        del side[each.tp]
-    elif each.kind == "no_answer":
-        low = case.rng.choice([log.start, case.rng.randrange(log.start, log.end + 1)])
-        log.faults = [*log.faults, Fault(low, log.end, FailureKind.UNREADABLE, _NO_ANSWER)]
-    elif each.kind == "answer":
-        log.faults = [fault for fault in log.faults if fault.cause != _NO_ANSWER]
-    elif each.kind == "creation":
-        side[TopicPartition(TOPIC, 30)] = log.copy()

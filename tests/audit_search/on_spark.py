@@ -33,7 +33,8 @@ from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.snapshot import ClusterSnapshot, HashBatches
 from spark_jobs.spark_engine import SparkEngine
 from spark_jobs.verdict import decide
-from tests.audit_search.kinds import SearchCase, drawn
+from tests.audit_search.cases import drawn
+from tests.audit_search.kinds import SearchCase
 from tests.audit_search.search import Storage, compared, snapshots, storage
 from tests.kit.audit_batches import BatchEngine, in_order
 from tests.kit.audit_logs import Logs

@@ -19,8 +19,9 @@ from spark_jobs.in_step import Sizes
 from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import ExitCode, Verdict
+from tests.audit_search.cases import KINDS, change, drawn, may_meet
 from tests.audit_search.judge import Judgement, judge, problems
-from tests.audit_search.kinds import KINDS, SearchCase, change, drawn, may_meet
+from tests.audit_search.kinds import SearchCase
 from tests.kit.audit_batches import BatchEngine, Layout
 from tests.kit.audit_faults import TOPIC, Expected
 from tests.kit.audit_logs import Logs, classes, snapshot
@@ -45,7 +46,7 @@ def storage(rng: random.Random) -> Storage:
     """Draw windows, batches, codecs, tasks, and whether and in which pieces logs are read in step."""
     layouts = [
         Layout(
-            rng.randrange(5),
+            rng.randrange(CODECS),
             rng.choice([2, 8, 30, 500]),
             rng.getrandbits(30),
             leaves_empty=rng.random() < 0.5,
@@ -124,10 +125,21 @@ def _changes(case: SearchCase, logs: tuple[Logs, Logs]) -> Callable[[int], None]
     return meanwhile
 
 
-def disagreements(seed: int, kinds: Sequence[str]) -> list[str]:
-    """Return where the audit of a seed's case and the judge, or the seeded faults, disagree."""
+CODECS = 5
+
+
+def with_codecs(stored: Storage, number: int) -> Storage:
+    """Return *stored* with the codecs of *number*: 25 numbers in a row have every codec beside every other."""
+    source, target = stored.layouts
+    here, there = divmod(number % CODECS**2, CODECS)
+    return stored._replace(layouts=(source._replace(codec=here), target._replace(codec=there)))
+
+
+def disagreements(seed: int, kinds: Sequence[str], number: int) -> list[str]:
+    """Return where the audit of a seed's case and the judge, or the seeded faults, disagree; *number*: the codecs."""
     case = drawn(seed, *kinds)
-    return compared(case, audited(case, storage(random.Random(f"storage {seed} {kinds}"))))
+    stored = with_codecs(storage(random.Random(f"storage {seed} {kinds}")), number)
+    return compared(case, audited(case, stored))
 
 
 def compared(case: SearchCase, run: Reconciliation) -> list[str]:

@@ -104,6 +104,8 @@ def encoded(log: Log, layout: Layout) -> list[Encoded]:
             spans[-1].append(offset)
         before_offset = offset
         before = record or before
+    if not spans and log.end > log.start:
+        spans.append([log.start, log.end])  # The cleaner leaves the last batch of a log, if empty.
     found = []
     for number, (low, high, *held) in enumerate(spans):
         damage = next((f for f in log.faults if f.low <= low < f.high), None)

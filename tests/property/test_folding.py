@@ -12,7 +12,7 @@ import pytest
 
 from spark_jobs.reconcile import Reconciliation
 from spark_jobs.report.document import proven_up_to
-from tests.audit_search.kinds import KINDS, MEANWHILE, drawn, may_meet
+from tests.audit_search.cases import KINDS, MEANWHILE, drawn, may_meet
 from tests.audit_search.search import audited, storage
 from tests.kit.property_tests import cases
 
