@@ -26,6 +26,7 @@ from tests.audit_search.placements import (
     LARGE_INSIDE,
     LAST,
 )
+from tests.audit_search.renumbered import AT_END, AT_START, RENUMBERED, drawn_renumbered
 from tests.kit.audit_faults import (
     END,
     INSIDE,
@@ -49,13 +50,23 @@ ALL_INSIDE = {**INSIDE, **MORE_INSIDE, **AT_SOURCE_INSIDE, **LARGE_INSIDE}
 ALL_START = {**START, **MORE_START, **FIRST}
 ALL_END = {**END, **MORE_END, **AT_SOURCE_END, **LARGE_END, **LAST}
 ALL_WHOLE = {**WHOLE, **MORE_WHOLE, **AT_SOURCE_WHOLE}
-KINDS = [*ALL_INSIDE, *ALL_START, *ALL_END, *ALL_WHOLE, *MEANWHILE]
+KINDS = [*ALL_INSIDE, *ALL_START, *ALL_END, *ALL_WHOLE, *MEANWHILE, *RENUMBERED]
 
-_ONE_END_ONLY = (set(ALL_START), set(ALL_END))
+_ONE_END_ONLY = ({*ALL_START, *AT_START}, {*ALL_END, *AT_END})
+
+
+def is_renumbered(*kinds: str) -> bool:
+    """Return whether all *kinds* are of a target with offsets of its own."""
+    return all(kind in RENUMBERED for kind in kinds)
 
 
 def may_meet(*kinds: str) -> bool:
-    """Return whether *kinds* are faults of their own beside each other: not at the same end of a log."""
+    """Return whether *kinds* are faults of their own beside each other: not at the same end of a log.
+
+    A target has offsets of its own or not.
+    """
+    if any(map(is_renumbered, kinds)) and not is_renumbered(*kinds):
+        return False
     return len(set(kinds)) == len(kinds) and not any(
         len(end & set(kinds)) > 1 for end in _ONE_END_ONLY
     )
@@ -64,6 +75,8 @@ def may_meet(*kinds: str) -> bool:
 def drawn(seed: int, *kinds: str) -> SearchCase:
     """Return the case of *seed* with a fault of each of *kinds*, apart from each other."""
     rng = random.Random(f"{seed} {kinds}")
+    if is_renumbered(*kinds):
+        return drawn_renumbered(rng, kinds)
     case = SearchCase(**vars(clean_case(rng)))
     _add_rare_records(case)
     partitions = list(case.source)

@@ -51,6 +51,8 @@ class SearchCase(Case):
     changes: list[Change] = field(default_factory=list)
     after: list[SearchCase] = field(default_factory=list)
     """The case as the changes leave it, once it was audited."""
+    renumbered: bool = False
+    """The target has offsets of its own, and the operator audits it with `--renumbered`."""
     moved_end: bool = False
     """The records of one log have other offsets at its end: lag is not the difference of the log ends."""
 

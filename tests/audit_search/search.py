@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from kclient.types import TopicPartition
 from spark_jobs.comparison import Options
+from spark_jobs.cut import LogRange
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import Engine
 from spark_jobs.gap_ledger import LedgerRead
@@ -22,6 +23,7 @@ from spark_jobs.verdict import ExitCode, Verdict
 from tests.audit_search.cases import KINDS, change, drawn, may_meet
 from tests.audit_search.judge import Judgement, judge, problems
 from tests.audit_search.kinds import SearchCase
+from tests.audit_search.renumbered_judge import false_distances, judge_renumbered
 from tests.kit.audit_batches import BatchEngine, Layout
 from tests.kit.audit_faults import TOPIC, Expected
 from tests.kit.audit_logs import Logs, classes, snapshot
@@ -76,7 +78,13 @@ def storage(rng: random.Random) -> Storage:
 def options(case: SearchCase, window: int) -> Options:
     """Return the options that an operator would audit *case* with."""
     ledger = LedgerRead(("ledger",), tuple(case.ledger)) if case.ledger else None
-    return Options(window, case.complete, accepted=tuple(case.accepted), ledger=ledger)
+    return Options(
+        window,
+        case.complete,
+        renumbered=case.renumbered,
+        accepted=tuple(case.accepted),
+        ledger=ledger,
+    )
 
 
 def snapshots(case: SearchCase) -> tuple[ClusterSnapshot, ClusterSnapshot]:
@@ -88,7 +96,12 @@ def snapshots(case: SearchCase) -> tuple[ClusterSnapshot, ClusterSnapshot]:
         )
         unknown = {tp: "no leader" for side, tp in case.unknown if side == name}
         known = {tp: each for tp, each in cluster.ranges.items() if tp not in unknown}
-        found.append(replace(cluster, ranges=known, unreadable=unknown))
+        if (
+            case.renumbered
+        ):  # It is read with read_committed: the logs end at their last stable offsets.
+            known = {tp: LogRange(each.start, each.stable_end) for tp, each in known.items()}
+        committed = case.renumbered
+        found.append(replace(cluster, ranges=known, unreadable=unknown, read_committed=committed))
     return found[0], found[1]
 
 
@@ -144,8 +157,26 @@ def disagreements(seed: int, kinds: Sequence[str], number: int) -> list[str]:
 
 def compared(case: SearchCase, run: Reconciliation) -> list[str]:
     """Return where *run* and what is known of *case* disagree."""
+    if case.renumbered:
+        return list(_compared_renumbered(case, run))
     compare = _compared_while_changing if case.changes else _compared
     return list(compare(case, judge(case), run))
+
+
+def _compared_renumbered(case: SearchCase, run: Reconciliation) -> Iterator[str]:
+    found, expected = _found(run), Counter(case.findings)
+    if found != expected:
+        yield f"invented {dict(found - expected)}, overlooked {dict(expected - found)}"
+    judged = judge_renumbered(case)
+    yield from false_distances(case, list(run.findings))
+    if run.outcome.verdict is not judged.verdict:
+        yield f"verdict {run.outcome.verdict.value}, not {judged.verdict.value}"
+    codes = set(run.outcome.applicable) - {ExitCode.CONSISTENT}
+    if codes != judged.codes:
+        yield f"exit codes {sorted(codes)}, not {sorted(judged.codes)}"
+    ours, theirs = _class_counts(run), judged.total
+    if ours != +theirs:
+        yield f"classes {dict(ours)}, not {dict(theirs)}"
 
 
 class Tally(NamedTuple):
@@ -173,7 +204,8 @@ def tally(case: SearchCase, run: Reconciliation) -> Tally | None:
     """Return the counts of *run*; None if the findings depend on the moment of a change, or on a cleaner."""
     if case.changes or (case.moved_end and case.compacted_at):
         return None
-    found, expected = _found(run), _expected(case, judge(case))
+    found = _found(run)
+    expected = Counter(case.findings) if case.renumbered else _expected(case, judge(case))
     return Tally(expected.total(), found.total(), (found & expected).total())
 
 

@@ -18,7 +18,7 @@ from kclient.wire.compression import Codec
 from spark_jobs.findings import Finding
 from spark_jobs.report.contents import build_report
 from spark_jobs.report.files import write_report
-from tests.audit_search.cases import KINDS, MEANWHILE, drawn
+from tests.audit_search.cases import KINDS, MEANWHILE, drawn, is_renumbered
 from tests.audit_search.judge import judge, problems
 from tests.audit_search.search import PAIRS, audited, compared, disagreements, storage, with_codecs
 from tests.kit.audit_reports import META
@@ -61,13 +61,15 @@ PLAIN = [kind for kind in KINDS if not re.match("first_|last_|large_|.*_at_sourc
 HARMLESS = (
     *("empty_partitions", "accepted_loss", "first_accepted_loss", "last_accepted_loss"),
     *("compacted_source", "compacted_target", "open_on_both"),
+    *("renumbered_equal", "renumbered_open_at_source"),
 )
 
 
 @pytest.mark.parametrize("kind", [each for each in KINDS if each not in (*HARMLESS, *MEANWHILE)])
 def test_the_judge_finds_what_an_audit_overlooks(kind: str) -> None:
     """The audit here is that of equal logs, so that it reports no fault."""
-    case, equal = drawn(0, kind), drawn(0, "empty_partitions")
+    same = "renumbered_equal" if is_renumbered(kind) else "empty_partitions"
+    case, equal = drawn(0, kind), drawn(0, same)
     case.complete = equal.complete = True
     assert compared(case, audited(equal, storage(random.Random(0)))) != []
 

@@ -116,7 +116,8 @@ def encoded(log: Log, layout: Layout) -> list[Encoded]:
         if held or layout.leaves_empty or whole:
             records = {at: log.records[at] for at in held}
             data = _damaged(_batch(low, high, records, layout), damage, low)
-            is_aborted = any(record.aborted for record in records.values())
+            # A damaged batch may have records of several transactions: no response names all of them.
+            is_aborted = bool(records) and all(record.aborted for record in records.values())
             found.append(Encoded(low, high, data, is_aborted))
     return found
 
@@ -237,12 +238,12 @@ class BatchEngine:
             random.Random(len(pieces)).shuffle(pieces)
             for task in (pieces[::2], pieces[1::2]):
                 if task:
-                    yield task, self._fetched(cluster.name, task, committed=committed)
+                    yield task, self._fetched(cluster, task, committed=committed)
 
     def _fetched(
-        self, name: str, ranges: Sequence[OffsetRange], *, committed: bool
+        self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], *, committed: bool
     ) -> Iterator[Fetched | Unread]:
-        left = RangesLeft(ranges)
+        left, name = RangesLeft(ranges), cluster.name
         for tp in list(left.partitions):
             log = self._logs[name].get(tp)
             if log is None:
@@ -251,7 +252,9 @@ class BatchEngine:
             if (name, tp) not in self._batches:
                 self._batches[name, tp] = encoded(log, self._layouts[name])
             held = self._batches[name, tp]
-            yield from self._of_partition(left, tp, log, held, committed=committed)
+            yield from self._of_partition(
+                left, tp, log, held, committed=committed, keeps_aborted=not cluster.read_committed
+            )
 
     def _of_partition(
         self,
@@ -261,6 +264,7 @@ class BatchEngine:
         held: Sequence[Encoded],
         *,
         committed: bool,
+        keeps_aborted: bool,
     ) -> Iterator[Fetched | Unread]:
         if left.next_offset(tp) < log.start:
             yield from left.skip(tp, log.start, FailureKind.DELETED, "the log start moved")
@@ -275,8 +279,11 @@ class BatchEngine:
             if refused is not None:
                 yield from left.skip(tp, refused.high, refused.kind, refused.cause)
                 continue
-            view = memoryview(data)
             marked = committed and is_aborted
+            if marked and not keeps_aborted:
+                left.pass_to(tp, end)
+                continue
+            view = memoryview(data)
             yield from left.accept(tp, batches.parse(view), view, is_aborted=marked)
         if tp in left.partitions and not left.ended(tp):
             yield from left.give_up([tp], FailureKind.UNREADABLE, f"{tp}: the log ends")
