@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks import spark_connector
 from benchmarks.contenders import create_topic, load, print_progress, zookeeper_classpath
+from benchmarks.linear import growth
 from benchmarks.process_tree import Tree, measured
 from benchmarks.processes import Broker, our_broker, zookeeper
 from benchmarks.results import Figure
@@ -22,6 +23,8 @@ RECORDS = 16_000_000
 SIZE = 200
 PARTITIONS = 4
 MANY = 2000
+LINEAR = 1.3
+"""Between a cost of n and one of n^1.4. CPU times of three rounds differ by some per cent, slopes by more."""
 _PATIENCE_S = 3600
 _NO_ARCHIVE = {"KAUDIT_CLASS_ARCHIVE": "off"}
 
@@ -46,8 +49,13 @@ class AuditFigures:
         self.cpu = Figure("CPU of it per 1 M records a side", "s", False)
         quarter, half, whole = (f"{count / 1e6 / part:g} M" for part in (4, 2, 1))
         self.cpu_to_half = Figure(f"CPU of each 1 M records from {quarter} to {half}", "s", False)
-        self.cpu_to_whole = Figure(
-            f"CPU of each 1 M records from {half} to {whole}", "s", False, "the same (linear)"
+        self.cpu_to_whole = Figure(f"CPU of each 1 M records from {half} to {whole}", "s", False)
+        self.linear = Figure(
+            "the second of these to the first (1 is linear)",
+            "ratio",
+            False,
+            f"<= {LINEAR:g}",
+            goal_value=LINEAR,
         )
         self.memory = Figure("memory of a Python worker", "MiB", False, "< 1 GB", goal_value=1000)
         self.first = Figure("one record, first run with the self-test", "s", False)
@@ -57,6 +65,15 @@ class AuditFigures:
         )
         self.many = Figure(f"{MANY:,} partitions of a record", "s", False, "< 30 s", goal_value=30)
 
+    def add_cpu(self, millions: float, quarter: float, half: float, whole: float) -> None:
+        """Add the CPU seconds of audits of *millions* of records a side, of half and of a quarter of them."""
+        self.cpu.add("ours", whole / millions)
+        self.cpu_to_half.add("ours", (half - quarter) / (millions / 4))
+        self.cpu_to_whole.add("ours", (whole - half) / (millions / 2))
+        ratio = growth({millions / 4: quarter, millions / 2: half, millions: whole})
+        if ratio is not None:
+            self.linear.add("ours", ratio)
+
     def all(self) -> list[Figure]:
         """Return them in the order of the table."""
         return [
@@ -65,6 +82,7 @@ class AuditFigures:
             self.cpu,
             self.cpu_to_half,
             self.cpu_to_whole,
+            self.linear,
             self.memory,
             self.first,
             self.one,
@@ -97,12 +115,10 @@ def audit_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure]
             print_progress(f"round {turn + 1}: kaudit, {count:,} records a side")
             seconds, tree = _kaudit(directory, source, target, "large")
             figures.rate.add("ours", count / 1e6 / seconds)
-            figures.cpu.add("ours", tree.cpu / (count / 1e6))
             half, quarter = (
                 _kaudit(directory, source, target, topic)[1] for topic in ("half", "quarter")
             )
-            figures.cpu_to_half.add("ours", (half.cpu - quarter.cpu) / (count / 4e6))
-            figures.cpu_to_whole.add("ours", (tree.cpu - half.cpu) / (count / 2e6))
+            figures.add_cpu(count / 1e6, quarter.cpu, half.cpu, tree.cpu)
             figures.memory.add("ours", tree.python_peak_mib)
             seconds, _ = _kaudit(directory, source, target, "large", environment=archive)
             figures.rate_archived.add("ours", count / 1e6 / seconds)
