@@ -51,6 +51,23 @@ ALL_START = {**START, **MORE_START, **FIRST}
 ALL_END = {**END, **MORE_END, **AT_SOURCE_END, **LARGE_END, **LAST}
 ALL_WHOLE = {**WHOLE, **MORE_WHOLE, **AT_SOURCE_WHOLE}
 KINDS = [*ALL_INSIDE, *ALL_START, *ALL_END, *ALL_WHOLE, *MEANWHILE, *RENUMBERED]
+PLAIN = [
+    kind
+    for kind in KINDS
+    if not any(
+        kind in each
+        for each in (
+            AT_SOURCE_INSIDE,
+            AT_SOURCE_END,
+            AT_SOURCE_WHOLE,
+            FIRST,
+            LAST,
+            LARGE_INSIDE,
+            LARGE_END,
+        )
+    )
+]
+"""Those that are not another one in another place or with another size."""
 
 _ONE_END_ONLY = ({*ALL_START, *AT_START}, {*ALL_END, *AT_END})
 

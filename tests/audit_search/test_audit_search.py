@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from kclient.wire.compression import Codec
 from spark_jobs.findings import Finding
 from spark_jobs.report.contents import build_report
 from spark_jobs.report.files import write_report
-from tests.audit_search.cases import KINDS, MEANWHILE, drawn, is_renumbered
+from tests.audit_search.cases import KINDS, MEANWHILE, PLAIN, drawn, is_renumbered
 from tests.audit_search.judge import judge, problems
 from tests.audit_search.search import PAIRS, audited, compared, disagreements, storage, with_codecs
 from tests.kit.audit_reports import META
@@ -54,9 +53,6 @@ def test_the_report_of_every_kind_of_fault_is_written(tmp_path: Path) -> None:
         page = write_report(tmp_path / kind, build_report(run, META, 100))
         assert page.stat().st_size
 
-
-PLAIN = [kind for kind in KINDS if not re.match("first_|last_|large_|.*_at_source$", kind)]
-"""Each class of findings. In other places they have other numbers, or another size."""
 
 HARMLESS = (
     *("empty_partitions", "accepted_loss", "first_accepted_loss", "last_accepted_loss"),
