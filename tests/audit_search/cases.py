@@ -69,7 +69,12 @@ PLAIN = [
 ]
 """Those that are not another one in another place or with another size."""
 
-_ONE_END_ONLY = ({*ALL_START, *AT_START}, {*ALL_END, *AT_END})
+_ONE_PLACE = (
+    {*ALL_START, *AT_START},
+    {*ALL_END, *AT_END},
+    *({name, name.removesuffix("_at_source")} for name in AT_SOURCE_WHOLE),
+)
+"""Kinds that would be in one place: at one end of a log, or in one partition."""
 
 
 def is_renumbered(*kinds: str) -> bool:
@@ -78,14 +83,14 @@ def is_renumbered(*kinds: str) -> bool:
 
 
 def may_meet(*kinds: str) -> bool:
-    """Return whether *kinds* are faults of their own beside each other: not at the same end of a log.
+    """Return whether *kinds* are faults of their own beside each other: not in one place.
 
     A target has offsets of its own or not.
     """
     if any(map(is_renumbered, kinds)) and not is_renumbered(*kinds):
         return False
     return len(set(kinds)) == len(kinds) and not any(
-        len(end & set(kinds)) > 1 for end in _ONE_END_ONLY
+        len(end & set(kinds)) > 1 for end in _ONE_PLACE
     )
 
 

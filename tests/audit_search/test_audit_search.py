@@ -17,7 +17,7 @@ from kclient.wire.compression import Codec
 from spark_jobs.findings import Finding
 from spark_jobs.report.contents import build_report
 from spark_jobs.report.files import write_report
-from tests.audit_search.cases import KINDS, MEANWHILE, PLAIN, drawn, is_renumbered
+from tests.audit_search.cases import KINDS, MEANWHILE, PLAIN, drawn, is_renumbered, may_meet
 from tests.audit_search.judge import judge, problems
 from tests.audit_search.search import PAIRS, audited, compared, disagreements, storage, with_codecs
 from tests.kit.audit_reports import META
@@ -44,6 +44,13 @@ def test_the_slice_has_every_codec_beside_every_other() -> None:
 def test_the_audit_of_two_faults_is_what_the_judge_expects(part: int) -> None:
     for seed, pair in enumerate(SOME_PAIRS[part::8]):
         assert disagreements(seed, pair, 8 * seed + part) == [], (seed, pair)
+
+
+def test_kinds_in_one_place_do_not_meet() -> None:
+    assert not may_meet("single_record_lost", "single_record_lost_at_source")
+    assert not may_meet("first_missing", "skipped_gap")
+    assert not may_meet("missing", "renumbered_missing")
+    assert may_meet("first_missing", "last_missing")
 
 
 def test_the_report_of_every_kind_of_fault_is_written(tmp_path: Path) -> None:
