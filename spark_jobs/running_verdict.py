@@ -21,7 +21,7 @@ Invariants (tests cite the numbers):
  3. a repeated micro-batch on the state before it gives the same state;
  4. EQUAL: at least one record was compared, nothing differs, nothing is late, unread or not watched. This run has
     read something if there is something, and both logs' ends are known. What was in the logs for longer than the
-    settle time was read. What waits was not in its log that long.
+    settle time was read; in a shorter run, what was in them when it began. What waits was not in its log that long.
 
 In: micro-batches of (offset, hash), offsets up to which the logs were read, log ends, the time.  Out: `Outcome`.
 Owner: the caller's lock.  Pure.
@@ -318,15 +318,18 @@ class RunningVerdict:
         failure: Failure | None = None,
         behind: Behind | None = None,
         earlier: Positions | None = None,
+        due: Positions | None = None,
         has_read: bool = True,
     ) -> Outcome:
         """Return the verdict of now.
 
         *unwatched* names what is in scope and was not read, *limit* the limit that ended the watch. *behind* is by
         the log ends of now. *earlier* are those of the settle time ago, as far as this run has known them. Without
-        them it is not known which waiting records are late. *has_read*: this run has completed a micro-batch.
+        them it is not known which waiting records are late. *due* are the log ends up to which this run has to have
+        read: *earlier*, or those of its begin. *has_read*: this run has completed a micro-batch.
         """
         behind, earlier = behind or Behind(), earlier or {}
+        to_read = self.behind(earlier if due is None else due).offsets
         spans = self.spans()
         reasons = [f"the watch ended early: {failure.text}"] if failure is not None else []
         counts = [(kind, sum(each.findings.get(kind, 0) for each in spans)) for kind in _KINDS]
@@ -341,9 +344,9 @@ class RunningVerdict:
             if count
         ]
         incomplete += [
-            f"{count:,} offsets of the {side.value} were in its log for longer than --settle and were not read: "
-            "the watch is behind"
-            for side, count in self.behind(earlier).offsets.items()
+            f"{count:,} offsets of the {side.value} were in its log for longer than --settle, or when this run began, "
+            "and were not read: the watch is behind"
+            for side, count in to_read.items()
             if count
         ]
         if not has_read and any(behind.offsets.values()):

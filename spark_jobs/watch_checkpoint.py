@@ -119,8 +119,11 @@ class Checkpoint:
 
     def last_state(self, start: Start, now: float) -> RunningVerdict:
         """Return the newest state, for a watch that ends without a micro-batch; it is never written again."""
-        numbers = self._numbers()
-        return self.state_before(max(numbers) + 1 if numbers else 0, start, now)
+        return self.state_before(self.last_batch() + 1, start, now)
+
+    def last_batch(self) -> int:
+        """Return the number of the micro-batch behind which the newest state is; -1 without a state."""
+        return max(self._numbers(), default=-1)
 
     def state_before(self, batch: int, start: Start, now: float) -> RunningVerdict:
         """Return the state that micro-batch number *batch* is applied to; raise CheckpointUnusable if it is missing."""

@@ -90,8 +90,12 @@ class WatchStream:
         self._lock = threading.Lock()
         self._state = checkpoint.last_state(start, time.monotonic())
         """The state behind the last micro-batch that was applied."""
-        self._batch: int | None = None
-        """The number of that micro-batch; None before the first one of this process."""
+        self._batch = checkpoint.last_batch()
+        """The number of that micro-batch; -1 before the first one."""
+        self._has_read = False
+        """Whether this process has applied a micro-batch."""
+        self._advanced: set[WatchFinding] = set()
+        """Findings that were printed and are in no state on the disk: after a failure they are found again."""
         self._failure: Failure | None = None
         self._limit: str | None = None
         self._ended = False
@@ -126,9 +130,12 @@ class WatchStream:
                 if time.monotonic() - looked >= self._pace.every:
                     self._advance(query)
                     self._report(self._overdue())
-                    self._look_at_ends()
+                    if not until():  # each look may take 20 s while a cluster does not answer
+                        self._look_at_ends()
                     looked = time.monotonic()
         except StreamingQueryException as problem:
+            # The state is that of the last micro-batch on the disk: what was found behind it is found again.
+            self._advance(query)
             return str(problem)
         # It may have failed since it was waited for.
         failure = query.exception()
@@ -138,7 +145,7 @@ class WatchStream:
 
     def _advance(self, query: StreamingQuery) -> None:
         """Take in up to where Spark has read both logs, behind the last micro-batch that it has completed."""
-        progress = query.lastProgress
+        progress = _progress_of(query)
         if progress is None:
             return
         read = positions_of(
@@ -146,14 +153,17 @@ class WatchStream:
         )
         with self._lock:
             findings = self._state.advance(read, time.monotonic())
-        self._print_findings(findings)
+        self._print_findings([each for each in findings if each not in self._advanced])
+        self._advanced.update(findings)
 
     def _look_at_ends(self) -> None:
         """Look up the log ends if the last lookup is old enough to serve beside it."""
         now = time.monotonic()
         if self._earlier and now - self._earlier[-1][0] < self._pace.settle / 2:
             return
-        ends = self._all_ends()
+        # An end that is not known now is not below an earlier one.
+        known = self._earlier[-1][1] if self._earlier else {}
+        ends = {**known, **self._all_ends()}
         self._earlier.append((time.monotonic(), ends))
         while len(self._earlier) > 1 and self._earlier[1][0] <= now - self._pace.settle:
             del self._earlier[0]
@@ -176,7 +186,8 @@ class WatchStream:
                 failure=self._failure,
                 behind=self._state.behind(ends),
                 earlier=earlier,
-                has_read=self._batch is not None,
+                due=earlier or (self._earlier[0][1] if self._earlier else {}),
+                has_read=self._has_read,
             )
 
     @property
@@ -238,9 +249,12 @@ class WatchStream:
                     raise RuntimeError("the watch has ended; a later one repeats this micro-batch")
                 if self._batch != batch - 1:
                     self._state = self._checkpoint.state_before(batch, self._start, now)
-                findings = self._state.apply(arrived, now)
+                findings = [
+                    each for each in self._state.apply(arrived, now) if each not in self._advanced
+                ]
                 self._checkpoint.save_state(batch, self._state)
-                self._batch = batch
+                self._advanced.clear()
+                self._batch, self._has_read = batch, True
                 text = self._text(batch, arrived)
         except TooManyWaiting as problem:
             self._limit = str(problem)
@@ -267,6 +281,7 @@ class WatchStream:
         with self._lock:
             if not self._ended:
                 self._state = self._checkpoint.last_state(self._start, time.monotonic())
+                self._batch = self._checkpoint.last_batch()
 
     def _report(self, overdue: Overdue) -> None:
         """Print which records have become overdue, and which no longer are."""
@@ -357,6 +372,16 @@ def _records(rows: DataFrame) -> dict[tuple[Side, TopicPartition], list[tuple[in
             zip(*columns, strict=True), key=lambda each: each[:3]
         )
     }
+
+
+def _progress_of(query: StreamingQuery) -> Mapping[str, Any] | None:
+    """Return the progress of the last micro-batch; None without one, and where Spark's process is gone."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    try:
+        return query.lastProgress
+    except (Py4JError, OSError, KeyError):
+        return None
 
 
 def positions_of(offsets: Sequence[str | None], prefix: str) -> Positions:

@@ -212,6 +212,7 @@ def _start(
     pair: Pair, begin: str, checkpoint: Checkpoint, progress: Callable[[str], None]
 ) -> tuple[Start, list[str]]:
     """Return where the watch begins, or began, and what of the scope is not watched; raise DoesNotFit."""
+    from spark_jobs.cluster import ClusterUnreadable
     from spark_jobs.scope import paired
     from spark_jobs.watch_start import begin_at, compacted_topics, problem_with, unwatched
 
@@ -226,6 +227,9 @@ def _start(
     if known is None:
         start = begin_at(begin, pair.topics.pattern, source, target, recreated)
         if not start.starts:
+            for cluster in (source, target):
+                for tp, cause in sorted(cluster.unreadable.items()):
+                    raise ClusterUnreadable(f"{cluster.name}: {tp}: {cause}")
             raise DoesNotFit("no partition is in both clusters")
         checkpoint.save_start(start)
         progress(f"a new watch of {len(start.starts):,} partitions")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
@@ -201,30 +203,83 @@ def test_what_was_in_the_logs_for_longer_than_the_settle_time_has_to_be_read(
     assert stream.outcome(()).verdict is WatchVerdict.EQUAL
 
 
-def test_log_ends_that_are_newer_than_the_settle_time_ask_for_nothing(tmp_path: Path) -> None:
+def watch_of_500(
+    home: Path, settle: float, log_ends: Callable[[Side], dict[TopicPartition, int]]
+) -> WatchStream:
+    """Return a watch of two logs with 500 offsets, of which it has read one each."""
     start = begin_at("earliest", "orders", cluster("east", 0, 500), cluster("west", 0, 500))
-    checkpoint = Checkpoint(tmp_path, limit=9)
+    checkpoint = Checkpoint(home, limit=9)
     checkpoint.save_start(start)
-    looked = []
-
-    def log_ends(side: Side, partitions: object) -> dict[TopicPartition, int]:
-        looked.append(side)
-        return {TP: 500}
-
     stream = WatchStream(
         Clusters("", ""),
         start,
         checkpoint,
-        Pace(600.0, 1.0, 10),
-        log_ends=log_ends,
+        Pace(settle, 1.0, 10),
+        log_ends=lambda side, _partitions: log_ends(side),
         progress=lambda _: None,
     )
     stream._look_at_ends()
+    stream.state.apply({(side, TP): [(0, 1)] for side in Side}, 0.0)
+    return stream
+
+
+def test_a_run_that_is_shorter_than_the_settle_time_has_to_read_what_there_was_at_its_begin(
+    tmp_path: Path,
+) -> None:
+    looked = []
+
+    def log_ends(side: Side) -> dict[TopicPartition, int]:
+        looked.append(side)
+        return {TP: 500}
+
+    stream = watch_of_500(tmp_path, 600.0, log_ends)
     stream._look_at_ends()
     assert looked == [SOURCE, TARGET]
-    stream.state.apply({(side, TP): [(0, 1)] for side in Side}, 0.0)
-    stream._batch = 0
+    assert stream.outcome(()).verdict is WatchVerdict.INCOMPLETE
+    stream.state.advance({(side, TP): 500 for side in Side}, 0.0)
     assert stream.outcome(()).verdict is WatchVerdict.EQUAL
+
+
+def test_a_lookup_that_fails_leaves_the_ends_that_were_known(tmp_path: Path) -> None:
+    answers = [{TP: 500}, {TP: 500}, {}, {}]
+    stream = watch_of_500(tmp_path, 0.0, lambda _side: answers.pop(0) if answers else {TP: 500})
+    stream._look_at_ends()
+    assert answers == []
+    assert "499 offsets of the source" in str(stream.outcome(()).reasons)
+
+
+class Query:
+    """Spark's query, with the progress of its last micro-batch."""
+
+    def __init__(self, source: int, target: int) -> None:
+        ends = [json.dumps({"orders": {"0": end}}) for end in (source, target)]
+        self.lastProgress = {"sources": [{"endOffset": end} for end in ends]}
+
+
+def test_a_finding_behind_the_last_record_outlives_a_failed_micro_batch_and_is_printed_once(
+    tmp_path: Path,
+) -> None:
+    start = begin_at("earliest", "orders", cluster("east", 0, 3), cluster("west", 0, 3))
+    checkpoint = Checkpoint(tmp_path, limit=9)
+    checkpoint.save_start(start)
+    earlier = checkpoint.state_before(0, start, 0.0)
+    earlier.apply({(SOURCE, TP): [(0, 1), (1, 1), (2, 1)], (TARGET, TP): [(0, 1), (1, 1)]}, 0.0)
+    checkpoint.save_state(0, earlier)
+    lines: list[str] = []
+    stream = WatchStream(
+        Clusters("", ""),
+        start,
+        checkpoint,
+        Pace(60.0, 1.0, 10),
+        log_ends=lambda _side, _partitions: {TP: 3},
+        progress=lines.append,
+    )
+    query = cast(Any, Query(3, 3))
+    stream._advance(query)
+    stream._restore()
+    stream._advance(query)
+    assert lines == ["FINDING missing orders-0 offset 2"]
+    assert stream.outcome(()).verdict is WatchVerdict.DIVERGED
 
 
 def test_a_run_without_a_micro_batch_is_no_proof(tmp_path: Path) -> None:
