@@ -162,7 +162,7 @@ class FlushState:
     def begin(self, log_end_offset: int, *, sealed_only: bool) -> FlushWork | None:
         """Return the work of syncing what is not on the disk, or None when nothing is. Raise OSError.
 
-        *sealed_only* leaves the active segment out. Of a log that is not confirmed all segments are synced.
+        *sealed_only* leaves the active segment out. Of a log that is not confirmed all files are synced.
         """
         up_to = self._segments.active.base_offset if sealed_only else log_end_offset
         epochs = self._epochs
@@ -181,7 +181,7 @@ class FlushState:
             self._disk,
             self._directory,
             files=[segment.file for segment in segments],
-            others=[*self._unconfirmed_files(segments), *self._small_files(segments)],
+            others=[*self._unconfirmed_files(), *self._small_files(segments)],
             epochs=(f"{self._directory}/{FILE_NAME}", epochs.encode()) if epochs.dirty else None,
             up_to=up_to,
             truncations=self.truncations,
@@ -197,13 +197,12 @@ class FlushState:
             self._cut_at = None
         return work
 
-    def _unconfirmed_files(self, segments: Sequence[LogSegment]) -> list[str]:
-        """Return the segments before *segments*, by path: there may be too many of them to keep them open."""
+    def _unconfirmed_files(self) -> list[str]:
+        """Return all files of a log that is not confirmed: by path, for there may be too many to keep them open."""
         if self._is_confirmed:
             return []
-        first = segments[0] if segments else self._segments.active
-        before = self._segments[: self._segments.index_of(first.base_offset)]
-        return [segment.path for segment in before]
+        paths = [f"{self._directory}/{name}" for name in self._disk.listdir(self._directory)]
+        return [path for path in sorted(paths) if not self._disk.is_dir(path)]
 
     def _small_files(self, segments: Sequence[LogSegment]) -> list[str]:
         paths = [
