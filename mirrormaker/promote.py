@@ -130,14 +130,9 @@ class Promotion:
             name: f"its configs cannot be read: {problem}"
             for name, problem in catalog.unreadable.items()
         }
-        if marked and self._options.target_id is not None:
-            fenced = promotion.marked_by(marked, self._options.target_id)
-        elif marked:
+        if marked:
             source_id = identity_of(source, self._config.source)
-            target_id, there, unreadable = await self._at_the_target(marked)
-            fenced, doubtful = promotion.fenced(
-                marked, there, unreadable, source_id=source_id, target_id=target_id
-            )
+            fenced, doubtful = await self._fenced(marked, source_id)
             stay |= doubtful
         changes = {name: promotion.marks_before_the_fence(marked[name]) for name in fenced}
         failed = await self._unfence(catalog, changes)
@@ -150,6 +145,28 @@ class Promotion:
             else f"{self._config.source}: no fence was removed"
         )
         return REFUSED if stay or failed else DONE
+
+    async def _fenced(
+        self, marked: Mapping[str, Topic], source_id: str
+    ) -> tuple[list[str], Mapping[str, str]]:
+        """Return the topics to open, and why others are in doubt: by the target's marks, if it answers.
+
+        The cluster id of the options decides only what these do not show. A cluster with another id at the target's
+        address shows nothing. Raise `Refused`.
+        """
+        stated = self._options.target_id
+        try:
+            target_id, there, unreadable = await self._at_the_target(marked)
+        except Refused:
+            if stated is None:
+                raise
+            return promotion.marked_by(marked, stated), {}
+        if stated not in (None, target_id):
+            return promotion.marked_by(marked, stated), {}
+        fenced, doubtful = promotion.fenced(
+            marked, there, unreadable, source_id=source_id, target_id=target_id
+        )
+        return (fenced, doubtful) if stated is None else ([*fenced, *doubtful], {})
 
     async def _at_the_target(
         self, marked: Mapping[str, Topic]

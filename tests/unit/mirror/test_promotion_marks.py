@@ -166,6 +166,27 @@ def test_an_abort_leaves_topics_alone_that_are_no_fence_of_this_direction(
     assert clusters.configs["east"]["gone"] == {}
 
 
+def test_an_abort_with_the_cluster_id_opens_no_topic_that_the_target_shows_as_promoted(
+    clusters: Clusters,
+) -> None:
+    """The target did not answer for a moment; the operator repeats the command with the id that it printed."""
+    clusters.east.topics |= {"promoted": 1, "gone": 1}
+    clusters.west.topics |= {"promoted": 1}
+    clusters.configs["east"] |= {name: {MARK: "W"} for name in ("promoted", "gone")}
+    clusters.configs["west"]["promoted"] = {MARK: ""}
+    assert clusters.abort(target_id="W") == 0
+    assert clusters.configs["east"] == {"t": {}, "promoted": {MARK: "W"}, "gone": {}}
+    assert clusters.printed == ["east accepts producers again: t, gone"]
+
+
+def test_an_abort_of_a_lost_target_opens_its_topics_although_another_cluster_answers(
+    clusters: Clusters,
+) -> None:
+    clusters.west.cluster_id = "rebuilt"
+    assert clusters.abort(target_id="W") == 0
+    assert clusters.configs["east"]["t"] == {}
+
+
 def test_an_abort_without_the_target_needs_its_cluster_id(clusters: Clusters) -> None:
     clusters.west.down = {1}
     assert clusters.abort() == 5
