@@ -63,11 +63,11 @@ class AclSync:
         if self._is_quiet or (now < self._due and mirrored == self._mirrored):
             return
         self._due, self._mirrored = now + self._interval, dict(mirrored)
-        self.problem = ""
         reports: dict[str, str] = {}
         try:
             found = await self._at_source()
         except NO_AUTHORIZER:
+            self.problem = ""
             return
         except KafkaError as problem:
             self._due = now + RETRY
@@ -81,6 +81,10 @@ class AclSync:
         else:
             reports["ACLs"] = not_copied(found, mirrored)
         self._report_new(reports)
+
+    def left_to_another(self) -> None:
+        """Handle that another worker compares the ACLs from now on."""
+        self.problem = ""
 
     async def _copy(
         self, found: Sequence[TopicAcl], mirrored: Mapping[str, str], now: float
@@ -105,7 +109,9 @@ class AclSync:
         refused = [f"{listed([acl])}: {problem}" for acl, problem in outcomes.items() if problem]
         if refused:
             self._due = now + RETRY
-            self.problem = f"{len(refused)} are not added at the target: {refused[0]}"
+        self.problem = (
+            f"{len(refused)} are not added at the target: {refused[0]}" if refused else ""
+        )
         return {
             "ACLs that the target refuses": self.problem,
             "ACLs": only_at_target(there, expected, mirrored.values()),

@@ -361,13 +361,15 @@ class TopicMirror:
         await self._update_stopped()
 
     async def _sync_acls(self, mirrored: Mapping[str, str]) -> None:
-        if self._direction.is_elected:
-            await self.acls.run(
-                mirrored,
-                wanted=self._selection.wants,
-                present=self._source.metadata.topics,
-                now=self._seconds(),
-            )
+        if not self._direction.is_elected:
+            self.acls.left_to_another()
+            return
+        await self.acls.run(
+            mirrored,
+            wanted=self._selection.wants,
+            present=self._source.metadata.topics,
+            now=self._seconds(),
+        )
 
     def _leave(self, skipped: Mapping[str, str]) -> None:
         """Report topics that are not copied, once, and remove their links."""

@@ -135,6 +135,7 @@ class Clusters:
         self.created: list[TopicAcl] = []
         self.refusal: KafkaError | None = None
         self.lines: list[str] = []
+        self.problems_meanwhile: list[str] = []
         self.sync = AclSync(
             LinkSettings(sync_acls=mode),
             at_source=self._at_source,
@@ -144,6 +145,7 @@ class Clusters:
         )
 
     async def _at_source(self) -> Sequence[TopicAcl]:
+        self.problems_meanwhile.append(self.sync.problem)
         return self._answer(self.source)
 
     async def _at_target(self) -> Sequence[TopicAcl]:
@@ -219,6 +221,16 @@ def test_what_is_not_copied_is_a_problem_until_it_is(side: str) -> None:
     assert "CLUSTER_AUTHORIZATION_FAILED" in pair.sync.problem
     setattr(pair, side, working)
     pair.run(60.0)
+    assert pair.sync.problem == ""
+
+
+def test_a_problem_stays_while_it_is_tried_again_and_is_that_of_the_elected_worker() -> None:
+    pair = Clusters([acl("orders")], ClusterAuthorizationFailed("not yet"))
+    pair.run(0.0)
+    pair.run(60.0)
+    before, meanwhile = pair.problems_meanwhile
+    assert (before, bool(meanwhile)) == ("", True)
+    pair.sync.left_to_another()
     assert pair.sync.problem == ""
 
 
