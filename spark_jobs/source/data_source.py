@@ -38,7 +38,15 @@ from pyspark.sql.streaming.datasource import (
 from spark_jobs.cut import OffsetRange
 from spark_jobs.reader import Connection, fetch_ranges
 from spark_jobs.source.offsets import OffsetLookup
-from spark_jobs.source.options import Offsets, OptionError, SourceOptions, optional_columns, parse
+from spark_jobs.source.options import (
+    AtOffsets,
+    Offsets,
+    OptionError,
+    Position,
+    SourceOptions,
+    optional_columns,
+    parse,
+)
 from spark_jobs.source.planning import (
     OffsetsByTopic,
     Plan,
@@ -123,8 +131,11 @@ class _BatchReader(DataSourceReader):
             lookup.close()
         if options.starting == "earliest":
             starting = log_starts  # Retention may have gone on between the two.
+        # A new leader may report a lower end for a moment. A log was as long as any offset that a broker reported.
+        reported = _reported(options.ending, ending)
+        log_ends = {tp: max(end, reported.get(tp, end)) for tp, end in log_ends.items()}
         if options.ending == "latest":
-            ending = log_ends  # A new leader may report a lower end for a moment.
+            ending = log_ends
         plan = plan_batch(starting, ending, log_starts, log_ends)
         return _tasks(options, plan) or [SourceTask()]
 
@@ -250,6 +261,12 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._latest
         added = self._latest.keys() - begun.keys()
         return limit_offsets(limit, begun, self._latest, self._lookup.log_starts(added))
+
+
+def _reported(position: Position, resolved: Offsets) -> Offsets:
+    """Return those of the *resolved* offsets of *position* that a broker reported, and the query does not name."""
+    named = position.offsets if isinstance(position, AtOffsets) else {}
+    return {tp: offset for tp, offset in resolved.items() if named.get(tp, -1) < 0}
 
 
 def _tasks(options: SourceOptions, plan: Plan) -> list[SourceTask]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import pytest
 
@@ -24,12 +25,13 @@ class ReportedEnds(OffsetLookup):
     def partitions(self) -> list[TopicPartition]:
         return sorted(self._ends[0])
 
-    def log_starts(self, partitions: Collection[TopicPartition]) -> Offsets:
-        return dict.fromkeys(partitions, 0)
-
-    def log_ends(self, partitions: Collection[TopicPartition]) -> Offsets:
+    def _times(
+        self, wanted: Mapping[TopicPartition, int | Literal["earliest", "latest"]]
+    ) -> Offsets:
+        if "earliest" in wanted.values():
+            return dict.fromkeys(wanted, 0)
         ends = self._ends.pop(0) if len(self._ends) > 1 else self._ends[0]
-        return {tp: ends[tp] for tp in partitions}
+        return {tp: ends[tp] for tp in wanted}
 
 
 def options(*, streaming: bool, **more: str) -> SourceOptions:
@@ -85,8 +87,27 @@ def test_available_now_fails_where_the_log_stays_below_the_checkpoint() -> None:
         reader.partitions(start, end)
 
 
-def test_a_batch_up_to_the_latest_offsets_reads_to_one_of_the_ends_that_were_reported() -> None:
-    """A new leader between two lookups was "the log ends at 8, below offset 12"."""
-    chosen = options(streaming=False)
-    reader = _BatchReader(chosen, ReportedEnds(chosen, BOTH, LOWER))
-    assert ranges(reader.partitions()) in ([(0, 0, 12), (1, 0, 25)], [(0, 0, 8), (1, 0, 20)])
+ENDS_AT_LATEST = '{"t": {"0": -1, "1": -1}}'
+
+
+def batch(*ends: Mapping[TopicPartition, int], **more: str) -> list[tuple[int, int, int]]:
+    chosen = options(streaming=False, **more)
+    return ranges(_BatchReader(chosen, ReportedEnds(chosen, *ends)).partitions())
+
+
+@pytest.mark.parametrize(
+    "looked_up", [(BOTH, LOWER), (LOWER, BOTH), ({**BOTH, P1: 20}, {**BOTH, P0: 8})]
+)
+def test_a_batch_up_to_the_latest_offsets_reads_to_the_higher_end_that_was_reported(
+    looked_up: Sequence[Mapping[TopicPartition, int]],
+) -> None:
+    """A new leader between two lookups was "the log ends at 8, below offset 12", or a result without four records."""
+    assert batch(*looked_up) == [(0, 0, 12), (1, 0, 25)]
+
+
+def test_a_lower_end_at_the_second_lookup_is_no_loss_where_the_first_one_reported_the_ending_offset() -> (
+    None
+):
+    assert batch(BOTH, LOWER, endingOffsets=ENDS_AT_LATEST) == [(0, 0, 12), (1, 0, 25)]
+    with pytest.raises(DataLoss, match="the log of t-0 ends at 8, below offset 12"):
+        batch(LOWER, endingOffsets='{"t": {"0": 12, "1": 20}}')
