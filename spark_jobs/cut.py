@@ -92,7 +92,7 @@ class PartitionCut:
     own_target_low: int | None = None
     """Of a renumbered target: the first offset of its log."""
     same_end: bool = True
-    """Whether both logs end at the same offset; of a renumbered target, whether both or neither were written to.
+    """Whether both logs end at the same offset; of a renumbered target, whether neither log was ever written to.
 
     *source_end* and *target_end* do not show it: a log that was never written begins where the other one does."""
     stable: tuple[int, int] | None = None
@@ -183,7 +183,7 @@ def _whole(tp: TopicPartition, source: LogRange | None, target: LogRange | None)
         on_source=source is not None,
         on_target=target is not None,
         own_target_low=there.start,
-        same_end=bool(here.end) == bool(there.end),
+        same_end=not here.end and not there.end,
     )
 
 

@@ -79,7 +79,7 @@ class Counts:
     unknown: int = 0
     """Partitions without a known offset of which a cluster did not return the log: they may have any number of them."""
     unequal_ends: int = 0
-    """Partitions without an offset in scope that end at different offsets in the two logs."""
+    """Partitions without an offset in scope that end at different offsets in the two logs: `PartitionCut.same_end`."""
 
     @property
     def compared(self) -> int:

@@ -136,7 +136,8 @@ def _compared(document: Document, base: Labels) -> Iterator[_Family]:
     )
     yield _one(
         "audit_run_unequal_ends_partitions",
-        "Partitions without an offset in scope that end at different offsets in the two logs",
+        "Partitions without an offset in scope that end at different offsets in the two logs; "
+        "with --renumbered, those of which a log was written to",
         base,
         totals["unequal_ends"],
     )

@@ -73,13 +73,25 @@ def test_two_logs_without_an_offset_in_scope_end_at_the_same_offset_or_not(
     assert (cut.scope, cut.same_end) == (0, same)
 
 
-@pytest.mark.parametrize(("end", "same"), [(0, False), (7, True)])
-def test_the_ends_of_a_renumbered_target_show_only_whether_it_was_written(
-    end: int, same: bool
+@pytest.mark.parametrize(
+    ("source", "target", "same"),
+    [
+        (0, 0, True),
+        (0, None, True),
+        (400, 0, False),
+        (400, None, False),
+        (0, 7, False),
+        (400, 7, False),
+        (400, 400, False),
+    ],
+)
+def test_the_ends_of_a_renumbered_target_are_the_same_only_if_neither_log_was_written_to(
+    source: int, target: int | None, same: bool
 ) -> None:
+    """Above 0 they show nothing: a target of five records may be a copy of a million."""
     tp = TopicPartition("t", 0)
-    logs = {tp: LogRange(end, end)}, {tp: LogRange(400, 400)}
-    (cut,) = freeze(*logs, renumbered=True)
+    there = {} if target is None else {tp: LogRange(target, target)}
+    (cut,) = freeze(there, {tp: LogRange(source, source)}, renumbered=True)
     assert cut.same_end is same
 
 

@@ -169,6 +169,17 @@ def test_empty_logs_with_the_same_end_are_consistent_and_named(end: int) -> None
     assert "ends at" not in text
 
 
+def test_emptied_logs_of_a_renumbered_target_are_never_consistent() -> None:
+    for target in (5, 1_000_000):
+        logs = {TP: empty(1_000_000)}, {TP: empty(target)}
+        run = audit(*logs, Options(window=10, renumbered=True))
+        assert (run.outcome.verdict, run.outcome.exit_code) == (Verdict.LAGGING, 3)
+        ends = f"1 000 000 in source and at {target:,} in target".replace(",", " ")
+        assert f"  t p0 ends at {ends}" in screen(run)
+    run = audit({TP: Log()}, {TP: Log()}, Options(window=10, renumbered=True))
+    assert run.outcome.verdict is Verdict.CONSISTENT
+
+
 def test_an_empty_partition_that_the_target_never_got_is_named_beside_others() -> None:
     run = audit({TP: full(), OTHER: empty(9)}, {TP: full(), OTHER: Log()})
     assert run.outcome.verdict is Verdict.CONSISTENT
