@@ -113,9 +113,9 @@ def read_cluster(
 
     In the cluster the topics' names have *prefix* (`spark_jobs.target_names`), or are those of *renamed*. A topic that
     the cluster lacks is missing from the ranges.
-    Partitions with an error are `ClusterSnapshot.unreadable`, and so are topics of which the settings are refused: they
-    could be compacted. Without *configs* no settings are read. *read_committed* is that of the snapshot. *stable*:
-    whether last stable offsets are read before or after the log ends (`spark_jobs.cut`), or not at all.
+    Partitions with an error are `ClusterSnapshot.unreadable`, and so are all those of a topic of which the settings are
+    refused: it could be compacted. Without *configs* no settings are read. *read_committed* is that of the snapshot.
+    *stable*: whether last stable offsets are read before or after the log ends (`spark_jobs.cut`), or not at all.
     Raise ClusterUnreadable when no broker answers.
     """
     unreadable: dict[TopicPartition, str] = {}
@@ -143,9 +143,11 @@ def read_cluster(
             ends = ends_of(committed=read_committed)
             stable_ends = ends_of(committed=True) if stable == "after" else early
             starts = _offsets(admin, partitions, "earliest", unreadable)
-            entries = _topic_configs(admin, wanted, unreadable) if configs else {}
+            entries, refused = _topic_configs(admin, wanted) if configs else ({}, {})
     except KafkaError as problem:
         raise ClusterUnreadable(f"{name} ({bootstrap}): {problem}") from problem
+
+    unreadable = without_settings(partitions, refused) | unreadable
 
     def named(tp: TopicPartition) -> TopicPartition:
         return TopicPartition(names[tp.topic], tp.partition)
@@ -157,7 +159,7 @@ def read_cluster(
         {
             named(tp): LogRange(starts[tp], max(starts[tp], ends[tp]), stable_ends.get(tp))
             for tp in partitions
-            if tp not in unreadable and TopicPartition(tp.topic, -1) not in unreadable
+            if tp not in unreadable
         },
         {
             names[topic]: {each.name: each.value or "" for each in of_topic}
@@ -301,23 +303,28 @@ def log_ends(
     return {names[tp]: end for tp, end in ends.items()}
 
 
-def _topic_configs(
-    admin: AdminClient, topics: list[str], unreadable: dict[TopicPartition, str]
-) -> dict[str, list[ConfigEntry]]:
-    """Return the effective settings of each topic, whether set on the topic or inherited; sensitive ones left out.
+def without_settings(
+    partitions: Iterable[TopicPartition], refused: Mapping[str, KafkaError]
+) -> dict[TopicPartition, str]:
+    """Return those of *partitions* that are unreadable, with the cause: their topic's settings are *refused*."""
+    return {tp: f"its settings: {refused[tp.topic]}" for tp in partitions if tp.topic in refused}
 
-    Add topics with an error to *unreadable*.
-    """
+
+def _topic_configs(
+    admin: AdminClient, topics: list[str]
+) -> tuple[dict[str, list[ConfigEntry]], dict[str, KafkaError]]:
+    """Return the effective settings of each topic, set on it or inherited, without sensitive ones; and the errors."""
+    found: dict[str, list[ConfigEntry]] = {}
+    refused: dict[str, KafkaError] = {}
     if not topics:
-        return {}
+        return found, refused
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-    found = {}
     for resource, answer in admin.describe_configs(resources, raise_errors=False).items():
         if isinstance(answer, KafkaError):
-            unreadable[TopicPartition(resource.name, -1)] = f"its settings: {answer}"
+            refused[resource.name] = answer
         else:
             found[resource.name] = [each for each in answer.values() if not each.sensitive]
-    return found
+    return found, refused
 
 
 def time_span(cluster: ClusterSnapshot) -> tuple[int, int]:

@@ -29,7 +29,7 @@ class ClusterSnapshot:
     configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Per topic, its effective settings."""
     unreadable: Mapping[TopicPartition, str] = field(default_factory=dict)
-    """Partitions that have no known log ends, and why. Partition -1 stands for a whole topic."""
+    """Partitions that have no known log ends, and why. Partition -1 stands for a topic without known partitions."""
     overrides: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Per topic, the settings that were set on the topic; the others are defaults."""
     prefix: str = ""

@@ -375,6 +375,17 @@ def test_a_partition_without_known_log_ends_is_an_error_and_others_are_compared(
     assert run.counts.unreadable == (f"{side} u-1 offsets 0 to 39: no leader",)
 
 
+def test_all_partitions_that_neither_cluster_has_a_known_range_of_are_counted_and_named() -> None:
+    refused = {TopicPartition("u", number): "its settings: denied" for number in range(3)}
+    source, target = (replace(snapshot(name, {TP: full()}), unreadable=refused) for name in SIDES)
+    engine = MemoryEngine({TP: full()}, {TP: full()}, 10)
+    run = reconcile(engine, source, target, Options(window=10), buckets=TimeBuckets(0, 1))
+    assert run.counts.unknown == 3
+    assert sorted(text.split(" without")[0] for text in run.counts.unreadable) == [
+        f"{side} u-{number}" for side in SIDES for number in range(3)
+    ]
+
+
 def test_deletion_meanwhile_where_only_the_target_has_the_log_is_no_gap() -> None:
     source, target = full(20, start=20), full()
     target.faults = [Fault(0, 12, FailureKind.DELETED)]
