@@ -348,7 +348,10 @@ def _text(span: OffsetRange) -> str:
 
 
 class Compared(NamedTuple):
-    """Which offsets of a partition's scope were compared, and when; they are disjoint and add up to the scope."""
+    """Which offsets of a partition's scope were compared, or explained, and when.
+
+    They are disjoint and add up to the scope.
+    """
 
     now: Ranges
     earlier: list[Earlier]
@@ -360,7 +363,7 @@ class Compared(NamedTuple):
 
 
 def compared(cut: PartitionCut, made: Plan, failed: Ranges, *, lagging: bool) -> Compared:
-    """Return which offsets of *cut* were compared in this run, in an earlier one, and never.
+    """Return which offsets of *cut* were compared, or explained, in this run, in an earlier one, and never.
 
     *failed*: offsets that were not read. *lagging*: there is lag, so the source above the cut is not compared.
     """

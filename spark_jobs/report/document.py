@@ -487,6 +487,11 @@ def _topic(run: Reconciliation, topic: str, has: _OfTopic) -> dict[str, object]:
     }
 
 
+def lacks_log_end(partition: Mapping[str, Any]) -> bool:
+    """Return whether a cluster did not return its log end of the *partition*: lag and scope are then lower bounds."""
+    return None in partition["log_ends"].values() and bool(partition["unreadable"])
+
+
 def proven_up_to(
     cut: PartitionCut, findings: Sequence[Finding], misplaced: Sequence[int], failed: Ranges
 ) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spark_jobs.report.contents import Report
-from spark_jobs.report.document import Document
+from spark_jobs.report.document import Document, lacks_log_end
 from spark_jobs.report.screen import finding_line, first_screen
 from spark_jobs.report.times import second
 
@@ -87,7 +87,7 @@ def _partitions(document: Document) -> list[str]:
                 each["explained"],
                 each["aged_out"],
                 "all" if each["unknown_partitions"] else each["not_read"],
-                each["lagging"],
+                "not known" if lacks_log_end(each) else each["lagging"],
                 ", ".join(f"{name} {count}" for name, count in each["findings"].items()),
                 each["first_bad_offset"],
             )

@@ -2,7 +2,8 @@
 
 Each family of a partition is also written for the whole run, with `audit_run_` in place of `audit_`. So a sum over
 either family counts nothing twice. What was not measured is absent: a count of findings where nothing was
-compared, and the coverage of an empty scope. A run that ended early has the verdict only.
+compared, and the coverage of an empty scope. Lag and scope are absent where a log end is not known. A run that ended
+early has the verdict only.
 
 In: the document of report.json.  Out: text, the same for the same document.  Pure.
 """
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 
 from kclient.prometheus_text import family_head, label_pairs
 from spark_jobs.findings import FindingClass
-from spark_jobs.report.document import Document
+from spark_jobs.report.document import Document, lacks_log_end
 from spark_jobs.verdict import Verdict
 
 Labels = Mapping[str, str]
@@ -58,6 +59,8 @@ _OFFSETS = {
 }
 _NEED_LOGS = ("in_scope", "aged_out", "not_read", "lagging")
 """Counts of `_OFFSETS` that are not known where a partition has no known offsets."""
+_NEED_BOTH_LOGS = ("in_scope", "aged_out", "lagging")
+"""Those that are not known either where one cluster did not return the log end: see `lacks_log_end`."""
 
 
 def metrics(document: Document) -> str:
@@ -112,7 +115,10 @@ def _compared(document: Document, base: Labels) -> Iterator[_Family]:
     """Yield what a comparison measures: run by run, and partition by partition."""
     totals = document["totals"]
     partitions: _Rows = [
-        ({**base, "topic": topic["topic"], "partition": str(each["partition"])}, each)
+        (
+            {**base, "topic": topic["topic"], "partition": str(each["partition"])},
+            {**each, "lacks_log_end": lacks_log_end(each)},
+        )
         for topic in document["topics"]
         for each in topic["partitions"]
     ]
@@ -120,7 +126,12 @@ def _compared(document: Document, base: Labels) -> Iterator[_Family]:
         state: sum(each["windows"][state] for _, each in partitions)
         for state in ("equal", "different")
     }
-    whole = {**totals, "explained_by": document["explained"], "windows": windows}
+    whole = {
+        **totals,
+        "explained_by": document["explained"],
+        "windows": windows,
+        "lacks_log_end": any(each["lacks_log_end"] for _, each in partitions),
+    }
     for prefix, rows in (("audit_run_", [(base, whole)]), ("audit_", partitions)):
         yield from _counts(prefix, rows)
     yield from _proofs(partitions)
@@ -176,7 +187,7 @@ def _earlier(since: dict[str, Any] | None, base: Labels) -> Iterator[_Family]:
         return
     yield _one(
         "audit_run_earlier_offsets",
-        "Offsets that an earlier run compared, and this one did not compare again",
+        "Offsets that an earlier run compared, or explained, and this one did not compare again",
         base,
         since["offsets"]["earlier"],
     )
@@ -230,7 +241,8 @@ def _counts(prefix: str, rows: _Rows) -> Iterator[_Family]:
             [
                 _Sample(labels, each[name])
                 for labels, each in rows
-                if name not in _NEED_LOGS or not each["unknown_partitions"]
+                if not (name in _NEED_LOGS and each["unknown_partitions"])
+                and not (name in _NEED_BOTH_LOGS and each["lacks_log_end"])
             ],
         )
     yield _Family(
@@ -239,7 +251,7 @@ def _counts(prefix: str, rows: _Rows) -> Iterator[_Family]:
         [
             _Sample(labels, each["coverage"])
             for labels, each in rows
-            if each["coverage"] is not None
+            if each["coverage"] is not None and not each["lacks_log_end"]
         ],
     )
     for state, name, text in (

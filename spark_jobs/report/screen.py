@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kclient.mirror_ledger import LINEAGE, lineage_topic
-from spark_jobs.report.document import Document
+from spark_jobs.report.document import Document, lacks_log_end
 from spark_jobs.report.one_cluster import one_cluster_lines
 from spark_jobs.report.recreated import recreated_lines
 from spark_jobs.visibility import OPEN_AT_SOURCE, OPEN_AT_TARGET
@@ -28,15 +28,15 @@ def first_screen(
     meta = document["meta"]
     found = totals["findings"]
     source, target = document["source"], document["target"]
-    scope, unknown = totals["in_scope"], totals["unknown_partitions"]
+    scope, unknown, least = totals["in_scope"], totals["unknown_partitions"], _at_least(document)
     head = [
         f"VERDICT  {document['verdict']:<12}  {source['name']} -> {target['name']}   "
         f"run {meta['run_id']}   cut {meta['started_at']}   exit {document['exit_code']}",
-        f"verified {_share(totals['verified'], scope, unknown)}   "
-        f"compared {_share(totals['compared'], scope, unknown)}   "
-        f"in scope {_n(scope)} offsets, {_n(totals['empty'])} of them without a record on either side",
+        f"verified {_share(totals['verified'], scope, least)}   "
+        f"compared {_share(totals['compared'], scope, least)}   "
+        f"in scope {least}{_n(scope)} offsets, {_n(totals['empty'])} of them without a record on either side",
         f"explained {_n(totals['explained'])}   not compared: aged out {_n(totals['aged_out'])}   "
-        f"not read {_n(totals['not_read'])}   lag {_n(totals['lagging'])}",
+        f"not read {_n(totals['not_read'])}   lag {least}{_n(totals['lagging'])}",
         *(
             [f"not read: all of {_n(unknown)} partitions, which have no known offsets"]
             if unknown
@@ -66,9 +66,11 @@ def first_screen(
     room = LINES - len(head) - len(state) - len(end)
     has_worst = any(found.values())
     # An empty line, a heading and a row each; the worst partitions may have a line about those that are not shown.
-    least = 4 * has_worst + 3 * bool(findings)
-    remarks = _at_most(_remarks(document), room - least)
-    rows = min(_ROWS_SHOWN, 1 + (room - least - len(remarks)) // max(1, has_worst + bool(findings)))
+    reserved = 4 * has_worst + 3 * bool(findings)
+    remarks = _at_most(_remarks(document), room - reserved)
+    rows = min(
+        _ROWS_SHOWN, 1 + (room - reserved - len(remarks)) // max(1, has_worst + bool(findings))
+    )
     tables = []
     if has_worst:
         tables += ["", f"{'worst':<8}{'topic':<20}{'p':>4}  {'class':<12}{'n':>7}  first offset"]
@@ -77,6 +79,12 @@ def first_screen(
         tables += ["", "first findings"]
         tables += [finding_line(each) for each in findings[:rows]]
     return "\n".join([*head, *remarks, *state, *tables, *end])
+
+
+def _at_least(document: Document) -> str:
+    """Return what stands before lag and scope: "" if the log ends of all partitions are known."""
+    is_open = any(lacks_log_end(each) for of in document["topics"] for each in of["partitions"])
+    return "at least " if is_open else ""
 
 
 def _at_most(remarks: list[str], room: int) -> list[str]:
@@ -162,7 +170,8 @@ def _remarks(document: Document) -> list[str]:
         lines.append(f"found and not failed on (--fail-on): {found}")
     totals, limits = document["totals"], document["limits"]
     accounted = totals["compared"] + totals["explained"]
-    if accounted < totals["in_scope"] and limits["min_coverage"] < 1:
+    below = accounted < totals["in_scope"] and not _at_least(document)
+    if below and limits["min_coverage"] < 1:
         lines.append(
             f"compared or explained {_percent(accounted, totals['in_scope'])}, "
             f"accepted from {100 * limits['min_coverage']:g} % on (--min-coverage)"
@@ -249,7 +258,7 @@ def _since(since: dict[str, Any] | None) -> list[str]:
     if oldest is not None:
         earlier += f" (oldest: run {oldest['run_id']}, ended {oldest['ended_at']})"
     lines = [
-        f"compared in this run {_n(offsets['now'])} offsets, {earlier}, "
+        f"compared or explained in this run {_n(offsets['now'])} offsets, {earlier}, "
         f"in earlier runs and deleted since {_n(offsets['gone'])}, never {_n(offsets['never'])}",
         f"re-checked {_n(recheck['windows'])} of {_n(recheck['of_windows'])} kept windows; "
         "a change of stored bytes in the others shows when they are re-checked (--recheck)",
@@ -331,7 +340,7 @@ def _proven(document: Document) -> str:
         elif topic["explained"]:
             done = _parts_of(topic["verified"], topic["explained"], topic["in_scope"])
         else:
-            done = _share(topic["verified"], topic["in_scope"], unknown)
+            done = _share(topic["verified"], topic["in_scope"], "at least " if unknown else "")
         unread = f", {_n(unknown)} partitions not read" if unknown else ""
         parts.append(f"{topic['topic']} {done}{unread}")
     shown = parts[:6]
@@ -373,10 +382,10 @@ def _n(number: int | None) -> str:
     return "-" if number is None else f"{number:,}".replace(",", " ")
 
 
-def _share(part: int, whole: int, unknown: int = 0) -> str:
-    """Return the share of *part*; without a percentage if *unknown* partitions belong to the *whole*."""
-    if unknown:
-        return f"{_n(part)} of at least {_n(whole)}"
+def _share(part: int, whole: int, least: str) -> str:
+    """Return the share of *part*; without a percentage if *least* states that the *whole* is a lower bound."""
+    if least:
+        return f"{_n(part)} of {least}{_n(whole)}"
     if not whole:
         return "nothing (0 of 0)"
     return f"{_percent(part, whole)} ({_n(part)} of {_n(whole)})"

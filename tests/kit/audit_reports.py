@@ -59,6 +59,15 @@ def without_leader(partition: TopicPartition, beside: Logs) -> Reconciliation:
     return reconcile(engine, source, target, Options(window=10), buckets=TimeBuckets(0, 1))
 
 
+def without_log_end(side: int, partition: TopicPartition, logs: Logs) -> Reconciliation:
+    """Audit two equal clusters; the source (*side* 0) or the target returns an error for the end of *partition*."""
+    both = [snapshot(name, logs) for name in ("source", "target")]
+    known = {tp: each for tp, each in both[side].ranges.items() if tp != partition}
+    both[side] = replace(both[side], ranges=known, unreadable={partition: "no leader"})
+    engine = MemoryEngine(logs, logs, 10)
+    return reconcile(engine, both[0], both[1], Options(window=10), buckets=TimeBuckets(0, 1))
+
+
 def damaged_report(partition: TopicPartition, source_bootstrap: str = "east:9092") -> Report:
     """Return the report of a mirror that lost the record at 14 and changed that at 33."""
     target = intact_log()

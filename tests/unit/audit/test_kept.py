@@ -77,14 +77,22 @@ def test_a_report_shows_what_was_compared_when(history: History) -> None:
         "never": [[52, 55]],
     }
     text = first_screen(document, report="r")
-    assert "compared in this run 24 offsets, in earlier runs 80 (oldest: run run-001" in text
+    assert (
+        "compared or explained in this run 24 offsets, in earlier runs 80 (oldest: run run-001"
+        in text
+    )
     assert "deleted since 0, never 6" in text
     assert "re-checked 2 of 10 kept windows" in text
     page = write_report(history.out / "whole", report).read_text()
-    assert "80 offsets were compared by 1 earlier runs, the oldest ended 2026-01-01" in page
+    assert (
+        "80 offsets were compared or explained by 1 earlier runs, the oldest ended 2026-01-01"
+        in page
+    )
     metrics = (history.out / "whole" / "metrics.prom").read_text()
     assert 'audit_run_earlier_offsets{source="source",target="target",scope="t"} 80' in metrics
-    assert "compared in this run 24" in (history.out / "whole" / "report.md").read_text()
+    assert (
+        "compared or explained in this run 24" in (history.out / "whole" / "report.md").read_text()
+    )
 
 
 def test_the_file_is_read_by_pandas_and_arrow(history: History) -> None:

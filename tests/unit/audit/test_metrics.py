@@ -16,7 +16,13 @@ from spark_jobs.report.document import Document, error_document
 from spark_jobs.report.metrics import metrics
 from tests.kit.audit_faults import EVERY
 from tests.kit.audit_logs import Fault, Log, Rec, audit, log_of
-from tests.kit.audit_reports import META, audited, report_of, without_leader
+from tests.kit.audit_reports import (
+    META,
+    audited,
+    report_of,
+    without_leader,
+    without_log_end,
+)
 
 TP = TopicPartition("t", 0)
 Samples = dict[str, list[tuple[dict[str, str], float]]]
@@ -164,6 +170,23 @@ def test_what_is_not_known_of_a_partition_without_a_leader_is_no_sample() -> Non
         assert [labels["partition"] for labels, _ in samples[f"audit_{name}"]] == ["1"]
     assert one(samples, "audit_run_unknown_partitions") == 1
     assert one(samples, "audit_run_compared_offsets") == 50
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_lag_and_scope_of_a_partition_without_a_log_end_are_no_sample(side: int) -> None:
+    run = without_log_end(side, TP, {TP: full(), TopicPartition("t", 1): full()})
+    document, samples = of_run(run)
+    assert document["totals"]["unknown_partitions"] == 0
+    for name in ("lagging_offsets", "scope_offsets", "aged_out_offsets", "coverage_ratio"):
+        assert f"audit_run_{name}" not in samples
+        assert [labels["partition"] for labels, _ in samples[f"audit_{name}"]] == ["1"]
+    assert one(samples, "audit_not_read_offsets", partition="0") == 50
+    assert one(samples, "audit_run_not_read_offsets") == 50
+
+
+def test_a_partition_that_a_cluster_does_not_have_keeps_its_lag() -> None:
+    _, samples = of_run(audit({TP: full()}, {}))
+    assert one(samples, "audit_run_lagging_offsets") == 50
 
 
 def test_explained_offsets_are_no_compared_ones() -> None:

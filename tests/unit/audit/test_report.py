@@ -25,7 +25,7 @@ from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import Limits, Verdict
 from tests.kit.audit_faults import case_with
 from tests.kit.audit_logs import Log, Logs, Rec, audit, log_of
-from tests.kit.audit_reports import META, report_of, without_leader
+from tests.kit.audit_reports import META, report_of, without_leader, without_log_end
 
 TP = TopicPartition("t", 0)
 OF_LATER_RUNS = {"digests.parquet", "digests.report.json"}
@@ -201,6 +201,15 @@ def test_a_partition_without_a_leader_in_both_clusters_leaves_no_share() -> None
         assert '<span class="faint">not read</span>' in render_page(report_of(run), "out")
     assert "verified 50 of at least 50   compared 50 of at least 50" in screen(beside)
     assert report_of(beside).document["topics"][0]["partitions"][1]["coverage"] == 1
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_where_a_log_end_is_not_known_lag_and_scope_are_lower_bounds(side: int) -> None:
+    text = screen(without_log_end(side, TP, {TP: full(), OTHER: full()}))
+    assert text.startswith("VERDICT  ERROR")
+    assert "compared 50 of at least 100   in scope at least 100 offsets" in text
+    assert "not read 50   lag at least 0\n" in text
+    assert "lag 50\n" in screen(audit({TP: full()}, {}))
 
 
 def test_nothing_compared_is_never_a_hundred_percent() -> None:
