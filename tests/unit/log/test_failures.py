@@ -219,6 +219,7 @@ def test_a_flush_syncs_every_file_before_the_directory(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", disk=disk, segment_bytes=2 * SIZE)
     for n in range(3):
         append(log, n)
+    log.role_began()
     disk.calls.clear()
     log.flush()
     calls = [call for call, _ in disk.calls]
