@@ -1,15 +1,18 @@
 """A run of many seeds that may be stopped and continued, on another machine too: a file has what was played.
 
-All parts play the same code: the file has a hash of its sources, and other sources are refused. Seeds are played in
-their order, so the file needs only their number. A part that is killed loses the seeds since the last save.
+All parts play the same code: the file has a hash of the sources that the simulation imports, and other sources are
+refused. Seeds are played in their order, so the file needs only their number. A part that is killed loses the seeds
+since the last save.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -18,8 +21,8 @@ from tests.simulation.simulation import Result
 from tests.simulation.tally import Tally
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("kbroker", "kclient", "mirrormaker", "tests/kit", "tests/simulation")
-"""What a schedule plays, and what plays it."""
+PACKAGES = ("kbroker", "kclient", "mirrormaker", "tests")
+BEGIN = "tests.simulation.__main__"
 
 
 class NotThisRun(Exception):
@@ -27,13 +30,56 @@ class NotThisRun(Exception):
 
 
 def code_hash(root: Path = ROOT) -> str:
-    """Return the SHA-256 of the Python sources, without the tests of the simulation itself."""
+    """Return the SHA-256 of the Python sources that the simulation imports, and of those that they import.
+
+    A change of kmirror's commands, which the simulation does not play, ends no run.
+    """
     found = hashlib.sha256()
-    for path in sorted(path for name in SOURCES for path in (root / name).rglob("*.py")):
-        if not path.name.startswith("test_"):
-            found.update(f"{path.relative_to(root).as_posix()}\0".encode())
-            found.update(hashlib.sha256(path.read_bytes()).digest())
+    for name, path in sorted(imported_sources(root).items()):
+        found.update(f"{name}\0".encode())
+        found.update(hashlib.sha256(path.read_bytes()).digest())
     return found.hexdigest()
+
+
+def imported_sources(root: Path = ROOT) -> dict[str, Path]:
+    """Return the sources of `BEGIN`, of all that it imports and of their packages, by module name.
+
+    An import within a function counts, too.
+    """
+    found: dict[str, Path] = {}
+    waiting = [BEGIN]
+    while waiting:
+        name = waiting.pop()
+        path = _source(root, name)
+        if path is None or name in found:
+            continue
+        found[name] = path
+        waiting += [name.rpartition(".")[0], *_imports(path, name)]
+    return found
+
+
+def _source(root: Path, name: str) -> Path | None:
+    """Return the file of the module *name*, if it is one of `PACKAGES`."""
+    if name.partition(".")[0] not in PACKAGES:
+        return None
+    path = root.joinpath(*name.split("."))
+    for file in (path / "__init__.py", path.with_suffix(".py")):
+        if file.is_file():
+            return file
+    return None
+
+
+def _imports(path: Path, name: str) -> Iterator[str]:
+    """Return the names that the module *name* imports: modules, or what is in them."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            outer = package.split(".")[: package.count(".") + 2 - node.level] if node.level else []
+            module = ".".join([*outer, *([node.module] if node.module else [])])
+            yield module
+            yield from (f"{module}.{each.name}" for each in node.names)
 
 
 @dataclass
