@@ -262,12 +262,49 @@ def not_created_again(plan: Plan, copies: Mapping[str, str], others: Iterable[st
 
 
 class TargetState(Enum):
-    """What a command has done to a topic of the target when it is refused; operators read the value."""
+    """What a command, or an earlier run of it, has done to a topic of the target; operators read the value."""
 
     READ_ONLY = "Read-only at {}, with all their records"
     UNKNOWN = "Perhaps read-only at {}, with all their records"
     """The request that makes it read-only failed: it may have been performed."""
     DELETED = "Deleted, or being deleted, at {}, and exported"
+    MIRROR = "Read-only mirrors at {}, perhaps not copied to the end"
+
+
+_STATES = {
+    Stage.FENCED: TargetState.READ_ONLY,
+    Stage.DELETED: TargetState.DELETED,
+    Stage.MIRROR: TargetState.MIRROR,
+}
+
+
+def state_after(before: TargetState | None, stage: Stage) -> TargetState | None:
+    """Return the state of a topic of *stage* that was *before*; None for one that nothing has changed.
+
+    A broker that does not know of the deletion yet does not bring the records back.
+    """
+    found = _STATES.get(stage)
+    return before if before is TargetState.DELETED and stage is not Stage.MIRROR else found
+
+
+def refusal(
+    problem: object,
+    target: str,
+    states: Mapping[str, TargetState],
+    copies: Mapping[str, str],
+) -> str:
+    """Return the text for the operator: *problem*, what was done at the cluster *target*, and how to go on.
+
+    *states* has the topics that are changed, by the name at the source; *copies* has their names at the target.
+    """
+    text = f"{problem}. {state_at_target(target, {copies[name]: each for name, each in states.items()})}"
+    deleted = sorted(name for name, each in states.items() if each is TargetState.DELETED)
+    if not deleted:
+        return f"{text}. Mend the cause and run the command again"
+    return (
+        f"{text}. Mend the cause and run the command again with this directory: only it has the export of what was "
+        f"deleted. If the cause is in another topic, run it with --topics '{'|'.join(deleted)}' first"
+    )
 
 
 def state_at_target(target: str, topics: Mapping[str, TargetState]) -> str:
@@ -310,16 +347,16 @@ def no_longer_equal(
     if manifest.other_topic_id != source_topic_id:
         return f"the source's topic has id {source_topic_id or 'unknown'} now"
     for each in manifest.partitions:
-        ours, theirs = pairs.get(each.partition, (None, None))
         if each.last_equal_end is None:
             continue
-        same = ours is not None and theirs is not None and ours.equals(theirs)
-        if not same or ours is None or ours.next_offset != each.last_equal_end:
-            return f"partition {each.partition}: the source no longer has the batch that ends at {each.last_equal_end}"
         start = starts[each.partition]
         if start > max(each.log_start, each.other_start):
             return (
                 f"partition {each.partition}: the source has deleted its records below {start} since they were "
                 "compared. Raise its retention until the copy has ended"
             )
+        ours, theirs = pairs.get(each.partition, (None, None))
+        same = ours is not None and theirs is not None and ours.equals(theirs)
+        if not same or ours is None or ours.next_offset != each.last_equal_end:
+            return f"partition {each.partition}: the source no longer has the batch that ends at {each.last_equal_end}"
     return ""

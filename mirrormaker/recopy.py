@@ -35,7 +35,9 @@ from mirrormaker.failback_stage import (
     changed,
     no_longer_equal,
     not_created_again,
+    refusal,
     source_damage,
+    state_after,
     state_at_target,
     summary,
 )
@@ -62,7 +64,6 @@ _TIMEOUT = 60.0
 _DELETION = 60.0
 """Seconds for a deletion or a creation, retries included."""
 _POLL = 0.1
-_SO_FAR = {Stage.FENCED: TargetState.READ_ONLY, Stage.DELETED: TargetState.DELETED}
 _AT_ONCE = 4
 """Partitions that are compared at the same time: each buffers two fetches."""
 
@@ -134,8 +135,12 @@ class Recopy:
         self.absent: list[str] = []
         """Topics that the purpose names and the source lacks: no copy repairs them."""
         self._named_alone: list[str] = []
-        self._target_states: dict[str, TargetState] = {}
-        """By name at the target; a topic that is not read-only, and was not changed, is not in it."""
+        self.lacking: list[str] = []
+        """Topics that the purpose leaves alone: the target does not have them."""
+        self._copies: Mapping[str, str] = {}
+        """The names at the target, by name at the source."""
+        self._states: dict[str, TargetState] = {}
+        """By name at the source; a topic that is not read-only, and was not changed, is not in it."""
 
     async def run(self) -> int:
         """Perform the steps. Raise KafkaError if a cluster cannot be reached, or in a dry run."""
@@ -147,8 +152,16 @@ class Recopy:
             if not self._options.execute:
                 return await self._search(topics)
             return await self._execute(topics)
-        except (Refused, BadExport, OSError) as refusal:
-            self._echo(f"refused: {refusal}")
+        except KafkaError:  # first: KafkaTimeoutError is an OSError, too
+            if self._states:
+                copies = {self._copies[name]: state for name, state in self._states.items()}
+                self._echo(f"ended by an error. {state_at_target(self._config.target, copies)}")
+            raise
+        except (Refused, BadExport, OSError) as problem:
+            text = str(problem)
+            if self._options.execute:
+                text = refusal(problem, self._config.target, self._states, self._copies)
+            self._echo(f"refused: {text}")
             return REFUSED
         finally:
             await self._mirror.stop()
@@ -172,12 +185,13 @@ class Recopy:
             {},
             {},
         )
-        reasons = []
+        self._copies = copies
+        reasons, lacking = [], []
         for name, topic in source.items():
-            manifest = self._manifest(copies[name], topic)
-            if manifest is not None:
-                found.manifests[name] = manifest
             try:
+                manifest = self._manifest(copies[name], topic)
+                if manifest is not None:
+                    found.manifests[name] = manifest
                 pair = TopicPair(
                     name=name,
                     source=topic,
@@ -187,11 +201,15 @@ class Recopy:
                     target_id=found.target_id,
                 )
                 stage = self._purpose.stage(pair, manifest)
-            except Refused as refusal:
-                reasons.append(str(refusal))
+            except (Refused, BadExport) as problem:
+                reasons.append(str(problem))
                 continue
-            if stage is not None:
+            if stage is None:
+                lacking.append(name)
+            else:
                 found.stages[name] = stage
+                self._note(name, state_after(self._states.get(name), stage))
+        self.lacking = lacking
         reasons += await self._not_created_again(found)
         if reasons:
             raise Refused("; ".join(reasons))
@@ -201,6 +219,11 @@ class Recopy:
         if self._options.execute and not self._options.without_audit:
             target_form({name: copies[name] for name in found.stages})
         return found
+
+    def _note(self, name: str, state: TargetState | None) -> None:
+        """Keep what was done to the copy of *name*, for the text of a refusal."""
+        if state is not None:
+            self._states[name] = state
 
     async def _not_created_again(self, found: _Topics) -> list[str]:
         """Return why selected topics could not be copied again after a deletion."""
@@ -312,15 +335,10 @@ class Recopy:
         if self._options.export is None:
             raise Refused("--execute needs --export DIR")
         try:
-            for stage, so_far in _SO_FAR.items():
-                self._target_states |= {topics.copies[name]: so_far for name in topics.of(stage)}
             with tail_export.locked(self._out):
                 await self._remove(topics)
-        except (KafkaError, Refused, BadExport, OSError) as problem:
-            states = state_at_target(self._config.target, self._target_states)
-            raise Refused(
-                f"{problem}. {states}. Mend the cause and run the command again"
-            ) from problem
+        except KafkaError as problem:
+            raise Refused(str(problem)) from problem
         topics = await self._read_topics()
         for name in topics.of(Stage.DELETED):
             await self._create(topics, name)
@@ -342,12 +360,10 @@ class Recopy:
                 if not left:
                     return topics
                 if set(left.values()) != {Stage.DELETED}:
-                    raise Refused(
-                        f"{', '.join(left)}: changed by another client; run the command again"
-                    )
+                    raise Refused(f"{', '.join(left)}: changed by another client")
             if self._reactor.seconds() > give_up_at:
                 raise problem or Refused(
-                    f"{', '.join(left)}: not at {self._config.target} after {_TIMEOUT:g} s; run the command again"
+                    f"{', '.join(left)}: not at {self._config.target} after {_TIMEOUT:g} s"
                 )
             await sleep(self._reactor, _POLL)
 
@@ -355,9 +371,9 @@ class Recopy:
         """Fence, export, and remove what the source does not have."""
         names = topics.of(Stage.RETURNED, Stage.FENCED)
         for name in topics.of(Stage.RETURNED):
-            self._target_states[topics.copies[name]] = TargetState.UNKNOWN
+            self._note(name, TargetState.UNKNOWN)
             await self._target_topics.fence(topics.copies[name], topics.source_id)
-            self._target_states[topics.copies[name]] = TargetState.READ_ONLY
+            self._note(name, TargetState.READ_ONLY)
         tps = topics.copied_partitions(names)
         cuts = await until_read_only(self._target, tps, timeout=_TIMEOUT) if tps else {}
         if names:
@@ -367,15 +383,20 @@ class Recopy:
         committed = await self._committed([topics.copies[name] for name in names])
         for name in names:
             topics.manifests[name] = await self._exported(topics, name, cuts, committed)
+        deleted = [name for name in names if not topics.manifests[name].stays]
+        for name in deleted:  # all of them: no export directory continues one topic and not another
+            await self._check_deletion(topics, name, cuts)
         await self._set_groups_back(topics, names, committed)
         for name in names:
-            manifest = topics.manifests[name]
-            if manifest.stays:
+            if name not in deleted:
                 await self._keep(topics, name)
-            else:
-                if self._purpose.records_removals:
-                    await self._record_removal(topics, name)
-                await self._delete(topics, name, cuts)
+        for name in deleted:
+            # Again: the deletion of the others may have taken minutes. No ledger has a removal that was refused.
+            await self._check_deletion(topics, name, cuts)
+            if self._purpose.records_removals:
+                await self._record_removal(topics, name)
+                await self._refuse_writes(topics.copies[name], cuts)
+            await self._delete(topics, name)
 
     async def _record_removal(self, topics: _Topics, name: str) -> None:
         """Write what the topic *name* is about to lose into the gap ledger. Raise KafkaError."""
@@ -571,8 +592,10 @@ class Recopy:
                 raise problem
         await self._target_topics.mark(copy, topics.source_id, text_of(source.topic_id), ())
 
-    async def _delete(self, topics: _Topics, name: str, cuts: Mapping[TopicPartition, int]) -> None:
-        """Delete the copy of *name*, and wait until it is gone."""
+    async def _check_deletion(
+        self, topics: _Topics, name: str, cuts: Mapping[TopicPartition, int]
+    ) -> None:
+        """Raise `Refused` if the copy of *name* could not be created again, or something would be lost with it."""
         copy = topics.copies[name]
         replicas = topics.manifests[name].replication_factor
         await self._until(
@@ -580,13 +603,21 @@ class Recopy:
             lambda: len(self._target.metadata.brokers) >= replicas,
         )
         await self._check_source(topics, name)
+        await self._refuse_writes(copy, cuts)
+
+    async def _refuse_writes(self, copy: str, cuts: Mapping[TopicPartition, int]) -> None:
+        """Raise `Refused` if the target's topic *copy* does not end at the *cuts* any more."""
         own = {tp: cut for tp, cut in cuts.items() if tp.topic == copy}
         now = await until_read_only(self._target, own, timeout=_TIMEOUT)
         if now != own:
             raise Refused(f"{copy}: a producer wrote to it after it was compared")
+
+    async def _delete(self, topics: _Topics, name: str) -> None:
+        """Delete the copy of *name*, and wait until it is gone."""
+        copy = topics.copies[name]
         topic_id = topics.target[name].topic_id
         assert topic_id is not None  # the source states it
-        self._target_states[copy] = TargetState.DELETED
+        self._note(name, TargetState.DELETED)
         await delete_topic_id(self._target, topic_id, timeout=_DELETION)
         await self._until(
             f"{copy} to be deleted", lambda: self._target.metadata.topic_id(copy) != topic_id
@@ -600,8 +631,10 @@ class Recopy:
         for each in topics.manifests[name].partitions:
             if each.last_equal_end is not None:
                 tp = TopicPartition(name, each.partition)
-                pairs[each.partition] = await self._pair(topics, tp, each.last_equal_end - 1)
-                starts[each.partition], _ = await self._range(self._source, tp)
+                start, _ = await self._range(self._source, tp)
+                starts[each.partition] = start
+                if start < each.last_equal_end:
+                    pairs[each.partition] = await self._pair(topics, tp, each.last_equal_end - 1)
         problem = no_longer_equal(
             topics.manifests[name], text_of(self._source.metadata.topic_id(name)), pairs, starts
         )
@@ -730,8 +763,8 @@ class Recopy:
         code = NOT_PROVEN if not_restored else DONE
         try:
             record = replace(record, audit=await self._audit(topics, cuts))
-        except Refused as refusal:
-            self._echo(f"NOT PROVEN: {refusal}")
+        except Refused as problem:
+            self._echo(f"NOT PROVEN: {problem}")
             code = NOT_PROVEN
         self.record = record.document(began_ms=self._began_ms, ended_ms=_now_ms())
         self._echo(self._purpose.conclusion(record, self._out))

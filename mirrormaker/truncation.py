@@ -19,7 +19,7 @@ from mirrormaker.failback_stage import Record, Stage
 from mirrormaker.lineage import text_of
 from mirrormaker.patterns import compiled
 from mirrormaker.promotion import Refused
-from mirrormaker.recopy import Echo, Options, Recopy
+from mirrormaker.recopy import DONE, NOT_PROVEN, Echo, Options, Recopy
 from mirrormaker.tail_export import only_manifest
 from mirrormaker.topics import MARK, Topic, TopicPair
 
@@ -86,6 +86,13 @@ async def show_truncation(
     """Truncate, with ``execute``; return the exit code and the record."""
     copying = Recopy(reactor, config, options, Truncation(topics), echo)
     code = await copying.run()
+    for name in copying.lacking:
+        echo(
+            f"NOT TRUNCATED: {name}: {config.target} has no mirror of it. If an earlier run deleted it, run the "
+            "command with the directory of that run; else kmirror run copies it"
+        )
+    if code == DONE and options.execute and copying.lacking:
+        code = NOT_PROVEN
     record = copying.record
     if record is not None:  # nothing was lost with a cluster: there is no RPO
         record["exported_records"] = record.pop("rpo_records")

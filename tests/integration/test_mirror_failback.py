@@ -19,6 +19,7 @@ from tests.kit.mirrored_clusters import (
     MakeMirror,
     admin,
     delete_records,
+    delete_topic,
     deliver,
     make_topic,
     mark_of,
@@ -245,6 +246,49 @@ def test_a_damaged_batch_of_the_promoted_cluster_keeps_the_log_of_the_returned_o
     assert code == 0, output
     assert record_of(output)["rpo_records"] == 3
     assert stored(west, "orders") == stored(east, "orders")
+
+
+def test_no_topic_is_deleted_if_another_one_is_refused(
+    east: Cluster, west: Cluster, returned: Mirror, export: Path
+) -> None:
+    """Before, orders was deleted, payments was refused, and no directory continued both."""
+    assert deliver(east, "payments", b"tail") is None
+    options = arguments(export, "--no-audit")
+    assert returned.killed_after("payments-0: diverges at 1", "failback", *options)
+    delete_records(west, "payments", 1)
+    first = topic_id(east, "orders")
+    code, output = returned.ask("failback", *options, timeout=120)
+    assert code == 5, output
+    assert "payments: partition 0: the source has deleted its records below 1" in output
+    assert "Read-only at east, with all their records: orders, payments. Mend the cause" in output
+    assert topic_id(east, "orders") == first
+
+    again = arguments(export.with_name("again"), "--no-audit", "--export-head")
+    code, output = returned.ask("failback", *again, timeout=120)
+    assert code == 0, output
+    assert stored(west, "orders") == stored(east, "orders")
+
+
+def test_a_refusal_after_a_deletion_states_what_is_deleted_and_how_to_go_on(
+    east: Cluster, west: Cluster, returned: Mirror, export: Path
+) -> None:
+    """Before, `kmirror failback` named no topic then, and the documentation stated that nothing was changed."""
+    alone = arguments(export, "--no-audit", "--topics", "orders")
+    assert returned.killed_after("orders: deleted at east", "failback", *alone)
+    eventually("no topic", lambda: "orders" not in admin(east).list_topics(timeout=10).topics)
+    delete_topic(east, "payments")
+    code, output = returned.ask("failback", *arguments(export, "--no-audit"), timeout=120)
+    assert code == 5, output
+    assert "payments: the target has no such topic" in output
+    assert "Deleted, or being deleted, at east, and exported: orders. Mend the cause" in output
+    assert "run it with --topics 'orders' first" in output
+
+    code, output = returned.ask("failback", *alone, timeout=120)
+    assert code == 0, output
+    assert stored(west, "orders") == stored(east, "orders")
+    code, output = returned.ask("failback", *arguments(export, "--no-audit"), timeout=120)
+    assert code == 5, output
+    assert "Read-only mirrors at east, perhaps not copied to the end: orders. Mend" in output
 
 
 def test_a_damaged_batch_of_the_source_keeps_the_good_copy(

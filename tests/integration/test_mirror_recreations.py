@@ -249,3 +249,36 @@ def test_a_stopped_mirror_is_truncated_on_request_after_its_records_were_exporte
     names = ("type", "from", "until", "records_lost", "source_topic_id_before")
     assert [entry[name] for name in names] == ["removal", 0, 100, 100, first]
     assert one.run_once() == 0
+
+
+def test_a_truncation_that_is_refused_is_not_in_the_ledger(
+    east: Cluster, west: Cluster, mirror: MakeMirror, tmp_path: Path
+) -> None:
+    """Before, the ledger stated a removal, and the records were there; a topic that is absent was exit code 0."""
+    for topic in ("orders", "absent"):
+        make_topic(east, topic)
+    produce(east, "orders", 10, **SINGLE)
+    one = mirror()
+    assert one.run_once() == 0
+    write_to_mirror(west, "orders", 1)
+    before = stored(west, "orders")
+    options = ["--topics", "orders", "--no-audit", "--execute"]
+    first = [*options, "--export", str(tmp_path / "first")]
+    assert one.killed_after("orders-0: diverges at 10", "truncate", *first)
+    delete_records(east, "orders", 3)
+    code, output = one.ask("truncate", *first, timeout=120)
+    assert code == 5, output
+    assert "the source has deleted its records below 3" in output
+    assert stored(west, "orders") == before
+    code, output = one.ask("gaps", "--format", "json")
+    assert output.splitlines() == []
+
+    delete_topic(west, "absent")
+    options += ["--export", str(tmp_path / "second"), "--export-head"]
+    options[1] = "orders|absent"
+    code, output = one.ask("truncate", *options, timeout=120)
+    assert code == 4, output
+    assert "NOT TRUNCATED: absent: west has no mirror of it" in output
+    assert stored(west, "orders") == [
+        each for each in stored(east, "orders") if each.base_offset >= 3
+    ]

@@ -19,8 +19,10 @@ from mirrormaker.failback_stage import (
     changed,
     no_longer_equal,
     not_created_again,
+    refusal,
     source_damage,
     stage_of,
+    state_after,
     state_at_target,
     summary,
 )
@@ -254,6 +256,38 @@ def test_a_refusal_states_what_was_changed_and_no_more() -> None:
         "Perhaps read-only at east, with all their records: x. "
         "Deleted, or being deleted, at east, and exported: c"
     )
+
+
+def test_a_refusal_after_a_deletion_names_the_directory_and_the_topics_that_continue() -> None:
+    copies = {"a": "east.a", "b": "east.b", "c": "east.c"}
+    states = {"a": TargetState.DELETED, "b": TargetState.READ_ONLY, "c": TargetState.MIRROR}
+    text = refusal("why", "west", states, copies)
+    assert text.startswith(
+        "why. Read-only at west, with all their records: east.b. Deleted, or being deleted, at west, and exported: "
+        "east.a. Read-only mirrors at west, perhaps not copied to the end: east.c. Mend the cause"
+    )
+    assert text.endswith("run it with --topics 'a' first")
+    del states["a"]
+    assert refusal("why", "west", states, copies).endswith(
+        "Mend the cause and run the command again"
+    )
+    assert "Nothing was changed at west. Mend" in refusal("why", "west", {}, copies)
+
+
+@pytest.mark.parametrize(
+    ("before", "stage", "after"),
+    [
+        (None, Stage.RETURNED, None),
+        (None, Stage.FENCED, TargetState.READ_ONLY),
+        (TargetState.READ_ONLY, Stage.DELETED, TargetState.DELETED),
+        (TargetState.DELETED, Stage.FENCED, TargetState.DELETED),  # a broker with old metadata
+        (TargetState.DELETED, Stage.MIRROR, TargetState.MIRROR),
+    ],
+)
+def test_the_state_of_a_topic_follows_its_stage(
+    before: TargetState | None, stage: Stage, after: TargetState | None
+) -> None:
+    assert state_after(before, stage) is after
 
 
 def test_a_topic_with_a_damaged_batch_at_the_source_is_not_deleted() -> None:
