@@ -242,6 +242,11 @@ def not_at_the_cut(cuts: Mapping[TopicPartition, int], ends: Mapping[TopicPartit
     wrong = [
         f"{tp} ends at {ends[tp]}, not at {cut}" for tp, cut in cuts.items() if ends[tp] != cut
     ]
+    if any(ends[tp] == 0 < cut for tp, cut in cuts.items()):
+        wrong.append(
+            "an end of 0 is that of a log that was never written: if the source has deleted all records of the "
+            "partition, there is none to copy. Write one to it at the source, or leave the topic out (--topics)"
+        )
     return "; ".join(wrong)
 
 

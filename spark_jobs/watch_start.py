@@ -98,7 +98,11 @@ def unwatched(
     """Return the partitions in scope that are not watched, each with the reason."""
     found = []
     elsewhere = names_at_target(recreated)
-    for tp in sorted({*source.ranges, *target.ranges} - start.starts.keys()):
+    unreadable = source.unreadable.keys() | target.unreadable.keys()
+    whole_topics = {tp.topic for tp in unreadable if tp.partition < 0}
+    for tp in sorted({*source.ranges, *target.ranges} - start.starts.keys() - unreadable):
+        if tp.topic in whole_topics:
+            continue
         absent = [each.name for each in (source, target) if tp not in each.ranges]
         if tp.topic in elsewhere:
             reason = f"created again at the source: {elsewhere[tp.topic]} at the target"
@@ -107,6 +111,7 @@ def unwatched(
         found.append(f"{tp} ({reason})")
     for cluster in (source, target):
         found += [
-            f"{tp} of {cluster.name}: {why}" for tp, why in sorted(cluster.unreadable.items())
+            f"{tp.topic if tp.partition < 0 else tp} of {cluster.name}: {why}"
+            for tp, why in sorted(cluster.unreadable.items())
         ]
     return found

@@ -385,6 +385,10 @@ def test_partitions_of_one_cluster_and_new_ones_are_not_watched() -> None:
     assert unwatched(start, more, west) == ["orders-1 (not in west)"]
     both = replace(west, ranges={**west.ranges, new: LogRange(0, 1)})
     assert unwatched(start, more, both) == ["orders-1 (newer than the watch)"]
+    without_leader = replace(west, unreadable={new: "no leader"})
+    assert unwatched(start, more, without_leader) == ["orders-1 of west: no leader"]
+    denied = replace(west, ranges={}, unreadable={TopicPartition("orders", -1): "denied"})
+    assert unwatched(start, more, denied) == ["orders of west: denied"]
 
 
 def test_a_compacted_topic_on_either_side_is_named() -> None:

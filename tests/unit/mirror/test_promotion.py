@@ -248,6 +248,8 @@ def test_a_target_that_is_behind_or_ahead_of_the_cut_is_named() -> None:
     assert not_at_the_cut({T0: 3, T1: 4}, {T0: 2, T1: 5}) == (
         "t-0 ends at 2, not at 3; t-1 ends at 5, not at 4"
     )
+    never_written = not_at_the_cut({T0: 0, T1: 4}, {T0: 0, T1: 0})
+    assert never_written.startswith("t-1 ends at 0, not at 4; an end of 0")
 
 
 def report(*, verdict: str = "CONSISTENT", target: str = "W", **proven: int) -> dict[str, Any]:
