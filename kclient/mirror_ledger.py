@@ -60,13 +60,17 @@ def without_lineage(copy: str) -> str:
 
 
 class GapKey(NamedTuple):
-    """What identifies an entry: the source's cluster id, the partition at the target, the first offset, the type."""
+    """What identifies an entry: the source's cluster id, the partition at the target, the first offset, the type.
+
+    A topic at the target is removed once, and its successor may be, too: a `REMOVAL` has the topic id.
+    """
 
     source_cluster_id: str
     topic: str
     partition: int
     first: int
     type: str = GAP
+    target_topic_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,10 @@ class GapEntry:
     @property
     def key(self) -> GapKey:
         """What identifies the entry."""
-        return GapKey(self.source_cluster_id, self.topic, self.partition, self.first, self.type)
+        removed = self.target_topic_id if self.type == REMOVAL else ""
+        return GapKey(
+            self.source_cluster_id, self.topic, self.partition, self.first, self.type, removed
+        )
 
     @property
     def offsets(self) -> int:
@@ -122,9 +129,16 @@ class GapView(NamedTuple):
 
 def encode(entry: GapEntry) -> tuple[bytes, bytes]:
     """Return key and value of the record of *entry*: the same bytes for the same entry."""
-    key = entry.key._asdict()
-    key["from"] = key.pop("first")
-    return encoded(key), encoded(entry.as_json())
+    return encode_key(entry.key), encoded(entry.as_json())
+
+
+def encode_key(key: GapKey) -> bytes:
+    """Return the key of a record. One without a topic id has the bytes that it had before there was one."""
+    fields = key._asdict()
+    fields["from"] = fields.pop("first")
+    if not key.target_topic_id:
+        del fields["target_topic_id"]
+    return encoded(fields)
 
 
 def view(records: Iterable[tuple[bytes | None, bytes | None]]) -> GapView:

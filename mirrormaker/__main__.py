@@ -361,7 +361,7 @@ def truncate(file: Path, flow: str | None, topics: str, **options: Any) -> None:
 
     Exit codes: 0 truncated and CONSISTENT, or a dry run; 1 a cluster refuses; 2 invalid options; 3
     a cluster is unreachable; 4 copied, but kaudit did not prove it, or committed offsets are not
-    restored; 5 refused.
+    restored, or the target has no mirror of a topic; 5 refused.
     """
 
     def show(reactor: Any, chosen: FlowConfig, options: Options, echo: Echo) -> _Shown:

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from twisted.internet.utils import getProcessOutputAndValue
+from twisted.python.failure import Failure
 
 from kclient.types import TopicPartition
 from mirrormaker.config import FlowConfig
+from mirrormaker.patterns import escaped
 from mirrormaker.promotion import Refused, not_proven
 
 
@@ -38,7 +40,7 @@ async def proven_by_audit(
         *("-m", "spark_jobs", "reconcile", "--quiet", "--out", str(out), *options),
         *("--source", config.source_client.bootstrap_servers),
         *("--target", config.target_client.bootstrap_servers),
-        *("--topics", "|".join(map(_escaped, topics))),
+        *("--topics", "|".join(map(escaped, topics))),
         *("--names", f"{config.source},{config.target}"),
         *(
             "--target-prefix",
@@ -46,14 +48,17 @@ async def proven_by_audit(
         ),
     ]
     began = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    written, errors, code = await getProcessOutputAndValue(
-        sys.executable, arguments, env=None, reactor=reactor
-    )
+    ended = getProcessOutputAndValue(sys.executable, arguments, env=None, reactor=reactor)
+    written, errors, code = await ended.addErrback(_ended_by_signal)
     if code:
         last = (errors or written).decode(errors="replace").strip().splitlines()[-1:]
         raise Refused(f"kaudit ended with exit code {code}: {' '.join(last)}")
-    report = json.loads((out / "report.json").read_text())
-    if report["meta"]["started_at"] < began:
+    try:
+        report = json.loads((out / "report.json").read_text())
+        started_at = report["meta"]["started_at"]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise Refused(f"kaudit's report in {out} cannot be read: {problem}") from problem
+    if started_at < began:
         # A command that was killed leaves its kaudit running.
         raise Refused(
             f"{out} has the report of an earlier kaudit, which runs still or has just ended"
@@ -64,8 +69,11 @@ async def proven_by_audit(
     return str(report["meta"]["run_id"])
 
 
-def _escaped(name: str) -> str:
-    return name.replace(".", r"\.")  # a topic name has no other special character
+def _ended_by_signal(failure: Failure) -> Failure:
+    """Refuse if Twisted reports a signal: its failure has no exception, and ends a coroutine without `except`."""
+    if isinstance(failure.value, tuple):
+        raise Refused(f"kaudit was ended by signal {failure.value[2]}")
+    return failure
 
 
 def target_form(copies: Mapping[str, str]) -> str:

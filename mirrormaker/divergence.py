@@ -230,18 +230,22 @@ class Divergence:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether the logs cannot show where they diverge: the other one has no batch of the time before."""
-        return (
-            self.last_equal_end is None
-            and self.log_start < self.log_end
-            and self.other_start > self.log_start
-        )
+        """Whether the logs cannot show where they diverge.
+
+        Either the other one has no batch of the time before. Or this one is empty, and was written: nothing shows
+        whether the other one has what it had.
+        """
+        if self.last_equal_end is not None:
+            return False
+        if self.log_start == self.log_end:
+            return self.log_end > self.other_start
+        return self.other_start > self.log_start
 
     @property
     def kept_until(self) -> int:
         """The offset up to which an offset of this log means the same record in the other one."""
         if self.is_unknown:
-            return self.log_start
+            return min(self.log_start, self.other_start)
         return self.log_end if self.first_unequal is None else self.first_unequal
 
 

@@ -39,7 +39,8 @@ class Failback:
 
     def stage(self, pair: TopicPair, manifest: Manifest | None) -> Stage | None:
         """Return how far the topic is. Raise `Refused`."""
-        return stage_of(pair, is_exported=manifest is not None)
+        stays = manifest is not None and manifest.stays
+        return stage_of(pair, is_exported=manifest is not None, stays=stays)
 
     def conclusion(self, record: Record, out: Path) -> str:
         """Return the RPO."""
@@ -48,6 +49,9 @@ class Failback:
         lost = record.lost
         span = "" if lost.seconds is None else f" over {lost.seconds:.3f} s of timestamps"
         exported = f"{lost.records} records{span} were exported to {out}"
+        if record.unknown:
+            names = ", ".join(record.unknown)
+            return f"RPO: unknown, {out} has no export of {names}; of the others, {exported}"
         if record.is_unknown:
             return f"RPO: unknown, the logs do not show where a partition diverged; {exported}"
         return f"RPO: {exported}; {self._config.source} never received them"

@@ -1,8 +1,8 @@
 """Consumer groups in a failback: no committed offset of the returned cluster may mean another record afterwards.
 
 An offset above the divergence belongs to a record that was exported. It is set back to the divergence before the topic
-is deleted. So it is right whether the brokers delete it with the topic or not. An offset that they delete is committed
-again at the end, and never one that is there moved.
+is deleted. So it is right whether the brokers delete it with the topic or not. An offset that they delete, or
+are about to, is committed again at the end, and never one that is there moved.
 
 Owner: the command
 """
@@ -10,7 +10,8 @@ Owner: the command
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from kclient.admin.groups import describe_groups, list_groups
 from kclient.errors import KafkaError
@@ -18,6 +19,7 @@ from kclient.net.cluster import Cluster
 from kclient.net.group_offsets import Generation, commit_offsets, committed_offsets
 from kclient.net.waiting import all_of, settled_by
 from kclient.types import OffsetAndMetadata, TopicPartition
+from mirrormaker.export_manifest import Manifest
 from mirrormaker.group_offsets import IDLE_STATES
 from mirrormaker.group_sync import CONSUMER_PROTOCOLS
 from mirrormaker.promotion import Refused
@@ -86,22 +88,61 @@ async def set_back(
     return count
 
 
+def of_topic(committed: Committed, topic: str) -> dict[str, dict[int, tuple[int, str]]]:
+    """Return the offsets of *topic* as a manifest has them."""
+    found = {
+        group: {
+            tp.partition: (o.offset, o.metadata) for tp, o in offsets.items() if tp.topic == topic
+        }
+        for group, offsets in committed.items()
+    }
+    return {group: offsets for group, offsets in found.items() if offsets}
+
+
+def as_committed_now(manifest: Manifest, committed: Committed) -> Manifest:
+    """Return *manifest*, of an earlier run, with the offsets that are *committed* now.
+
+    One that the earlier run set back is in it as it was.
+    """
+    until = {each.partition: each.divergence.kept_until for each in manifest.partitions}
+    groups = of_topic(committed, manifest.topic)
+    for group, offsets in groups.items():
+        for number, before in manifest.groups.get(group, {}).items():
+            if number in offsets and offsets[number][0] == min(before[0], until[number]):
+                offsets[number] = before
+    return replace(manifest, groups=groups)
+
+
 async def restore(
     cluster: Cluster, committed: Committed, until: Mapping[TopicPartition, int]
 ) -> Restored:
-    """Commit offsets that are gone again, at most at *until*. An error of one group is the result of that group."""
+    """Commit offsets that are gone again, at most at *until*. An error of one group is the result of that group.
+
+    A coordinator deletes the offsets of a deleted topic some time later. So an offset that is still there, and was not
+    moved, is committed again. One that was moved is of a consumer that reads the new topic.
+    """
 
     async def restore_group(group: str) -> int:
-        lost = {tp: each for tp, each in committed[group].items() if tp in until}
-        if not lost:
-            return 0
-        present = await committed_offsets(cluster, group, lost, timeout=TIMEOUT)
         wanted = {
             tp: OffsetAndMetadata(min(each.offset, until[tp]), each.metadata)
-            for tp, each in lost.items()
-            if tp not in present
+            for tp, each in committed[group].items()
+            if tp in until
         }
-        return await _commit(cluster, group, wanted)
+        if not wanted:
+            return 0
+        present = await committed_offsets(cluster, group, wanted, timeout=TIMEOUT)
+        lost = {tp: each for tp, each in wanted.items() if tp not in present}
+        still = {
+            tp: each
+            for tp, each in wanted.items()
+            if tp in present and present[tp].offset == each.offset
+        }
+        if still and not lost:
+            with suppress(KafkaError):  # a group with members commits its offsets itself
+                await _commit(cluster, group, still)
+            return 0
+        await _commit(cluster, group, {**lost, **still})
+        return len(lost)
 
     answers = await settled_by(committed, restore_group)
     return Restored(

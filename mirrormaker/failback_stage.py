@@ -10,16 +10,17 @@ In: topics of both clusters, manifests   Out: a `Stage` or a refusal, the record
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from mirrormaker.divergence import Batch, Kind
 from mirrormaker.export_manifest import ExportedFile, ExportedPartition, Manifest
-from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
+from mirrormaker.lineage import text_of
+from mirrormaker.patterns import escaped
 from mirrormaker.promotion import Refused
-from mirrormaker.topics import MARK, Plan, Topic, TopicPair
+from mirrormaker.topics import MARK, Plan, Topic, TopicPair, has_come_back
 
 SCHEMA_VERSION = 1
 
@@ -28,7 +29,7 @@ class Stage(Enum):
     """How far the failback of a topic is; operators read the value."""
 
     RETURNED = "returned"
-    """The target accepts producers; the source was promoted from it."""
+    """The source was promoted from the target, which accepts producers or has the fence of a promotion."""
     FENCED = "fenced"
     """The target accepts no producer; it may have records that the source lacks."""
     DELETED = "deleted"
@@ -37,10 +38,14 @@ class Stage(Enum):
     """The target is a mirror of the source."""
 
 
-def stage_of(pair: TopicPair, *, is_exported: bool) -> Stage | None:
+def stage_of(pair: TopicPair, *, is_exported: bool, stays: bool = False) -> Stage | None:
     """Return the stage of *pair*; None for a topic that was never copied from the target. Raise `Refused`.
 
-    *is_exported* is whether there is a manifest of the topic id that the source states.
+    *is_exported* is whether there is a manifest of the topic id that the source states. *stays* is whether the topic is
+    a prefix of the source by it.
+
+    A promotion with both clusters marks the target's topic as a mirror of the source before it has copied everything.
+    If it was followed by one without the target, the mark proves nothing: the topic is compared.
     """
     name, source, target = pair.name, pair.source, pair.target
     if name != pair.copy:
@@ -54,7 +59,7 @@ def stage_of(pair: TopicPair, *, is_exported: bool) -> Stage | None:
         )
     if marked:
         raise Refused(f"{name}: the source's topic is a mirror of cluster {marked}")
-    copied, now = source.overrides.get(SOURCE_TOPIC_ID, ""), text_of(source.topic_id)
+    copied, now = source.copied_topic_id, text_of(source.topic_id)
     if target is None:
         if is_exported:
             return Stage.DELETED
@@ -67,13 +72,14 @@ def stage_of(pair: TopicPair, *, is_exported: bool) -> Stage | None:
     mark = target.overrides.get(MARK, "")
     if mark not in ("", pair.source_id):
         raise Refused(f"{name}: the target's topic is a mirror of cluster {mark}")
-    if mark and target.overrides.get(SOURCE_TOPIC_ID) == now != "":
+    is_stated = mark and target.copied_topic_id == now != ""
+    if is_stated and (stays or not has_come_back(target, source, pair.target_id)):
         return Stage.MIRROR
     if not copied or copied != text_of(target.topic_id):
         raise Refused(_another_topic(name, copied, target, is_exported=is_exported))
     if source.compacted or target.compacted:
         raise Refused(f"{name}: is compacted: equal records may be in other batches")
-    return Stage.FENCED if mark else Stage.RETURNED
+    return Stage.FENCED if mark and not is_stated else Stage.RETURNED
 
 
 def _another_topic(name: str, copied: str, target: Topic, *, is_exported: bool) -> str:
@@ -143,6 +149,8 @@ class Record:
     manifests: Mapping[str, Manifest]
     """By topic. A topic that was a mirror already may have none."""
     already_mirrors: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    """Those of `already_mirrors` of which an export may be in another directory."""
     audit: str | None = None
     """The run id of the audit that proved every record; None without one."""
     groups_not_restored: Mapping[str, str] = field(default_factory=dict)
@@ -155,8 +163,9 @@ class Record:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether there is no manifest, or the logs of a partition did not show where they diverge."""
-        return not self.manifests or any(m.is_unknown for m in self.manifests.values())
+        """Whether a manifest is lacking, or the logs of a partition did not show where they diverge."""
+        lacking = not self.manifests or bool(self.unknown)
+        return lacking or any(m.is_unknown for m in self.manifests.values())
 
     def document(self, *, began_ms: int, ended_ms: int) -> dict[str, Any]:
         """Return the record as JSON-ready values; times in ms since the epoch."""
@@ -207,7 +216,9 @@ def summary(manifest: Manifest, directory: str) -> Iterable[str]:
     for each in manifest.partitions:
         found = each.divergence
         tp = f"{manifest.topic}-{each.partition}"
-        if found.is_unknown:
+        if found.is_unknown and found.log_start == found.log_end:
+            yield f"{tp}: is empty and ends at {found.log_end}: what it had there is unknown"
+        elif found.is_unknown:
             yield f"{tp}: no batch is equal; the source has nothing of the time before {found.other_start}"
         elif found.is_prefix:
             yield f"{tp}: {each.equal_batches} batches are equal, up to the end at {found.log_end}"
@@ -292,18 +303,23 @@ def refusal(
     target: str,
     states: Mapping[str, TargetState],
     copies: Mapping[str, str],
+    exported: Collection[str],
 ) -> str:
     """Return the text for the operator: *problem*, what was done at the cluster *target*, and how to go on.
 
     *states* has the topics that are changed, by the name at the source; *copies* has their names at the target.
+    *exported* has the topics that are deleted, or were, and of which only the export directory has the tail and the
+    committed offsets.
     """
     text = f"{problem}. {state_at_target(target, {copies[name]: each for name, each in states.items()})}"
-    deleted = sorted(name for name, each in states.items() if each is TargetState.DELETED)
-    if not deleted:
+    deleted = [name for name, each in states.items() if each is TargetState.DELETED]
+    of_directory = sorted({*deleted, *exported})
+    if not of_directory:
         return f"{text}. Mend the cause and run the command again"
     return (
-        f"{text}. Mend the cause and run the command again with this directory: only it has the export of what was "
-        f"deleted. If the cause is in another topic, run it with --topics '{'|'.join(deleted)}' first"
+        f"{text}. Mend the cause and run the command again with this directory: only it has the records and the "
+        "committed offsets that were removed. If the cause is in another topic, run it with --topics "
+        f"'{'|'.join(map(escaped, of_directory))}' first"
     )
 
 

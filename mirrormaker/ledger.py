@@ -15,13 +15,13 @@ In: gaps   Out: records of the ledger's topic   Owner: the reactor's thread
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from kclient.mirror_ledger import GAP, GapEntry, GapView, encode, merged, view
+from kclient.mirror_ledger import GAP, GapEntry, GapKey, GapView, encode, encode_key, merged, view
 from kclient.net.cluster import Cluster
 from kclient.net.offsets import EARLIEST, LATEST, list_offsets
 from kclient.types import TopicPartition
@@ -97,6 +97,13 @@ class Ledger:
             self._writing = True
             self._target.reactor.callLater(0, self._begin)
         return done
+
+    async def withdraw(self, keys: Iterable[GapKey]) -> None:
+        """Delete the entries of *keys*. Raise KafkaError."""
+        now = time.time_ns() // 1_000_000
+        await self._records.append(
+            Record(n, now, encode_key(key), None) for n, key in enumerate(keys)
+        )
 
     def _begin(self) -> None:
         due, self._waiting = self._waiting, []

@@ -32,3 +32,12 @@ def _checked(part: str) -> str:
     except (re.error, ValueError, FutureWarning) as problem:
         raise ValueError(f"{part!r} is not a regular expression: {problem}") from None
     return group
+
+
+def escaped(name: str) -> str:
+    r"""Return the regular expression of the topic *name*.
+
+    >>> escaped("orders.v1")
+    'orders\\.v1'
+    """
+    return name.replace(".", r"\.")  # a topic name has no other special character

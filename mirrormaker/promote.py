@@ -31,7 +31,7 @@ from mirrormaker.mirror import Mirror, identity_of
 from mirrormaker.patterns import compiled
 from mirrormaker.prefix import judgement
 from mirrormaker.promotion import Groups, Opened, PromotedPartition, Record, Refused, Stage
-from mirrormaker.topics import MARK, Selection, Topic, TopicPair
+from mirrormaker.topics import MARK, SOURCE_LOST, Selection, Topic, TopicPair
 from mirrormaker.write_fence import until_read_only, until_writable
 
 Echo = Callable[[str], None]
@@ -215,6 +215,7 @@ class Promotion:
 
     @property
     def _mode(self) -> str:
+        """The mode of what this command promotes."""
         stopped = self._options.producers_stopped
         return promotion.PRODUCERS_STOPPED if stopped else promotion.EXCHANGED
 
@@ -260,12 +261,14 @@ class Promotion:
         all_cuts = {
             each.tp: each.end for name in before for each in before[name].partitions(name)
         } | dict(cuts)
-        after = await self._source_ends(mirror, roles, all_cuts)
+        mode = self._mode if cuts else next(iter(before.values())).mode
+        stopped = mode == promotion.PRODUCERS_STOPPED
+        after = await self._source_ends(mirror, roles, all_cuts, stopped=stopped)
         record = Record(
             self._config.name,
             roles.source_id,
             roles.target_id,
-            self._mode,
+            mode,
             tuple(
                 PromotedPartition(tp, cut, after.get(tp), timestamps.get(tp))
                 for tp, cut in cuts.items()
@@ -296,15 +299,15 @@ class Promotion:
         return LEFT_BEHIND if record.unread or record.known_left_behind else DONE
 
     async def _source_ends(
-        self, mirror: Mirror, roles: _Roles, cuts: Mapping[TopicPartition, int]
+        self, mirror: Mirror, roles: _Roles, cuts: Mapping[TopicPartition, int], *, stopped: bool
     ) -> dict[TopicPartition, int]:
         """Return where the source's own records end; without partitions of which that is unknown.
 
         Behind the cut there may be copies of the target's records: a running kmirror of the other direction makes them
-        from then on. Copies that are not committed yet are waited for.
+        from then on. Copies that are not committed yet are waited for. *stopped*: the source has no fence.
         """
-        after = await _log_ends(mirror.source, cuts, fenced=not self._options.producers_stopped)
-        if self._options.producers_stopped:
+        after = await _log_ends(mirror.source, cuts, fenced=not stopped)
+        if stopped:
             return after
         longer = {tp: tp for tp, cut in cuts.items() if after.get(tp, cut) > cut}
         give_up_at = self._reactor.seconds() + _COPIES_TIMEOUT
@@ -452,7 +455,7 @@ class Promotion:
             tps = _partitions(lost.mirrors, topics)
             ends = await until_read_only(target, tps, timeout=_TIMEOUT)
             timestamps = await _last_timestamps(target, tps)
-            mode = promotion.SOURCE_LOST
+            mode = SOURCE_LOST
             if lost.mirrors:
                 stored = Opened(lost.source_id, mode, self._began_ms, (), ())
                 await self._open(target, catalog, lost.mirrors, ends, stored, timestamps)

@@ -19,14 +19,22 @@ from kclient.types import TopicPartition
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.link_state import LogEnds
 from mirrormaker.prefix import mismatch, target_ahead
-from mirrormaker.topics import MARK, MARKS, PATH, PROMOTION, Topic, TopicPair, mark_of
+from mirrormaker.topics import (
+    MARK,
+    MARKS,
+    PATH,
+    PROMOTION,
+    SOURCE_LOST,
+    Topic,
+    TopicPair,
+    mark_of,
+)
 
 SCHEMA_VERSION = 1
 
 EXCHANGED = "exchanged"
 PRODUCERS_STOPPED = "producers stopped"
-SOURCE_LOST = "source lost"
-"""The modes of a promotion, as the record has them."""
+"""The modes of a promotion with both clusters, as the record has them. The other one is `SOURCE_LOST`."""
 
 LONGEST_VALUE = 32_767
 """Bytes of a setting's value in a request."""

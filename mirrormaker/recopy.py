@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kclient.admin.topics import delete_topic_id
-from kclient.errors import KafkaError, KafkaTimeoutError
-from kclient.mirror_ledger import REMOVAL
+from kclient.errors import KafkaError, KafkaTimeoutError, UnknownServerError
+from kclient.mirror_ledger import REMOVAL, GapKey
 from kclient.net.cluster import Cluster
 from kclient.net.waiting import all_of, sleep
 from kclient.types import OffsetAndMetadata, TopicPartition
@@ -47,7 +47,7 @@ from mirrormaker.log_ends import high_watermarks, log_starts, read_cuts
 from mirrormaker.mirror import Mirror
 from mirrormaker.promotion import Refused
 from mirrormaker.tail_export import BadExport, PartitionExport
-from mirrormaker.topics import Plan, Selection, Topic, TopicPair
+from mirrormaker.topics import Plan, Selection, Topic, TopicPair, is_promoted_without
 from mirrormaker.whole_log import LogReader, batches_at
 from mirrormaker.write_fence import until_read_only
 
@@ -141,6 +141,8 @@ class Recopy:
         """The names at the target, by name at the source."""
         self._states: dict[str, TargetState] = {}
         """By name at the source; a topic that is not read-only, and was not changed, is not in it."""
+        self._only_exported: set[str] = set()
+        """Topics, by name at the source, that are or were deleted and of which the directory has the export."""
 
     async def run(self) -> int:
         """Perform the steps. Raise KafkaError if a cluster cannot be reached, or in a dry run."""
@@ -160,7 +162,9 @@ class Recopy:
         except (Refused, BadExport, OSError) as problem:
             text = str(problem)
             if self._options.execute:
-                text = refusal(problem, self._config.target, self._states, self._copies)
+                text = refusal(
+                    problem, self._config.target, self._states, self._copies, self._only_exported
+                )
             self._echo(f"refused: {text}")
             return REFUSED
         finally:
@@ -170,7 +174,7 @@ class Recopy:
 
     async def _read_topics(self) -> _Topics:
         """Read the topics of both clusters. Raise `Refused` if one of them cannot be copied again."""
-        source = await self._read_catalog(self._source_topics, self._selects)
+        source = await self._read_source()
         copies = {name: self._selection.target_name(name) for name in source}
         wanted = frozenset(copies.values())
         at_target = await self._read_catalog(
@@ -185,7 +189,7 @@ class Recopy:
             {},
             {},
         )
-        self._copies = copies
+        self._copies = copies  # of each topic in `_states`, too: `_read_source`
         reasons, lacking = [], []
         for name, topic in source.items():
             try:
@@ -209,6 +213,8 @@ class Recopy:
             else:
                 found.stages[name] = stage
                 self._note(name, state_after(self._states.get(name), stage))
+                if stage is Stage.MIRROR and manifest is not None and not manifest.stays:
+                    self._only_exported.add(name)
         self.lacking = lacking
         reasons += await self._not_created_again(found)
         if reasons:
@@ -219,6 +225,21 @@ class Recopy:
         if self._options.execute and not self._options.without_audit:
             target_form({name: copies[name] for name in found.stages})
         return found
+
+    async def _read_source(self) -> dict[str, Topic]:
+        """Return the source's topics. A broker that has just started does not know those that were begun with.
+
+        Raise `Refused` if they are gone: without them there is nothing to copy.
+        """
+        give_up_at = self._reactor.seconds() + _TIMEOUT
+        while True:
+            found = await self._read_catalog(self._source_topics, self._selects)
+            gone = sorted(self._states.keys() - found.keys())
+            if not gone:
+                return found
+            if self._reactor.seconds() > give_up_at:
+                raise Refused(f"{', '.join(gone)}: not at {self._config.source} any more")
+            await sleep(self._reactor, _POLL)
 
     def _note(self, name: str, state: TargetState | None) -> None:
         """Keep what was done to the copy of *name*, for the text of a refusal."""
@@ -393,13 +414,30 @@ class Recopy:
         for name in deleted:
             # Again: the deletion of the others may have taken minutes. No ledger has a removal that was refused.
             await self._check_deletion(topics, name, cuts)
-            if self._purpose.records_removals:
-                await self._record_removal(topics, name)
+            if not self._purpose.records_removals:
+                await self._delete(topics, name)
+                continue
+            removal = await self._record_removal(topics, name)
+            try:
                 await self._refuse_writes(topics.copies[name], cuts)
-            await self._delete(topics, name)
+                await self._delete(topics, name)
+            except (Refused, KafkaError):
+                if self._states[name] is not TargetState.DELETED:
+                    await self._withdraw(removal)
+                raise
 
-    async def _record_removal(self, topics: _Topics, name: str) -> None:
+    async def _withdraw(self, removal: Iterable[GapKey]) -> None:
+        """Delete the entries of a removal that did not take place."""
+        try:
+            await self._mirror.ledger.withdraw(removal)
+        except KafkaError as problem:
+            self._echo(
+                f"the ledger {self._mirror.ledger.topic} has a removal that did not take place: {problem}"
+            )
+
+    async def _record_removal(self, topics: _Topics, name: str) -> list[GapKey]:
         """Write what the topic *name* is about to lose into the gap ledger. Raise KafkaError."""
+        keys = []
         now = text_of(topics.source[name].topic_id)
         before = topics.target[name].copied_topic_id
         for each in topics.manifests[name].partitions:
@@ -411,9 +449,12 @@ class Recopy:
             gap = Gap(first, until, Cause.TRUNCATED, before, now)
             count = sum(f.records for f in each.files)
             await self._mirror.ledger.record(tp, copy, gap, now, type=REMOVAL, records_lost=count)
+            topic_id = text_of(topics.target[name].topic_id)
+            keys.append(GapKey(topics.source_id, *copy, first, REMOVAL, topic_id))
         self._echo(
             f"{topics.copies[name]}: what is removed of it is in the ledger {self._mirror.ledger.topic}"
         )
+        return keys
 
     async def _until_committed(self, cuts: Mapping[TopicPartition, int]) -> None:
         """Wait until the high watermarks are at the *cuts*: Fetch returns no record above them."""
@@ -457,6 +498,11 @@ class Recopy:
             if problem:
                 raise Refused(f"{directory} {problem}: name another directory")
             self._echo(f"{copy}: was exported by an earlier run")
+            if not self._options.without_groups:
+                found = failback_groups.as_committed_now(manifest, committed)
+                if found != manifest:
+                    tail_export.write_manifest(directory, found)
+                    manifest = found
         tail_export.verify(directory, manifest)
         for line in summary(manifest, str(directory)):
             self._echo(f"  {line}")
@@ -488,11 +534,7 @@ class Recopy:
             target.replication_factor,
             topics.source[name].partitions,
             tuple(partitions),
-            {
-                group: {tp.partition: (o.offset, o.metadata) for tp, o in of_topic.items()}
-                for group, offsets in committed.items()
-                if (of_topic := {tp: o for tp, o in offsets.items() if tp.topic == copy})
-            },
+            failback_groups.of_topic(committed, copy),
         )
         if not manifest.stays:
             damaged = {each.partition: at for each, at in compared if at is not None}
@@ -610,7 +652,9 @@ class Recopy:
         own = {tp: cut for tp, cut in cuts.items() if tp.topic == copy}
         now = await until_read_only(self._target, own, timeout=_TIMEOUT)
         if now != own:
-            raise Refused(f"{copy}: a producer wrote to it after it was compared")
+            raise Refused(
+                f"{copy}: a producer, or a kmirror that runs, wrote to it after it was compared"
+            )
 
     async def _delete(self, topics: _Topics, name: str) -> None:
         """Delete the copy of *name*, and wait until it is gone."""
@@ -618,7 +662,12 @@ class Recopy:
         topic_id = topics.target[name].topic_id
         assert topic_id is not None  # the source states it
         self._note(name, TargetState.DELETED)
-        await delete_topic_id(self._target, topic_id, timeout=_DELETION)
+        try:
+            await delete_topic_id(self._target, topic_id, timeout=_DELETION)
+        except KafkaError as problem:
+            if not (problem.retriable or isinstance(problem, UnknownServerError)):
+                self._note(name, TargetState.READ_ONLY)  # the controller refused it
+            raise
         await self._until(
             f"{copy} to be deleted", lambda: self._target.metadata.topic_id(copy) != topic_id
         )
@@ -758,6 +807,12 @@ class Recopy:
             topics.target_id,
             manifests,
             tuple(name for name in names if name not in manifests),
+            tuple(
+                name
+                for name in names
+                if name not in manifests
+                and is_promoted_without(topics.source[name], topics.target_id)
+            ),
             groups_not_restored=not_restored,
         )
         code = NOT_PROVEN if not_restored else DONE

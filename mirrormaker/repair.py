@@ -72,7 +72,7 @@ async def show_repair(
         return REFUSED, None
     if not purpose.named:
         echo("nothing that a repair can do")
-        return (REFUSED if plan.beyond else DONE), None
+        return (NOT_PROVEN if plan.beyond and options.execute else DONE), None
     if options.export is not None:
         # A directory of its own for each plan: the manifests in it show how far this repair is.
         digest = hashlib.sha256(text).hexdigest()[:16]

@@ -25,6 +25,7 @@ In: topics of both clusters   Out: a `Plan`   Owner: the flow
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -54,6 +55,8 @@ MARKS = (MARK, SOURCE_TOPIC_ID, PATH)
 """The settings of a mirror topic that state its source."""
 PROMOTION = "kbroker.mirror.promotion"
 """Topic setting of a promoted topic: what its promotion found (`mirrormaker.promotion.Opened`)."""
+SOURCE_LOST = "source lost"
+"""The mode of a promotion without the source, in `PROMOTION`."""
 OWN = (*MARKS, PROMOTION)
 """The settings that kmirror writes for itself, and never copies."""
 CREATE_TIME = {"message.timestamp.type": "CreateTime"}
@@ -459,6 +462,11 @@ def _conflict(
         return f"{copy} is marked as a mirror at both clusters: continue with kmirror promote, or end it with --abort"
     if target_id in wanted.upstream:
         return None
+    if existing.compacted and has_come_back(existing, wanted, target_id):
+        return (
+            f"{copy} was lost with its cluster, and may have records that the source never received; it is compacted, "
+            "so batches do not show it. Delete it, if they are not needed: kmirror copies it again"
+        )
     origins = (*wanted.upstream, source_id)[0], (*existing.upstream, source_id)[0]
     mark = existing.overrides.get(MARK, source_id)
     if mark != source_id and (not mark or origins[0] != origins[1]):
@@ -469,6 +477,25 @@ def _conflict(
             f"{wanted.partitions} at the source: it is not its mirror"
         )
     return None
+
+
+def is_promoted_without(promoted: Topic, cluster_id: str) -> bool:
+    """Return whether *promoted* was a mirror of the cluster *cluster_id*, which was lost when it was promoted."""
+    try:
+        found = json.loads(promoted.overrides.get(PROMOTION, ""))
+        was_lost = (found["mode"], found["source"]) == (SOURCE_LOST, cluster_id)
+    except (ValueError, KeyError, TypeError):
+        return False
+    return was_lost and not promoted.overrides.get(MARK)
+
+
+def has_come_back(topic: Topic, promoted: Topic, cluster_id: str) -> bool:
+    """Return whether *promoted* was a mirror of *topic* when the cluster *cluster_id*, which has it, was lost.
+
+    It may have records that *promoted* never received.
+    """
+    is_same = promoted.copied_topic_id == text_of(topic.topic_id) != ""
+    return is_same and is_promoted_without(promoted, cluster_id)
 
 
 def lineage_of(source: Topic, target: Topic) -> Lineage:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mirrormaker.exported import show_exported
-from tests.kit.brokers import Cluster
+from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.kaudit import kaudit
 from tests.kit.mirrored_clusters import (
     TOPIC_ID,
@@ -17,6 +17,7 @@ from tests.kit.mirrored_clusters import (
     delete_records,
     delete_topic,
     make_topic,
+    making_mirrors,
     mark_of,
     produce,
     record_of,
@@ -249,6 +250,35 @@ def test_a_stopped_mirror_is_truncated_on_request_after_its_records_were_exporte
     names = ("type", "from", "until", "records_lost", "source_topic_id_before")
     assert [entry[name] for name in names] == ["removal", 0, 100, 100, first]
     assert one.run_once() == 0
+
+
+def test_a_deletion_that_the_cluster_refuses_leaves_no_removal_in_the_ledger(
+    broker_clusters: MakeCluster, tmp_path: Path
+) -> None:
+    """Before, the text had the topic as deleted, and the ledger a removal that never was."""
+    east, west = broker_clusters(1), broker_clusters(1, {"delete.topic.enable": "false"})
+    make_topic(east, "orders")
+    produce(east, "orders", 3, **SINGLE)
+    with making_mirrors(tmp_path, east, west) as mirror:
+        one = mirror()
+        assert one.run_once() == 0
+        write_to_mirror(west, "orders", 1)
+        before = stored(west, "orders")
+        options = [
+            "--topics",
+            "orders",
+            "--no-audit",
+            "--execute",
+            "--export",
+            str(tmp_path / "out"),
+        ]
+        code, output = one.ask("truncate", *options, timeout=120)
+        assert code == 5, output
+        assert "topics cannot be deleted here" in output
+        assert "Read-only at west, with all their records: orders. Mend the cause" in output
+        assert stored(west, "orders") == before
+        code, output = one.ask("gaps", "--format", "json")
+        assert output.splitlines() == []
 
 
 def test_a_truncation_that_is_refused_is_not_in_the_ledger(

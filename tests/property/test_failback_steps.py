@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from mirrormaker.failback_stage import Stage, stage_of
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
-from mirrormaker.promotion import Refused
+from mirrormaker.promotion import Opened, Refused
 from mirrormaker.promotion import Stage as PromotionStage
 from mirrormaker.promotion import stage_of as promotion_stage
-from mirrormaker.topics import MARK, Topic, TopicPair
+from mirrormaker.topics import MARK, PROMOTION, SOURCE_LOST, Topic, TopicPair
 from tests.kit.property_tests import examples
 
 IDS = {"east": "E", "west": "W"}
@@ -38,7 +38,7 @@ class Side:
 
     def set(self, **overrides: str | None) -> None:
         assert self.topic is not None
-        names = {"mark": MARK, "copied": SOURCE_TOPIC_ID}
+        names = {"mark": MARK, "copied": SOURCE_TOPIC_ID, "promotion": PROMOTION}
         merged = {**self.topic.overrides, **{names[key]: value for key, value in overrides.items()}}
         self.topic = replace(
             self.topic, overrides={k: v for k, v in merged.items() if v is not None}
@@ -55,6 +55,8 @@ class Clusters(RuleBasedStateMachine):
         """By topic id, the records of complete exports."""
         self.exported_ends: dict[str, int] = {}
         """By topic id, the log end of the last one."""
+        self.prefixes: set[str] = set()
+        """Topic ids of exports without a tail."""
         self.primary, self.mirror = "east", "west"
         self.sides = {"east": Side(self.new_topic()), "west": Side(None)}
         self.create_mirror()
@@ -103,9 +105,11 @@ class Clusters(RuleBasedStateMachine):
         target.log += source.log[len(target.log) : len(target.log) + count]
 
     @precondition(lambda self: self.sides[self.primary].is_up)
-    @rule()
-    def lose_and_promote(self) -> None:
-        """promote --source-lost."""
+    @rule(in_an_exchange=st.booleans())
+    def lose_and_promote(self, in_an_exchange: bool) -> None:
+        """promote --source-lost; *in_an_exchange*: the source is lost while a promotion with both clusters runs."""
+        if in_an_exchange:
+            self.fence_for_an_exchange()
         lost, target = self.sides[self.primary], self.sides[self.mirror]
         if not target.is_up or target.topic is None or not target.topic.overrides.get(MARK):
             return
@@ -114,7 +118,9 @@ class Clusters(RuleBasedStateMachine):
         ):
             return
         lost.is_up = False
-        target.set(mark="")
+        stored = Opened(IDS[self.primary], SOURCE_LOST, 1, (0,), (None,)).text()
+        target.set(mark="", promotion=stored)
+        self.prefixes.clear()  # each failback has a directory of its own
         self.primary, self.mirror = self.mirror, self.primary
 
     @rule()
@@ -133,9 +139,33 @@ class Clusters(RuleBasedStateMachine):
             return
         assert target.topic is not None
         if stage is PromotionStage.MIRRORED:
-            source.set(mark=IDS[self.mirror], copied=text_of(target.topic.topic_id))
-            target.set(mark="")
+            source.set(mark=IDS[self.mirror], copied=text_of(target.topic.topic_id), promotion=None)
+            target.set(mark="", promotion=None)
             self.primary, self.mirror = self.mirror, self.primary
+
+    @rule()
+    def fence_for_an_exchange(self) -> None:
+        """kmirror promote that is killed, or loses its source, before it has copied everything."""
+        source, target = self.sides[self.primary], self.sides[self.mirror]
+        if not (source.is_up and target.is_up) or source.topic is None or target.topic is None:
+            return
+        try:
+            if promotion_stage(self.pair()) is not PromotionStage.MIRRORED:
+                return
+        except Refused:
+            return
+        source.set(mark=IDS[self.mirror], copied=text_of(target.topic.topic_id))
+
+    @rule()
+    def abort_the_exchange(self) -> None:
+        """kmirror promote --abort."""
+        source, target = self.sides[self.primary], self.sides[self.mirror]
+        if not source.is_up or source.topic is None or target.topic is None:
+            return
+        if source.topic.overrides.get(MARK) == IDS[self.mirror] and target.topic.overrides.get(
+            MARK
+        ):
+            source.set(mark=None, copied=None)
 
     # --- the command
 
@@ -160,7 +190,10 @@ class Clusters(RuleBasedStateMachine):
 
     def stage(self) -> Stage | None:
         pair = self.pair()
-        return stage_of(pair, is_exported=pair.source.copied_topic_id in self.exported)
+        topic_id = pair.source.copied_topic_id
+        return stage_of(
+            pair, is_exported=topic_id in self.exported, stays=topic_id in self.prefixes
+        )
 
     def step(self) -> bool:
         """Perform one step; return whether there was one."""
@@ -182,6 +215,7 @@ class Clusters(RuleBasedStateMachine):
                 lost = set(target.log) - set(source.log)
                 self.exported[topic_id] = self.exported.get(topic_id, set()) | lost
                 self.exported_ends[topic_id] = len(target.log)
+                (self.prefixes.discard if lost else self.prefixes.add)(topic_id)
             elif source.log[: len(target.log)] == target.log:
                 target.set(copied=text_of(source.topic.topic_id))
             else:
@@ -216,6 +250,7 @@ class Clusters(RuleBasedStateMachine):
             return
         self.come_back()
         self.sides[self.primary].is_up = True
+        self.abort_the_exchange()
         while self.step():
             pass
         assert self.stage() is Stage.MIRROR

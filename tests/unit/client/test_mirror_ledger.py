@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from kclient.mirror_json import encoded
 from kclient.mirror_ledger import (
     LINEAGE,
     REMOVAL,
     GapEntry,
     encode,
+    encode_key,
     is_ledger,
     ledger_topic,
     merged,
@@ -44,6 +46,19 @@ def test_an_entry_of_another_type_replaces_no_gap_at_the_same_offset(kind: str) 
     other = replace(GAP, type=kind)
     read = view([encode(GAP), encode(other)])
     assert set(read.entries.values()) == {GAP, other}
+
+
+def test_a_topic_that_is_truncated_twice_has_both_removals() -> None:
+    """Before, the second one, of the topic that was created again, replaced the first one."""
+    first = replace(GAP, type=REMOVAL, target_topic_id="one", records_lost=100)
+    second = replace(first, target_topic_id="two", records_lost=150)
+    removals = [encode(first), encode(second)]
+    assert view(removals).sorted() == [first, second]
+    assert view([*removals, (encode_key(first.key), None)]).sorted() == [second]
+    key = json.loads(removals[0][0])
+    del key["target_topic_id"]  # as keys were before
+    assert view([(encoded(key), removals[0][1])]).sorted() == [first]
+    assert "target_topic_id" not in json.loads(encode(GAP)[0])
 
 
 def test_the_latest_record_of_a_key_is_the_entry_and_a_null_value_deletes_it() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from kclient.types import TopicPartition
@@ -50,6 +54,52 @@ def left_open(source: Log, target: Log, cut: int, options: Options | None = None
         target_compacted=compacted,
     )
     return not_proven(report_of(run).document, {TP: cut}, source_id="source", target_id="target")
+
+
+ASK = """
+import sys
+from pathlib import Path
+from twisted.internet.task import react
+from mirrormaker.audit_gate import proven_by_audit
+from mirrormaker.config import MirrorConfig
+from mirrormaker.promotion import Refused
+
+out = Path(sys.argv[1])
+sys.executable = str(out / "kaudit")
+
+async def ask(reactor):
+    flow = MirrorConfig.load(out / "mirror.properties").flows[0]
+    try:
+        await proven_by_audit(reactor, flow, out / "report", {}, source_id="E", target_id="W", options=())
+    except Refused as refusal:
+        print(refusal)
+
+react(ask)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("kill -TERM $$", "kaudit was ended by signal 15"),
+        ("echo broken >&2; exit 3", "kaudit ended with exit code 3: broken"),
+        ("exit 0", "kaudit's report in "),
+    ],
+)
+def test_a_kaudit_that_ends_without_a_report_is_no_proof(
+    script: str, reason: str, tmp_path: Path
+) -> None:
+    """Before, a signal ended the promotion without an undo: the source stayed read-only."""
+    kaudit = tmp_path / "kaudit"
+    kaudit.write_text(f"#!/bin/sh\n{script}\n")
+    kaudit.chmod(0o755)
+    (tmp_path / "mirror.properties").write_text(
+        "clusters = east, west\neast.bootstrap.servers = a:1\nwest.bootstrap.servers = b:1\n"
+        "east->west.enabled = true\n"
+    )
+    command = [sys.executable, "-c", ASK, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.startswith(reason), done
 
 
 @pytest.mark.parametrize("end", [0, 400])

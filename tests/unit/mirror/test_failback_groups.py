@@ -10,7 +10,8 @@ from kclient.config import CommonConfig
 from kclient.types import OffsetAndMetadata, TopicPartition
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.versions import ApiKey
-from mirrormaker.failback_groups import Committed, Restored, restore
+from mirrormaker.export_manifest import ExportedPartition, Manifest
+from mirrormaker.failback_groups import Committed, Restored, as_committed_now, restore
 from tests.kit.scripted_cluster import HELD, ScriptedCluster, commit_answer, now
 
 CONFIG = CommonConfig.load({"bootstrap.servers": "a:1"})
@@ -46,6 +47,31 @@ def test_a_group_that_cannot_commit_does_not_keep_the_others_from_it() -> None:
     assert found.count == 2
     assert sorted(found.failed) == ["has members", "silent"]
     assert "UNKNOWN_MEMBER_ID" in found.failed["has members"]
+
+
+def test_an_offset_that_its_coordinator_may_be_about_to_delete_is_committed_again() -> None:
+    """Before, it was skipped, and gone a moment later: coordinators delete offsets after their topic."""
+    scripted = ScriptedCluster({"orders": 1})
+    cluster = scripted.cluster(CONFIG)
+    scripted.serve_commits({TP: 3})
+    waiting = Deferred.fromCoroutine(restore(cluster, known("g"), {TP: 3}))
+    scripted.pass_time(1.0)
+    assert now(waiting) == Restored(0, {})
+    assert scripted.count(ApiKey.OFFSET_COMMIT) == 1
+
+
+def test_the_offsets_of_an_earlier_run_are_those_of_the_last_look() -> None:
+    """Before, a group that committed after the first run, or with --no-groups in it, was not restored."""
+    end = ExportedPartition(0, 0, 9, 0, 4, 4, 1, 0, ())
+    before = {"a": {0: (7, "x")}, "b": {0: (2, "")}, "gone": {0: (1, "")}}
+    made = Manifest("orders", "id", "E", "W", "id2", 1, 1, (end,), before)
+    committed: Committed = {
+        "a": {TP: OffsetAndMetadata(4, "x")},  # set back by the earlier run
+        "b": {TP: OffsetAndMetadata(3, "")},
+        "new": {TP: OffsetAndMetadata(1, ""), TopicPartition("other", 0): OffsetAndMetadata(1)},
+    }
+    found = as_committed_now(made, committed)
+    assert found.groups == {"a": {0: (7, "x")}, "b": {0: (3, "")}, "new": {0: (1, "")}}
 
 
 def test_an_offset_that_is_there_is_not_moved() -> None:

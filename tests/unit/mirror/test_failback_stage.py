@@ -27,7 +27,7 @@ from mirrormaker.failback_stage import (
     summary,
 )
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
-from mirrormaker.promotion import Refused
+from mirrormaker.promotion import Opened, Refused
 from mirrormaker.settings import LinkSettings
 from mirrormaker.tail_export import (
     BadExport,
@@ -38,7 +38,15 @@ from mirrormaker.tail_export import (
     verify,
     write_manifest,
 )
-from mirrormaker.topics import MARK, Plan, Selection, Topic, TopicPair
+from mirrormaker.topics import (
+    MARK,
+    PROMOTION,
+    SOURCE_LOST,
+    Plan,
+    Selection,
+    Topic,
+    TopicPair,
+)
 
 LOST, PROMOTED, OTHER = UUID(int=1), UUID(int=2), UUID(int=3)
 
@@ -107,6 +115,38 @@ def test_what_could_remove_another_topic_is_refused(
         stage(source, target, is_exported=is_exported)
 
 
+def promoted_without_its_source(source: Topic) -> Topic:
+    stored = Opened("E", SOURCE_LOST, 100, (5,), (None,)).text()
+    return replace(source, overrides={**source.overrides, PROMOTION: stored})
+
+
+def test_a_fence_that_was_set_before_the_source_was_lost_proves_nothing() -> None:
+    """Before, the topic was a mirror: never compared, and a compacted one continued behind records of its own."""
+    west, fenced = promoted_without_its_source(WEST), topic(LOST, "W", PROMOTED)
+    pair = TopicPair(name="t", source=west, target=fenced, copy="t", source_id="W", target_id="E")
+    assert stage_of(pair, is_exported=False) is Stage.RETURNED
+    assert stage_of(pair, is_exported=True) is Stage.RETURNED
+    assert stage_of(pair, is_exported=True, stays=True) is Stage.MIRROR
+    assert stage(WEST, fenced) is Stage.MIRROR  # of a promotion that copied everything
+    created_again = topic(OTHER, "W", PROMOTED)
+    assert stage(west, created_again) is Stage.MIRROR
+    with pytest.raises(Refused, match="is compacted"):
+        stage(west, topic(LOST, "W", PROMOTED, policy="compact"))
+
+
+@pytest.mark.parametrize("mark", [None, "W"])
+def test_a_compacted_topic_that_came_back_is_not_continued(mark: str | None) -> None:
+    """Its batches cannot show that it has records of its own: kmirror appended behind them."""
+    west = promoted_without_its_source(topic(PROMOTED, "", LOST, "compact"))
+    lost = topic(LOST, mark, PROMOTED if mark else None, "compact")
+    selection = Selection("west", "east", LinkSettings())
+    plan = selection.plan({"t": west}, {"t": lost}, "W", "E")
+    assert "t was lost with its cluster" in plan.conflicts["t"]
+    again = replace(lost, topic_id=OTHER)  # deleted, and created again
+    assert selection.plan({"t": west}, {"t": again}, "W", "E").conflicts == {}
+    assert selection.plan({"t": west}, {}, "W", "E").conflicts == {}
+
+
 def test_a_renamed_topic_is_refused_and_a_new_one_of_the_promoted_cluster_is_left_alone() -> None:
     with pytest.raises(Refused, match="needs one name"):
         stage(WEST, topic(LOST), copy="west.t")
@@ -142,6 +182,8 @@ def test_the_rpo_is_the_sum_of_the_exported_records_and_the_span_of_their_timest
     assert left.document(began_ms=1, ended_ms=2)["groups_not_restored"] == [
         {"group": "g", "reason": "has members"}
     ]
+    elsewhere = Record("west->east", "W", "E", {"t": made}, ("u",), ("u",))
+    assert elsewhere.document(began_ms=1, ended_ms=2)["rpo_records"] is None
     nothing = Record("west->east", "W", "E", {}, ("t",)).document(began_ms=1, ended_ms=2)
     assert (nothing["rpo_records"], nothing["already_mirrors"]) == (None, ["t"])
 
@@ -188,6 +230,19 @@ def test_a_topic_with_a_hole_does_not_stay_and_its_committed_offsets_do() -> Non
     assert list(summary(made, "d")) == [
         "t-0: has a hole at 4, where the source has records; ends at 9"
     ]
+
+
+def test_a_log_that_is_empty_and_was_written_is_no_prefix_of_a_longer_one() -> None:
+    """Before, it stayed: what it had lost was an RPO of 0, and it never got the source's records below its end."""
+    emptied = ExportedPartition(0, 10, 10, 0, None, None, 0, 0, ())
+    made = manifest(emptied)
+    assert (made.stays, made.is_unknown, emptied.divergence.kept_until) == (False, True, 0)
+    assert list(summary(made, "d")) == [
+        "t-0: is empty and ends at 10: what it had there is unknown"
+    ]
+    for end in (0, 10):
+        same_start = ExportedPartition(0, end, end, end, None, None, 0, 0, ())
+        assert manifest(same_start).stays
 
 
 def test_an_export_is_read_only_in_the_directory_of_its_topic_and_undamaged(tmp_path: Path) -> None:
@@ -261,17 +316,21 @@ def test_a_refusal_states_what_was_changed_and_no_more() -> None:
 def test_a_refusal_after_a_deletion_names_the_directory_and_the_topics_that_continue() -> None:
     copies = {"a": "east.a", "b": "east.b", "c": "east.c"}
     states = {"a": TargetState.DELETED, "b": TargetState.READ_ONLY, "c": TargetState.MIRROR}
-    text = refusal("why", "west", states, copies)
+    text = refusal("why", "west", states, copies, ())
     assert text.startswith(
         "why. Read-only at west, with all their records: east.b. Deleted, or being deleted, at west, and exported: "
         "east.a. Read-only mirrors at west, perhaps not copied to the end: east.c. Mend the cause"
     )
     assert text.endswith("run it with --topics 'a' first")
     del states["a"]
-    assert refusal("why", "west", states, copies).endswith(
-        "Mend the cause and run the command again"
-    )
-    assert "Nothing was changed at west. Mend" in refusal("why", "west", {}, copies)
+    # A topic that was deleted and created again: its committed offsets are in the directory alone.
+    again = refusal("why", "west", states, copies, {"c"})
+    assert again.endswith("run it with --topics 'c' first")
+    dotted = refusal("why", "west", {"a.b": TargetState.DELETED}, {"a.b": "a.b"}, ())
+    assert dotted.endswith(r"run it with --topics 'a\.b' first")
+    text = refusal("why", "west", states, copies, ())
+    assert text.endswith("Mend the cause and run the command again")
+    assert "Nothing was changed at west. Mend" in refusal("why", "west", {}, copies, ())
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from mirrormaker.promotion import (
     EXCHANGED,
     LONGEST_VALUE,
     PRODUCERS_STOPPED,
-    SOURCE_LOST,
     Groups,
     Opened,
     PromotedPartition,
@@ -41,7 +40,7 @@ from mirrormaker.promotion import (
     without_source,
 )
 from mirrormaker.settings import LinkSettings
-from mirrormaker.topics import MARK, PROMOTION, Topic, TopicPair
+from mirrormaker.topics import MARK, PROMOTION, SOURCE_LOST, Topic, TopicPair
 from tests.kit.scripted_cluster import ScriptedCluster
 
 ID, OTHER = UUID(int=1), UUID(int=2)
