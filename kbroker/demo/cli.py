@@ -20,7 +20,11 @@ import click
 @click.option("--seed", default=2013, show_default=True, help="Chooses which records are damaged.")
 @click.option("--keep", is_flag=True, help="Leave the clusters running at the end.")
 @click.option(
-    "--port", default=19092, show_default=True, help="First port; taken ones are passed over."
+    "--port",
+    type=click.IntRange(1, 59_999),
+    default=19092,
+    show_default=True,
+    help="First port; taken ones are passed over.",
 )
 def demo(directory: Path, seed: int, keep: bool, port: int) -> None:
     """Two clusters, real data, a mirror, a Spark audit, damage, and an audit that names it."""

@@ -26,6 +26,9 @@ from kbroker.demo.stage import DemoFailed, LocalClusters, Narrator, free_ports, 
 BROKERS = 3
 PARTITIONS = {dataset.FLIGHTS: 6, dataset.WEATHER: 3}
 _TOPICS = "flights|weather"
+MARK = ".kbroker-demo"
+"""The file that a demo leaves in its directory first: what has the names below is its own, then."""
+_WRITTEN = ("clusters", "mirror.properties", "report-1", "report-2")
 _EVENTS: dict[str, tuple[Callable[[], Iterator[dataset.Event]], int]] = {
     dataset.FLIGHTS: (dataset.flights, 336_776),
     dataset.WEATHER: (dataset.weather, 26_115),
@@ -47,11 +50,7 @@ def play(choices: Choices) -> None:
     narrator = Narrator()
     out = choices.directory
     clusters = LocalClusters(out / "clusters")
-    if out.exists():
-        if (out / "clusters").exists():
-            run_module("kbroker", "local", "purge", "--dir", str(out / "clusters"))
-        shutil.rmtree(out)
-    out.mkdir(parents=True)
+    make_room(out, _purge)
     try:
         east, west = _start(narrator, clusters, choices.port)
         _produce(narrator, east)
@@ -61,10 +60,49 @@ def play(choices: Choices) -> None:
         _second_audit(narrator, out, east, west, deeds)
         _summary(narrator, choices, east, west, config)
     except BaseException:
-        clusters.down_all()
+        _stop_after_error(narrator, clusters)
         raise
     if not choices.keep:
         clusters.down_all()
+
+
+def make_room(out: Path, purge: Callable[[Path], object]) -> None:
+    """Make *out* if need be, and remove what an earlier demo left there; *purge* stops and deletes its clusters.
+
+    Raise DemoFailed, and remove nothing, if *out* has files and no mark of a demo.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    there = sorted(path.name for path in out.iterdir())
+    if there and MARK not in there:
+        shown_names = ", ".join(there[:3]) + (", ..." if len(there) > 3 else "")
+        raise DemoFailed(
+            f"--dir {out}: it has files that no demo has written: {shown_names}\n"
+            f"  Choose an empty or new directory. (A demo removes only its own files, and marks them by {MARK}.)"
+        )
+    (out / MARK).touch()
+    for name in _WRITTEN:
+        path = out / name
+        if path.is_symlink() or path.is_file():
+            path.unlink()
+        elif path.is_dir():
+            if name == "clusters":
+                purge(path)
+            if path.exists():  # `kbroker local purge` removes a directory that it has emptied.
+                shutil.rmtree(path)
+
+
+def _purge(directory: Path) -> None:
+    run_module("kbroker", "local", "purge", "--dir", str(directory))
+
+
+def _stop_after_error(narrator: Narrator, clusters: LocalClusters) -> None:
+    """Stop the clusters, if there are any. That this fails must not hide the error before it."""
+    if not clusters.directory.exists():
+        return
+    try:
+        clusters.down_all()
+    except DemoFailed as problem:
+        narrator.line(f"    the clusters could not be stopped: {problem}")
 
 
 def _start(narrator: Narrator, clusters: LocalClusters, port: int) -> tuple[str, str]:
