@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, TypeVar
@@ -19,10 +20,20 @@ from kclient.settings_elsewhere import ADVICE
 C = TypeVar("C", bound="CommonConfig")
 
 
+_INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
+"""The largest numbers of Kafka's types INT and LONG. Numbers are INT where nothing else is stated."""
+
+
 def _setting(
-    default: Any, doc: str, *, choices: tuple[str, ...] = (), minimum: float | None = None
+    default: Any,
+    doc: str,
+    *,
+    choices: tuple[str, ...] = (),
+    minimum: float | None = None,
+    maximum: float = _INT_MAX,
 ) -> Any:
-    return field(default=default, metadata={"doc": doc, "choices": choices, "minimum": minimum})
+    bounds = {"minimum": minimum, "maximum": maximum}
+    return field(default=default, metadata={"doc": doc, "choices": choices, **bounds})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,21 +47,34 @@ class CommonConfig:
         "localhost:9092", "Brokers to connect to first, host:port separated by commas."
     )
     client_id: str = _setting("kclient", "Name of this client in its requests.")
-    request_timeout_ms: int = _setting(30_000, "Timeout of a request, in ms.")
+    request_timeout_ms: int = _setting(30_000, "Timeout of a request, in ms.", minimum=0)
     socket_connection_setup_timeout_ms: int = _setting(
-        10_000, "Timeout of one connection attempt with ApiVersions, in ms."
+        10_000,
+        "Timeout of one connection attempt with ApiVersions, in ms.",
+        minimum=0,
+        maximum=_LONG_MAX,
     )
     reconnect_backoff_ms: int = _setting(
-        50, "Wait before a new connection attempt to a broker, in ms."
+        50, "Wait before a new connection attempt to a broker, in ms.", minimum=0, maximum=_LONG_MAX
     )
-    reconnect_backoff_max_ms: int = _setting(1_000, "Upper bound of that exponential backoff.")
-    retry_backoff_ms: int = _setting(100, "Wait before a failed request is retried, in ms.")
-    retry_backoff_max_ms: int = _setting(1_000, "Upper bound of that exponential backoff.")
-    metadata_max_age_ms: int = _setting(300_000, "Metadata are fetched again after this time.")
+    reconnect_backoff_max_ms: int = _setting(
+        1_000, "Upper bound of that exponential backoff.", minimum=0, maximum=_LONG_MAX
+    )
+    retry_backoff_ms: int = _setting(
+        100, "Wait before a failed request is retried, in ms.", minimum=0, maximum=_LONG_MAX
+    )
+    retry_backoff_max_ms: int = _setting(
+        1_000, "Upper bound of that exponential backoff.", minimum=0, maximum=_LONG_MAX
+    )
+    metadata_max_age_ms: int = _setting(
+        300_000, "Metadata are fetched again after this time.", minimum=0, maximum=_LONG_MAX
+    )
     connections_max_idle_ms: int = _setting(
-        540_000, "An idle connection is closed after this time."
+        540_000, "An idle connection is closed after this time; -1: never.", maximum=_LONG_MAX
     )
-    default_api_timeout_ms: int = _setting(60_000, "Timeout of calls without a timeout argument.")
+    default_api_timeout_ms: int = _setting(
+        60_000, "Timeout of calls without a timeout argument.", minimum=0
+    )
     security_protocol: str = _setting(
         "PLAINTEXT", "Security protocol of connections to brokers.", choices=("PLAINTEXT",)
     )
@@ -127,11 +151,18 @@ class ProducerConfig(CommonConfig):
         "at least batch.size, at most an eighth of buffer.memory.",
         minimum=0,
     )
-    linger_ms: float = _setting(5, "How long a batch waits for more records, in ms.", minimum=0)
-    buffer_memory: int = _setting(
-        33_554_432, "Bytes of unacknowledged records; send blocks when it is full.", minimum=1
+    linger_ms: float = _setting(
+        5, "How long a batch waits for more records, in ms.", minimum=0, maximum=_LONG_MAX
     )
-    max_block_ms: int = _setting(60_000, "How long send waits for metadata and memory.", minimum=0)
+    buffer_memory: int = _setting(
+        33_554_432,
+        "Bytes of unacknowledged records; send blocks when it is full.",
+        minimum=1,
+        maximum=_LONG_MAX,
+    )
+    max_block_ms: int = _setting(
+        60_000, "How long send waits for metadata and memory.", minimum=0, maximum=_LONG_MAX
+    )
     delivery_timeout_ms: int = _setting(
         120_000, "Time limit from send to acknowledgement, in ms.", minimum=0
     )
@@ -192,19 +223,21 @@ class ConsumerConfig(CommonConfig):
     )
     fetch_max_wait_ms: int = _setting(500, "Upper bound of that wait.", minimum=0)
     fetch_max_bytes: int = _setting(
-        52_428_800, "Bytes of one fetch, and of all prefetched records."
+        52_428_800, "Bytes of one fetch, and of all prefetched records.", minimum=0
     )
-    max_partition_fetch_bytes: int = _setting(1_048_576, "Bytes of one partition in a fetch.")
+    max_partition_fetch_bytes: int = _setting(
+        1_048_576, "Bytes of one partition in a fetch.", minimum=0
+    )
     max_poll_records: int = _setting(500, "Upper bound of the records in one poll.", minimum=1)
     max_poll_interval_ms: int = _setting(
-        300_000, "A member that does not poll for this time leaves its group."
+        300_000, "A member that does not poll for this time leaves its group.", minimum=1
     )
     session_timeout_ms: int = _setting(
-        45_000, "A member without heartbeats for this time is removed."
+        45_000, "A member without heartbeats for this time is removed.", minimum=1
     )
     heartbeat_interval_ms: int = _setting(3_000, "Period of heartbeats.", minimum=1)
     rebalance_timeout_ms: int = _setting(
-        0, "Time for members to rejoin in a rebalance; 0 takes max.poll.interval.ms."
+        0, "Time for members to rejoin in a rebalance; 0 takes max.poll.interval.ms.", minimum=0
     )
     partition_assignment_strategy: str = _setting(
         "range,cooperative-sticky",
@@ -379,9 +412,13 @@ def _convert(setting: dataclasses.Field[Any], written: str, value: Any) -> Any:
             converted = int(text) if kind == "int" else float(text)
         except ValueError:
             raise ValueError(f"{written}: {value!r} is not a number") from None
-        minimum = setting.metadata["minimum"]
+        if isinstance(converted, float) and not math.isfinite(converted):
+            raise ValueError(f"{written}: {value!r} is not a finite number")
+        minimum, maximum = setting.metadata["minimum"], setting.metadata["maximum"]
         if minimum is not None and converted < minimum:
             raise ValueError(f"{written}: {value!r} is below {minimum}")
+        if converted > maximum:
+            raise ValueError(f"{written}: {value!r} is above {maximum}")
     else:
         converted = "" if value is None else text
     choices = setting.metadata["choices"]

@@ -7,9 +7,11 @@ import shlex
 from pathlib import Path
 
 import pytest
+from twisted.python.failure import Failure
 
 from kclient.cli.answers import code_for
-from kclient.cli.exit_codes import FAILED, PARTLY_FAILED, UNREACHABLE
+from kclient.cli.exit_codes import FAILED, PARTLY_FAILED, UNREACHABLE, USAGE
+from kclient.cli.run import exit_code
 from tests.kit.fork_server import run
 from tests.unit.client.test_cli_help import COMMANDS, WITHOUT_CONTACT
 
@@ -47,3 +49,24 @@ def test_a_command_names_the_broker_that_it_cannot_reach(
 def test_some_failures_have_their_own_exit_code() -> None:
     codes = [code_for(good, total) for good, total in ((0, 0), (2, 2), (1, 2), (0, 2))]
     assert codes == [0, 0, PARTLY_FAILED, FAILED]
+
+
+@pytest.mark.parametrize(
+    "setting", ["metadata.max.age.ms", "request.timeout.ms", "retry.backoff.ms"]
+)
+def test_a_negative_duration_is_a_usage_error_that_names_the_setting(setting: str) -> None:
+    done = run("kclient", "-b", "127.0.0.1:1", "-X", f"{setting}=-5", "topic", "list")
+    assert (done.returncode, done.stdout) == (USAGE, b"")
+    assert f"{setting}: '-5' is below 0" in done.stderr.decode()
+
+
+def test_the_traceback_of_a_bug_is_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    """It went to Twisted's log, which prints nothing before it is started: exit code 1 was all."""
+    try:
+        raise ZeroDivisionError("a bug")
+    except ZeroDivisionError:
+        assert exit_code(Failure()) == FAILED
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "Traceback" in shown.err
+    assert "ZeroDivisionError: a bug" in shown.err

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
 
 from kclient.config import (
+    CONFIGS,
     AdminConfig,
+    CommonConfig,
     ConsumerConfig,
     ProducerConfig,
+    dotted,
     every_setting,
     parse_addresses,
     read_properties,
@@ -88,3 +92,50 @@ def test_a_heartbeat_slower_than_the_session_is_refused() -> None:
 def test_a_properties_file_is_read() -> None:
     text = "# comment\nbootstrap.servers = a:1,\\\n  b:2\n\n! also\nacks=1\n"
     assert read_properties(text) == {"bootstrap.servers": "a:1,b:2", "acks": "1"}
+
+
+DURATIONS = [
+    (kind, f.name)
+    for kind in CONFIGS
+    for f in dataclasses.fields(kind)
+    if f.name.endswith("_ms") and f.name != "connections_max_idle_ms"
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), DURATIONS)
+def test_a_negative_duration_is_refused_as_in_kafka(kind: type[CommonConfig], name: str) -> None:
+    """A negative request.timeout.ms ended a command by an exception in the reactor's callLater."""
+    with pytest.raises(ConfigError, match=re.escape(f"{dotted(name)}: '-1' is below ")):
+        kind.load({dotted(name): "-1"})
+
+
+def test_connections_stay_open_with_a_negative_idle_time_as_in_kafka() -> None:
+    assert AdminConfig.load({"connections.max.idle.ms": "-1"}).connections_max_idle_ms == -1
+
+
+@pytest.mark.parametrize("name", ["fetch.max.bytes", "max.partition.fetch.bytes"])
+def test_a_negative_size_is_refused_as_in_kafka(name: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"{name}: -1 is below 0")):
+        ConsumerConfig.load({name: -1})
+
+
+def test_a_number_that_does_not_fit_kafkas_type_is_refused() -> None:
+    """Requests have four bytes for it."""
+    with pytest.raises(
+        ConfigError, match=r"request\.timeout\.ms: '2147483648' is above 2147483647"
+    ):
+        AdminConfig.load({"request.timeout.ms": "2147483648"})
+    with pytest.raises(ConfigError, match=r"max\.block\.ms: '9{400}' is above 9223372036854775807"):
+        ProducerConfig.load({"max.block.ms": "9" * 400})
+    assert AdminConfig.load({"metadata.max.age.ms": 2**31}).metadata_max_age_ms == 2**31
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf"])
+def test_what_is_not_finite_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=rf"linger\.ms: '{text}' is not a finite number"):
+        ProducerConfig.load({"linger.ms": text})
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_the_defaults_pass_the_checks(kind: type[CommonConfig]) -> None:
+    assert kind.load({dotted(f.name): f.default for f in dataclasses.fields(kind)}) == kind.load()
