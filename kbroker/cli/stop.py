@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from kbroker.cli.start import FILE, OVERRIDE
+from kclient.cli.finite_range import FiniteRange
 
 _POLL_S = 0.05
 
@@ -21,7 +22,7 @@ _POLL_S = 0.05
 @OVERRIDE
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(0),
     default=60.0,
     show_default=True,
     metavar="SECONDS",

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from kclient.cli import colour
+from kclient.cli.finite_range import FiniteRange
 from kclient.cli.help import GlobalOption, Group
 from kclient.cli.names import CONTEXT
 from kclient.cli.output import FORMATS
@@ -76,7 +77,7 @@ _GLOBAL: list[Callable[[Any], Any]] = [
     click.option(
         "-m",
         "--timeout",
-        type=float,
+        type=FiniteRange(0),
         default=None,
         metavar="SECONDS",
         cls=GlobalOption,

@@ -15,6 +15,7 @@ from kclient.cli.commands import with_settings
 from kclient.cli.decoders import HELP as DECODER_HELP
 from kclient.cli.decoders import Decoder
 from kclient.cli.decoders import decoders as chosen_decoders
+from kclient.cli.finite_range import FiniteRange
 from kclient.cli.formats import Formatter, formatter, heading, joined, value_end
 from kclient.cli.help import Command
 from kclient.cli.names import GROUP, TOPIC
@@ -112,7 +113,7 @@ from kclient.types import TopicPartition
 )
 @click.option(
     "--idle-timeout",
-    type=float,
+    type=FiniteRange(0),
     default=None,
     metavar="SECONDS",
     help="Stop after this time without a record.",

@@ -17,7 +17,7 @@ from kclient.cli.exit_codes import UNHEALTHY, UNREACHABLE
 from kclient.cli.help import Command
 from kclient.cli.output import show
 from kclient.cli.run import run
-from kclient.cli.settings import Settings
+from kclient.cli.settings import Settings, milliseconds
 from kclient.errors import Address, Cause, ConnectError, KafkaError
 from kclient.types import TopicPartition
 
@@ -280,7 +280,7 @@ class _Doctor:
             await admin.wait_for_topics([name])
             values = self._settings.client(ProducerConfig)
             values.update({"acks": "1", "linger.ms": 0})
-            values["delivery.timeout.ms"] = int(self._settings.timeout * 1000)
+            values["delivery.timeout.ms"] = milliseconds(self._settings.timeout)
             producer: Producer[Any, Any] = Producer(values, reactor=self._reactor)
             async with producer:
                 for number, node in enumerate(nodes):

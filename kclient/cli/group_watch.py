@@ -11,6 +11,7 @@ import click
 
 from kclient.cli.commands import with_settings
 from kclient.cli.exit_codes import FAILED
+from kclient.cli.finite_range import FiniteRange
 from kclient.cli.group_lag import lag_row, offset_rows
 from kclient.cli.help import Command
 from kclient.cli.names import GROUP
@@ -75,7 +76,7 @@ def rates(before: Look | None, after: Look) -> tuple[float | None, float | None]
 @click.option(
     "-i",
     "--interval",
-    type=click.FloatRange(0.1),
+    type=FiniteRange(0.1),
     default=2.0,
     show_default=True,
     metavar="SECONDS",

@@ -10,6 +10,7 @@ import click
 
 from kclient.cli.commands import with_settings
 from kclient.cli.exit_codes import TIMED_OUT
+from kclient.cli.finite_range import FiniteRange
 from kclient.cli.help import Command
 from kclient.cli.names import GROUP, TOPIC
 from kclient.cli.output import print_error, show
@@ -45,7 +46,7 @@ _COLUMNS = (*RATE_COLUMNS, "rebalance_ms", "fetch_ms", "fetch_records_per_s", "f
     "--from-latest", is_flag=True, help="Read new records only (needs --records); default: all."
 )
 @click.option(
-    "--idle-timeout", type=click.FloatRange(0.1), default=10.0, show_default=True, metavar="SECONDS",
+    "--idle-timeout", type=FiniteRange(0.1), default=10.0, show_default=True, metavar="SECONDS",
     help="Stop after this time without a record, with exit code 124.",
 )  # fmt: skip
 @with_settings

@@ -9,13 +9,14 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
+from kclient.cli.finite_range import FiniteRange
 from kclient.cli.help import Command
 from kclient.cli.names import TOPIC
 from kclient.cli.output import show
 from kclient.cli.perf_figures import LATENCY_COLUMNS, Latencies, Window, due_after
 from kclient.cli.perf_run import Stopwatch, payloads, reports
 from kclient.cli.run import run
-from kclient.cli.settings import Settings
+from kclient.cli.settings import Settings, milliseconds
 from kclient.errors import KafkaTimeoutError
 from kclient.types import TopicPartition
 
@@ -41,7 +42,7 @@ _MARK = struct.Struct(">8sq")
     help="Size of a value.",
 )  # fmt: skip
 @click.option(
-    "--rate", type=click.FloatRange(0, min_open=True), metavar="N",
+    "--rate", type=FiniteRange(0, min_open=True), metavar="N",
     help="Send N records per second at most; default: each as soon as the one before was read.",
 )  # fmt: skip
 @click.option(
@@ -69,7 +70,7 @@ def latency(
         if acks is not None:
             produced["acks"] = acks
         # One record is under way: its acknowledgement takes no longer than -m.
-        produced.setdefault("delivery.timeout.ms", int(settings.timeout * 1000))
+        produced.setdefault("delivery.timeout.ms", milliseconds(settings.timeout))
         consumed = settings.client(ConsumerConfig)
         consumed["enable.auto.commit"] = "false"
         consumed.setdefault("allow.auto.create.topics", "false")

@@ -11,6 +11,7 @@ import click
 from kclient.cli.answers import print_problems
 from kclient.cli.commands import with_settings
 from kclient.cli.exit_codes import FAILED
+from kclient.cli.finite_range import FiniteRange
 from kclient.cli.help import Command
 from kclient.cli.names import TOPIC
 from kclient.cli.output import show
@@ -53,7 +54,7 @@ _TURN_S = 0.002
     help="Size of a value; there are no keys.",
 )  # fmt: skip
 @click.option(
-    "--rate", type=click.FloatRange(0, min_open=True), metavar="N",
+    "--rate", type=FiniteRange(0, min_open=True), metavar="N",
     help="Send N records per second at most; default: as fast as possible.",
 )  # fmt: skip
 @click.option(

@@ -13,6 +13,7 @@ from kclient.cli.answers import code_for, print_problems
 from kclient.cli.commands import with_settings
 from kclient.cli.delivery import Deliveries, Given
 from kclient.cli.exit_codes import FAILED
+from kclient.cli.finite_range import FiniteRange
 from kclient.cli.formats import from_envelope, place_formatter, unescaped
 from kclient.cli.help import Command
 from kclient.cli.line_template import Line, LineTemplate
@@ -20,7 +21,7 @@ from kclient.cli.names import TOPIC
 from kclient.cli.output import print_error
 from kclient.cli.progress import Progress
 from kclient.cli.run import run
-from kclient.cli.settings import Settings
+from kclient.cli.settings import Settings, milliseconds
 
 if TYPE_CHECKING:
     from kclient.producer.producer import Producer
@@ -86,7 +87,7 @@ Column: TypeAlias = "list[bytes | None]"
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     metavar="N",
     help="Send at most N records per second.",
 )
@@ -97,7 +98,7 @@ Column: TypeAlias = "list[bytes | None]"
 )
 @click.option(
     "--delivery-timeout",
-    type=click.FloatRange(min=0.001),
+    type=FiniteRange(min=0.001),
     default=None,
     metavar="SECONDS",
     help=f"Time for the acknowledgement of a record (default {_DELIVERY_TIMEOUT_S:g}); -m is for the contact.",
@@ -211,7 +212,7 @@ def _producer_settings(
     """Return *values* with those of options, and the defaults of this command."""
     given: dict[str, Any] = {"compression.type": compression, "acks": acks}
     if delivery_timeout is not None:
-        given["delivery.timeout.ms"] = int(delivery_timeout * 1000)
+        given["delivery.timeout.ms"] = milliseconds(delivery_timeout)
     timeout = int(_DELIVERY_TIMEOUT_S * 1000)
     # Lines are there in large pieces: with kclient's default a piece of 1 MiB would be eight requests.
     defaults = {"delivery.timeout.ms": timeout, "batch.size": _BATCH_SIZE}

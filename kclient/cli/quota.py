@@ -9,6 +9,7 @@ import click
 
 from kclient.cli.answers import print_answers
 from kclient.cli.commands import with_settings
+from kclient.cli.finite_range import FiniteRange
 from kclient.cli.help import Group
 from kclient.cli.output import show
 from kclient.cli.run import run
@@ -102,7 +103,7 @@ def _with_limits(command: Callable[..., Any]) -> Callable[..., Any]:
     for name in reversed(_NAMES):
         option = click.option(
             f"--{name.replace('_', '-')}",
-            type=float,
+            type=FiniteRange(0),
             metavar=_METAVARS.get(name, "NUMBER"),
             help=_HELP[name],
         )

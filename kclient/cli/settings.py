@@ -105,7 +105,7 @@ class Settings:
             usual.append((f"context {chosen.name}", dict(chosen.settings)))
             self.context = None if names_brokers else chosen
         # Every address of the list is tried; all together within the timeout of -m.
-        all_ms = int(self.timeout * 1000)
+        all_ms = milliseconds(self.timeout)
         addresses = str(_merged([*usual, *given]).get(_BOOTSTRAP, "")).count(",") + 1
         timeouts = {
             "default.api.timeout.ms": all_ms,
@@ -142,6 +142,11 @@ class Settings:
         if not click.confirm(prompt, err=True):
             print_error("nothing was changed")
             raise SystemExit(FAILED)
+
+
+def milliseconds(seconds: float) -> int:
+    """Return a timeout in ms, at most what Kafka's type INT holds: 24 days, which is for ever."""
+    return int(min(seconds * 1000, 2**31 - 1))
 
 
 def chosen_context(option: str | None, *, needed: bool = True) -> Context | None:

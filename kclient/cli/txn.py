@@ -9,6 +9,7 @@ import click
 
 from kclient.cli.answers import code_for, good_answers, print_answers
 from kclient.cli.commands import with_settings
+from kclient.cli.finite_range import FiniteRange
 from kclient.cli.help import Group
 from kclient.cli.names import TOPIC
 from kclient.cli.output import show
@@ -173,7 +174,7 @@ def describe_producers(settings: Settings, topic: str, partition: int) -> None:
 @click.option(
     "--max-transaction-timeout",
     "minutes",
-    type=float,
+    type=FiniteRange(0),
     default=_LONGEST_TRANSACTION_MIN,
     show_default=True,
     metavar="MINUTES",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kclient.cli.finite_range import FiniteRange
 from spark_jobs.spark_settings import SparkSettings, parse_settings
 from spark_jobs.target_names import check_form
 
@@ -21,17 +21,6 @@ if TYPE_CHECKING:
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-class FiniteRange(click.FloatRange):
-    """A range of numbers. NaN and infinity are in none: each comparison with NaN is false, so it would pass."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return *value* as a number; fail if it is outside of the range, or not finite."""
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a finite number", param, ctx)
-        return number
 
 
 def target_names(_context: click.Context, _option: click.Parameter, value: str) -> str:

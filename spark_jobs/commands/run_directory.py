@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_jobs.commands.options import FiniteRange, with_hash_key
+from kclient.cli.finite_range import FiniteRange
+from spark_jobs.commands.options import with_hash_key
 from spark_jobs.finding_places import Side
 from spark_jobs.hash_key import HashKey, read_hash_key
 from spark_jobs.report.hashes import file_hash

@@ -6,6 +6,7 @@ A usage error ends with exit code 1, as in Kafka; argparse would end with 2.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,17 @@ class _Refused(argparse.Action):
         self, parser: argparse.ArgumentParser, *_: Any, option_string: str | None = None
     ) -> None:
         parser.error(f"{option_string} is not supported: {self.const}")
+
+
+def finite(text: str) -> float:
+    """Return *text* as a number, for argparse; raise ArgumentTypeError if it is none, or not finite."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
+    return number
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from argparse import ArgumentTypeError
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kclient.cli.kafka_tools import java_numbers, java_order
+from kclient.cli.kafka_tools.arguments import finite
 from kclient.cli.kafka_tools.java_errors import as_failed_future
 from kclient.cli.kafka_tools.options import Given, Option, OptionError, not_honoured
 from kclient.cli.kafka_tools.tool import (
@@ -272,8 +274,8 @@ async def _alter_quotas(
     changes: dict[str, float | None] = dict.fromkeys(removed)
     for name, text in added.items():
         try:
-            changes[name] = float(text)
-        except ValueError:
+            changes[name] = finite(text)
+        except ArgumentTypeError:
             raise Failure(f"Cannot parse quota configuration value for {name}: {text}") from None
     await admin.alter_client_quotas({entity: changes})
 

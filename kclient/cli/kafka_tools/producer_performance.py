@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kclient.cli.kafka_tools.arguments import ArgparseTool, Arguments
+from kclient.cli.kafka_tools.arguments import ArgparseTool, Arguments, finite
 from kclient.cli.kafka_tools.client_settings import from_java
 from kclient.cli.kafka_tools.java_errors import message_of
 from kclient.cli.kafka_tools.tool import (
@@ -57,7 +57,7 @@ def build(parser: Arguments) -> None:
     parser.add_argument(
         "--throughput",
         required=True,
-        type=float,
+        type=finite,
         metavar="THROUGHPUT",
         help="Records per second; -1: no limit.",
     )
