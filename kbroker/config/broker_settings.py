@@ -100,5 +100,7 @@ class BrokerSettings(
 
     @cached_property
     def directories(self) -> tuple[str, ...]:
-        """The log directories."""
-        return self.log_dirs or tuple(item.strip() for item in self.log_dir.split(","))
+        """The log directories: those of log.dir only if log.dirs is not given, not if it is empty."""
+        if self.log_dirs or "log.dirs" in self.given:
+            return self.log_dirs
+        return tuple(item.strip() for item in self.log_dir.split(","))

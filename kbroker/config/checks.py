@@ -27,7 +27,7 @@ def check_together(config: BrokerSettings) -> list[str]:
         *check_listeners(config),
         *_zookeeper(config.zookeeper_connect),
         *_identity(config),
-        *_directories(config.directories),
+        *_directories(config),
         *check_numbers(config),
     ]
 
@@ -134,21 +134,24 @@ def _identity(config: BrokerSettings) -> list[str]:
     return []
 
 
-def _directories(directories: tuple[str, ...]) -> list[str]:
+def _directories(config: BrokerSettings) -> list[str]:
+    name = "log.dirs" if "log.dirs" in config.given else "log.dir"
+    if not config.directories:
+        return [f"{name}: it is empty; name the directories, or remove the key"]
     problems = []
     seen: dict[str, str] = {}
-    for directory in directories:
+    for directory in config.directories:
         if not directory:
-            problems.append("log.dirs: an empty name in the list")
+            problems.append(f"{name}: an empty name in the list")
             continue
         real = os.path.realpath(os.path.expanduser(directory))
         if real in seen:
-            problems.append(f"log.dirs: {directory} and {seen[real]} are the same directory")
+            problems.append(f"{name}: {directory} and {seen[real]} are the same directory")
         seen[real] = directory
         if os.path.exists(real) and not os.path.isdir(real):
-            problems.append(f"log.dirs: {directory} is not a directory")
+            problems.append(f"{name}: {directory} is not a directory")
         elif os.path.isdir(real) and not os.access(real, os.W_OK | os.X_OK):
-            problems.append(f"log.dirs: {directory} is not writable")
+            problems.append(f"{name}: {directory} is not writable")
     return problems
 
 

@@ -259,3 +259,27 @@ def test_only_addresses_with_an_override_may_connect() -> None:
     quotas = ConnectionQuotas(config)
     hosts = ("::1", "10.0.0.1", "10.0.0.2", "10.0.0.3")
     assert [quotas.refusal(host, False, 0) is None for host in hosts] == [True, True, False, True]
+
+
+@pytest.mark.parametrize("empty", ["", " "])
+def test_empty_log_dirs_are_not_those_of_log_dir(empty: str) -> None:
+    """`--override log.dirs=$UNSET` stored the data in /tmp/kafka-logs."""
+    for more in ({}, {"log.dir": "/tmp/kb-none"}):
+        with pytest.raises(ConfigError) as caught:
+            KafkaConfig.of({**GOOD, **more, "log.dirs": empty})
+        assert [problem.split(":")[0] for problem in caught.value.problems] == ["log.dirs"]
+
+
+@pytest.mark.parametrize("text", ["", " ", ",", "/tmp/kb-none,"])
+def test_an_empty_name_in_log_dir_is_refused(text: str) -> None:
+    given = {key: value for key, value in GOOD.items() if key != "log.dirs"}
+    with pytest.raises(ConfigError) as caught:
+        KafkaConfig.of({**given, "log.dir": text})
+    assert {problem.split(":")[0] for problem in caught.value.problems} == {"log.dir"}
+
+
+def test_log_dir_counts_where_log_dirs_is_not_given() -> None:
+    given = {key: value for key, value in GOOD.items() if key != "log.dirs"}
+    assert KafkaConfig.of(given).directories == ("/tmp/kafka-logs",)
+    assert KafkaConfig.of({**given, "log.dir": "/a, /b"}).directories == ("/a", "/b")
+    assert KafkaConfig.of({**GOOD, "log.dir": ""}).directories == ("/tmp/kb-none",)
