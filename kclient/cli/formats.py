@@ -276,25 +276,54 @@ def envelope(record: AnyRecord, *, meta_only: bool = False) -> dict[str, Any]:
     return fields
 
 
+_ENVELOPE = frozenset(
+    [
+        *("topic", "partition", "offset", "timestamp", "timestamp_type", "leader_epoch"),
+        *("key", "key_encoding", "value", "value_encoding", "headers", "key_size", "value_size"),
+        *("control", "coordinator_epoch"),
+    ]
+)
+"""The names of an envelope; the last two are of `kclient consume --print-control`."""
+_CONTENT = frozenset(["key", "value", "headers"])
+_OTHER_INPUT = (
+    "a record has its content in key and value;"
+    " --input lines takes each line, JSON too, as a value as it is"
+)
+
+
 def from_envelope(
     line: str,
 ) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int | None]:
-    """Return (key, value, headers, timestamp) of one line of `envelope`; raise ValueError if it is invalid."""
+    """Return (key, value, headers, timestamp) of one line of `envelope`; raise ValueError if it is invalid.
+
+    Objects of others are invalid: without the names of an envelope, they would be records without a value.
+    """
     try:
         read = json.loads(line)
+        if not isinstance(read, dict):
+            raise ValueError(f"no JSON object: {_OTHER_INPUT}")
+        if unknown := [name for name in read if name not in _ENVELOPE]:
+            raise ValueError(f"unknown name {unknown[0]!r}: {_OTHER_INPUT}")
+        if read and not _CONTENT.intersection(read):
+            raise ValueError(f"neither key nor value: {_OTHER_INPUT}")
         if read.get("control"):
             raise ValueError(f"a control record ({read['control']}), which only brokers write")
         if "value" not in read and read.get("value_size", -1) >= 0:
             raise ValueError("it has no value (--meta-only)")
-        headers = [(name, _decoded(text, how)) for name, text, how in read.get("headers", [])]
+        headers = [
+            (name, _decoded(text, how, "headers")) for name, text, how in read.get("headers", [])
+        ]
         return (
-            _decoded(read.get("key"), read.get("key_encoding", "utf8")),
-            _decoded(read.get("value"), read.get("value_encoding", "utf8")),
+            _decoded(read.get("key"), read.get("key_encoding", "utf8"), "key_encoding"),
+            _decoded(read.get("value"), read.get("value_encoding", "utf8"), "value_encoding"),
             headers,
             read.get("timestamp"),
         )
-    except (ValueError, TypeError, AttributeError) as problem:
+    except (ValueError, TypeError) as problem:
         raise ValueError(f"not a record in JSON: {problem}: {line[:80]!r}") from problem
+
+
+_ENCODINGS = ("utf8", "base64", "deserialized", "null")
 
 
 def encoded(field: Any) -> tuple[Any, str]:
@@ -309,7 +338,9 @@ def encoded(field: Any) -> tuple[Any, str]:
         return base64.b64encode(field).decode(), "base64"
 
 
-def _decoded(text: Any, how: str) -> bytes | None:
+def _decoded(text: Any, how: Any, name: str) -> bytes | None:
+    if how not in _ENCODINGS:
+        raise ValueError(f"{name}: {how!r} is none of {', '.join(_ENCODINGS)}")
     if text is None or how == "null":
         return None
     if how == "base64":

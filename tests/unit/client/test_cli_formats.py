@@ -139,6 +139,41 @@ def test_a_short_envelope_written_by_hand_is_enough():
 
 @pytest.mark.parametrize(
     "line",
+    [
+        '{"user": 7, "action": "login"}',
+        '{"timestamp": 1700000000000, "user": 7}',
+        '{"topic": "t", "partition": 0, "offset": 4, "timestamp": 5}',
+        '{"key": "k", "payload": "the value of kcat -J"}',
+        '{"key": "k", "Value": "v"}',
+        '"value"',
+        "7",
+        "null",
+    ],
+)
+def test_an_object_that_is_no_envelope_is_no_record_without_a_value(line: str) -> None:
+    """It was produced as a null record, and the exit code was 0."""
+    with pytest.raises(ValueError, match=r"not a record in JSON.*\bvalue\b.*--input lines"):
+        from_envelope(line)
+
+
+def test_every_form_of_the_envelope_is_accepted() -> None:
+    control = {**envelope(TOMBSTONE), "control": None}
+    for written in (envelope(RECORD), envelope(TOMBSTONE), control, {}):
+        from_envelope(json.dumps(written))
+    assert from_envelope('{"key": "k"}') == (b"k", None, [], None)
+    assert from_envelope('{"headers": [["a", "1", "utf8"]]}') == (None, None, [("a", b"1")], None)
+
+
+def test_an_unknown_encoding_is_refused() -> None:
+    """It was taken for utf8."""
+    with pytest.raises(ValueError, match=r"value_encoding.*'hex'"):
+        from_envelope('{"value": "00ff", "value_encoding": "hex"}')
+    with pytest.raises(ValueError, match="'hex'"):
+        from_envelope('{"value": "v", "headers": [["a", "00", "hex"]]}')
+
+
+@pytest.mark.parametrize(
+    "line",
     ["", "no json", "[1]", '{"value": "!", "value_encoding": "base64"}', '{"headers": [["a"]]}'],
 )
 def test_what_is_no_envelope_is_refused(line):
