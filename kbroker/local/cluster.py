@@ -44,6 +44,7 @@ STOP_TIMEOUT = 30.0
 """Seconds. A broker's controlled shutdown is bounded by less than the last one."""
 
 DEFAULT_PORT = 19092
+DEFAULT_BROKERS = 3
 
 DEVELOPMENT_SETTINGS: Mapping[str, str] = {
     "zookeeper.session.timeout.ms": "6000",
@@ -80,7 +81,7 @@ def up(
         cluster = known or planned(
             directory,
             name,
-            3 if brokers is None else brokers,
+            DEFAULT_BROKERS if brokers is None else brokers,
             DEFAULT_PORT if port is None else port,
         )
         if known is not None:
@@ -96,10 +97,15 @@ def up(
     return cluster
 
 
-def planned(directory: Directory, name: str, brokers: int, port: int) -> ClusterState:
-    """Return a new cluster with ports from *port* on, or with any that are free if it is 0; raise LocalError."""
+def check_number(brokers: int) -> None:
+    """Raise LocalError for a number of brokers that no cluster can have."""
     if not 1 <= brokers <= 100:
         raise LocalError(f"--brokers {brokers}: between 1 and 100")
+
+
+def planned(directory: Directory, name: str, brokers: int, port: int) -> ClusterState:
+    """Return a new cluster with ports from *port* on, or with any that are free if it is 0; raise LocalError."""
+    check_number(brokers)
     if port == 0:
         port = zookeeper.free_ports(brokers, consecutive=True)[0]
     if not (port >= 1 and port + brokers - 1 <= 65535):

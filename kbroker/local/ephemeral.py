@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kbroker.local import cluster, orphan_reaper
-from kbroker.local.cluster import DEFAULT_PORT, Progress
+from kbroker.local.cluster import DEFAULT_BROKERS, DEFAULT_PORT, Progress
 from kbroker.local.state import ClusterState, Directory
 from kbroker.local.zookeeper import LocalError, free_ports, is_free
 
@@ -31,6 +31,8 @@ def running(
     progress: Progress,
 ) -> Iterator[tuple[Directory, ClusterState]]:
     """Run a cluster for the time of a block. Raise LocalError if it does not start."""
+    number = DEFAULT_BROKERS if brokers is None else brokers
+    cluster.check_number(number)  # before the search for so many free ports
     directory = Directory(Path(tempfile.mkdtemp(prefix="kbroker-local-")))
     orphan_reaper.start(os.getpid(), directory, purges=True)
     try:
@@ -39,7 +41,7 @@ def running(
             name,
             brokers=brokers,
             zookeepers=zookeepers,
-            port=port or _free_port(brokers or 3),
+            port=port or _free_port(number),
             overrides=overrides,
             progress=progress,
             with_context=False,

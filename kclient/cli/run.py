@@ -143,7 +143,7 @@ def exit_code(result: Any) -> int:
         return int(result or 0)
     code = _code_of(problem)
     if code is None:
-        result.printTraceback(file=sys.stderr)  # its default is Twisted's log, which nobody reads
+        result.printTraceback(file=sys.stderr)  # by default to Twisted's log, which is not started
         return FAILED
     return code
 

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from kbroker.cli.local import local
+from kbroker.local import orphan_reaper
 from kbroker.local.cluster import planned
 from kbroker.local.state import BrokerState, ClusterState, Directory
 
@@ -116,3 +117,15 @@ def test_a_command_line_is_quoted_for_a_shell() -> None:
     directory = Directory(Path("a b"))
     assert directory.command("status") == "kbroker local status --dir 'a b'"
     assert Directory(Path("kbroker-local")).command("status") == "kbroker local status"
+
+
+@pytest.mark.parametrize("count", ["50000", "101", "0", "-1"])
+@pytest.mark.parametrize("where", [["--ephemeral"], []])
+def test_the_number_of_brokers_has_the_same_bounds_in_every_cluster(
+    where: list[str], count: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --ephemeral the search for so many free ports ended with a traceback."""
+    monkeypatch.setattr(
+        orphan_reaper, "start", lambda *_, **__: pytest.fail("a process is started")
+    )
+    assert f"--brokers {count}: between 1 and 100" in error_of("up", *where, "--brokers", count)
