@@ -71,7 +71,10 @@ def make_room(out: Path, purge: Callable[[Path], object]) -> None:
 
     Raise DemoFailed, and remove nothing, if *out* has files and no mark of a demo.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise DemoFailed(f"--dir {out}: {problem.strerror}") from problem
     there = sorted(path.name for path in out.iterdir())
     if there and MARK not in there:
         shown_names = ", ".join(there[:3]) + (", ..." if len(there) > 3 else "")

@@ -39,6 +39,12 @@ def test_a_directory_with_other_files_is_refused_and_stays(tmp_path: Path) -> No
     assert tree(tmp_path) == before
 
 
+def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DemoFailed, match=r"--dir .*/file/out: Not a directory"):
+        make_room(tmp_path / "file" / "out", purged)
+
+
 def test_only_what_an_earlier_demo_left_is_removed(tmp_path: Path) -> None:
     make_room(tmp_path, purged)
     for name in ("clusters/east/broker-1", "report-1", "report-2", "report-3"):
