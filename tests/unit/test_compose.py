@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 from docker.utils.build import exclude_paths
 
+from kbroker.config.kafka_config import KafkaConfig
 from kclient.wire import messages
 from kclient.wire.schema.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from kclient.wire.versions import ApiKey
 
 ROOT = Path(__file__).parents[2]
+COMPOSE_FILES = sorted((ROOT / "compose").glob("*/compose.yaml"))
 BROKERS = [
     MetadataResponseBroker(1, "broker1", 9092),
     MetadataResponseBroker(2, "broker2", 9092, "rack-b"),
@@ -52,8 +56,29 @@ def test_the_context_of_a_build_is_what_the_image_installs() -> None:
 
 def test_the_compose_files_have_no_top_level_name() -> None:
     """Compose 1.29 refuses it: the name of the project is that of the directory."""
-    for path in sorted((ROOT / "compose").glob("*/compose.yaml")):
+    for path in COMPOSE_FILES:
         assert not any(line.startswith("name:") for line in path.read_text().splitlines())
+
+
+@pytest.mark.parametrize("file", COMPOSE_FILES, ids=lambda file: file.parent.name)
+@pytest.mark.parametrize("port", ["", "9092", "19092"])
+def test_a_port_of_the_host_meets_no_port_inside_of_a_container(file: Path, port: str) -> None:
+    """Inside there is 9092 for the other containers: a host's port 9092 was a second listener at it."""
+    text = re.sub(r"\$\{\w*PORT\d?:-(\d+)\}", lambda found: port or found[1], file.read_text())
+    services = yaml.safe_load(text)["services"]
+    brokers = {name: each for name, each in services.items() if "ports" in each}
+    assert brokers
+    for name, service in brokers.items():
+        overrides = [each.removeprefix("--override=") for each in service["command"][2:]]
+        config = KafkaConfig.load(ROOT / "compose/server.properties", overrides)
+        (mapping,) = service["ports"]
+        at_host, inside = mapping.split(":")
+        assert f"OUTSIDE://0.0.0.0:{inside}" in config.listeners.split(",")
+        assert config.advertised_listeners.split(",") == [
+            f"INSIDE://{name}:9092",
+            f"OUTSIDE://localhost:{at_host}",
+        ]
+        assert at_host == (port or at_host)
 
 
 def test_the_health_check_asks_for_no_topics(health: ModuleType) -> None:
