@@ -123,6 +123,8 @@ class Promotion:
             for name in present
             if self._selects(name) and self._selection.target_name(name) == name
         ]
+        if not names:
+            raise Refused("no topic is selected")
         topics = await catalog.topics(names, configs_too=True, present=present)
         marked = {name: topic for name, topic in topics.items() if topic.overrides.get(MARK)}
         fenced: list[str] = []

@@ -187,6 +187,14 @@ def test_an_abort_of_a_lost_target_opens_its_topics_although_another_cluster_ans
     assert clusters.configs["east"]["t"] == {}
 
 
+@pytest.mark.parametrize("topics", ["typo", ""])
+def test_an_abort_that_selects_no_topic_is_refused(clusters: Clusters, topics: str) -> None:
+    """It ended with 0, as one that found no fence, and the source stayed read-only."""
+    assert clusters.abort(topics=topics) == 5
+    assert clusters.printed == ["refused: no topic is selected"]
+    assert clusters.configs["east"]["t"][MARK] == "W"
+
+
 def test_an_abort_without_the_target_needs_its_cluster_id(clusters: Clusters) -> None:
     clusters.west.down = {1}
     assert clusters.abort() == 5
