@@ -10,13 +10,19 @@ from __future__ import annotations
 import re
 import warnings
 
+_NOT_COMPILED = (re.error, OverflowError, RecursionError)
+"""What `re.compile` raises: also for a repetition above 2^32, and for too many levels of groups."""
+
 _FLAGS = re.compile(r"\(\?([a-zA-Z]+)\)")
 
 
 def compiled(text: str) -> re.Pattern[str]:
     """Compile a comma-separated list of regular expressions; ValueError names the invalid one."""
     parts = [_checked(part.strip()) for part in text.split(",") if part.strip()]
-    return re.compile("|".join(parts) or r"(?!)")
+    try:
+        return re.compile("|".join(parts) or r"(?!)")
+    except _NOT_COMPILED as problem:  # such as two groups of one name
+        raise ValueError(f"{text!r} is not a list of regular expressions: {problem}") from None
 
 
 def _checked(part: str) -> str:
@@ -29,7 +35,7 @@ def _checked(part: str) -> str:
         with warnings.catch_warnings():
             warnings.simplefilter("error", FutureWarning)
             re.compile(group)
-    except (re.error, ValueError, FutureWarning) as problem:
+    except (*_NOT_COMPILED, ValueError, FutureWarning) as problem:
         raise ValueError(f"{part!r} is not a regular expression: {problem}") from None
     return group
 

@@ -61,7 +61,7 @@ async def show_repair(
     try:
         text = file.read_bytes()
         plan = read_plan(json.loads(text))
-    except (OSError, ValueError, Refused) as problem:
+    except (OSError, ValueError, RecursionError, Refused) as problem:
         echo(f"refused: {file}: {problem}")
         return REFUSED, None
     for line in plan.lines():

@@ -103,7 +103,7 @@ def read_plan(document: Any) -> RepairPlan:
             tuple(each for each in left if each.log != "target"),
             int(not_compared["aged_out"]) + int(not_compared["not_read"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as problem:
         raise Refused(f"it is not a repair.json of kaudit: {problem!r}") from None
 
 

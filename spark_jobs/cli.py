@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_jobs.commands.accepted_gaps import read_accepted_gaps
 from spark_jobs.commands.class_archive import class_archive
 from spark_jobs.commands.counts import counts
 from spark_jobs.commands.diff import diff, parsed_schema
@@ -27,6 +28,7 @@ from spark_jobs.commands.latency import latency
 from spark_jobs.commands.options import (
     cluster_names,
     duration_ms,
+    pattern_of,
     spark_settings,
     target_names,
     with_hash_key,
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kclient.types import TopicPartition
-    from spark_jobs.accounting import AcceptedGap
     from spark_jobs.attribution import EvidenceRead
     from spark_jobs.comparison import Options
     from spark_jobs.cut import PartitionCut
@@ -204,8 +205,8 @@ def reconcile(**options: Any) -> None:
     try:
         limits = Limits(options["max_lag"], options["min_coverage"], _classes(options["fail_on"]))
         options["names"] = cluster_names(options["names"])
-        options["topics"] = re.compile(options["topics"])
-        accepted = _accepted_gaps(options["accepted_gaps"])
+        options["topics"] = pattern_of(options["topics"])
+        accepted = read_accepted_gaps(options["accepted_gaps"])
         options["previous"] = _previous(options["previous"])
         options["avro"] = {str(path): parsed_schema("--avro", path) for path in options["avro"]}
         hash_key = read_hash_key(options["hash_key"])
@@ -214,8 +215,6 @@ def reconcile(**options: Any) -> None:
         patience = Patience(
             duration_ms(options["settle"], "--settle") / 1000, options["settle_rounds"]
         )
-    except re.error as problem:
-        raise click.UsageError(f"--topics {options['topics']!r}: {problem}") from None
     except ValueError as problem:
         raise click.UsageError(str(problem)) from None
     from spark_jobs.comparison import Options
@@ -248,27 +247,6 @@ def selftest(seeds: int, faults: int, **options: Any) -> None:
     """
     on = spark_settings(options)
     sys.exit(guarded(lambda: _self_test(seeds, faults, on)))
-
-
-def _accepted_gaps(path: Path | None) -> tuple[AcceptedGap, ...]:
-    from kclient.mirror_ledger import GAP
-    from spark_jobs.accounting import AcceptedGap
-
-    if path is None:
-        return ()
-    gaps = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            gap = json.loads(line)
-            if gap.get("type", GAP) != GAP:
-                continue  # a line of kmirror gaps that explains nothing
-            bounds = int(gap["from"]), int(gap["until"])
-            gaps.append(
-                AcceptedGap(str(gap["topic"]), int(gap["partition"]), *bounds, str(gap["cause"]))
-            )
-        except (ValueError, KeyError, TypeError) as problem:
-            raise ValueError(f"--accepted-gaps {path}, line {number}: {problem!r}") from None
-    return tuple(gaps)
 
 
 def _kept(options: dict[str, Any], key: HashKey) -> tuple[Kept | None, int]:
@@ -308,7 +286,7 @@ def _previous(path: Path | None) -> str | None:
         return None
     try:
         known = json.loads(path.read_text(encoding="utf-8"))["meta"]["run_id"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         known = None
     if not known:
         raise ValueError(f"--previous {path}: not a report.json of kaudit")

@@ -17,6 +17,7 @@ import re
 import sys
 import sysconfig
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -105,7 +106,10 @@ def check(path: Path) -> None:
         with tarfile.open(path, mode="r:gz") as archive:
             found = archive.extractfile(FACTS)
             packed = json.loads(found.read()) if found is not None else None
-    except (tarfile.TarError, KeyError, ValueError, EOFError, OSError) as problem:
+    except (
+        *(tarfile.TarError, zlib.error, EOFError, OSError),
+        *(KeyError, ValueError, RecursionError),
+    ) as problem:
         raise NotAnEnvironment(
             f"{path} is no archive of `kaudit pack`: {problem or type(problem).__name__}"
         ) from None

@@ -157,7 +157,7 @@ def parsed_schema(option: str, path: Path) -> Parsed:
         return Parsed(json.loads(path.read_text(encoding="utf-8")), path.name)
     except SerializationError as problem:
         raise ValueError(f"{option} {path}: {problem}") from None
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise ValueError(f"{option} {path}: not JSON: {problem}") from None
 
 

@@ -90,7 +90,7 @@ def _decoder(schema: Path | None) -> Decoder | None:
 
     try:
         return AvroDeserializer(json.loads(schema.read_text(encoding="utf-8")))
-    except SerializationError as problem:
+    except (SerializationError, ValueError, RecursionError) as problem:
         raise ValueError(f"--avro {schema}: {problem}") from None
 
 

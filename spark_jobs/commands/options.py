@@ -187,7 +187,7 @@ def pattern_of(text: str) -> re.Pattern[str]:
     """Return `--topics`; raise UsageError if it is not a regular expression."""
     try:
         return re.compile(text)
-    except re.error as problem:
+    except (re.error, OverflowError, RecursionError) as problem:
         raise click.UsageError(f"--topics {text!r}: {problem}") from None
 
 

@@ -57,7 +57,7 @@ def usage_errors(directory: Path) -> Iterator[None]:
     """Turn what a wrong argument, or a *directory* with other files than an audit's, raises into a UsageError."""
     try:
         yield
-    except (KeyError, TypeError) as problem:
+    except (LookupError, TypeError, AttributeError, RecursionError) as problem:
         raise click.UsageError(f"{directory}: {problem!r}") from None
     except (OSError, ValueError) as problem:
         raise click.UsageError(str(problem)) from None
@@ -70,7 +70,12 @@ def load_report(directory: Path) -> dict[str, Any]:
         raise ValueError(
             f"{directory} has no report.json: give the --out directory of a finished audit"
         )
-    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as problem:
+        raise ValueError(f"{path}: not JSON: {problem}") from None
+    if not isinstance(report, dict):
+        raise ValueError(f"{path}: not a report.json of kaudit")
     if "source" not in report:
         raise ValueError(f"{directory}: the audit ended early: {report.get('cause')}")
     return report

@@ -41,7 +41,7 @@ def load_kept(directory: Path, key: HashKey = PUBLIC) -> Kept:
         raise KeptUnusable(f"--since {directory}: {problem}") from None
     except OSError as problem:
         raise KeptUnusable(f"--since {directory}: {problem}") from problem
-    except (ValueError, KeyError, TypeError, IndexError) as problem:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
         raise KeptUnusable(f"--since {directory}: {problem!r}") from problem
 
 

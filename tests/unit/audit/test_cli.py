@@ -6,6 +6,8 @@ import io
 import json
 import os
 import sys
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,13 @@ from click.testing import CliRunner
 from spark_jobs import cli
 from spark_jobs.accounting import AcceptedGap
 from spark_jobs.cluster import ClusterUnreadable
+from spark_jobs.commands.accepted_gaps import read_accepted_gaps
+from spark_jobs.commands.diff import parsed_schema
+from spark_jobs.commands.explain import _decoder
 from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.options import show
+from spark_jobs.packed_environment import FACTS
+from spark_jobs.report.files import DIGESTS_REPORT
 from spark_jobs.verdict import ExitCode
 
 BASE = ("reconcile", "--source", "a:1", "--target", "b:1")
@@ -27,6 +34,8 @@ BASE = ("reconcile", "--source", "a:1", "--target", "b:1")
         ("--topics", "x", "--names", "east,east"),
         ("--topics", "x", "--fail-on", "nonsense"),
         ("--topics", "("),
+        ("--topics", "a{99999999999}"),
+        ("--topics", "(" * 5000 + ")" * 5000),
         ("--topics", "x", "--min-coverage", "nan"),
         ("--topics", "x", "--min-coverage", "inf"),
         ("--topics", "x", "--min-coverage", "1.5"),
@@ -57,9 +66,21 @@ def test_a_timeout_that_never_ends_is_refused(tmp_path: Path, seconds: str) -> N
     assert (result.exit_code, f"{seconds} is not a finite number" in result.output) == (2, True)
 
 
+def _gap(**more: object) -> str:
+    return json.dumps({"topic": "t", "partition": 0, "from": 1, "until": 2, "cause": "c"} | more)
+
+
 @pytest.mark.parametrize(
     "line",
-    ["nonsense", '{"topic": "t"}', '{"topic": "t", "partition": 0, "from": "x", "until": 2}'],
+    [
+        *("nonsense", '{"topic": "t"}', "[1]", "null", '"x"', "5"),
+        pytest.param("[" * 100_000, id="nested"),
+        *(_gap(**{"from": wrong}) for wrong in ("x", "1", 1.0, float("inf"), True, None, -1)),
+        *(_gap(until=wrong) for wrong in (1, 0, 2.9, float("nan"), 1 << 63)),
+        *(_gap(partition=wrong) for wrong in (-1, 1.9, "0", 1 << 31)),
+        *(_gap(topic=wrong) for wrong in (None, ["t"], "")),
+        _gap(cause=None),
+    ],
 )
 def test_a_wrong_line_of_accepted_gaps_is_named(tmp_path: Path, line: str) -> None:
     good = json.dumps({"topic": "t", "partition": 0, "from": 1, "until": 2, "cause": "known"})
@@ -71,13 +92,57 @@ def test_a_wrong_line_of_accepted_gaps_is_named(tmp_path: Path, line: str) -> No
     assert "line 2" in result.output
 
 
+_NESTED = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "content", [_NESTED, "[5]", "5", '{"source": 5}'], ids=lambda text: text[:5]
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        (*BASE, "--topics", "x", "--out", "{}/out", "--previous", "{}/report.json"),
+        (*BASE, "--topics", "x", "--out", "{}/out", "--since", "{}"),
+        (*BASE, "--topics", "x", "--out", "{}/out", "--avro", "{}/report.json"),
+        ("explain", "--run", "{}"),
+        ("diff", "--run", "{}", "--avro", "{}/report.json"),
+        ("headers", *BASE[1:], "--topics", "x", "--environment", "{}/packed.tar.gz"),
+    ],
+    ids=lambda words: f"{words[0]} {words[-2]}",
+)
+def test_a_file_that_is_no_file_of_kaudit_is_a_wrong_option(
+    tmp_path: Path, command: tuple[str, ...], content: str
+) -> None:
+    for name in ("report.json", "findings.jsonl", DIGESTS_REPORT):
+        (tmp_path / name).write_text(content)
+    with tarfile.open(tmp_path / "packed.tar.gz", "w:gz") as archive:
+        entry = tarfile.TarInfo(FACTS)
+        entry.size = len(content)
+        archive.addfile(entry, io.BytesIO(content.encode()))
+    result = CliRunner().invoke(cli.kaudit, [word.format(tmp_path) for word in command])
+    assert (result.exit_code, str(tmp_path) in result.output) == (ExitCode.USAGE, True)
+
+
+@pytest.mark.parametrize(
+    "text", [_NESTED, '{"type":"array","items":' * 3000 + '"int"' + "}" * 3000]
+)
+@pytest.mark.parametrize("read", [_decoder, lambda path: parsed_schema("--avro", path)])
+def test_a_schema_with_too_many_levels_is_named(
+    tmp_path: Path, read: Callable[[Path], object], text: str
+) -> None:
+    schema = tmp_path / "schema.avsc"
+    schema.write_text(text)
+    with pytest.raises(ValueError, match=f"--avro {schema}"):
+        read(schema)
+
+
 def test_a_removal_of_the_ledger_is_no_accepted_gap(tmp_path: Path) -> None:
     """The file may be the output of `kmirror gaps --format json`, which has all entries."""
     line = {"topic": "t", "partition": 0, "from": 1, "until": 2, "cause": "truncated"}
     gaps = tmp_path / "gaps.jsonl"
     lines = [{**line, "type": kind} for kind in ("removal", "gap", "lineage")]
     gaps.write_text("".join(f"{json.dumps(each)}\n" for each in lines))
-    assert cli._accepted_gaps(gaps) == (AcceptedGap("t", 0, 1, 2, "truncated"),)
+    assert read_accepted_gaps(gaps) == (AcceptedGap("t", 0, 1, 2, "truncated"),)
 
 
 @pytest.mark.parametrize(

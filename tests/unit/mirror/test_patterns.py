@@ -31,3 +31,16 @@ def test_what_means_something_else_than_in_java_is_refused(text: str) -> None:
     """Python would take a set operation literally, and the halves of a quantifier as names."""
     with pytest.raises(ValueError, match="is not a regular expression"):
         compiled(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a{99999999999}",
+        pytest.param("(" * 5000 + ")" * 5000, id="nested"),
+        "(?P<name>a), (?P<name>b)",
+    ],
+)
+def test_what_cannot_be_compiled_is_refused_by_one_type_of_error(text: str) -> None:
+    with pytest.raises(ValueError, match="regular expression"):
+        compiled(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from mirrormaker.export_manifest import ExportedPartition, Manifest
 from mirrormaker.failback_stage import Stage
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.promotion import Refused
+from mirrormaker.repair import show_repair
 from mirrormaker.repair_plan import SOURCE_DAMAGED, RepairPlan, read_plan, stage_of
 from mirrormaker.topics import MARK, Topic, TopicPair
 from spark_jobs.report import repair
@@ -58,11 +60,29 @@ def test_every_line_of_the_plan_is_printed() -> None:
         ({"verdict": "CONSISTENT"}, "not a repair.json"),
         ([], "not a repair.json"),
         (document(copy=[{"topic": "t"}]), "not a repair.json"),
+        (
+            document(not_compared={"aged_out": float("inf"), "not_read": 0}),
+            "not a repair.json",
+        ),
     ],
 )
 def test_what_is_no_plan_for_kmirror_is_refused(found: Any, reason: str) -> None:
     with pytest.raises(Refused, match=reason):
         read_plan(found)
+
+
+@pytest.mark.parametrize(
+    "content", ["[" * 100_000, "no JSON", "[]"], ids=["nested", "text", "list"]
+)
+def test_a_file_that_is_no_plan_is_named(tmp_path: Path, content: str) -> None:
+    plan, printed = tmp_path / "repair.json", list[str]()
+    plan.write_text(content)
+    nothing: Any = None  # no cluster is contacted
+    showing = show_repair(nothing, nothing, nothing, plan, ".*", printed.append)
+    with pytest.raises(StopIteration) as ended:
+        showing.send(None)
+    assert ended.value.value == (5, None)
+    assert printed[0].startswith(f"refused: {plan}: ")
 
 
 SOURCE_TOPIC = Topic(1, SOURCE, {}, {"cleanup.policy": "delete"})

@@ -1,0 +1,72 @@
+"""Reads the file of `--accepted-gaps`: a JSON object a line, also as `kmirror gaps --format json` prints them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kclient.mirror_ledger import GAP
+from spark_jobs.accounting import AcceptedGap
+
+_INT32 = 1 << 31
+_INT64 = 1 << 63
+
+
+def read_accepted_gaps(path: Path | None) -> tuple[AcceptedGap, ...]:
+    """Return the gaps in the file *path*, none for None; raise ValueError that names the option and the line."""
+    if path is None:
+        return ()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ValueError(f"--accepted-gaps {path}: {problem}") from None
+    gaps = []
+    for number, line in enumerate(lines, 1):
+        try:
+            gap = gap_of(line)
+        except ValueError as problem:
+            raise ValueError(f"--accepted-gaps {path}, line {number}: {problem}") from None
+        if gap is not None:
+            gaps.append(gap)
+    return tuple(gaps)
+
+
+def gap_of(line: str) -> AcceptedGap | None:
+    """Return the gap of one line, None for an entry of the ledger that explains nothing; raise ValueError."""
+    try:
+        entry = json.loads(line)
+    except RecursionError:
+        raise ValueError("JSON with too many levels") from None
+    if not isinstance(entry, dict):
+        raise ValueError("expected a JSON object")
+    if entry.get("type", GAP) != GAP:
+        return None
+    low, high = _whole(entry, "from", _INT64), _whole(entry, "until", _INT64)
+    if low >= high:
+        raise ValueError(f"from {low} is not below until {high}, which is exclusive")
+    return AcceptedGap(
+        _text(entry, "topic"), _whole(entry, "partition", _INT32), low, high, _text(entry, "cause")
+    )
+
+
+def _whole(entry: Mapping[str, Any], name: str, limit: int) -> int:
+    """Return a number from 0 to below *limit*. A number with a fraction would be cut, and name other offsets."""
+    value = _value(entry, name)
+    if type(value) is not int or not 0 <= value < limit:
+        raise ValueError(f"{name} {value!r} is not a whole number from 0 to {limit - 1}")
+    return value
+
+
+def _text(entry: Mapping[str, Any], name: str) -> str:
+    value = _value(entry, name)
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} {value!r} is not a text")
+    return value
+
+
+def _value(entry: Mapping[str, Any], name: str) -> Any:
+    if name not in entry:
+        raise ValueError(f"{name} is missing")
+    return entry[name]
