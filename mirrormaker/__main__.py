@@ -62,6 +62,8 @@ def run(file: Path, once: bool, quiet: bool, metrics: Path | None) -> None:
     """Mirror with the configuration FILE (names as in connect-mirror-maker.properties)."""
     if metrics is not None:
         home = metrics.parent
+        if not metrics.name:  # an empty text, as of a variable that is not set
+            raise click.UsageError("--metrics: the name of a file is missing")
         if not (home.is_dir() and os.access(home, os.W_OK | os.X_OK)):
             raise click.UsageError(f"--metrics: {home} is no directory that can be written to")
     config = _load(file, warn=False)  # the process prints all warnings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -123,7 +124,8 @@ class MirrorProcess:
         try:
             code = await self._run()
         except Exception:
-            await self._write_last_metrics(BUG)
+            with suppress(Exception):  # it may only follow from what ended the process
+                await self._write_last_metrics(BUG)
             raise
         await self._write_last_metrics(code)
         return code

@@ -23,6 +23,7 @@ from kclient.config import CommonConfig, dotted, every_setting, read_properties,
 from kclient.errors import ConfigError
 from mirrormaker.settings import (
     DEPRECATED,
+    INT,
     NOT_APPLICABLE,
     LinkSettings,
     contradictions,
@@ -183,7 +184,7 @@ class _Parser:
         except ValueError as problem:
             self.problems.append(f"{name}: {problem}")
         try:
-            found = WorkerSettings(connect, number(1000)(timeout.strip()) / 1000)
+            found = WorkerSettings(connect, number(1000, INT)(timeout.strip()) / 1000)
         except ValueError as problem:
             self.problems.append(f"{timeout_name}: {problem}")
         if not settings.refresh_topics:

@@ -63,12 +63,20 @@ class MetricsFile:
         self._is_ending = False
 
     def start(self, defect: Callable[[Any], None]) -> None:
-        """Write the file now and every `INTERVAL` seconds; *defect* gets a failure that is a bug."""
+        """Write the file now and every `INTERVAL` seconds; *defect* gets a failure that is a bug.
+
+        It may await `end`.
+        """
         self._running = Deferred.fromCoroutine(self._run())
-        self._running.addErrback(defect)
+        # A Deferred that is awaited by its own errback never ends.
+        self._running.addBoth(self._has_run).addErrback(defect)
+
+    def _has_run(self, result: Any) -> Any:
+        self._running = None
+        return result
 
     async def end(self, exit_code: int | None) -> None:
-        """Write the last file, with the exit code of kmirror if it is known."""
+        """Write the last file, with the exit code of kmirror if it is known. Raise what is a bug."""
         self._is_ending = True
         self._wakeup.wake()
         if self._running is not None:

@@ -42,8 +42,18 @@ def boolean(text: str) -> bool:
     return lowered == "true"
 
 
-def number(minimum: int) -> Callable[[str], int]:
-    """Return a reader of whole numbers from *minimum* on."""
+INT = (1 << 31) - 1
+"""The most of Kafka's type INT: what requests carry in 4 bytes."""
+
+LONG = (1 << 63) - 1
+"""The most of Kafka's type LONG."""
+
+_MOST_REPLICAS = (1 << 15) - 1
+"""CreateTopics carries a replication factor in 2 bytes."""
+
+
+def number(minimum: int, most: int = LONG) -> Callable[[str], int]:
+    """Return a reader of whole numbers from *minimum* to *most*, both included."""
 
     def read(text: str) -> int:
         try:
@@ -52,6 +62,8 @@ def number(minimum: int) -> Callable[[str], int]:
             raise ValueError(f"{text!r} is not a whole number") from None
         if value < minimum:
             raise ValueError(f"{value} is below {minimum}")
+        if value > most:
+            raise ValueError(f"{value} is above {most}")
         return value
 
     return read
@@ -61,7 +73,7 @@ def replicas(text: str) -> int:
     """Read a replication factor; -1 is the default of the cluster."""
     if text != "-1" and not re.fullmatch("0*[1-9][0-9]*", text):
         raise ValueError(f"{text!r} is neither -1 nor a positive number")
-    return int(text)
+    return number(-1, _MOST_REPLICAS)(text)
 
 
 def pattern_list(text: str) -> str:
@@ -315,12 +327,12 @@ class LinkSettings:
         "Bytes of fetched records that the target has not acknowledged.",
     )
     fetch_max_bytes: int = _setting(
-        "fetch.max.bytes", 16 << 20, number(1), "Bytes of one fetch.", "consumer"
+        "fetch.max.bytes", 16 << 20, number(1, INT), "Bytes of one fetch.", "consumer"
     )
     max_partition_fetch_bytes: int = _setting(
         "max.partition.fetch.bytes",
         4 << 20,
-        number(1),
+        number(1, INT),
         "Bytes of one partition in a fetch.",
         "consumer",
     )
@@ -332,12 +344,12 @@ class LinkSettings:
         "consumer",
     )
     fetch_max_wait_ms: int = _setting(
-        "fetch.max.wait.ms", 500, number(0), "How long a fetch waits for records.", "consumer"
+        "fetch.max.wait.ms", 500, number(0, INT), "How long a fetch waits for records.", "consumer"
     )
     transaction_timeout_ms: int = _setting(
         "transaction.timeout.ms",
         60_000,
-        number(1000),
+        number(1000, INT),
         "With target.offsets=renumber: milliseconds after which the target aborts a transaction.",
         "producer",
     )
@@ -356,19 +368,19 @@ class LinkSettings:
         "producer",
     )
     max_request_size: int = _setting(
-        "max.request.size", 8 << 20, number(1), "Bytes of one append request.", "producer"
+        "max.request.size", 8 << 20, number(1, INT), "Bytes of one append request.", "producer"
     )
     max_in_flight: int = _setting(
         "max.in.flight.requests.per.connection",
         4,
-        number(1),
+        number(1, INT),
         "Unanswered append requests per broker.",
         "producer",
     )
     request_timeout_ms: int = _setting(
         "request.timeout.ms",
         30_000,
-        number(1),
+        number(1, INT),
         "Milliseconds after which an unanswered append counts as failed.",
         "producer",
     )

@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 
 from mirrormaker.__main__ import main
+from mirrormaker.app import MirrorProcess
 from mirrormaker.config import MirrorConfig
 from mirrormaker.metrics import LINKS_PER_STEP
 from mirrormaker.metrics_file import INTERVAL, TURN, MetricsFile
@@ -152,10 +153,67 @@ def test_many_partitions_are_read_in_several_turns(written: Written) -> None:
     written.clock.advance(0.0)
 
 
+def test_a_defect_is_reported_and_the_end_does_not_wait_for_it(written: Written) -> None:
+    """It waited for itself: what the process printed was an assertion of Twisted, and not the defect."""
+    ended: list[Any] = []
+
+    def end(failure: Any) -> None:
+        written.defects.append(failure.value)
+        Deferred.fromCoroutine(written.file.end(70)).addBoth(ended.append)
+
+    defect = ValueError("a sample without a value")
+    written.held = []
+    written.file.start(end)
+    (first,) = written.held
+    first.errback(defect)
+    written.held[1].callback(None)
+    assert written.defects == [defect]
+    assert ended == [None]
+    assert written.value("mirror_exit_code") == 70
+    written.defects.clear()
+
+
+def test_a_defect_while_the_end_waits_is_reported(written: Written) -> None:
+    written.held = []
+    written.start()
+    done = written.end(0)
+    (first,) = written.held
+    first.errback(defect := ValueError("a sample without a value"))
+    assert [each.value for each in written.defects] == [defect]
+    written.held[1].callback(None)
+    assert done == [None]
+    written.defects.clear()
+
+
+def test_the_last_write_does_not_hide_what_ended_the_process(written: Written) -> None:
+    process = MirrorProcess(written.clock, MirrorConfig(()), once=True)
+
+    class Failing:
+        async def end(self, code: int) -> None:
+            raise ValueError(f"of the last write, {code}")
+
+    async def run() -> int:
+        raise LookupError("of the copy")
+
+    process._metrics, process._run = Failing(), run  # type: ignore
+    ended: list[Any] = []
+    Deferred.fromCoroutine(process.run()).addBoth(ended.append)
+    assert [str(each.value) for each in ended] == ["of the copy"]
+
+
 @pytest.mark.parametrize("place", ["missing/mirror.prom", "mirror.properties/mirror.prom", "."])
 def test_a_path_without_a_directory_to_write_to_is_refused(tmp_path: Path, place: str) -> None:
     config = tmp_path / "mirror.properties"
     config.write_text(SETTINGS)
     done = CliRunner().invoke(main, ["run", str(config), "--metrics", str(tmp_path / place)])
+    assert done.exit_code == 2
+    assert "--metrics" in done.output
+
+
+@pytest.mark.parametrize("name", ["", "."])
+def test_a_path_without_a_name_is_refused(tmp_path: Path, name: str) -> None:
+    config = tmp_path / "mirror.properties"
+    config.write_text(SETTINGS)
+    done = CliRunner().invoke(main, ["run", str(config), "--metrics", name])
     assert done.exit_code == 2
     assert "--metrics" in done.output

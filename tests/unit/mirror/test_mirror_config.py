@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from kclient.errors import ConfigError
 from mirrormaker.__main__ import main
 from mirrormaker.config import MirrorConfig
+from mirrormaker.settings import link_settings
 
 GOOD = {
     "clusters": "east, west",
@@ -225,6 +226,28 @@ def test_a_topic_has_replicas(name: str) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        *(
+            (name, 2**31 - 1)
+            for name in (
+                *("fetch.max.bytes", "max.partition.fetch.bytes", "fetch.max.wait.ms"),
+                *("max.request.size", "request.timeout.ms", "transaction.timeout.ms"),
+                "max.in.flight.requests.per.connection",
+            )
+        ),
+        *((name, 2**63 - 1) for name in ("buffer.memory", "linger.ms", "alarm.lag.records")),
+        *((name, 2**63 - 1) for name in link_settings() if name.endswith(".seconds")),
+        *((name, 2**15 - 1) for name in link_settings() if name.endswith("replication.factor")),
+    ],
+)
+def test_a_number_has_the_bounds_of_its_type_in_kafka(name: str, most: int) -> None:
+    """Above them a request could not be encoded, or a time not be computed: the process ended with 70."""
+    settings(name, str(most))
+    assert f"{name}: {most + 1} is above {most}" in problems({**GOOD, name: str(most + 1)})
+
+
 def test_acls_are_copied_on_request_only() -> None:
     name = "east->west.sync.topic.acls.enabled"
     assert config().flows[0].settings.sync_acls == "report"
@@ -261,6 +284,13 @@ def test_the_zookeeper_of_a_target_makes_its_directions_shared() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        (
+            {
+                "west.zookeeper.connect": "zk:2181",
+                "west.zookeeper.session.timeout.ms": "2147483648",
+            },
+            "west.zookeeper.session.timeout.ms: 2147483648 is above 2147483647",
+        ),
         (
             {"west.zookeeper.connect": "no servers"},
             "west.zookeeper.connect: 'no servers' is not a list of ZooKeeper servers",
