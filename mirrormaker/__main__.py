@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -23,6 +24,17 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Shown = Awaitable[tuple[int, dict[str, Any] | None]]
 """The exit code of a command, and its record if it has one."""
+
+
+class _FiniteRange(click.FloatRange):
+    """A range of numbers. NaN and infinity are in none: each comparison with NaN is false, so it would pass."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return *value* as a number; fail if it is outside of the range, or not finite."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
 
 
 class _Commands(click.Group):
@@ -87,7 +99,7 @@ def run(file: Path, once: bool, quiet: bool, metrics: Path | None) -> None:
 )
 @click.option(
     "--settle",
-    type=click.FloatRange(0.1),
+    type=_FiniteRange(0.1),
     default=3.0,
     show_default=True,
     help="Seconds between the two readings of a partition with lag or a problem.",
@@ -247,12 +259,7 @@ def promote(file: Path, flow: str | None, abort: bool, record: Path | None, **op
     is named, and keeps its offsets there.
     """
     chosen = _flow(_load(file), flow)
-    if options["source_lost"] and (abort or options["producers_stopped"] or options["audit"]):
-        raise click.UsageError("--source-lost needs no source: leave out the options about it")
-    if abort and options["dry_run"]:
-        raise click.UsageError("--abort has no --dry-run")
-    if options["target_id"] is not None and not abort:
-        raise click.UsageError("--target-id is for --abort")
+    _check_promotion(options, abort=abort, record=record)
     _check_patterns(options["topics"])
 
     async def begin(reactor: Any) -> int:
@@ -269,6 +276,25 @@ def promote(file: Path, flow: str | None, abort: bool, record: Path | None, **op
         return code
 
     sys.exit(_in_reactor(lambda reactor, _: begin(reactor)))
+
+
+def _check_promotion(options: Mapping[str, Any], *, abort: bool, record: Path | None) -> None:
+    """Raise UsageError if *options* of `promote` cannot be together, or one would have no effect."""
+    if options["source_lost"] and (abort or options["producers_stopped"] or options["audit"]):
+        raise click.UsageError("--source-lost needs no source: leave out the options about it")
+    if abort and options["dry_run"]:
+        raise click.UsageError("--abort has no --dry-run")
+    if options["target_id"] is not None and not abort:
+        raise click.UsageError("--target-id is for --abort")
+    if options["source_id"] is not None and not options["source_lost"]:
+        raise click.UsageError("--source-id is for --source-lost")
+    if abort and options["producers_stopped"]:
+        raise click.UsageError("--producers-stopped is not for --abort")
+    for name, given in (("--audit", options["audit"]), ("--record", record)):
+        if given is not None and (abort or options["dry_run"]):
+            raise click.UsageError(
+                f"{name} is for a promotion: leave it out with --abort and --dry-run"
+            )
 
 
 def _recopy_options(source: str, target: str) -> Callable[[_Command], _Command]:
@@ -405,6 +431,8 @@ def _recopy(
     """Check the options of failback and repair (`_recopy_options`), run *show*, and write its record."""
     if options["execute"] and options["export"] is None:
         raise click.UsageError("--execute needs --export DIR")
+    if options["audit"] is not None and options["without_audit"]:
+        raise click.UsageError("--audit DIR cannot be with --no-audit")
     _check_patterns(topics)
 
     async def begin(reactor: Any) -> int:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -50,6 +51,51 @@ def test_a_wrong_pattern_of_topics_is_refused(command: list[str], config: str) -
     done = CliRunner().invoke(main, [*command, config, "--topics", "("])
     assert done.exit_code == 2
     assert "--topics" in done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["promote", "--source-id", "X"], "--source-lost"),
+        (["promote", "--audit", "report", "--abort"], "--audit"),
+        (["promote", "--audit", "report", "--dry-run"], "--audit"),
+        (["promote", "--record", "record.json", "--abort"], "--record"),
+        (["promote", "--record", "record.json", "--dry-run"], "--record"),
+        (["promote", "--producers-stopped", "--abort"], "--producers-stopped"),
+        (["promote", "--source-id", "X", "--abort"], "--source-lost"),
+        *(
+            ([*command, "--audit", "report", "--no-audit"], "--no-audit")
+            for command in (
+                ["failback"],
+                ["repair", "--plan", "repair.json"],
+                ["truncate", "--topics", "t"],
+            )
+        ),
+    ],
+)
+def test_an_option_that_would_have_no_effect_is_refused(
+    options: list[str], named: str, config: str
+) -> None:
+    command, *others = options
+    done = CliRunner().invoke(main, [command, config, *others])
+    assert (done.exit_code, named in done.output) == (2, True)
+
+
+def test_every_option_with_a_fraction_is_a_finite_number() -> None:
+    """NaN is in every range, because each comparison with it is false; infinite seconds never pass."""
+    kinds = [each.type for command in main.commands.values() for each in command.params]
+    numbers = [each for each in kinds if isinstance(each, click.types.FloatParamType)]
+    assert numbers
+    for each in numbers:
+        for text in ("nan", "inf", "-inf"):
+            with pytest.raises(click.BadParameter):
+                each.convert(text, None, None)
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf"])
+def test_a_settle_time_that_never_ends_is_refused(seconds: str, config: str) -> None:
+    done = CliRunner().invoke(main, ["status", config, "--settle", seconds])
+    assert (done.exit_code, "--settle" in done.output) == (2, True)
 
 
 @pytest.mark.long
