@@ -8,14 +8,23 @@ from pathlib import Path
 
 import click
 
+from spark_jobs.commands.guard import not_done
+from spark_jobs.commands.options import named_file
+
 
 @click.command("class-archive")
-@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.argument(
+    "file",
+    required=False,
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=named_file,
+)
 def class_archive(file: Path | None) -> None:
     """Write FILE, an archive of the Java classes of Spark: later runs start in half of the processor time.
 
     It takes half a minute, and 160 MB. Without FILE it goes where every run looks for it, in ~/.cache/kbroker; for
     another FILE set KAUDIT_CLASS_ARCHIVE. Write it again after an upgrade of Java or PySpark.
+    Exit code 70: FILE cannot be written, or Spark does not start.
     """
     from spark_jobs.class_archive import VARIABLE, NoClassArchive, archive_file
     from spark_jobs.session import SparkNotStarted
@@ -27,11 +36,9 @@ def class_archive(file: Path | None) -> None:
         click.echo("Spark runs the self-test, and its JVM writes what it loaded", err=True)
         _write(wanted, log)
     except (NoClassArchive, SparkNotStarted) as problem:
-        raise click.ClickException(str(problem)) from None
+        not_done(str(problem))
     except OSError as problem:
-        raise click.ClickException(
-            f"cannot write {problem.filename or wanted}: {problem.strerror or problem}"
-        ) from None
+        not_done(f"cannot write {problem.filename or wanted}: {problem.strerror or problem}")
     log.unlink(missing_ok=True)
     seconds = time.monotonic() - started
     click.echo(f"{wanted}: {wanted.stat().st_size / 1e6:.0f} MB, in {seconds:.0f} s")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NoReturn
 
 import click
 
@@ -61,6 +63,13 @@ def guarded(work: Callable[[], int], on_error: Callable[[int, str], None] | None
     with suppress(OSError):  # a closed pipe
         click.echo(f"kaudit: {cause}", err=True)
     return code
+
+
+def not_done(cause: str) -> NoReturn:
+    """Print why a command without a verdict has no result, and end with 70: its options were right."""
+    with suppress(OSError):  # a closed pipe
+        click.echo(f"kaudit: {cause}", err=True)
+    sys.exit(ExitCode.INTERNAL)
 
 
 def _cause(text: str) -> str:

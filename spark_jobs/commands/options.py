@@ -31,6 +31,15 @@ def target_names(_context: click.Context, _option: click.Parameter, value: str) 
         raise click.BadParameter(str(problem)) from None
 
 
+def named_file(
+    _context: click.Context, _argument: click.Parameter, value: Path | None
+) -> Path | None:
+    """Check a file to write: an empty text, as of a variable that is not set, is the path of a directory."""
+    if value is not None and not value.name:
+        raise click.BadParameter("the name of a file is missing")
+    return value
+
+
 _PAIR = (
     click.option(
         "--source", required=True, metavar="BROKERS", help="Bootstrap servers of the source."

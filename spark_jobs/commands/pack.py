@@ -6,13 +6,17 @@ from pathlib import Path
 
 import click
 
+from spark_jobs.commands.guard import not_done
+from spark_jobs.commands.options import named_file
+
 
 @click.command()
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), callback=named_file)
 def pack(file: Path) -> None:
     """Write FILE, a .tar.gz of the packages that Spark's workers on other hosts need.
 
     The workers need Spark, and this minor version of Python on their PATH; `--environment FILE` sends them the rest.
+    Exit code 70: FILE cannot be written, or a package cannot be packed.
     """
     import pyarrow  # noqa: F401 - without the extra the archive is of no use
 
@@ -22,11 +26,9 @@ def pack(file: Path) -> None:
     try:
         packed = write(file)
     except NotPackable as problem:
-        raise click.ClickException(
-            f"{problem}: workers would lack it; install it from a wheel, and pack again"
-        ) from None
+        not_done(f"{problem}: workers would lack it; install it from a wheel, and pack again")
     except OSError as problem:
-        raise click.ClickException(f"cannot write {file}: {problem.strerror or problem}") from None
+        not_done(f"cannot write {file}: {problem.strerror or problem}")
     click.echo(
         f"{file}: {packed.size / 1e6:.1f} MB, {packed.files:,} files of kaudit, kclient and "
         f"{', '.join(packed.distributions)}; workers need {python_name()}"

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from spark_jobs import cli
+from spark_jobs import cli, packed_environment
 from spark_jobs.accounting import AcceptedGap
+from spark_jobs.class_archive import NoClassArchive
 from spark_jobs.cluster import ClusterUnreadable
 from spark_jobs.commands.accepted_gaps import read_accepted_gaps
 from spark_jobs.commands.diff import parsed_schema
@@ -23,6 +24,7 @@ from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.options import show
 from spark_jobs.packed_environment import FACTS
 from spark_jobs.report.files import DIGESTS_REPORT
+from spark_jobs.session import SparkNotStarted
 from spark_jobs.verdict import ExitCode
 
 BASE = ("reconcile", "--source", "a:1", "--target", "b:1")
@@ -184,6 +186,36 @@ def test_a_file_that_cannot_be_written_is_named_without_a_traceback(
     error = capsys.readouterr().err
     assert str(tmp_path / "file" / "counts.csv") in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("command", ["pack", "class-archive"])
+def test_an_archive_that_cannot_be_written_is_no_wrong_option(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    # What is packed takes seconds, and an editable installation is refused.
+    monkeypatch.setattr(packed_environment, "required", lambda *_: set())
+    result = CliRunner().invoke(cli.kaudit, [command, str(tmp_path / "file" / "archive")])
+    assert result.exit_code == ExitCode.INTERNAL
+    assert f"kaudit: cannot write {tmp_path / 'file'}" in result.stderr
+
+
+@pytest.mark.parametrize("problem", [NoClassArchive("no Java"), SparkNotStarted("no port")])
+def test_an_archive_without_spark_is_no_wrong_option(
+    tmp_path: Path, problem: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*_: object) -> None:
+        raise problem
+
+    monkeypatch.setattr(sys.modules["spark_jobs.commands.class_archive"], "_write", write)
+    result = CliRunner().invoke(cli.kaudit, ["class-archive", str(tmp_path / "archive")])
+    assert (result.exit_code, str(problem) in result.stderr) == (ExitCode.INTERNAL, True)
+
+
+@pytest.mark.parametrize("command", ["pack", "class-archive"])
+def test_an_archive_without_a_name_is_a_wrong_option(command: str) -> None:
+    result = CliRunner().invoke(cli.kaudit, [command, ""])
+    assert (result.exit_code, "FILE" in result.output) == (ExitCode.USAGE, True)
 
 
 @pytest.mark.parametrize(
