@@ -184,19 +184,22 @@ def words_of(pair: Pair) -> list[str]:
 
 
 def cluster_names(text: str) -> tuple[str, str]:
-    """Return the names of `--names`; raise ValueError if they are equal."""
+    """Return the names of `--names`; raise ValueError if they are equal, or no report can have them."""
     source, _, target = text.partition(",")
     names = source or "source", target or "target"
     if names[0] == names[1]:
         raise ValueError(f"--names: the two clusters need different names, not {text!r}")
+    if not text.isprintable():  # a line end, or bytes that are not UTF-8
+        raise ValueError(f"--names: {text!r} has a character that cannot be printed")
     return names
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
     """Return `--topics`; raise UsageError if it is not a regular expression."""
     try:
+        text.encode()  # bytes that are not UTF-8 are in no topic's name, and in no report
         return re.compile(text)
-    except (re.error, OverflowError, RecursionError) as problem:
+    except (re.error, OverflowError, RecursionError, UnicodeEncodeError) as problem:
         raise click.UsageError(f"--topics {text!r}: {problem}") from None
 
 

@@ -34,6 +34,9 @@ BASE = ("reconcile", "--source", "a:1", "--target", "b:1")
     "wrong",
     [
         ("--topics", "x", "--names", "east,east"),
+        ("--topics", "x", "--names", "\udcff,west"),  # a byte that is not UTF-8
+        ("--topics", "x", "--names", "east\n,west"),
+        ("--topics", "\udcff"),
         ("--topics", "x", "--fail-on", "nonsense"),
         ("--topics", "("),
         ("--topics", "a{99999999999}"),
