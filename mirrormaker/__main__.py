@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import secrets
 import signal
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from kclient.cli.finite_range import FiniteRange
 from kclient.errors import ConfigError, KafkaError
 from mirrormaker.config import FlowConfig, MirrorConfig
 from mirrormaker.settings import pattern_list
@@ -24,17 +24,6 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Shown = Awaitable[tuple[int, dict[str, Any] | None]]
 """The exit code of a command, and its record if it has one."""
-
-
-class _FiniteRange(click.FloatRange):
-    """A range of numbers. NaN and infinity are in none: each comparison with NaN is false, so it would pass."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return *value* as a number; fail if it is outside of the range, or not finite."""
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a finite number", param, ctx)
-        return number
 
 
 class _Commands(click.Group):
@@ -99,7 +88,7 @@ def run(file: Path, once: bool, quiet: bool, metrics: Path | None) -> None:
 )
 @click.option(
     "--settle",
-    type=_FiniteRange(0.1),
+    type=FiniteRange(0.1),
     default=3.0,
     show_default=True,
     help="Seconds between the two readings of a partition with lag or a problem.",

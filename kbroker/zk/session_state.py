@@ -63,6 +63,9 @@ RESTART_DELAY = 0.5
 """Seconds before a connection thread that failed is replaced."""
 
 
+_LAST_PORT = 65_535
+
+
 def parse_connect(text: str) -> tuple[str, str]:
     """Split a `zookeeper.connect` into hosts and chroot ("" or "/name"); ValueError if malformed."""
     hosts, slash, chroot = text.strip().partition("/")
@@ -72,6 +75,9 @@ def parse_connect(text: str) -> tuple[str, str]:
         raise ValueError(
             f"{text!r:.200} is not a list of ZooKeeper servers: expected host:port,host:port/chroot"
         )
+    for port in map(int, re.findall(r":(\d{1,5})(?=,|$)", re.sub(r"\s", "", hosts))):
+        if not 0 < port <= _LAST_PORT:
+            raise ValueError(f"{text!r:.200}: {port} is not a port (1 to {_LAST_PORT})")
     if "//" in chroot or not re.fullmatch(r"(/[^/\0\s]+)*", chroot):
         raise ValueError(f"the chroot {chroot!r:.200} is not a path")
     return re.sub(r"\s", "", hosts), chroot

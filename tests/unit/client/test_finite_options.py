@@ -55,25 +55,14 @@ def test_the_options_are_found() -> None:
     } <= set(OPTIONS)
 
 
-_GAPS = {"kmirror status --settle": "it waits for ever with nan"}
-
-
-@pytest.mark.parametrize(
-    "label",
-    [
-        pytest.param(
-            label, marks=[pytest.mark.xfail(reason=_GAPS[label])] if label in _GAPS else []
-        )
-        for label in OPTIONS
-    ],
-)
+@pytest.mark.parametrize("label", OPTIONS)
 def test_what_is_not_finite_is_a_usage_error(label: str) -> None:
     for text in NOT_FINITE:
         with pytest.raises(click.BadParameter):
             OPTIONS[label].type.convert(text, OPTIONS[label], None)
 
 
-@pytest.mark.parametrize("label", [label for label in OPTIONS if not label.startswith("kmirror")])
+@pytest.mark.parametrize("label", OPTIONS)
 def test_no_option_takes_a_negative_number(label: str) -> None:
     with pytest.raises(click.BadParameter):
         OPTIONS[label].type.convert("-1", OPTIONS[label], None)

@@ -22,7 +22,21 @@ def test_hosts_and_chroot_are_separated(text: str, hosts: str, chroot: str) -> N
     assert parse_connect(text) == (hosts, chroot)
 
 
-@pytest.mark.parametrize("text", ["", "/x", "a:b", "a:1,,b:2", "a:1 b:2", "a:1//x", "a:123456"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "/x",
+        "a:b",
+        "a:1,,b:2",
+        "a:1 b:2",
+        "a:1//x",
+        "a:123456",
+        "a:0",
+        "a:1,b:99999",
+        "[::1]:65536/x",
+    ],
+)
 def test_what_makes_no_sense_is_quoted(text: str) -> None:
-    with pytest.raises(ValueError, match=r"not a (list of ZooKeeper servers|path)"):
+    with pytest.raises(ValueError, match=r"not a (list of ZooKeeper servers|path|port)"):
         parse_connect(text)
