@@ -74,6 +74,24 @@ class AcceptedGap(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
+class _Unread(NamedTuple):
+    """What was not read in one numbering of offsets: in both logs, or in one of two with offsets of their own."""
+
+    failures: Sequence[Failure]
+    opposite: int = 0
+    """Records of the other log that only these offsets may have."""
+
+    @property
+    def beyond(self) -> int:
+        """The records opposite that are more than the offsets."""
+        return max(0, self.opposite - self.offsets)
+
+    @property
+    def offsets(self) -> int:
+        """The offsets that were not read."""
+        return total(offsets_of(self.failures))
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """Everything that one run read, per partition."""
@@ -96,6 +114,8 @@ class Evidence:
     accepted: Sequence[AcceptedGap] = ()
     compacted_away: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Offsets that compaction explains and that are in no alignment."""
+    unknown: frozenset[TopicPartition] = frozenset()
+    """Partitions of which one side has no known range: its failures have the offsets of the other log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,17 +442,25 @@ class Ledger:
     def _count(self, cut: PartitionCut, verified: int) -> Counts:
         tp = cut.topic_partition
         failures = self._failures[tp]
-        by_kind = {kind: offsets_of(f for f in failures if f.kind is kind) for kind in FailureKind}
-        undecodable = by_kind[FailureKind.UNDECODABLE]
-        unread = subtract(by_kind[FailureKind.UNREADABLE], undecodable)
-        self._add_undecodable(tp, failures)
         gaps = self._add_gaps(cut, offsets_of(failures))
-        aged = subtract(
-            [cut.only_source, cut.only_target, *by_kind[FailureKind.DELETED]],
-            [*undecodable, *unread, *gaps],
-        )
-        alignment = self.evidence.alignments.get(tp)
+        aged_out, not_read = 0, 0
         different: Counter[FindingClass] = Counter()
+        for of_log in self._by_numbering(tp):
+            self._add_undecodable(tp, of_log.failures)
+            deleted, undecodable, unread = _by_kind(of_log.failures)
+            aged = subtract(
+                [cut.only_source, cut.only_target, *deleted], [*undecodable, *unread, *gaps]
+            )
+            aged_out += total(aged)
+            not_read += total(unread)
+            # Each unread offset stands for one record opposite. The class of the records beyond is that of the offsets.
+            if unread:
+                not_read += of_log.beyond
+            elif undecodable:
+                different[FindingClass.UNDECODABLE] += of_log.beyond
+            else:
+                aged_out += of_log.beyond
+        alignment = self.evidence.alignments.get(tp)
         found: Counter[FindingClass] = Counter()
         for finding in self.findings[tp]:
             different[finding.finding_class] += finding.owns
@@ -442,8 +470,8 @@ class Ledger:
         counts = Counts(
             verified=verified,
             explained=sum(self.explained[tp].values()),
-            aged_out=total(aged) + (sum(alignment.aged_out) if alignment else 0),
-            not_read=total(unread),
+            aged_out=aged_out + (sum(alignment.aged_out) if alignment else 0),
+            not_read=not_read,
             lagging=self.lagging[tp],
             different={each: count for each, count in different.items() if count},
             findings=dict(found),
@@ -464,19 +492,40 @@ class Ledger:
             unequal_ends=int(not scope and not cut.same_end),
         )
 
+    def _by_numbering(self, tp: TopicPartition) -> Sequence[_Unread]:
+        """Return the failures of a partition, those of a log with offsets of its own apart from those of the other."""
+        failures = self._failures[tp]
+        if not self.evidence.renumbered or tp in self.evidence.unknown:
+            return [_Unread(failures)]
+        alignment = self.evidence.alignments.get(tp)
+        opposite = alignment.opposite if alignment else (0, 0)
+        at_source, at_target = (
+            [f for f in failures if (f.cluster == self.evidence.source_name) is wanted]
+            for wanted in (True, False)
+        )
+        return [_Unread(at_source, opposite[1]), _Unread(at_target, opposite[0])]
+
     def _renumbered_scope(self, cut: PartitionCut, counts: Counts) -> int:
-        """Return the number of the source's offsets and of the target's records that the source does not have."""
+        """Return the number of the source's offsets and of what only the target has.
+
+        That is its records that the source does not have, and its unread offsets that no record of the source is
+        opposite.
+        """
         tp = cut.topic_partition
+        of_source = cut.source_end - cut.low
+        if tp in self.evidence.unknown:
+            return of_source
         alignment = self.evidence.alignments.get(tp)
         only_target = self.misplaced[tp] + sum(
             counts.different.get(each, 0) for each in ONLY_TARGET
         )
-        of_target = [f for f in self._failures[tp] if f.cluster != self.evidence.source_name]
+        source, target = self._by_numbering(tp)
         return (
-            (cut.source_end - cut.low)
+            of_source
             + only_target
             + (alignment.aged_out[1] if alignment else 0)
-            + total(offsets_of(of_target))
+            + source.beyond
+            + max(0, target.offsets - target.opposite)
         )
 
     def _add_undecodable(self, tp: TopicPartition, failures: Sequence[Failure]) -> None:
@@ -546,6 +595,16 @@ class Ledger:
         if findings:
             self._drop(tp, findings)
             self.explained[tp][cause] += sum(f.owns for f in findings)
+
+
+def _by_kind(failures: Iterable[Failure]) -> tuple[Ranges, Ranges, Ranges]:
+    """Return the offsets that were deleted, that cannot be decoded, and, without those, that cannot be read."""
+    every = list(failures)
+    deleted, undecodable, unread = (
+        offsets_of(f for f in every if f.kind is kind)
+        for kind in (FailureKind.DELETED, FailureKind.UNDECODABLE, FailureKind.UNREADABLE)
+    )
+    return deleted, undecodable, subtract(unread, undecodable)
 
 
 def _is_behind(finding: Finding, cut: PartitionCut) -> bool:

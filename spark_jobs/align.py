@@ -127,6 +127,8 @@ class Alignment:
     """Of the pairs at another offset: how many, the first one's offsets in source and target, the last in target."""
     aged_out: tuple[int, int] = (0, 0)
     """Of a renumbered target: records of source and target that are opposite the deleted start of the other log."""
+    opposite: tuple[int, int] = (0, 0)
+    """Of a renumbered target: records of source and target opposite offsets that the other log did not return."""
     proven: tuple[int, int] | None = None
     """Of a renumbered target: the first offsets of the source, [low, high), without any difference."""
     tail_begins: int = 0
@@ -413,6 +415,7 @@ class _Aligner:
         ]
         differing = {gap for gaps in unread for gap in gaps}
         left: list[Finding] = []
+        at_start = [0, 0]
         opposite = [0, 0]
         for finding in findings:
             offsets = (finding.source_offset, finding.target_offset)
@@ -422,18 +425,22 @@ class _Aligner:
             ]
             differing |= {gap for gap in gaps if gap is not None}
             if gaps[0] is None and gaps[1] in unread[0]:
-                opposite[1] += gaps[1] == 0
+                at_start[1] += gaps[1] == 0
+                opposite[1] += 1
             elif gaps[1] is None and gaps[0] in unread[1]:
-                opposite[0] += gaps[0] == 0
+                at_start[0] += gaps[0] == 0
+                opposite[0] += 1
             else:
                 left.append(replace(finding, owns=1))
+        aged_out = (
+            self._aged_out(at_start[0], self.unread[1], places[1]),
+            self._aged_out(at_start[1], self.unread[0], places[0]),
+        )
         return Alignment(
             left,
             sum(map(self._count, kept)),
-            aged_out=(
-                self._aged_out(opposite[0], self.unread[1], places[1]),
-                self._aged_out(opposite[1], self.unread[0], places[0]),
-            ),
+            aged_out=aged_out,
+            opposite=(opposite[0] - aged_out[0], opposite[1] - aged_out[1]),
             proven=self._proven(places[0], differing),
         )
 

@@ -385,6 +385,7 @@ class Comparison:
                     *self.options.accepted,
                 ),
                 drilled.compacted_away,
+                self.unknown,
             )
         )
         ledger.classify()

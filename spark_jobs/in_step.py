@@ -454,6 +454,10 @@ class _Parts:
                 whole.aged_out[0] + alignment.aged_out[0],
                 whole.aged_out[1] + alignment.aged_out[1],
             ),
+            (
+                whole.opposite[0] + alignment.opposite[0],
+                whole.opposite[1] + alignment.opposite[1],
+            ),
             tail_begins=tail_begins,
         )
 

@@ -394,9 +394,8 @@ def _differences(rows: Sequence[Row]) -> Differences:
     for row in rows:
         tp, found = TopicPartition(row["topic"], row["partition"]), json.loads(row["found"])
         if "verified" in found:
-            pairs = {
-                name: found[name] and tuple(found[name]) for name in ("moved", "aged_out", "proven")
-            }
+            names = ("moved", "aged_out", "opposite", "proven")
+            pairs = {name: found[name] and tuple(found[name]) for name in names}
             counts[tp] = Alignment(**{**found, **pairs})
         elif "unread" in found:
             name, text = found["unread"]

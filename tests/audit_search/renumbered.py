@@ -131,11 +131,16 @@ def unreadable(draft: _Draft, partition: _Partition, at: int) -> None:
     _break(draft, partition, at, FailureKind.UNREADABLE)
 
 
-def _break(draft: _Draft, partition: _Partition, at: int, kind: FailureKind) -> None:
+def _break(
+    draft: _Draft, partition: _Partition, at: int, kind: FailureKind, count: int = 3
+) -> None:
+    """Let a log not return the records of *count* copies."""
     if draft.case.rng.random() < 0.5:
-        partition.broken = partition.copies[at], partition.copies[at + 3], kind
+        partition.broken = partition.copies[at], partition.copies[at + count], kind
         return
-    low, high = (partition.copies[n].at_source or 0 for n in (at, at + 3))
+    low, high = (partition.copies[n].at_source or 0 for n in (at, at + count))
+    if kind is FailureKind.DELETED:
+        low = partition.source.start
     partition.source.faults.append(Fault(low, high, kind))
     if kind is FailureKind.UNDECODABLE:
         partition.seeded.append(_Seeded("undecodable", low, None, high - low))
@@ -167,6 +172,11 @@ def aged_at_source(draft: _Draft, partition: _Partition, at: int) -> None:
 def aged_at_target(draft: _Draft, partition: _Partition, at: int) -> None:
     """Let retention delete the start of the target's log."""
     partition.deleted = draft.case.rng.randrange(1, STRETCH)
+
+
+def deleted_meanwhile(draft: _Draft, partition: _Partition, at: int) -> None:
+    """Let retention delete the start of either log while the audit reads it."""
+    _break(draft, partition, 0, FailureKind.DELETED, draft.case.rng.randrange(1, STRETCH))
 
 
 def behind(draft: _Draft, partition: _Partition, at: int) -> None:
@@ -215,7 +225,7 @@ _INSIDE: dict[str, _Fault] = registry(
     unreadable,
 )
 _START: dict[str, _Fault] = registry(
-    lost_first, extra_first, corrupt_first, aged_at_source, aged_at_target
+    lost_first, extra_first, corrupt_first, aged_at_source, aged_at_target, deleted_meanwhile
 )
 _END: dict[str, _Fault] = registry(behind, extra_last, repeated_last, corrupt_last, open_at_source)
 
@@ -271,7 +281,7 @@ def _assign(draft: _Draft, partition: _Partition, by: int) -> None:
         log.delete_below(partition.copies[partition.deleted].offset)
     if partition.broken is not None:
         first, last, kind = partition.broken
-        low, high = first.offset, last.offset
+        low, high = start if kind is FailureKind.DELETED else first.offset, last.offset
         log.faults.append(Fault(low, high, kind))
         if kind is FailureKind.UNDECODABLE:
             draft.case.expect(

@@ -16,6 +16,13 @@ from tests.audit_search.judge import Judgement
 from tests.audit_search.kinds import SearchCase
 from tests.kit.audit_logs import Log, Rec
 
+_NOT_COMPARED = {
+    FailureKind.UNREADABLE: "not read",
+    FailureKind.UNDECODABLE: "undecodable",
+    FailureKind.DELETED: "aged out",
+}
+"""The class of offsets that were not read, the worst first."""
+
 
 class _Held(NamedTuple):
     offset: int
@@ -87,7 +94,10 @@ def _classes(case: SearchCase, source: Log, target: Log) -> Counter[str]:
     classes: Counter[str] = Counter(verified=len(pairs))
     moved = Counter(each.record for each in alone[0]) & Counter(each.record for each in alone[1])
     left = list(zip(alone[1], places[1], strict=True))
-    hidden = 0
+    hidden = [
+        0,
+        0,
+    ]  # Records of source and target: the unread offsets of the other log stand for them.
     for each, place in zip(*(alone[0], places[0]), strict=True):
         if moved[each.record]:
             twin = next(other for other in left if other[0].record == each.record)
@@ -99,7 +109,7 @@ def _classes(case: SearchCase, source: Log, target: Log) -> Counter[str]:
             left.remove(beside)  # It is damaged.
             classes["different"] += 1
         elif place in unread[1]:
-            hidden += 1  # The offsets of the target that were not read stand for it.
+            hidden[0] += 1
         elif place == 0 and target.start > 0:
             classes["aged out"] += 1
         elif place == len(pairs) and not any(place == other[1] for other in left):
@@ -108,14 +118,19 @@ def _classes(case: SearchCase, source: Log, target: Log) -> Counter[str]:
             classes["different"] += 1
     for _, place in left:
         if place in unread[0]:
+            hidden[1] += 1
             continue
         classes["aged out" if place == 0 and source.start > 0 else "different"] += 1
-    for fault in (*source.faults, *target.faults):
-        broken = fault.kind is FailureKind.UNDECODABLE
-        classes["undecodable" if broken else "not read"] += fault.high - fault.low
+    for log, opposite in zip((source, target), reversed(hidden), strict=True):
+        for fault in log.faults:
+            classes[_NOT_COMPARED[fault.kind]] += fault.high - fault.low
+            opposite -= fault.high - fault.low
+        if opposite > 0:  # More records than unread offsets: none of them was compared.
+            kinds = {fault.kind for fault in log.faults}
+            classes[next(name for kind, name in _NOT_COMPARED.items() if kind in kinds)] += opposite
     # What is left of the source's offsets has no record for these consumers.
     of_source = sum(fault.high - fault.low for fault in source.faults)
-    classes["empty"] = _end(source) - source.start - of_source - len(here) + hidden
+    classes["empty"] = _end(source) - source.start - of_source - len(here)
     return classes
 
 

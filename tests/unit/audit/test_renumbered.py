@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from kclient.types import TopicPartition
 from spark_jobs.comparison import Options
 from spark_jobs.engine import FailureKind
-from spark_jobs.reconcile import Reconciliation
+from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.report.document import build_document
-from spark_jobs.verdict import Verdict
-from tests.kit.audit_logs import Fault, Log, Rec, audit, classes, log_of, named
+from spark_jobs.verdict import ExitCode, Limits, Verdict
+from tests.kit.audit_logs import (
+    Fault,
+    Log,
+    MemoryEngine,
+    Rec,
+    audit,
+    classes,
+    log_of,
+    named,
+    snapshot,
+)
 from tests.kit.audit_reports import META
 
 TP = TopicPartition("t", 0)
@@ -89,6 +100,69 @@ def test_what_is_opposite_an_unread_part_is_no_finding(at_source: bool, window: 
     assert named(found) == [("undecodable", 0, *at, 5)]
     assert found.counts.verified == 52
     assert found.outcome.verdict is Verdict.DIVERGED
+
+
+PLAIN = log_of(*(Rec(b"k", b"v%d" % n, n) for n in range(100)))
+SHIFTED = log_of(*(Rec(b"k", b"v%d" % n, n) for n in range(100)), start=7)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize(
+    ("kind", "not_compared", "code"),
+    [
+        (FailureKind.DELETED, "aged out", ExitCode.AGED_OUT),
+        (FailureKind.UNREADABLE, "not read", ExitCode.UNREADABLE),
+        (FailureKind.UNDECODABLE, "undecodable", ExitCode.DIVERGED),
+    ],
+)
+def test_records_opposite_an_unread_part_of_the_target_were_not_compared(
+    kind: FailureKind, not_compared: str, code: ExitCode, window: int
+) -> None:
+    target = SHIFTED.copy()
+    target.faults.append(Fault(7, 97, kind))
+    limits = Limits(min_coverage=0.5)
+    found = audit({TP: PLAIN}, {TP: target}, Options(window, renumbered=True, limits=limits))
+    assert classes(found) == {"verified": 10, not_compared: 90}
+    assert found.outcome.exit_code is code
+    assert found.counts.coverage == 0.1
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("kind", [FailureKind.DELETED, FailureKind.UNREADABLE])
+def test_more_records_than_the_unread_offsets_that_are_opposite_were_not_compared_either(
+    kind: FailureKind, window: int
+) -> None:
+    """Three offsets of the target were not read; the source has five records there."""
+    name = "aged out" if kind is FailureKind.DELETED else "not read"
+    target = log_of(*(PLAIN.records[n] for n in range(100) if n not in (52, 53)), start=7)
+    target.faults.append(Fault(57, 60, kind))
+    assert classes(run(PLAIN, target, window)) == {"verified": 95, name: 5}
+    assert classes(run(target, PLAIN, window)) == {"verified": 95, name: 5}
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_unread_offsets_of_both_logs_are_different_offsets_although_their_numbers_are_equal(
+    window: int,
+) -> None:
+    source, target = PLAIN.copy(), SHIFTED.copy()
+    for log in (source, target):
+        log.faults.append(Fault(40, 45, FailureKind.UNDECODABLE))
+    assert classes(run(source, target, window)) == {"verified": 90, "undecodable": 10}
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_nothing_of_a_partition_is_compared_if_a_cluster_did_not_return_its_log_range(
+    side: int,
+) -> None:
+    logs = {TP: PLAIN}
+    clusters = [snapshot("source", logs), snapshot("target", logs)]
+    clusters[side] = replace(clusters[side], ranges={}, unreadable={TP: "no leader"})
+    options = Options(10, renumbered=True)
+    found = reconcile(
+        MemoryEngine(logs, logs, 10), *clusters, options, buckets=TimeBuckets.over((0, 1000))
+    )
+    assert classes(found) == {"not read": 100}
+    assert found.outcome.exit_code is ExitCode.UNREADABLE
 
 
 @pytest.mark.parametrize("window", WINDOWS)

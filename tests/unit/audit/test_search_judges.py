@@ -102,8 +102,15 @@ def test_what_is_opposite_an_unread_part_is_no_difference() -> None:
     target = records(0, 1, 2, 3, 4)
     target.faults.append(Fault(1, 3, FailureKind.UNREADABLE))
     judged = judge_renumbered(case_of(records(*range(5)), target))
-    assert +judged.total == {"verified": 3, "not read": 2, "empty": 2}
+    assert +judged.total == {"verified": 3, "not read": 2}
     assert judged.verdict is Verdict.ERROR
+
+
+def test_more_records_than_the_unread_offsets_that_are_opposite_are_no_difference() -> None:
+    target = records(0, 1, 3, 4)
+    target.faults.append(Fault(1, 2, FailureKind.UNREADABLE))
+    judged = judge_renumbered(case_of(records(*range(5)), target))
+    assert +judged.total == {"verified": 3, "not read": 2}
 
 
 def test_a_wrong_distance_at_a_renumbered_target_is_false() -> None:
