@@ -40,7 +40,7 @@ from spark_jobs.engine import (
 from spark_jobs.findings import DEFAULT_MAX_FINDINGS, UNDECIDED, Finding, FindingClass, RecordDigest
 from spark_jobs.folding import LOOKED_UP, FindingBudget, Folding, folded, in_order
 from spark_jobs.in_step import DIGEST_FIELDS, MANY, Found, found_in_step
-from spark_jobs.ranges import Ranges, merged, subtract
+from spark_jobs.ranges import Ranges, intersect, merged, subtract
 from spark_jobs.reconcile import BUCKETS, TimeBuckets
 from spark_jobs.snapshot import ClusterSnapshot, RecordReader
 from spark_jobs.target_names import sql_name_in_audit
@@ -282,7 +282,7 @@ class SparkEngine:
         )
         no_offset = f_.lit(None).cast("long")
         unread = hashes.where("unread is not null").select("*", no_offset, no_offset)
-        held: dict[TopicPartition, list[tuple[int, int | None, int | None]]] = {}
+        held: dict[TopicPartition, list[HeldRow]] = {}
         failures = []
         for topic, partition, offset, text, *neighbours in edges.union(unread).collect():
             if text is not None:
@@ -295,7 +295,7 @@ class SparkEngine:
             [
                 hole._replace(low=low, high=high)
                 for each in ranges
-                for hole in _holes(each, held)
+                for hole in holes_of(each, held.get(each.topic_partition, []))
                 for low, high in subtract([hole[2:]], failed[hole.topic_partition])
             ],
             failures,
@@ -482,18 +482,23 @@ def renamed(cluster: ClusterSnapshot, rows: DataFrame) -> DataFrame:
     return rows.withColumn("topic", named)
 
 
-def _holes(
-    each: OffsetRange, held: dict[TopicPartition, list[tuple[int, int | None, int | None]]]
-) -> Iterator[OffsetRange]:
-    rows = held.get(each.topic_partition, [])
-    if not rows:
-        yield each
+HeldRow = tuple[int, int | None, int | None]
+"""The offset of a record, and those of the records before and after it in the partition, in any range."""
+
+
+def holes_of(each: OffsetRange, rows: Sequence[HeldRow]) -> Iterator[OffsetRange]:
+    """Yield the offsets of *each* without a record.
+
+    *rows*: the records of the partition without a neighbour at the next offset, and the first and the last one.
+    """
+    holes = [] if rows else [(each.low, each.high)]
     for offset, before, after in rows:
-        if before is None and offset > each.low:
-            yield each._replace(high=offset)
-        end = each.high if after is None else after
-        if end > offset + 1:
-            yield each._replace(low=offset + 1, high=end)
+        if before is None:
+            holes.append((each.low, offset))
+        holes.append((offset + 1, each.high if after is None else after))
+    # The record after may be in another range: what is between the two was not read.
+    for low, high in intersect(holes, each.low, each.high):
+        yield each._replace(low=low, high=high)
 
 
 def failure_of(cluster: str, topic: str, partition: int, text: str) -> Failure:
