@@ -18,7 +18,7 @@ from spark_jobs.attribution import EvidenceRead
 from spark_jobs.cut import LogRange
 from spark_jobs.gap_ledger import LedgerRead
 from spark_jobs.latency import LatencyRead, Scope
-from spark_jobs.snapshot import ClusterSnapshot
+from spark_jobs.snapshot import WHOLE_TOPIC, ClusterSnapshot
 from spark_jobs.target_names import name_at_target, name_in_audit
 
 LEDGER_POLLS = 30
@@ -130,7 +130,7 @@ def read_cluster(
             partitions = []
             for topic, metadata in described.items():
                 if isinstance(metadata, KafkaError):
-                    unreadable[TopicPartition(topic, -1)] = str(metadata)
+                    unreadable[TopicPartition(topic, WHOLE_TOPIC)] = str(metadata)
                 else:
                     partitions += [TopicPartition(topic, number) for number in metadata.partitions]
                     if metadata.topic_id is not None:

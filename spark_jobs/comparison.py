@@ -53,7 +53,7 @@ from spark_jobs.looks import Held, Look
 from spark_jobs.ranges import Ranges, merged, subtract
 from spark_jobs.recreated_topics import RecreatedTopic
 from spark_jobs.settle import Patience
-from spark_jobs.snapshot import ClusterSnapshot
+from spark_jobs.snapshot import WHOLE_TOPIC, ClusterSnapshot
 from spark_jobs.verdict import Limits
 from spark_jobs.windows import (
     WindowResult,
@@ -147,7 +147,7 @@ def known_ranges(
             cause = cluster.unreadable[TopicPartition(topic, number)]
             known = [tp for tp in (*ranges[0], *ranges[1]) if tp.topic == topic]
             one = TopicPartition(topic, max(number, 0))
-            for tp in sorted(set(known)) if number < 0 and known else [one]:
+            for tp in sorted(set(known)) if number == WHOLE_TOPIC and known else [one]:
                 span = ranges[1 - side].get(tp, LogRange(0, 0))
                 ranges[side][tp] = span
                 ranges[1 - side][tp] = span

@@ -30,7 +30,7 @@ from spark_jobs.settle import (
     suspects,
     vanished,
 )
-from spark_jobs.snapshot import ClusterSnapshot
+from spark_jobs.snapshot import WHOLE_TOPIC, ClusterSnapshot
 
 
 class Moment(NamedTuple):
@@ -94,7 +94,7 @@ class LaterLooks:
         self.partitions |= todo
         reasons, later = self._later(moment, todo)
         after = {} if later is None else later.seen()
-        reasons |= replaced(before, after, renumbered=run.options.renumbered)
+        reasons |= replaced(before, after, renumbered=run.options.renumbered, unknown=run.unknown)
         accepted = {tp for tp, reason in reasons.items() if not reason}
         for tp in accepted:
             self.gone += vanished(before[tp], after[tp])
@@ -134,7 +134,11 @@ class LaterLooks:
             return refused, None
         later = cuts.only(possible)
         then, now = run.options.lineage.at_cut, moment.lineage.at_proof
-        compared = {tp for tp in possible if look.cuts[tp].compared and not run.options.renumbered}
+        compared = {
+            tp
+            for tp in possible - run.unknown
+            if look.cuts[tp].compared and not run.options.renumbered
+        }
         whole = {tp for tp in compared if not same_logs(then, now, tp)}
         kept = look.kept.at_later(later.cuts, run.options.kept)
         kept = kept.without(
@@ -159,7 +163,25 @@ def _moment_objection(
         if then != found and tp in before.ranges:
             what = "created again in" if found else "deleted, or is no longer listed, in"
             return f"the topic was {what} {now.name}"
-    return cut_objection(old, cut)
+    missed = _not_known(run, moment, tp.topic)
+    if missed:
+        return f"partition {missed[0]} of the topic was not known at the first look"
+    return cut_objection(old, cut, unknown=tp in run.unknown)
+
+
+def _not_known(run: Comparison, moment: Moment, topic: str) -> list[int]:
+    """Return the partitions of *topic* that are no part of *run*, because a cluster did not list them."""
+    whole = TopicPartition(topic, WHOLE_TOPIC)
+    if not any(whole in each.unreadable for each in (run.source, run.target)):
+        return []
+    known = {cut.topic_partition for cut in run.cuts}
+    found = {
+        tp
+        for each in (moment.source, moment.target)
+        for tp in (*each.ranges, *each.unreadable)
+        if tp.topic == topic and tp != whole
+    }
+    return sorted(tp.partition for tp in found - known)
 
 
 def _at_moment(
@@ -177,4 +199,5 @@ def _at_moment(
         source=with_ranges(run.source, moment.source, partitions),
         target=with_ranges(run.target, moment.target, partitions),
         options=replace(run.options, lineage=lineage, ledger=moment.ledger),
+        unknown=run.unknown - frozenset(partitions),
     )

@@ -14,7 +14,7 @@ from spark_jobs.findings import Finding, FindingClass
 from spark_jobs.kept import Plan
 from spark_jobs.ranges import Ranges, intersect, subtract
 from spark_jobs.settle import Seen, carried
-from spark_jobs.snapshot import ClusterSnapshot
+from spark_jobs.snapshot import WHOLE_TOPIC, ClusterSnapshot
 from spark_jobs.windows import WindowResult, offset_ranges
 
 Rows = Sequence[Mapping[str, int]]
@@ -190,8 +190,9 @@ def with_ranges(
 
 def only(cluster: ClusterSnapshot, partitions: Collection[TopicPartition]) -> ClusterSnapshot:
     """Return *cluster* with no other partitions than *partitions*."""
+    wanted = {*partitions, *(TopicPartition(tp.topic, WHOLE_TOPIC) for tp in partitions)}
     return replace(
         cluster,
         ranges={tp: each for tp, each in cluster.ranges.items() if tp in partitions},
-        unreadable={tp: why for tp, why in cluster.unreadable.items() if tp in partitions},
+        unreadable={tp: why for tp, why in cluster.unreadable.items() if tp in wanted},
     )

@@ -27,7 +27,7 @@ In: what each look found of each partition  Out: suspects, carried offsets, obje
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -168,9 +168,16 @@ def replaced(
     after: Mapping[TopicPartition, Seen],
     *,
     renumbered: bool = False,
+    unknown: Collection[TopicPartition] = (),
 ) -> dict[TopicPartition, str]:
-    """Return for each partition of *after* why its earlier look stands; "" if *after* replaces it."""
-    reasons = {tp: objection(before[tp], each, renumbered=renumbered) for tp, each in after.items()}
+    """Return for each partition of *after* why its earlier look stands; "" if *after* replaces it.
+
+    *unknown*: partitions of which the earlier look did not know a log range.
+    """
+    reasons = {
+        tp: objection(before[tp], each, renumbered=renumbered, unknown=tp in unknown)
+        for tp, each in after.items()
+    }
     links = []
     for tp in after:
         for f in (*before[tp].findings, *after[tp].findings):
@@ -200,14 +207,19 @@ def _holds(seen: Seen, target_offset: int | None) -> bool:
     return inside and not intersect(seen.failed, offset, offset + 1)
 
 
-def cut_objection(old: PartitionCut, new: PartitionCut) -> str:
-    """Return why a look with the cut *new* need not be made; "" if it may replace one with *old*."""
+def cut_objection(old: PartitionCut, new: PartitionCut, *, unknown: bool = False) -> str:
+    """Return why a look with the cut *new* need not be made; "" if it may replace one with *old*.
+
+    *unknown*: one log of *old* had no known range, and has that of the other one. It is no measure of the later range.
+    """
     for name, had, has in (
         ("source", old.on_source, new.on_source),
         ("target", old.on_target, new.on_target),
     ):
         if had and not has:
             return f"the {name} no longer has the partition"
+    if unknown:
+        return ""
     for name, was, now in (
         ("source", old.source_end, new.source_end),
         ("target", old.target_end, new.target_end),
@@ -219,11 +231,11 @@ def cut_objection(old: PartitionCut, new: PartitionCut) -> str:
     return ""
 
 
-def objection(before: Seen, after: Seen, *, renumbered: bool = False) -> str:
-    """Return why *after* cannot replace *before*; "" if it can."""
+def objection(before: Seen, after: Seen, *, renumbered: bool = False, unknown: bool = False) -> str:
+    """Return why *after* cannot replace *before*; "" if it can. *unknown*: nothing of *before* was read."""
     old, new = before.cut, after.cut
-    reason = cut_objection(old, new)
-    if reason:
+    reason = cut_objection(old, new, unknown=unknown)
+    if reason or unknown:
         return reason
     lost = subtract(after.failed, before.failed)
     if lost:
@@ -235,9 +247,9 @@ def objection(before: Seen, after: Seen, *, renumbered: bool = False) -> str:
     for finding_class in FindingClass:
         of_class = [f for f in before.findings if f.finding_class is finding_class]
         spans = [_span(f) for f in of_class if _place(f) in gone]
-        unknown = _not_looked_at(finding_class, spans, before, after) if spans else []
-        if unknown:
-            return f"offset {unknown[0][0]} ({finding_class.value}) is no longer in both logs"
+        missed = _not_looked_at(finding_class, spans, before, after) if spans else []
+        if missed:
+            return f"offset {missed[0][0]} ({finding_class.value}) is no longer in both logs"
     return ""
 
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from spark_jobs.digest import WindowShape
 
+WHOLE_TOPIC = -1
+"""The partition number that stands for all partitions of a topic, if it is not known which ones it has."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
@@ -29,7 +32,7 @@ class ClusterSnapshot:
     configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Per topic, its effective settings."""
     unreadable: Mapping[TopicPartition, str] = field(default_factory=dict)
-    """Partitions that have no known log ends, and why. Partition -1 stands for a topic without known partitions."""
+    """Partitions that have no known log ends, and why. `WHOLE_TOPIC` stands for a topic without known partitions."""
     overrides: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Per topic, the settings that were set on the topic; the others are defaults."""
     prefix: str = ""

@@ -19,7 +19,17 @@ from spark_jobs.report.screen import first_screen
 from spark_jobs.settle import Patience, Seen, carried
 from spark_jobs.verdict import Verdict
 from tests.kit.audit_histories import CountingEngine
-from tests.kit.audit_logs import Fault, Log, Logs, Rec, classes, log_of, named, snapshot
+from tests.kit.audit_logs import (
+    Fault,
+    Log,
+    Logs,
+    MemoryEngine,
+    Rec,
+    classes,
+    log_of,
+    named,
+    snapshot,
+)
 from tests.kit.audit_reports import report_of, violations
 
 TP = TopicPartition("t", 0)
@@ -321,3 +331,72 @@ def test_only_windows_that_were_equal_and_read_in_full_are_not_read_again(
     (old,) = freeze({TP: LogRange(0, 40)}, {TP: LogRange(0, 40)})
     (new,) = freeze({TP: LogRange(0, 60)}, {TP: LogRange(low, 70)})
     assert carried(Seen(old, (), failed), new, [(10, 20)], 10) == expected
+
+
+def unknown_first(
+    unreadable: str, logs: dict[str, Logs], *, number: int = 0, renumbered: bool = False
+) -> Reconciliation:
+    """Audit *logs* by cluster; at the first cut one cluster ("both": each) did not return its log ranges."""
+    known = [snapshot(name, logs[name]) for name in ("source", "target")]
+    first = [
+        replace(each, ranges={}, unreadable={TopicPartition("t", number): "no leader"})
+        if unreadable in (each.name, "both")
+        else each
+        for each in known
+    ]
+    return reconcile(
+        MemoryEngine(logs["source"], logs["target"], 10),
+        *first,
+        replace(OPTIONS, renumbered=renumbered),
+        buckets=TIMES,
+        again=lambda _cuts: Moment(*known),
+    )
+
+
+@pytest.mark.parametrize("renumbered", [False, True])
+@pytest.mark.parametrize(
+    ("unreadable", "start", "end", "verdict"),
+    [
+        ("target", 0, 40, Verdict.CONSISTENT),
+        ("target", 0, 30, Verdict.LAGGING),
+        ("target", 10, 30, Verdict.INCOMPLETE),
+        ("source", 0, 30, Verdict.LAGGING),
+        ("both", 0, 40, Verdict.CONSISTENT),
+    ],
+)
+def test_a_log_range_that_was_not_known_at_first_is_no_bound_of_the_later_one(
+    unreadable: str, start: int, end: int, verdict: Verdict, renumbered: bool
+) -> None:
+    logs = {"source": {TP: full(40)}, "target": {TP: full(end - start, start)}}
+    run = unknown_first(unreadable, logs, renumbered=renumbered)
+    assert (run.settled.standing, named(run)) == ([], [])
+    assert run.outcome.verdict is verdict
+    assert run.counts.verified == end - start
+    assert run.settled.read_later == 1
+
+
+def test_offsets_that_cannot_be_read_at_the_later_look_are_named_instead_of_all() -> None:
+    target = full(50)
+    target.faults.append(Fault(45, 47, FailureKind.UNREADABLE))
+    source = full(40)
+    run = unknown_first("target", {"source": {TP: source}, "target": {TP: target}})
+    assert run.settled.standing == []
+    assert classes(run) == {"verified": 40, "extra": 8, "not read": 2}
+
+
+@pytest.mark.parametrize("unreadable", ["source", "target", "both"])
+def test_a_topic_of_which_nothing_was_known_is_not_read_until_all_its_partitions_are(
+    unreadable: str,
+) -> None:
+    """At first a cluster did not return the partitions of the topic. At the later look it has another one besides."""
+    logs: dict[str, Logs] = {
+        "source": {TP: full(40), OTHER: full(40)},
+        "target": {TP: full(40), OTHER: full(20)},
+    }
+    if unreadable != "both":
+        del logs["source" if unreadable == "target" else "target"][OTHER]
+    run = unknown_first(unreadable, logs, number=-1)
+    assert run.outcome.verdict is Verdict.ERROR
+    assert [each.reason for each in run.settled.standing] == [
+        "partition 1 of the topic was not known at the first look"
+    ]
