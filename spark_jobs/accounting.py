@@ -14,7 +14,7 @@ Theory of operation
 5. *Duplicate.* An EXTRA record with a copy elsewhere in its partition, or a CORRUPT one that shares nothing with the
    source's record. Then the source's is MISSING.
 6. *Shifted.* Records that closed up behind a loss, if the loss is explained: neither compaction nor an accepted gap
-   moves a record.
+   moves a record. Another finding explains it only if it begins before them.
 7. *Visibility.* A transaction that has ended in one log only, by the last stable offsets (`spark_jobs.cut`).
 8. *Gaps.* Offsets that the target never had, where the source has deleted its records.
 
@@ -52,6 +52,9 @@ from spark_jobs.visibility import OPEN_AT_SOURCE, OPEN_AT_TARGET
 from spark_jobs.windows import WindowResult, WindowState
 
 COMPACTION = "compaction"
+
+_NO_CAUSE = 1 << 63
+"""Above all offsets."""
 
 
 class AcceptedGap(NamedTuple):
@@ -369,13 +372,18 @@ class Ledger:
                     self.findings[tp].append(_folded(foreign, FindingClass.EXTRA))
 
     def _add_shifts(self) -> None:
-        """Add a finding for records at other offsets, if no other finding of the partition is left as their cause."""
+        """Add a finding for records at other offsets, if no other finding before them is left as their cause."""
+        causes: dict[TopicPartition, list[int]] = defaultdict(list)
+        for f in self._all(*FindingClass):
+            if f.finding_class is not FindingClass.VISIBILITY:
+                causes[f.topic_partition].append(f.first_difference)
+            if f.target_partition is not None and f.target_offset is not None:
+                causes[TopicPartition(f.topic, f.target_partition)].append(f.target_offset)
         for tp, alignment in self.evidence.alignments.items():
-            is_explained = any(
-                f.finding_class is not FindingClass.VISIBILITY for f in self.findings[tp]
-            )
-            if alignment.shifted and alignment.moved and not is_explained:
-                records, source_offset, target_offset, last = alignment.moved
+            if not alignment.shifted or alignment.moved is None:
+                continue
+            records, source_offset, target_offset, last = alignment.moved
+            if min(causes[tp], default=_NO_CAUSE) > min(source_offset, target_offset):
                 self.findings[tp].append(
                     Finding(
                         FindingClass.SHIFTED,

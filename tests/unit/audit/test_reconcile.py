@@ -13,6 +13,7 @@ from spark_jobs.digest import WindowShape
 from spark_jobs.engine import FailureKind
 from spark_jobs.findings import FindingClass
 from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
+from spark_jobs.report.document import build_document
 from spark_jobs.verdict import ExitCode, Limits, Verdict
 from tests.kit.audit_batches import BatchEngine
 from tests.kit.audit_logs import (
@@ -26,6 +27,7 @@ from tests.kit.audit_logs import (
     named,
     snapshot,
 )
+from tests.kit.audit_reports import META
 
 TP = TopicPartition("t", 0)
 OTHER = TopicPartition("t", 1)
@@ -532,6 +534,38 @@ def test_records_that_close_up_behind_a_loss_in_an_accepted_gap_are_shifted() ->
     assert named(run) == [("shifted", 0, 16, 15, 24)]
     assert run.outcome.verdict is Verdict.DIVERGED
     assert classes(run) == {"verified": 15, "explained": 1, "shifted": 24}
+
+
+@pytest.mark.parametrize("window", [7, 10, 100])
+def test_a_difference_far_behind_a_shift_does_not_explain_it(window: int) -> None:
+    source = log_of(*(Rec(b"k", b"v%d" % n, n) for n in range(100)))
+    copies = [source.records[at] for at in range(100)]
+    copies[90] = copies[90]._replace(value=b"changed")
+    del copies[50]
+    gap = AcceptedGap("t", 0, 50, 51, "ticket")
+    run = audit(
+        {TP: source}, {TP: log_of(*copies)}, Options(window, complete=True, accepted=(gap,))
+    )
+    assert named(run) == [("shifted", 0, 51, 50, 48), ("corrupt", 0, 90, 89, 1)]
+    (partition,) = build_document(run, META)["topics"][0]["partitions"]
+    assert (partition["proven_up_to"], partition["first_bad_offset"]) == (50, 50)
+
+
+@pytest.mark.parametrize("window", [7, 10, 100])
+def test_a_record_of_another_partition_explains_the_shift_behind_it(window: int) -> None:
+    other = TopicPartition("t", 1)
+    source = {
+        TP: log_of(*(Rec(b"k", b"v%d" % n, n) for n in range(40))),
+        other: log_of(*(Rec(b"k", b"w%d" % n, n) for n in range(40))),
+    }
+    here, there = ([log.records[at] for at in range(40)] for log in source.values())
+    there.insert(10, here.pop(20))
+    target = {TP: log_of(*here), other: log_of(*there)}
+    run = audit(source, target, Options(window, complete=True))
+    assert named(run) == [("misrouted", 0, 20, 10, 1)]
+    document = build_document(run, META)["topics"][0]["partitions"]
+    assert [each["proven_up_to"] for each in document] == [20, 10]
+    assert [each["first_bad_offset"] for each in document] == [20, 10]
 
 
 @pytest.mark.parametrize("window", [10, 100])
