@@ -326,7 +326,7 @@ class RunningVerdict:
         *unwatched* names what is in scope and was not read, *limit* the limit that ended the watch. *behind* is by
         the log ends of now. *earlier* are those of the settle time ago, as far as this run has known them. Without
         them it is not known which waiting records are late. *due* are the log ends up to which this run has to have
-        read: *earlier*, or those of its begin. *has_read*: this run has completed a micro-batch.
+        read: *earlier*, or the first ones that it knew. *has_read*: this run has completed a micro-batch.
         """
         behind, earlier = behind or Behind(), earlier or {}
         to_read = self.behind(earlier if due is None else due).offsets
@@ -344,8 +344,8 @@ class RunningVerdict:
             if count
         ]
         incomplete += [
-            f"{count:,} offsets of the {side.value} were in its log for longer than --settle, or when this run began, "
-            "and were not read: the watch is behind"
+            f"{count:,} offsets of the {side.value} were in its log for longer than --settle, or when this run "
+            "first knew its end, and were not read: the watch is behind"
             for side, count in to_read.items()
             if count
         ]

@@ -178,6 +178,11 @@ class WatchStream:
         settle, now = self._pace.settle, time.monotonic()
         earlier = self._ends_before(now)
         ends = self._all_ends()
+        # Where no end was known at first, that of the next look-up counts, at last that of now.
+        due = dict(ends)
+        for _, known in reversed(self._earlier):
+            due |= known
+        due |= earlier
         with self._lock:
             return self._state.outcome(
                 self._state.overdue(ends, now, settle, earlier),
@@ -186,7 +191,7 @@ class WatchStream:
                 failure=self._failure,
                 behind=self._state.behind(ends),
                 earlier=earlier,
-                due=earlier or (self._earlier[0][1] if self._earlier else {}),
+                due=due,
                 has_read=self._has_read,
             )
 
@@ -203,7 +208,7 @@ class WatchStream:
         return (
             both.writeStream.foreachBatch(self._apply)
             .option("checkpointLocation", str(self._checkpoint.spark))
-            .trigger(processingTime=f"{self._pace.every:g} seconds")
+            .trigger(processingTime=trigger_interval(self._pace.every))
             .start()
         )
 
@@ -382,6 +387,11 @@ def _progress_of(query: StreamingQuery) -> Mapping[str, Any] | None:
         return query.lastProgress
     except (Py4JError, OSError, KeyError):
         return None
+
+
+def trigger_interval(every: float) -> str:
+    """Return *every*, in seconds, as Spark reads an interval: without an exponent."""
+    return f"{every:.3f} seconds"
 
 
 def positions_of(offsets: Sequence[str | None], prefix: str) -> Positions:

@@ -30,7 +30,14 @@ from spark_jobs.verdict import ExitCode
 from spark_jobs.watch_checkpoint import Checkpoint, CheckpointUnusable
 from spark_jobs.watch_report import Ended, document, screen
 from spark_jobs.watch_start import begin_at, compacted_topics, problem_with, unwatched
-from spark_jobs.watch_stream import Clusters, Pace, WatchStream, failure_of, positions_of
+from spark_jobs.watch_stream import (
+    Clusters,
+    Pace,
+    WatchStream,
+    failure_of,
+    positions_of,
+    trigger_interval,
+)
 
 TP = TopicPartition("orders", 0)
 SOURCE, TARGET = Side.SOURCE, Side.TARGET
@@ -246,6 +253,29 @@ def test_a_lookup_that_fails_leaves_the_ends_that_were_known(tmp_path: Path) -> 
     stream._look_at_ends()
     assert answers == []
     assert "499 offsets of the source" in str(stream.outcome(()).reasons)
+
+
+@pytest.mark.parametrize("first", [[{}, {}], [{TP: 500}, {}], [{}, {TP: 500}]])
+def test_what_is_in_a_log_of_which_the_first_end_is_not_known_has_to_be_read(
+    tmp_path: Path, first: list[dict[TopicPartition, int]]
+) -> None:
+    answers = list(first)
+    stream = watch_of_500(tmp_path, 600.0, lambda _side: answers.pop(0) if answers else {TP: 500})
+    stream._has_read = True
+    outcome = stream.outcome(())
+    assert outcome.verdict is WatchVerdict.INCOMPLETE
+    for side in Side:
+        assert f"499 offsets of the {side.value} were in its log" in str(outcome.reasons)
+    stream.state.advance({(side, TP): 500 for side in Side}, 0.0)
+    assert stream.outcome(()).verdict is WatchVerdict.EQUAL
+
+
+@pytest.mark.parametrize(
+    ("every", "text"),
+    [(1_036_800.0, "1036800.000 seconds"), (0.25, "0.250 seconds"), (60.0, "60.000 seconds")],
+)
+def test_the_time_between_micro_batches_has_no_exponent(every: float, text: str) -> None:
+    assert trigger_interval(every) == text
 
 
 class Query:
