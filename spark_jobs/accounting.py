@@ -136,6 +136,8 @@ class Account:
     """The gaps of the mirror's ledger that explained an offset."""
     proven: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     """Of renumbered targets: see `Alignment.proven`."""
+    explained_gaps: Mapping[TopicPartition, Ranges] = field(default_factory=dict)
+    """Offsets of gaps that are explained: the target never had a record there, and the source has deleted its own."""
 
     @property
     def total(self) -> Counts:
@@ -192,6 +194,7 @@ class Ledger:
     explained: dict[TopicPartition, Counter[str]] = field(
         default_factory=lambda: defaultdict(Counter)
     )
+    explained_gaps: dict[TopicPartition, Ranges] = field(default_factory=lambda: defaultdict(list))
     used: set[AcceptedGap] = field(default_factory=set)
     """See `Account`."""
     misplaced: Counter[TopicPartition] = field(default_factory=Counter)
@@ -437,7 +440,10 @@ class Ledger:
             for tp, each in self.evidence.alignments.items()
             if each.proven is not None
         }
-        return Account(findings, partitions, self.explained, failed, frozenset(self.used), proven)
+        used = frozenset(self.used)
+        return Account(
+            findings, partitions, self.explained, failed, used, proven, self.explained_gaps
+        )
 
     def _verified(self) -> Counter[TopicPartition]:
         verified: Counter[TopicPartition] = Counter()
@@ -574,6 +580,7 @@ class Ledger:
             inside = intersect(left, *span)
             if inside:
                 self.explained[tp][accepted.cause] += total(inside)
+                self.explained_gaps[tp] = merged([*self.explained_gaps[tp], *inside])
                 left = subtract(left, inside)
                 if accepted.only_gaps:
                     self.used.add(accepted)

@@ -362,10 +362,18 @@ class Compared(NamedTuple):
     """Lag, offsets that aged out before a run compared them, and offsets that were not read."""
 
 
-def compared(cut: PartitionCut, made: Plan, failed: Ranges, *, lagging: bool) -> Compared:
+def compared(
+    cut: PartitionCut,
+    made: Plan,
+    failed: Ranges,
+    *,
+    lagging: bool,
+    explained_gaps: Ranges = [],  # noqa: B006 - never changed
+) -> Compared:
     """Return which offsets of *cut* were compared, or explained, in this run, in an earlier one, and never.
 
     *failed*: offsets that were not read. *lagging*: there is lag, so the source above the cut is not compared.
+    *explained_gaps*: offsets that the source has deleted and the target never had, for a known reason.
     """
     tp = cut.topic_partition
     carried = made.spans(tp)
@@ -388,6 +396,8 @@ def compared(cut: PartitionCut, made: Plan, failed: Ranges, *, lagging: bool) ->
         gone += [
             Earlier(*part, run) for low, high, run in known for part in intersect(scope, low, high)
         ]
+    explained = subtract(explained_gaps, [*carried, *(each[:2] for each in gone)])
+    now = merged([*now, *explained])
     never = subtract(scope, [*now, *carried, *(each[:2] for each in gone)])
     earlier = [Earlier(*each.span[2:], each.run) for each in made.carried.get(tp, ())]
     return Compared(now, joined(earlier), joined(gone), never)

@@ -84,6 +84,7 @@ class Look:
                     ]
                 ),
                 _mixed(mine.proven, others.proven, partitions),
+                _mixed(mine.explained_gaps, others.explained_gaps, partitions),
             ),
             replace(
                 self.kept,

@@ -244,7 +244,13 @@ def _oldest(run: Reconciliation, earlier: Mapping[int, int]) -> dict[str, str] |
 def _compared(run: Reconciliation, cut: PartitionCut) -> Compared:
     tp = cut.topic_partition
     lagging = run.account.partitions[tp].lagging > 0
-    return compared(cut, run.carried, run.account.failed.get(tp, []), lagging=lagging)
+    return compared(
+        cut,
+        run.carried,
+        run.account.failed.get(tp, []),
+        lagging=lagging,
+        explained_gaps=run.account.explained_gaps.get(tp, []),
+    )
 
 
 def _proof(run: Reconciliation, cut: PartitionCut) -> Proof:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kclient.types import TopicPartition
+from spark_jobs.accounting import AcceptedGap
 from spark_jobs.comparison import Options
 from spark_jobs.cut import freeze
 from spark_jobs.kept import Kept, Lineage
@@ -114,6 +115,7 @@ class History:
     compacted: frozenset[str] = frozenset()
     source: Replicated = field(init=False)
     target: Replicated = field(init=False)
+    accepted: tuple[AcceptedGap, ...] = ()
     unreadable: frozenset[TopicPartition] = frozenset()
     """Partitions of which the target has no leader."""
     transactions: dict[TopicPartition, list[Transaction]] = field(default_factory=dict)
@@ -222,7 +224,14 @@ class History:
             (self.source.epochs_before(at_proof), self.target.epochs_before(at_proof)),
         )
         self.engine = CountingEngine(self.source.logs, self.target.logs, self.window)
-        options = Options(self.window, self.complete, kept=kept, recheck=recheck, lineage=lineage)
+        options = Options(
+            self.window,
+            self.complete,
+            accepted=self.accepted,
+            kept=kept,
+            recheck=recheck,
+            lineage=lineage,
+        )
         return reconcile(self.engine, source, target, options, buckets=TimeBuckets.over((0, 1000)))
 
     def report(self, run: Reconciliation) -> Report:

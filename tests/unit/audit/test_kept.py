@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from spark_jobs import cli
+from spark_jobs.accounting import AcceptedGap
 from spark_jobs.engine import FailureKind
 from spark_jobs.report.contents import json_text
 from spark_jobs.report.files import write_error, write_report
@@ -394,6 +395,36 @@ def test_a_log_that_starts_behind_the_proof_is_not_called_truncated(history: His
     }
     # Later runs know no more about it.
     assert "gaps" in history.go_on().cost.seconds
+
+
+@pytest.mark.parametrize("only_gaps", [False, True])
+def test_an_explained_gap_below_the_log_start_of_the_source_is_settled_by_this_run(
+    history: History, only_gaps: bool
+) -> None:
+    """The source deleted 15 records before they were copied. The ledger, or the operator, explains ten of them."""
+    history.write(30)
+    for tp in history.tps:
+        for _ in range(15):
+            history.target.append(tp, None)
+    history.mirror()
+    for tp in history.tps:
+        history.source.logs[tp].delete_below(60)
+    history.accepted = tuple(
+        AcceptedGap(*tp, 45, 55, "retention", only_gaps=only_gaps) for tp in history.tps
+    )
+    run = history.go_on()
+    assert [each[0] for each in named(run)] == ["gap", "gap"]
+    report = json.loads((history.out / "report.json").read_text())
+    assert violations("report", report) == []
+    expected = {
+        "now": [[45, 55], [60, 75]],
+        "earlier": [],
+        "gone": [[0, 45, "run-001"]],
+        "never": [[55, 60]],
+    }
+    first = report["topics"][0]["partitions"][0]
+    assert first["compared_ranges"] == expected
+    assert report["since"]["offsets"]["never"] == 10
 
 
 # --- the command
