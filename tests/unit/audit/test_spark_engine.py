@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql import Row
 
 from kclient.types import TopicPartition
+from spark_jobs.align import Alignment
 from spark_jobs.cut import OffsetRange
-from spark_jobs.spark_engine import HeldRow, holes_of
+from spark_jobs.spark_engine import HeldRow, _as_rows, _differences, holes_of
 
 TP = TopicPartition("t", 0)
 
@@ -50,3 +52,9 @@ def test_a_hole_is_in_one_range(offsets: list[int], holes: list[tuple[int, int]]
 
 def test_a_range_between_the_records_of_others_is_a_hole() -> None:
     assert found([(0, 5), (10, 20), (30, 35)], [*range(5), *range(30, 35)]) == [(10, 20)]
+
+
+def test_the_driver_gets_an_alignment_as_the_task_made_it() -> None:
+    made = Alignment([], 1, 2, 3, (1, 2, 3, 4), (5, 6), (7, 8), (0, 9), 4)
+    rows = [Row(**row) for batch in _as_rows(TP, [made]) for row in batch.to_pylist()]
+    assert _differences(rows).alignments == {TP: made}
