@@ -63,13 +63,18 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """Yield a session that reads Kafka through `spark_jobs.kafka_reader` and stops at the end.
 
-    *log* receives the stderr of Spark's processes.
+    *log* receives the stderr of Spark's processes. If a session is active in this process (a notebook, another job),
+    the result is of the same Spark application, with settings of its own. The application runs on at the end.
 
     With a local master the defaults for a large cluster (200 shuffle partitions, a web UI, a Hive catalogue) would cost
     more than the job. They are off, and all sockets bind to loopback.
 
     Raise SparkNotStarted if Spark does not start with these settings.
     """
+    active = _active_session()
+    if active is not None:
+        yield _beside(active, on)
+        return
     _set_python(on)
     java_options = driver_java_options(on)
     if on.is_local:
@@ -81,15 +86,12 @@ def spark_session(
         .master(on.master)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.execution.arrow.pyspark.enabled", "true")
-        .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.catalogImplementation", "in-memory")
     )
     if on.is_local:
         builder = (
             builder.config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.sql.shuffle.partitions", "4")
             .config("spark.driver.memory", "1g")
         )
     if on.is_local or on.environment is not None:
@@ -97,8 +99,7 @@ def spark_session(
     if on.environment is not None:
         builder = builder.config("spark.archives", f"{on.environment.resolve()}#{FOLDER}")
         builder = builder.config("spark.executorEnv.PYTHONPATH", f"./{FOLDER}/lib")
-    few = FOR_FEW_OFFSETS if on.reads_few_offsets else {}
-    for name, value in {**few, **on.settings, JAVA_OPTIONS: java_options}.items():
+    for name, value in {**_sql_settings(on), **on.settings, JAVA_OPTIONS: java_options}.items():
         builder = builder.config(name, value)
     try:
         with _stderr_into(log):
@@ -118,6 +119,48 @@ def spark_session(
         yield session
     finally:
         session.stop()
+
+
+def _sql_settings(on: SparkSettings) -> dict[str, str]:
+    """Return the settings of the queries, which a session of a running application may have, too."""
+    settings = {
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    if on.is_local:
+        settings["spark.sql.shuffle.partitions"] = "4"
+    return {**settings, **(FOR_FEW_OFFSETS if on.reads_few_offsets else {})}
+
+
+def _active_session() -> SparkSession | None:
+    """Return the session that is active in this process. It has none before it imports PySpark."""
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
+def _beside(active: SparkSession, on: SparkSettings) -> SparkSession:
+    """Return a session of the application of *active* with the settings *on*.
+
+    Raise SparkNotStarted if it has another master, or does not allow one of the settings while it runs.
+    """
+    runs = active.sparkContext.master
+    if runs != on.master:
+        raise SparkNotStarted(
+            f"a Spark session with --master {runs} is active in this process: stop it, or use its master"
+        )
+    session = active.newSession()
+    for name, value in {**_sql_settings(on), **on.settings}.items():
+        if session.conf.get(name, None) == value:
+            continue
+        if not session.conf.isModifiable(name):
+            raise SparkNotStarted(
+                f"{name}={value} cannot be set: a Spark session is active in this process. Stop it first"
+            )
+        session.conf.set(name, value)
+    return session
 
 
 def driver_java_options(on: SparkSettings) -> str:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -36,13 +36,13 @@ from spark_jobs.in_step import MANY as ALIGNED_IN_STEP
 from spark_jobs.kafka_reader import KafkaReader
 from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.report.document import config_drift
-from spark_jobs.session import spark_session
+from spark_jobs.session import SparkNotStarted, spark_session
 from spark_jobs.spark_engine import SparkEngine
 from spark_jobs.spark_settings import SparkSettings
 from spark_jobs.verdict import ExitCode, Verdict
 from tests.kit.audit_reports import violations
 from tests.kit.brokers import Cluster
-from tests.kit.kaudit import kaudit
+from tests.kit.kaudit import MASTER, kaudit, start_spark
 from tests.kit.mirrors import Mirror
 from tests.kit.zookeeper import Ensemble
 
@@ -76,21 +76,12 @@ def messages(count: int) -> list[Message]:
     ]
 
 
-@pytest.fixture(scope="module")
-def sessions() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
 @pytest.fixture
-def spark(sessions: ExitStack) -> SparkSession:
-    """The session of this process: of the test before, unless a command has stopped it."""
-    from pyspark.sql import SparkSession
-
-    found = SparkSession.getActiveSession()
-    return found or sessions.enter_context(
-        spark_session("kbroker-tests", SparkSettings("local[2]", offsets=1000))
-    )
+def spark() -> Iterator[SparkSession]:
+    """A session of the Spark application of this process."""
+    start_spark()
+    with spark_session("kbroker-tests", SparkSettings(MASTER, offsets=1000)) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")
@@ -507,6 +498,23 @@ def test_records_that_the_mirror_skipped_are_a_gap_also_under_its_prefix(
 def test_the_driver_maps_the_archive_of_its_classes(spark: SparkSession) -> None:
     driver = spark.sparkContext._gateway.proc.pid
     assert os.environ["KAUDIT_CLASS_ARCHIVE"] in Path(f"/proc/{driver}/maps").read_text()
+
+
+def test_the_session_of_a_process_is_used_and_runs_on(spark: SparkSession) -> None:
+    """A notebook has one. Before, kaudit took it with all its settings, and stopped it at the end."""
+    name = "spark.sql.shuffle.partitions"
+    before = spark.conf.get(name)
+    with spark_session("other", SparkSettings(MASTER, {name: "3"})) as session:
+        assert session.sparkContext is spark.sparkContext
+        assert session.conf.get(name) == "3"
+        assert session.range(7).count() == 7
+    assert (spark.range(7).count(), spark.conf.get(name)) == (7, before)
+    for settings, reason in (
+        (SparkSettings("local[1]"), r"a Spark session with --master local\[2\] is active"),
+        (SparkSettings(MASTER, {"spark.driver.memory": "2g"}), "spark.driver.memory=2g cannot be"),
+    ):
+        with pytest.raises(SparkNotStarted, match=reason), spark_session("other", settings):
+            pass
 
 
 def kaudit_process(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -220,6 +220,6 @@ def test_more_time_buckets_than_the_driver_takes_are_wrong_options_and_no_result
         assert done.exit_code == 2, done.output
         assert "more than 9 time buckets" in done.output
         assert "larger --bucket" in done.output
-        assert [each.name for each in tmp_path.iterdir()] == ["spark.log"]
+        assert {each.name for each in tmp_path.iterdir()} <= {"spark.log"}
     assert count(cluster, topics, tmp_path, "--bucket", "1h").exit_code == 0
     assert run("profile", *words, "--bucket", "1h").exit_code == 0

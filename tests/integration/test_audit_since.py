@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from kclient import AdminClient, NewTopic, Producer, TopicPartition
-from spark_jobs.cli import kaudit
 from spark_jobs.report.contents import json_text
 from spark_jobs.session import spark_session
 from spark_jobs.spark_settings import SparkSettings
 from spark_jobs.verdict import ExitCode
 from tests.kit.audit_reports import violations
 from tests.kit.brokers import Cluster, MakeCluster
+from tests.kit.kaudit import kaudit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -76,7 +76,7 @@ class Mirrored:
         clusters = ("--source", self.bootstrap, "--target", self.bootstrap)
         more = ("--target-prefix", "copy.", "--topics", self.topic)
         arguments = [words[0], *clusters, *more, *words[1:], "--master", "local[2]", "-q"]
-        return CliRunner().invoke(kaudit, arguments)
+        return kaudit(*arguments)
 
     def since(self, out: Path, *words: str) -> Result:
         return self.self_tested(out, "--no-self-test", *words)

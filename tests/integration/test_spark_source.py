@@ -27,6 +27,7 @@ from spark_jobs.source import KbrokerDataSource
 from spark_jobs.spark_settings import FOR_FEW_OFFSETS, SparkSettings
 from tests.kit.apache_kafka import running_kafka, with_kafka
 from tests.kit.brokers import MakeCluster
+from tests.kit.kaudit import stop_spark
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import Ensemble
 
@@ -66,6 +67,7 @@ def spark(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    stop_spark()
     if SparkContext._gateway is not None:
         # A JVM without the connector's jars, of another file. It ends with its stdin; without the wait, the garbage
         # collector finds both in a later test.

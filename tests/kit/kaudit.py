@@ -1,4 +1,4 @@
-"""`kaudit` in the process of the tests: Spark's JVM starts once for all commands of a worker.
+"""`kaudit` in the process of the tests: Spark starts once for all commands of a worker.
 
 `tests/integration/test_audit_exit_codes.py` and `test_audit.py` show the process itself: its exit codes and its output.
 """
@@ -6,18 +6,47 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
 
 from spark_jobs.cli import kaudit as command
+from spark_jobs.session import spark_session
+from spark_jobs.spark_settings import SparkSettings
 from tests.kit.mirrors import HasBootstrap
+
+MASTER = "local[2]"
+_running = ExitStack()
 
 
 def kaudit(*words: str) -> Result:
-    """Run a command to its end. It stops the Spark session of this process, if there is one."""
+    """Run a command to its end. Those with `MASTER` are sessions of one Spark application, others have their own."""
+    if MASTER in words and "--conf" not in words:
+        start_spark()
+    else:
+        stop_spark()
     return CliRunner().invoke(command, words)
+
+
+def start_spark() -> None:
+    """Start the Spark application of this process, unless one runs: to start one takes longer than most commands."""
+    from pyspark.sql import SparkSession
+
+    if SparkSession.getActiveSession() is None:
+        _running.close()
+        _running.enter_context(spark_session("kbroker-tests", SparkSettings(MASTER)))
+
+
+def stop_spark() -> None:
+    """Stop the Spark application of this process, if one runs."""
+    from pyspark.sql import SparkSession
+
+    _running.close()
+    found = SparkSession.getActiveSession()
+    if found is not None:
+        found.stop()
 
 
 def reconciled(
@@ -26,7 +55,7 @@ def reconciled(
     """Compare two clusters, without the self-test; return the exit code and report.json."""
     done = kaudit(
         *("reconcile", "--source", source.bootstrap, "--target", target.bootstrap),
-        *("--topics", topics, "--out", str(out), "--master", "local[2]"),
+        *("--topics", topics, "--out", str(out), "--master", MASTER),
         *("--no-self-test", "--quiet", *options),
     )
     assert done.exit_code < 64, (done.stdout, done.stderr)
