@@ -134,10 +134,6 @@ class Catalog:
         """Read the configs of *topic* again with the next `topics`."""
         self._known.pop(topic, None)
 
-    async def upstream_of(self, topic: str) -> tuple[str, ...]:
-        """Return `Topic.upstream` of *topic* as of now. Raise KafkaError."""
-        return Topic(0, None, (await self._configs_of(topic))[0]).upstream
-
     async def overrides_of(self, topic: str) -> dict[str, str]:
         """Return the configs that are set on *topic* as of now. Raise KafkaError."""
         return (await self._configs_of(topic))[0]
@@ -208,10 +204,22 @@ class Catalog:
     # --- changes
 
     async def mark(
-        self, topic: str, source_id: str, topic_id: str, upstream: tuple[str, ...]
+        self,
+        topic: str,
+        source_id: str,
+        topic_id: str,
+        upstream: tuple[str, ...],
+        compared: Mapping[str, str] | None = None,
     ) -> None:
-        """Mark *topic* as a mirror (`mark_of`), in one change. Raise KafkaError."""
-        await self._alter(topic, {PATH: None, **mark_of(source_id, topic_id, upstream)})
+        """Mark *topic* as a mirror (`mark_of`), in one change. Raise KafkaError.
+
+        *compared* is the result of `compared_with`. A broker of an earlier release refuses it.
+        """
+        marks: dict[str, str | None] = {PATH: None, **mark_of(source_id, topic_id, upstream)}
+        if compared:
+            await self.change(topic, {**marks, **compared})
+        else:
+            await self._alter(topic, marks)
 
     async def fence(self, topic: str, source_id: str) -> None:
         """Mark *topic* as a mirror without a lineage, in one change: no producer can write. Raise KafkaError."""

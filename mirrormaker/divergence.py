@@ -222,24 +222,35 @@ class Divergence:
     """The base offset of the first batch without an equal one that is no head; None if there is none."""
     first_lacking: int | None = None
     """The first offset of the other log in a hole of this one; None if it has none."""
+    proven_until: int = 0
+    """The offset up to which marks prove that both logs have the same records."""
 
     @property
     def is_prefix(self) -> bool:
         """Whether the log is a prefix of the other one, as far as that one still has it."""
-        return self.first_unequal is None and self.first_lacking is None and not self.is_unknown
+        if self.first_unequal is not None or self.first_lacking is not None:
+            return False
+        if self.is_emptied:  # the other one has nothing below its start that this one could lack
+            return self.log_end <= max(self.other_start, self.proven_until)
+        return not self.is_unknown
+
+    @property
+    def is_emptied(self) -> bool:
+        """Whether the log has no record any more."""
+        return self.log_start == self.log_end > 0
 
     @property
     def is_unknown(self) -> bool:
         """Whether the logs cannot show where they diverge.
 
-        Either the other one has no batch of the time before. Or this one is empty, and was written: nothing shows
-        whether the other one has what it had.
+        Either the other one has no batch of the time before. Or this one is empty, and nothing shows whether the
+        other one has what it had.
         """
         if self.last_equal_end is not None:
             return False
-        if self.log_start == self.log_end:
-            return self.log_end > self.other_start
-        return self.other_start > self.log_start
+        if self.is_emptied:
+            return self.log_end > self.proven_until
+        return self.log_start < self.log_end and self.other_start > self.log_start
 
     @property
     def kept_until(self) -> int:

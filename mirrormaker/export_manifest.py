@@ -51,6 +51,8 @@ class ExportedPartition:
     files: tuple[ExportedFile, ...]
     first_lacking: int | None = None
     """See `Divergence`; an export of an earlier version has none."""
+    proven_until: int = 0
+    """See `Divergence`."""
 
     @property
     def divergence(self) -> Divergence:
@@ -62,6 +64,7 @@ class ExportedPartition:
             self.last_equal_end,
             self.first_unequal,
             self.first_lacking,
+            self.proven_until,
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from mirrormaker.config import FlowConfig
 from mirrormaker.export_manifest import Manifest
-from mirrormaker.failback_stage import Record, Stage, stage_of
+from mirrormaker.failback_stage import Record, Stage, proven_until, stage_of
 from mirrormaker.patterns import compiled
 from mirrormaker.recopy import Echo, Options, Recopy
 from mirrormaker.tail_export import directory_of, read_manifest
@@ -39,8 +39,11 @@ class Failback:
 
     def stage(self, pair: TopicPair, manifest: Manifest | None) -> Stage | None:
         """Return how far the topic is. Raise `Refused`."""
-        stays = manifest is not None and manifest.stays
-        return stage_of(pair, is_exported=manifest is not None, stays=stays)
+        return stage_of(pair, is_exported=manifest is not None)
+
+    def proven_until(self, pair: TopicPair, partition: int, source_end: int) -> int:
+        """Return where the promotion found the target's log end."""
+        return proven_until(pair, partition)
 
     def conclusion(self, record: Record, out: Path) -> str:
         """Return the RPO."""

@@ -10,14 +10,18 @@ Owner: the command
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from kclient.admin.groups import describe_groups, list_groups
-from kclient.errors import KafkaError
+from kclient.errors import (
+    IllegalGeneration,
+    KafkaError,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
 from kclient.net.cluster import Cluster
 from kclient.net.group_offsets import Generation, commit_offsets, committed_offsets
-from kclient.net.waiting import all_of, settled_by
+from kclient.net.waiting import all_of, settled_by, sleep
 from kclient.types import OffsetAndMetadata, TopicPartition
 from mirrormaker.export_manifest import Manifest
 from mirrormaker.group_offsets import IDLE_STATES
@@ -26,6 +30,11 @@ from mirrormaker.promotion import Refused
 
 TIMEOUT = 60.0
 """Seconds for one request to a coordinator, retries included. A killed one is replaced when its session ends."""
+
+_HAS_MEMBERS = (UnknownMemberId, IllegalGeneration, RebalanceInProgress)
+"""The answers to a commit from outside of a group with members."""
+_DELETED_AFTER = 5.0
+"""Seconds after which an offset that is still there is not one of those that a coordinator deletes with the topic."""
 
 Committed = dict[str, dict[TopicPartition, OffsetAndMetadata]]
 """Committed offsets by group."""
@@ -108,7 +117,8 @@ def as_committed_now(manifest: Manifest, committed: Committed) -> Manifest:
     groups = of_topic(committed, manifest.topic)
     for group, offsets in groups.items():
         for number, before in manifest.groups.get(group, {}).items():
-            if number in offsets and offsets[number][0] == min(before[0], until[number]):
+            is_known = number in offsets and number in until
+            if is_known and offsets[number][0] == min(before[0], until[number]):
                 offsets[number] = before
     return replace(manifest, groups=groups)
 
@@ -137,11 +147,14 @@ async def restore(
             for tp, each in wanted.items()
             if tp in present and present[tp].offset == each.offset
         }
-        if still and not lost:
-            with suppress(KafkaError):  # a group with members commits its offsets itself
-                await _commit(cluster, group, still)
-            return 0
-        await _commit(cluster, group, {**lost, **still})
+        try:
+            await _commit(cluster, group, {**lost, **still})
+        except _HAS_MEMBERS:
+            if lost:
+                raise
+            await sleep(cluster.reactor, _DELETED_AFTER)
+            if still.keys() - await committed_offsets(cluster, group, still, timeout=TIMEOUT):
+                raise
         return len(lost)
 
     answers = await settled_by(committed, restore_group)

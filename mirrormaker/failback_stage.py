@@ -19,7 +19,7 @@ from mirrormaker.divergence import Batch, Kind
 from mirrormaker.export_manifest import ExportedFile, ExportedPartition, Manifest
 from mirrormaker.lineage import text_of
 from mirrormaker.patterns import escaped
-from mirrormaker.promotion import Refused
+from mirrormaker.promotion import Refused, opened
 from mirrormaker.topics import MARK, Plan, Topic, TopicPair, has_come_back
 
 SCHEMA_VERSION = 1
@@ -38,14 +38,13 @@ class Stage(Enum):
     """The target is a mirror of the source."""
 
 
-def stage_of(pair: TopicPair, *, is_exported: bool, stays: bool = False) -> Stage | None:
+def stage_of(pair: TopicPair, *, is_exported: bool) -> Stage | None:
     """Return the stage of *pair*; None for a topic that was never copied from the target. Raise `Refused`.
 
-    *is_exported* is whether there is a manifest of the topic id that the source states. *stays* is whether the topic is
-    a prefix of the source by it.
+    *is_exported* is whether there is a manifest of the topic id that the source states.
 
     A promotion with both clusters marks the target's topic as a mirror of the source before it has copied everything.
-    If it was followed by one without the target, the mark proves nothing: the topic is compared.
+    If it was followed by one without the target, the mark proves nothing: the topic is compared, once.
     """
     name, source, target = pair.name, pair.source, pair.target
     if name != pair.copy:
@@ -73,7 +72,7 @@ def stage_of(pair: TopicPair, *, is_exported: bool, stays: bool = False) -> Stag
     if mark not in ("", pair.source_id):
         raise Refused(f"{name}: the target's topic is a mirror of cluster {mark}")
     is_stated = mark and target.copied_topic_id == now != ""
-    if is_stated and (stays or not has_come_back(target, source, pair.target_id)):
+    if is_stated and not has_come_back(target, source, pair.target_id):
         return Stage.MIRROR
     if not copied or copied != text_of(target.topic_id):
         raise Refused(_another_topic(name, copied, target, is_exported=is_exported))
@@ -296,6 +295,12 @@ def state_after(before: TargetState | None, stage: Stage) -> TargetState | None:
     """
     found = _STATES.get(stage)
     return before if before is TargetState.DELETED and stage is not Stage.MIRROR else found
+
+
+def proven_until(pair: TopicPair, partition: int) -> int:
+    """Return the offset up to which the promotion of the source proves that both logs have the same records."""
+    found = opened(pair.source, pair.target_id)
+    return found.ends[partition] if found is not None and partition < len(found.ends) else 0
 
 
 def refusal(

@@ -28,6 +28,7 @@ from mirrormaker.topics import (
     Topic,
     TopicPair,
     mark_of,
+    promotion_fields,
 )
 
 SCHEMA_VERSION = 1
@@ -108,7 +109,7 @@ def fence_of(source: Topic, target_id: str, topic_id: str) -> dict[str, str | No
     there = source.overrides
     before = {name: there[name] for name in MARKS if name in there}
     if before:
-        fields = {**_fields(there.get(PROMOTION, "")), _BEFORE: before}
+        fields = {**promotion_fields(source), _BEFORE: before}
         text = json.dumps(fields, separators=(",", ":"))
         if len(text.encode()) > LONGEST_VALUE:
             text = json.dumps({_BEFORE: before}, separators=(",", ":"))
@@ -118,8 +119,7 @@ def fence_of(source: Topic, target_id: str, topic_id: str) -> dict[str, str | No
 
 def marks_before_the_fence(source: Topic) -> dict[str, str | None]:
     """Return the configs that remove the fence from *source* (None: to reset): the marks are those from before it."""
-    stored = source.overrides.get(PROMOTION, "")
-    fields = _fields(stored)
+    fields = promotion_fields(source)
     before = fields.pop(_BEFORE, None)
     if not isinstance(before, dict) or not before.keys() <= {*MARKS}:
         return dict.fromkeys(MARKS)
@@ -168,15 +168,6 @@ def fenced(
         elif target[name].overrides.get(MARK, "") == source_id:
             found.append(name)
     return found, unknown
-
-
-def _fields(stored: str) -> dict[str, Any]:
-    """Return the fields of a value of `PROMOTION`; none if it is not of this form."""
-    try:
-        found = json.loads(stored)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def stages(pairs: Iterable[TopicPair]) -> dict[str, Stage]:

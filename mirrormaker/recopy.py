@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from kclient.admin.topics import delete_topic_id
 from kclient.errors import KafkaError, KafkaTimeoutError, UnknownServerError
-from kclient.mirror_ledger import REMOVAL, GapKey
+from kclient.mirror_ledger import REMOVAL
 from kclient.net.cluster import Cluster
 from kclient.net.waiting import all_of, sleep
 from kclient.types import OffsetAndMetadata, TopicPartition
@@ -24,7 +24,7 @@ from mirrormaker import failback_groups, tail_export
 from mirrormaker.audit_gate import proven_by_audit, target_form
 from mirrormaker.catalog import Catalog
 from mirrormaker.config import FlowConfig
-from mirrormaker.divergence import Batch, Comparison, DivergenceSearch, Side
+from mirrormaker.divergence import Batch, Comparison, Divergence, DivergenceSearch, Side
 from mirrormaker.drain import drain
 from mirrormaker.export_manifest import ExportedPartition, Manifest
 from mirrormaker.failback_groups import Committed
@@ -41,13 +41,21 @@ from mirrormaker.failback_stage import (
     state_at_target,
     summary,
 )
+from mirrormaker.ledger import read_ledger
 from mirrormaker.lineage import text_of
 from mirrormaker.link_state import Cause, Gap
 from mirrormaker.log_ends import high_watermarks, log_starts, read_cuts
 from mirrormaker.mirror import Mirror
 from mirrormaker.promotion import Refused
 from mirrormaker.tail_export import BadExport, PartitionExport
-from mirrormaker.topics import Plan, Selection, Topic, TopicPair, is_promoted_without
+from mirrormaker.topics import (
+    Plan,
+    Selection,
+    Topic,
+    TopicPair,
+    compared_with,
+    is_promoted_without,
+)
 from mirrormaker.whole_log import LogReader, batches_at
 from mirrormaker.write_fence import until_read_only
 
@@ -102,6 +110,9 @@ class Purpose(Protocol):
     def stage(self, pair: TopicPair, manifest: Manifest | None) -> Stage | None:
         """Return how far the topic is; None for a topic to leave alone. Raise `Refused`."""
 
+    def proven_until(self, pair: TopicPair, partition: int, source_end: int) -> int:
+        """Return the offset up to which marks prove that both logs have the same records; 0 if nothing does."""
+
     def conclusion(self, record: Record, out: Path) -> str:
         """Return the last line for the operator."""
 
@@ -135,6 +146,8 @@ class Recopy:
         self.absent: list[str] = []
         """Topics that the purpose names and the source lacks: no copy repairs them."""
         self._named_alone: list[str] = []
+        self.lost_records = 0
+        """The exported records that the source does not have."""
         self.lacking: list[str] = []
         """Topics that the purpose leaves alone: the target does not have them."""
         self._copies: Mapping[str, str] = {}
@@ -196,15 +209,7 @@ class Recopy:
                 manifest = self._manifest(copies[name], topic)
                 if manifest is not None:
                     found.manifests[name] = manifest
-                pair = TopicPair(
-                    name=name,
-                    source=topic,
-                    target=found.target.get(name),
-                    copy=copies[name],
-                    source_id=found.source_id,
-                    target_id=found.target_id,
-                )
-                stage = self._purpose.stage(pair, manifest)
+                stage = self._purpose.stage(found.pair(name), manifest)
             except (Refused, BadExport) as problem:
                 reasons.append(str(problem))
                 continue
@@ -328,6 +333,11 @@ class Recopy:
             below += (
                 f"; {source}'s batch at {search.damaged_at} is damaged: --execute refuses the topic"
             )
+        proven = self._purpose.proven_until(topics.pair(tp.topic), tp.partition, other_end)
+        found = Divergence(start, end, other_start, None, None, proven_until=proven)
+        if found.is_emptied and found.is_unknown:
+            again = "" if found.is_prefix else ". --execute copies the topic again"
+            return f"{copy}: is empty and ends at {end}: what it had there is unknown{again}"
         if not search.equal_probes and start < end:
             return f"{copy}: no equal batch in {search.probes} reads; {target} has {end - start} offsets{below}"
         if search.common_until >= end:
@@ -405,39 +415,46 @@ class Recopy:
         for name in names:
             topics.manifests[name] = await self._exported(topics, name, cuts, committed)
         deleted = [name for name in names if not topics.manifests[name].stays]
-        for name in deleted:  # all of them: no export directory continues one topic and not another
-            await self._check_deletion(topics, name, cuts)
-        await self._set_groups_back(topics, names, committed)
-        for name in names:
-            if name not in deleted:
-                await self._keep(topics, name)
-        for name in deleted:
-            # Again: the deletion of the others may have taken minutes. No ledger has a removal that was refused.
-            await self._check_deletion(topics, name, cuts)
-            if not self._purpose.records_removals:
-                await self._delete(topics, name)
-                continue
-            removal = await self._record_removal(topics, name)
-            try:
-                await self._refuse_writes(topics.copies[name], cuts)
-                await self._delete(topics, name)
-            except (Refused, KafkaError):
-                if self._states[name] is not TargetState.DELETED:
-                    await self._withdraw(removal)
-                raise
-
-    async def _withdraw(self, removal: Iterable[GapKey]) -> None:
-        """Delete the entries of a removal that did not take place."""
         try:
-            await self._mirror.ledger.withdraw(removal)
+            for (
+                name
+            ) in deleted:  # all of them: no export directory continues one topic and not another
+                await self._check_deletion(topics, name, cuts)
+            await self._set_groups_back(topics, names, committed)
+            for name in names:
+                if name not in deleted:
+                    await self._keep(topics, name)
+            for name in deleted:
+                await self._check_deletion(topics, name, cuts)  # the others may have taken minutes
+                if self._purpose.records_removals:
+                    await self._record_removal(topics, name)
+                    await self._refuse_writes(topics.copies[name], cuts)
+                await self._delete(topics, name)
+        except (Refused, KafkaError):
+            if self._purpose.records_removals:
+                await self._withdraw_removals(topics, deleted)
+            raise
+
+    async def _withdraw_removals(self, topics: _Topics, names: Iterable[str]) -> None:
+        """Delete the ledger's entries of removals that did not take place, those of an earlier run included."""
+        left = {
+            text_of(topics.target[name].topic_id)
+            for name in names
+            if self._states[name] is not TargetState.DELETED
+        }
+        ledger = self._mirror.ledger
+        try:
+            known = (await read_ledger(self._target, ledger.topic)).entries
+            keys = [key for key in known if key.type == REMOVAL and key.target_topic_id in left]
+            if keys:
+                await ledger.withdraw(keys)
         except KafkaError as problem:
             self._echo(
-                f"the ledger {self._mirror.ledger.topic} has a removal that did not take place: {problem}"
+                f"the ledger {ledger.topic} may have removals that did not take place: {problem}"
             )
 
-    async def _record_removal(self, topics: _Topics, name: str) -> list[GapKey]:
+    async def _record_removal(self, topics: _Topics, name: str) -> None:
         """Write what the topic *name* is about to lose into the gap ledger. Raise KafkaError."""
-        keys = []
         now = text_of(topics.source[name].topic_id)
         before = topics.target[name].copied_topic_id
         for each in topics.manifests[name].partitions:
@@ -449,12 +466,9 @@ class Recopy:
             gap = Gap(first, until, Cause.TRUNCATED, before, now)
             count = sum(f.records for f in each.files)
             await self._mirror.ledger.record(tp, copy, gap, now, type=REMOVAL, records_lost=count)
-            topic_id = text_of(topics.target[name].topic_id)
-            keys.append(GapKey(topics.source_id, *copy, first, REMOVAL, topic_id))
         self._echo(
             f"{topics.copies[name]}: what is removed of it is in the ledger {self._mirror.ledger.topic}"
         )
-        return keys
 
     async def _until_committed(self, cuts: Mapping[TopicPartition, int]) -> None:
         """Wait until the high watermarks are at the *cuts*: Fetch returns no record above them."""
@@ -586,7 +600,8 @@ class Recopy:
             exported = export.finish(
                 log_start=start, log_end=cut, first_lacking=comparison.first_lacking
             )
-            return exported, comparison.first_damaged
+            proven = self._purpose.proven_until(topics.pair(tp.topic), tp.partition, other_end)
+            return replace(exported, proven_until=proven), comparison.first_damaged
         finally:
             export.abandon()
 
@@ -632,7 +647,10 @@ class Recopy:
             )
             for problem in applied.failed.values():
                 raise problem
-        await self._target_topics.mark(copy, topics.source_id, text_of(source.topic_id), ())
+        compared = compared_with(source, topics.target_id)
+        await self._target_topics.mark(
+            copy, topics.source_id, text_of(source.topic_id), (), compared
+        )
 
     async def _check_deletion(
         self, topics: _Topics, name: str, cuts: Mapping[TopicPartition, int]
@@ -822,6 +840,7 @@ class Recopy:
             self._echo(f"NOT PROVEN: {problem}")
             code = NOT_PROVEN
         self.record = record.document(began_ms=self._began_ms, ended_ms=_now_ms())
+        self.lost_records = record.lost.records
         self._echo(self._purpose.conclusion(record, self._out))
         return code
 
@@ -855,6 +874,17 @@ class _Topics:
     """The names at the target."""
     stages: dict[str, Stage]
     manifests: dict[str, Manifest]
+
+    def pair(self, name: str) -> TopicPair:
+        """Return the topic *name* of both clusters."""
+        return TopicPair(
+            name=name,
+            source=self.source[name],
+            target=self.target.get(name),
+            copy=self.copies[name],
+            source_id=self.source_id,
+            target_id=self.target_id,
+        )
 
     def of(self, *stages: Stage) -> list[str]:
         """Return the topics in one of *stages*."""

@@ -11,6 +11,7 @@ from typing import Any
 from mirrormaker.config import FlowConfig
 from mirrormaker.export_manifest import Manifest
 from mirrormaker.failback_stage import Record, Stage
+from mirrormaker.lineage import text_of
 from mirrormaker.patterns import compiled
 from mirrormaker.promotion import Refused
 from mirrormaker.recopy import DONE, NOT_PROVEN, REFUSED, Echo, Options, Recopy
@@ -44,6 +45,13 @@ class Repair:
     def stage(self, pair: TopicPair, manifest: Manifest | None) -> Stage | None:
         """Return how far the topic is. Raise `Refused`."""
         return stage_of(self._plan, pair, manifest)
+
+    def proven_until(self, pair: TopicPair, partition: int, source_end: int) -> int:
+        """Return the source's end: a mirror of this topic has no other records below it."""
+        is_copy = pair.target is not None and pair.target.copied_topic_id == text_of(
+            pair.source.topic_id
+        )
+        return source_end if is_copy else 0
 
     def conclusion(self, record: Record, out: Path) -> str:
         """Return what was exported."""
@@ -85,6 +93,6 @@ async def show_repair(
         code = NOT_PROVEN
     record = copying.record
     if record is not None:  # nothing was lost with a cluster: there is no RPO
-        record["exported_records"] = record.pop("rpo_records")
-        del record["rpo_seconds"]
+        record["exported_records"] = copying.lost_records
+        del record["rpo_records"], record["rpo_seconds"]
     return code, record

@@ -40,7 +40,7 @@ from mirrormaker.log_ends import high_watermarks, read_cuts
 from mirrormaker.new_lineage import begin_lineages
 from mirrormaker.shared_direction import WholeDirection
 from mirrormaker.target_offsets import TargetOffsets
-from mirrormaker.topics import Plan, Selection, Topic
+from mirrormaker.topics import Plan, Selection, Topic, compared_with
 from mirrormaker.workers import left_to_elected, partitions_of
 
 ACLS_TIMEOUT = 2.0
@@ -296,10 +296,11 @@ class TopicMirror:
 
         The source topic is read again first: another mirror may have marked it as a mirror of the target meanwhile.
         """
-        upstream = await self._source_topics.upstream_of(source)
-        if self._target_id() in upstream:
+        found = Topic(0, None, await self._source_topics.overrides_of(source))
+        if self._target_id() in found.upstream:
             raise PolicyViolation(f"{source} at the source is a mirror of the target")
-        await self._target_topics.mark(copy, self._source_id(), topic_id, upstream)
+        compared = compared_with(found, self._target_id())
+        await self._target_topics.mark(copy, self._source_id(), topic_id, found.upstream, compared)
 
     # --- changes and links
 

@@ -30,6 +30,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 from uuid import UUID
 
 from kclient.mirror_evidence import is_evidence
@@ -55,6 +56,8 @@ MARKS = (MARK, SOURCE_TOPIC_ID, PATH)
 """The settings of a mirror topic that state its source."""
 PROMOTION = "kbroker.mirror.promotion"
 """Topic setting of a promoted topic: what its promotion found (`mirrormaker.promotion.Opened`)."""
+_COMPARED = "compared"
+"""Field of `PROMOTION` at a topic that came back: when the promotion began with which it was compared."""
 SOURCE_LOST = "source lost"
 """The mode of a promotion without the source, in `PROMOTION`."""
 OWN = (*MARKS, PROMOTION)
@@ -462,7 +465,7 @@ def _conflict(
         return f"{copy} is marked as a mirror at both clusters: continue with kmirror promote, or end it with --abort"
     if target_id in wanted.upstream:
         return None
-    if existing.compacted and has_come_back(existing, wanted, target_id):
+    if (existing.compacted or wanted.compacted) and has_come_back(existing, wanted, target_id):
         return (
             f"{copy} was lost with its cluster, and may have records that the source never received; it is compacted, "
             "so batches do not show it. Delete it, if they are not needed: kmirror copies it again"
@@ -479,23 +482,43 @@ def _conflict(
     return None
 
 
+def promotion_fields(topic: Topic) -> dict[str, Any]:
+    """Return the fields of `PROMOTION`; none if the topic does not have it, or in another form."""
+    try:
+        found = json.loads(topic.overrides.get(PROMOTION, ""))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def is_promoted_without(promoted: Topic, cluster_id: str) -> bool:
     """Return whether *promoted* was a mirror of the cluster *cluster_id*, which was lost when it was promoted."""
-    try:
-        found = json.loads(promoted.overrides.get(PROMOTION, ""))
-        was_lost = (found["mode"], found["source"]) == (SOURCE_LOST, cluster_id)
-    except (ValueError, KeyError, TypeError):
-        return False
+    found = promotion_fields(promoted)
+    was_lost = (found.get("mode"), found.get("source")) == (SOURCE_LOST, cluster_id)
     return was_lost and not promoted.overrides.get(MARK)
 
 
 def has_come_back(topic: Topic, promoted: Topic, cluster_id: str) -> bool:
     """Return whether *promoted* was a mirror of *topic* when the cluster *cluster_id*, which has it, was lost.
 
-    It may have records that *promoted* never received.
+    It may have records that *promoted* never received, unless it states that it was compared since (`compared_with`).
     """
     is_same = promoted.copied_topic_id == text_of(topic.topic_id) != ""
-    return is_same and is_promoted_without(promoted, cluster_id)
+    if not is_same or not is_promoted_without(promoted, cluster_id):
+        return False
+    compared = promotion_fields(topic).get(_COMPARED)
+    return compared is None or compared != promotion_fields(promoted).get("began_ms")
+
+
+def compared_with(promoted: Topic, cluster_id: str) -> dict[str, str]:
+    """Return the setting of a topic at *cluster_id* that was compared with *promoted*, and is a prefix of it.
+
+    There is none if *promoted* was not promoted without that cluster.
+    """
+    if not is_promoted_without(promoted, cluster_id):
+        return {}
+    found = {_COMPARED: promotion_fields(promoted).get("began_ms")}
+    return {PROMOTION: json.dumps(found, separators=(",", ":"))}
 
 
 def lineage_of(source: Topic, target: Topic) -> Lineage:

@@ -71,6 +71,13 @@ class Truncation:
         """Return how far the topic is. Raise `Refused`."""
         return stage_of(pair, manifest)
 
+    def proven_until(self, pair: TopicPair, partition: int, source_end: int) -> int:
+        """Return the source's end: a mirror of this topic has no other records below it."""
+        is_copy = pair.target is not None and pair.target.copied_topic_id == text_of(
+            pair.source.topic_id
+        )
+        return source_end if is_copy else 0
+
     def conclusion(self, record: Record, out: Path) -> str:
         """Return what was exported."""
         again = sorted(name for name, each in record.manifests.items() if not each.stays)
@@ -95,6 +102,6 @@ async def show_truncation(
         code = NOT_PROVEN
     record = copying.record
     if record is not None:  # nothing was lost with a cluster: there is no RPO
-        record["exported_records"] = record.pop("rpo_records")
-        del record["rpo_seconds"]
+        record["exported_records"] = copying.lost_records
+        del record["rpo_records"], record["rpo_seconds"]
     return code, record

@@ -63,18 +63,22 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """Yield a session that reads Kafka through `spark_jobs.kafka_reader` and stops at the end.
 
-    *log* receives the stderr of Spark's processes. If a session is active in this process (a notebook, another job),
-    the result is of the same Spark application, with settings of its own. The application runs on at the end.
+    *log* receives the stderr of Spark's processes. If this process holds an application (`held_application`), the
+    session is one of it, with settings of its own.
 
     With a local master the defaults for a large cluster (200 shuffle partitions, a web UI, a Hive catalogue) would cost
     more than the job. They are off, and all sockets bind to loopback.
 
-    Raise SparkNotStarted if Spark does not start with these settings.
+    Raise SparkNotStarted if Spark does not start with these settings. Raise it also if another application runs in this
+    process: a process has one at most, and the job would stop it at its end.
     """
-    active = _active_session()
-    if active is not None:
-        yield _beside(active, on)
+    if _held:
+        yield _session_of(_held[0], on)
         return
+    if _runs_here():
+        raise SparkNotStarted(
+            "a Spark application runs in this process already: stop it first, or run kaudit as a process of its own"
+        )
     _set_python(on)
     java_options = driver_java_options(on)
     if on.is_local:
@@ -132,32 +136,50 @@ def _sql_settings(on: SparkSettings) -> dict[str, str]:
     return {**settings, **(FOR_FEW_OFFSETS if on.reads_few_offsets else {})}
 
 
-def _active_session() -> SparkSession | None:
-    """Return the session that is active in this process. It has none before it imports PySpark."""
-    if "pyspark.sql" not in sys.modules:
-        return None
-    from pyspark.sql import SparkSession
+def _runs_here() -> bool:
+    """Return whether this process has a Spark application. It has none before it imports PySpark."""
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark import SparkContext
 
-    return SparkSession.getActiveSession()
+    return SparkContext._active_spark_context is not None
 
 
-def _beside(active: SparkSession, on: SparkSettings) -> SparkSession:
-    """Return a session of the application of *active* with the settings *on*.
+_held: list[SparkSession] = []
+"""The session of the application that this process holds, if it holds one."""
 
-    Raise SparkNotStarted if it has another master, or does not allow one of the settings while it runs.
+
+@contextlib.contextmanager
+def held_application(app: str, on: SparkSettings) -> Iterator[None]:
+    """Hold one Spark application for all sessions of this process: to start another one takes longer than most jobs.
+
+    Raise SparkNotStarted as `spark_session`.
     """
-    runs = active.sparkContext.master
-    if runs != on.master:
+    with spark_session(app, on) as session:
+        _held.append(session)
+        try:
+            yield
+        finally:
+            _held.clear()
+
+
+def _session_of(held: SparkSession, on: SparkSettings) -> SparkSession:
+    """Return a session of the application *held* with the settings *on*.
+
+    Raise SparkNotStarted if these need an application of their own.
+    """
+    runs = held.sparkContext.master
+    if runs != on.master or on.environment is not None:
         raise SparkNotStarted(
-            f"a Spark session with --master {runs} is active in this process: stop it, or use its master"
+            f"this process holds a Spark application with --master {runs}: another master or environment needs its own"
         )
-    session = active.newSession()
+    session = held.newSession()
     for name, value in {**_sql_settings(on), **on.settings}.items():
         if session.conf.get(name, None) == value:
             continue
         if not session.conf.isModifiable(name):
             raise SparkNotStarted(
-                f"{name}={value} cannot be set: a Spark session is active in this process. Stop it first"
+                f"{name}={value} cannot be set: this process holds a Spark application that runs already"
             )
         session.conf.set(name, value)
     return session

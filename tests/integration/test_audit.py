@@ -42,7 +42,7 @@ from spark_jobs.spark_settings import SparkSettings
 from spark_jobs.verdict import ExitCode, Verdict
 from tests.kit.audit_reports import violations
 from tests.kit.brokers import Cluster
-from tests.kit.kaudit import MASTER, kaudit, start_spark
+from tests.kit.kaudit import MASTER, kaudit, start_spark, stop_spark
 from tests.kit.mirrors import Mirror
 from tests.kit.zookeeper import Ensemble
 
@@ -500,8 +500,7 @@ def test_the_driver_maps_the_archive_of_its_classes(spark: SparkSession) -> None
     assert os.environ["KAUDIT_CLASS_ARCHIVE"] in Path(f"/proc/{driver}/maps").read_text()
 
 
-def test_the_session_of_a_process_is_used_and_runs_on(spark: SparkSession) -> None:
-    """A notebook has one. Before, kaudit took it with all its settings, and stopped it at the end."""
+def test_sessions_of_a_held_application_have_settings_of_their_own(spark: SparkSession) -> None:
     name = "spark.sql.shuffle.partitions"
     before = spark.conf.get(name)
     with spark_session("other", SparkSettings(MASTER, {name: "3"})) as session:
@@ -510,11 +509,28 @@ def test_the_session_of_a_process_is_used_and_runs_on(spark: SparkSession) -> No
         assert session.range(7).count() == 7
     assert (spark.range(7).count(), spark.conf.get(name)) == (7, before)
     for settings, reason in (
-        (SparkSettings("local[1]"), r"a Spark session with --master local\[2\] is active"),
+        (SparkSettings("local[1]"), r"a Spark application with --master local\[2\]: another"),
         (SparkSettings(MASTER, {"spark.driver.memory": "2g"}), "spark.driver.memory=2g cannot be"),
     ):
         with pytest.raises(SparkNotStarted, match=reason), spark_session("other", settings):
             pass
+
+
+def test_another_application_of_the_process_is_neither_used_nor_stopped() -> None:
+    """A notebook has one. Before, kaudit took it with all its settings, and stopped it at the end."""
+    from pyspark.sql import SparkSession
+
+    stop_spark()
+    theirs = SparkSession.builder.master(MASTER).config("spark.ui.enabled", "false").getOrCreate()
+    try:
+        with (
+            pytest.raises(SparkNotStarted, match="runs in this process already"),
+            spark_session("other", SparkSettings(MASTER)),
+        ):
+            pass
+        assert theirs.range(7).count() == 7
+    finally:
+        theirs.stop()
 
 
 def kaudit_process(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -219,6 +219,12 @@ def test_nothing_is_removed_that_is_neither_at_the_other_cluster_nor_exported(
     assert deliver(west, "payments", b"more") is None
     assert returned.ask("failback", *options, timeout=120)[0] == 0
     assert values(east, "payments", 0) == [b"paid", b"more"]
+    # Another directory knows nothing of the comparison; the topic states it.
+    again = arguments(export.with_name("again"), "--no-audit")
+    code, output = returned.ask("failback", *again, timeout=120)
+    assert code == 0, output
+    assert "payments: mirror" in output
+    assert record_of(output)["rpo_records"] is None
 
 
 def test_a_damaged_batch_of_the_promoted_cluster_keeps_the_log_of_the_returned_one(

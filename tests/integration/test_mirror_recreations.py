@@ -23,6 +23,7 @@ from tests.kit.mirrored_clusters import (
     record_of,
     recreate_topic,
     setting_of,
+    topic_names,
     write_to_mirror,
 )
 from tests.kit.mirrors import Mirror, StoredBatch, stored, until_same
@@ -281,8 +282,9 @@ def test_a_deletion_that_the_cluster_refuses_leaves_no_removal_in_the_ledger(
         assert output.splitlines() == []
 
 
+@pytest.mark.parametrize("last", ["orders-0: diverges at 10", "is in the ledger"])
 def test_a_truncation_that_is_refused_is_not_in_the_ledger(
-    east: Cluster, west: Cluster, mirror: MakeMirror, tmp_path: Path
+    east: Cluster, west: Cluster, mirror: MakeMirror, tmp_path: Path, last: str
 ) -> None:
     """Before, the ledger stated a removal, and the records were there; a topic that is absent was exit code 0."""
     for topic in ("orders", "absent"):
@@ -294,7 +296,9 @@ def test_a_truncation_that_is_refused_is_not_in_the_ledger(
     before = stored(west, "orders")
     options = ["--topics", "orders", "--no-audit", "--execute"]
     first = [*options, "--export", str(tmp_path / "first")]
-    assert one.killed_after("orders-0: diverges at 10", "truncate", *first)
+    assert one.killed_after(last, "truncate", *first)
+    if "orders" not in topic_names(west):
+        pytest.skip("the kill came after the deletion")
     delete_records(east, "orders", 3)
     code, output = one.ask("truncate", *first, timeout=120)
     assert code == 5, output

@@ -13,7 +13,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from spark_jobs.cli import kaudit as command
-from spark_jobs.session import spark_session
+from spark_jobs.session import held_application
 from spark_jobs.spark_settings import SparkSettings
 from tests.kit.mirrors import HasBootstrap
 
@@ -32,21 +32,16 @@ def kaudit(*words: str) -> Result:
 
 def start_spark() -> None:
     """Start the Spark application of this process, unless one runs: to start one takes longer than most commands."""
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
-    if SparkSession.getActiveSession() is None:
+    if SparkContext._active_spark_context is None:
         _running.close()
-        _running.enter_context(spark_session("kbroker-tests", SparkSettings(MASTER)))
+        _running.enter_context(held_application("kbroker-tests", SparkSettings(MASTER)))
 
 
 def stop_spark() -> None:
-    """Stop the Spark application of this process, if one runs."""
-    from pyspark.sql import SparkSession
-
+    """Stop the Spark application of this process, if `start_spark` has started one."""
     _running.close()
-    found = SparkSession.getActiveSession()
-    if found is not None:
-        found.stop()
 
 
 def reconciled(

@@ -18,7 +18,7 @@ from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.promotion import Opened, Refused
 from mirrormaker.promotion import Stage as PromotionStage
 from mirrormaker.promotion import stage_of as promotion_stage
-from mirrormaker.topics import MARK, PROMOTION, SOURCE_LOST, Topic, TopicPair
+from mirrormaker.topics import MARK, PROMOTION, SOURCE_LOST, Topic, TopicPair, compared_with
 from tests.kit.property_tests import examples
 
 IDS = {"east": "E", "west": "W"}
@@ -50,13 +50,12 @@ class Clusters(RuleBasedStateMachine):
     def begin(self) -> None:
         self.topic_ids = 0
         self.records = 0
+        self.promotions = 0
         self.acknowledged: set[int] = set()
         self.exported: dict[str, set[int]] = {}
         """By topic id, the records of complete exports."""
         self.exported_ends: dict[str, int] = {}
         """By topic id, the log end of the last one."""
-        self.prefixes: set[str] = set()
-        """Topic ids of exports without a tail."""
         self.primary, self.mirror = "east", "west"
         self.sides = {"east": Side(self.new_topic()), "west": Side(None)}
         self.create_mirror()
@@ -72,6 +71,15 @@ class Clusters(RuleBasedStateMachine):
             **{MARK: IDS[self.primary], SOURCE_TOPIC_ID: text_of(source.topic.topic_id)}
         )
         target.log = []
+
+    def mark(self) -> None:
+        """Mark the target as a mirror of the source, with which it was compared."""
+        source, target = self.sides[self.primary], self.sides[self.mirror]
+        assert source.topic is not None
+        assert target.topic is not None
+        target.set(copied=text_of(source.topic.topic_id))
+        found = compared_with(source.topic, IDS[self.mirror])
+        target.topic = replace(target.topic, overrides={**target.topic.overrides, **found})
 
     # --- the clusters
 
@@ -101,7 +109,7 @@ class Clusters(RuleBasedStateMachine):
         if source.log[: len(target.log)] != target.log:
             return  # stopped: diverged
         if not stated:
-            target.set(copied=text_of(source.topic.topic_id))
+            self.mark()
         target.log += source.log[len(target.log) : len(target.log) + count]
 
     @precondition(lambda self: self.sides[self.primary].is_up)
@@ -118,9 +126,9 @@ class Clusters(RuleBasedStateMachine):
         ):
             return
         lost.is_up = False
-        stored = Opened(IDS[self.primary], SOURCE_LOST, 1, (0,), (None,)).text()
+        self.promotions += 1
+        stored = Opened(IDS[self.primary], SOURCE_LOST, self.promotions, (0,), (None,)).text()
         target.set(mark="", promotion=stored)
-        self.prefixes.clear()  # each failback has a directory of its own
         self.primary, self.mirror = self.mirror, self.primary
 
     @rule()
@@ -190,10 +198,7 @@ class Clusters(RuleBasedStateMachine):
 
     def stage(self) -> Stage | None:
         pair = self.pair()
-        topic_id = pair.source.copied_topic_id
-        return stage_of(
-            pair, is_exported=topic_id in self.exported, stays=topic_id in self.prefixes
-        )
+        return stage_of(pair, is_exported=pair.source.copied_topic_id in self.exported)
 
     def step(self) -> bool:
         """Perform one step; return whether there was one."""
@@ -215,9 +220,8 @@ class Clusters(RuleBasedStateMachine):
                 lost = set(target.log) - set(source.log)
                 self.exported[topic_id] = self.exported.get(topic_id, set()) | lost
                 self.exported_ends[topic_id] = len(target.log)
-                (self.prefixes.discard if lost else self.prefixes.add)(topic_id)
             elif source.log[: len(target.log)] == target.log:
-                target.set(copied=text_of(source.topic.topic_id))
+                self.mark()
             else:
                 target.topic, target.log = None, []
         elif stage is Stage.DELETED:

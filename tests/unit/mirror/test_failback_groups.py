@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from twisted.internet.defer import Deferred
 
 from kclient.config import CommonConfig
@@ -60,18 +61,55 @@ def test_an_offset_that_its_coordinator_may_be_about_to_delete_is_committed_agai
     assert scripted.count(ApiKey.OFFSET_COMMIT) == 1
 
 
+@pytest.mark.parametrize(
+    ("answer", "is_there_later", "reason"),
+    [
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, True, "GROUP_AUTHORIZATION_FAILED"),
+        (ErrorCode.UNKNOWN_MEMBER_ID, True, ""),
+        (ErrorCode.UNKNOWN_MEMBER_ID, False, "UNKNOWN_MEMBER_ID"),
+    ],
+)
+def test_an_offset_that_cannot_be_committed_again_is_restored_only_if_it_stays(
+    answer: ErrorCode, is_there_later: bool, reason: str
+) -> None:
+    scripted = ScriptedCluster({"orders": 1})
+    cluster = scripted.cluster(CONFIG)
+    committed = {TP: 3}
+    scripted.serve_commits(committed)
+
+    def commit(request: Any) -> Any:
+        if not is_there_later:
+            committed.clear()
+        return commit_answer(request, answer)
+
+    scripted.answers[ApiKey.OFFSET_COMMIT] = commit
+    waiting = Deferred.fromCoroutine(restore(cluster, known("g"), {TP: 3}))
+    scripted.pass_time(7.0)
+    found = now(waiting)
+    assert found.count == 0
+    assert reason in found.failed.get("g", "")
+    assert bool(found.failed) == bool(reason)
+
+
 def test_the_offsets_of_an_earlier_run_are_those_of_the_last_look() -> None:
     """Before, a group that committed after the first run, or with --no-groups in it, was not restored."""
     end = ExportedPartition(0, 0, 9, 0, 4, 4, 1, 0, ())
-    before = {"a": {0: (7, "x")}, "b": {0: (2, "")}, "gone": {0: (1, "")}}
+    unknown = TopicPartition("orders", 7)  # of an earlier topic with more partitions
+    before = {"a": {0: (7, "x")}, "b": {0: (2, "")}, "gone": {0: (1, "")}, "c": {7: (3, "")}}
     made = Manifest("orders", "id", "E", "W", "id2", 1, 1, (end,), before)
     committed: Committed = {
         "a": {TP: OffsetAndMetadata(4, "x")},  # set back by the earlier run
         "b": {TP: OffsetAndMetadata(3, "")},
+        "c": {unknown: OffsetAndMetadata(3, "")},
         "new": {TP: OffsetAndMetadata(1, ""), TopicPartition("other", 0): OffsetAndMetadata(1)},
     }
     found = as_committed_now(made, committed)
-    assert found.groups == {"a": {0: (7, "x")}, "b": {0: (3, "")}, "new": {0: (1, "")}}
+    assert found.groups == {
+        "a": {0: (7, "x")},
+        "b": {0: (3, "")},
+        "c": {7: (3, "")},
+        "new": {0: (1, "")},
+    }
 
 
 def test_an_offset_that_is_there_is_not_moved() -> None:

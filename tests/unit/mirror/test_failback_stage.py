@@ -19,6 +19,7 @@ from mirrormaker.failback_stage import (
     changed,
     no_longer_equal,
     not_created_again,
+    proven_until,
     refusal,
     source_damage,
     stage_of,
@@ -46,6 +47,7 @@ from mirrormaker.topics import (
     Selection,
     Topic,
     TopicPair,
+    compared_with,
 )
 
 LOST, PROMOTED, OTHER = UUID(int=1), UUID(int=2), UUID(int=3)
@@ -115,8 +117,8 @@ def test_what_could_remove_another_topic_is_refused(
         stage(source, target, is_exported=is_exported)
 
 
-def promoted_without_its_source(source: Topic) -> Topic:
-    stored = Opened("E", SOURCE_LOST, 100, (5,), (None,)).text()
+def promoted_without_its_source(source: Topic, *, began_ms: int = 100) -> Topic:
+    stored = Opened("E", SOURCE_LOST, began_ms, (5,), (None,)).text()
     return replace(source, overrides={**source.overrides, PROMOTION: stored})
 
 
@@ -126,7 +128,10 @@ def test_a_fence_that_was_set_before_the_source_was_lost_proves_nothing() -> Non
     pair = TopicPair(name="t", source=west, target=fenced, copy="t", source_id="W", target_id="E")
     assert stage_of(pair, is_exported=False) is Stage.RETURNED
     assert stage_of(pair, is_exported=True) is Stage.RETURNED
-    assert stage_of(pair, is_exported=True, stays=True) is Stage.MIRROR
+    compared = replace(fenced, overrides={**fenced.overrides, **compared_with(west, "E")})
+    assert stage(west, compared) is Stage.MIRROR  # whatever the directory of the next command
+    later = promoted_without_its_source(WEST, began_ms=200)
+    assert stage(later, compared) is Stage.RETURNED
     assert stage(WEST, fenced) is Stage.MIRROR  # of a promotion that copied everything
     created_again = topic(OTHER, "W", PROMOTED)
     assert stage(west, created_again) is Stage.MIRROR
@@ -135,13 +140,20 @@ def test_a_fence_that_was_set_before_the_source_was_lost_proves_nothing() -> Non
 
 
 @pytest.mark.parametrize("mark", [None, "W"])
-def test_a_compacted_topic_that_came_back_is_not_continued(mark: str | None) -> None:
+@pytest.mark.parametrize(
+    ("here", "there"), [("compact", "compact"), ("compact", "delete"), ("delete", "compact")]
+)
+def test_a_compacted_topic_that_came_back_is_not_continued(
+    mark: str | None, here: str, there: str
+) -> None:
     """Its batches cannot show that it has records of its own: kmirror appended behind them."""
-    west = promoted_without_its_source(topic(PROMOTED, "", LOST, "compact"))
-    lost = topic(LOST, mark, PROMOTED if mark else None, "compact")
+    west = promoted_without_its_source(topic(PROMOTED, "", LOST, here))
+    lost = topic(LOST, mark, PROMOTED if mark else None, there)
     selection = Selection("west", "east", LinkSettings())
     plan = selection.plan({"t": west}, {"t": lost}, "W", "E")
     assert "t was lost with its cluster" in plan.conflicts["t"]
+    compared = replace(lost, overrides={**lost.overrides, **compared_with(west, "E")})
+    assert selection.plan({"t": west}, {"t": compared}, "W", "E").conflicts == {}
     again = replace(lost, topic_id=OTHER)  # deleted, and created again
     assert selection.plan({"t": west}, {"t": again}, "W", "E").conflicts == {}
     assert selection.plan({"t": west}, {}, "W", "E").conflicts == {}
@@ -232,17 +244,41 @@ def test_a_topic_with_a_hole_does_not_stay_and_its_committed_offsets_do() -> Non
     ]
 
 
-def test_a_log_that_is_empty_and_was_written_is_no_prefix_of_a_longer_one() -> None:
+@pytest.mark.parametrize(
+    ("other_start", "proven_until", "stays", "is_unknown", "kept_until"),
+    [
+        (0, 0, False, True, 0),
+        (0, 8, False, True, 0),  # what it had from 8 on is unknown
+        (0, 10, True, False, 10),  # it had nothing else
+        (10, 0, True, True, 10),
+        (20, 0, True, True, 10),
+    ],
+)
+def test_a_log_that_is_empty_and_was_written_may_have_had_anything(
+    other_start: int, proven_until: int, stays: bool, is_unknown: bool, kept_until: int
+) -> None:
     """Before, it stayed: what it had lost was an RPO of 0, and it never got the source's records below its end."""
-    emptied = ExportedPartition(0, 10, 10, 0, None, None, 0, 0, ())
+    emptied = ExportedPartition(
+        0, 10, 10, other_start, None, None, 0, 0, (), proven_until=proven_until
+    )
     made = manifest(emptied)
-    assert (made.stays, made.is_unknown, emptied.divergence.kept_until) == (False, True, 0)
-    assert list(summary(made, "d")) == [
-        "t-0: is empty and ends at 10: what it had there is unknown"
-    ]
-    for end in (0, 10):
-        same_start = ExportedPartition(0, end, end, end, None, None, 0, 0, ())
-        assert manifest(same_start).stays
+    found = (made.stays, made.is_unknown, emptied.divergence.kept_until)
+    assert found == (stays, is_unknown, kept_until)
+    assert is_unknown == ("t-0: is empty and ends at 10" in next(iter(summary(made, "d"))))
+
+
+def test_a_log_that_was_never_written_is_a_prefix() -> None:
+    made = manifest(ExportedPartition(0, 0, 0, 0, None, None, 0, 0, ()))
+    assert (made.stays, made.is_unknown) == (True, False)
+
+
+@pytest.mark.parametrize(("number", "end"), [(0, 5), (1, 0)])
+def test_the_ends_of_a_promotion_prove_what_is_below_them(number: int, end: int) -> None:
+    west = promoted_without_its_source(WEST)
+    pair = TopicPair(
+        name="t", source=west, target=topic(LOST), copy="t", source_id="W", target_id="E"
+    )
+    assert proven_until(pair, number) == end
 
 
 def test_an_export_is_read_only_in_the_directory_of_its_topic_and_undamaged(tmp_path: Path) -> None:
