@@ -181,12 +181,33 @@ def held(
 def with_ranges(
     cluster: ClusterSnapshot, later: ClusterSnapshot, partitions: Collection[TopicPartition]
 ) -> ClusterSnapshot:
-    """Return *cluster* with the log ranges of *partitions* as they are in *later*."""
+    """Return *cluster* with the log ranges of *partitions* as they are in *later*.
+
+    What *cluster* does not have of their topics (ids, settings) is from *later*, too: a look after that compares with
+    it. `WHOLE_TOPIC` of a topic stays until all partitions that *later* has of it are known.
+    """
+    topics = {tp.topic for tp in partitions}
+    ranges = _mixed(cluster.ranges, later.ranges, partitions)
+    unreadable = {tp: why for tp, why in cluster.unreadable.items() if tp not in partitions}
+    partly_known = {tp.topic for tp in (*later.ranges, *later.unreadable) if tp not in ranges}
+    for topic in topics - partly_known:
+        unreadable.pop(TopicPartition(topic, WHOLE_TOPIC), None)
     return replace(
         cluster,
-        ranges=_mixed(cluster.ranges, later.ranges, partitions),
-        unreadable={tp: why for tp, why in cluster.unreadable.items() if tp not in partitions},
+        ranges=ranges,
+        unreadable=unreadable,
+        configs=_with_topics(cluster.configs, later.configs, topics),
+        overrides=_with_topics(cluster.overrides, later.overrides, topics),
+        topic_ids=_with_topics(cluster.topic_ids, later.topic_ids, topics),
     )
+
+
+def _with_topics(
+    mine: Mapping[str, T], others: Mapping[str, T], topics: Collection[str]
+) -> dict[str, T]:
+    """Return *mine*, with the values of *topics* from *others* where it has none."""
+    found = {topic: each for topic, each in others.items() if topic in topics}
+    return {**found, **{topic: each for topic, each in mine.items() if each or topic not in found}}
 
 
 def only(cluster: ClusterSnapshot, partitions: Collection[TopicPartition]) -> ClusterSnapshot:

@@ -400,3 +400,51 @@ def test_a_topic_of_which_nothing_was_known_is_not_read_until_all_its_partitions
     assert [each.reason for each in run.settled.standing] == [
         "partition 1 of the topic was not known at the first look"
     ]
+
+
+@pytest.mark.parametrize(
+    ("unreadable", "now", "verdict", "standing"),
+    [
+        ("source", "one", Verdict.CONSISTENT, []),
+        ("target", "one", Verdict.CONSISTENT, []),
+        ("source", "two", Verdict.DIVERGED, ["the topic was created again in source"]),
+    ],
+)
+def test_a_topic_that_was_not_listed_at_first_has_the_topic_id_of_the_later_look(
+    unreadable: str, now: str, verdict: Verdict, standing: list[str]
+) -> None:
+    """The first later look has two records EXTRA and is accepted; the second one finds both logs equal."""
+    logs = {"source": {TP: full(40)}, "target": {TP: full(40)}}
+    source, target = (
+        replace(snapshot(name, logs[name]), topic_ids={"t": "one"}) for name in ("source", "target")
+    )
+    first = [
+        replace(
+            each,
+            ranges={},
+            configs={},
+            topic_ids={},
+            unreadable={TopicPartition("t", -1): "UNKNOWN_TOPIC_OR_PARTITION"},
+        )
+        if each.name == unreadable
+        else each
+        for each in (source, target)
+    ]
+    moments = [
+        Moment(replace(source, ranges={TP: LogRange(0, 38)}), target),
+        Moment(replace(source, topic_ids={"t": now}), target),
+    ]
+    run = reconcile(
+        MemoryEngine(logs["source"], logs["target"], 10),
+        *first,
+        OPTIONS,
+        buckets=TIMES,
+        again=lambda _cuts: moments.pop(0),
+    )
+    assert (run.outcome.verdict, [each.reason for each in run.settled.standing]) == (
+        verdict,
+        standing,
+    )
+    (topic,) = report_of(run).document["topics"]
+    assert topic["topic_ids"] == {"source": "one", "target": "one"}
+    assert [each.unreadable for each in (run.source, run.target)] == [{}, {}]
