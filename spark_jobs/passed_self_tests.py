@@ -116,7 +116,7 @@ class PassedSelfTests:
             replace_file(self._file, json.dumps(kept, indent=1))
 
     def _read(self) -> dict[str, object]:
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             content = json.loads(self._file.read_text())
             if isinstance(content, dict):
                 return content

@@ -99,7 +99,7 @@ class Checkpoint:
                 from_json(found["starts"]),
                 (from_json(found["reads"][0]), from_json(found["reads"][1])),
             )
-        except (ValueError, KeyError, TypeError, IndexError) as problem:
+        except (ValueError, LookupError, TypeError, RecursionError) as problem:
             raise CheckpointUnusable(f"{path}: {problem!r}") from None
 
     def save_start(self, start: Start) -> None:
@@ -136,7 +136,10 @@ class Checkpoint:
             if {each.topic_partition for each in found.spans()} != set(start.starts):
                 raise ValueError("the partitions are others than those of start.json")
             return found
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        except (
+            *(OSError, ValueError, LookupError),
+            *(TypeError, AttributeError, RecursionError),
+        ) as problem:
             raise CheckpointUnusable(
                 f"{path}: {problem!r}; Spark's checkpoint continues behind it. Begin with another directory"
             ) from None

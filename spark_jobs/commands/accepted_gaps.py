@@ -44,11 +44,12 @@ def gap_of(line: str) -> AcceptedGap | None:
     if entry.get("type", GAP) != GAP:
         return None
     low, high = _whole(entry, "from", _INT64), _whole(entry, "until", _INT64)
-    if low >= high:
-        raise ValueError(f"from {low} is not below until {high}, which is exclusive")
-    return AcceptedGap(
-        _text(entry, "topic"), _whole(entry, "partition", _INT32), low, high, _text(entry, "cause")
+    if low > high:
+        raise ValueError(f"from {low} is above until {high}, which is exclusive")
+    gap = AcceptedGap(
+        _text(entry, "topic"), _whole(entry, "partition", _INT32), low, high, _cause(entry)
     )
+    return gap if low < high else None  # kmirror's ledger has empty gaps.
 
 
 def _whole(entry: Mapping[str, Any], name: str, limit: int) -> int:
@@ -64,6 +65,11 @@ def _text(entry: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} {value!r} is not a text")
     return value
+
+
+def _cause(entry: Mapping[str, Any]) -> str:
+    """Return the cause, which may be empty: an entry of the ledger may have none."""
+    return "" if _value(entry, "cause") == "" else _text(entry, "cause")
 
 
 def _value(entry: Mapping[str, Any], name: str) -> Any:

@@ -428,7 +428,7 @@ def _by_partition(text: str, name: str, example: str) -> Offsets:
 def _json(text: str, name: str, example: str) -> dict[str, object]:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise OptionError(f"{name}: expected for example {example}, not {text!r}")

@@ -230,3 +230,9 @@ def test_every_option_is_read(name: str) -> None:
         options = given({name: json.dumps({"t": "?"})})
     with pytest.raises(OptionError, match=name):
         parse(options, streaming=None)
+
+
+@pytest.mark.parametrize("name", ["assign", "startingOffsets", "endingOffsetsByTimestamp"])
+def test_json_with_too_many_levels_is_refused_by_name(name: str) -> None:
+    with pytest.raises(OptionError, match=f"{name}: expected for example"):
+        batch(**{name: "[" * 100_000})
