@@ -13,6 +13,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +123,17 @@ class WatchStream:
 
     def _run_query(self, query: StreamingQuery, until: Callable[[], bool]) -> str | None:
         """Run *query* until it fails or *until* returns true; return the error of a query that failed."""
+        try:
+            return self._watched(query, until)
+        except BaseException:
+            # There is no verdict, and the lock of the checkpoint is released: this process writes nothing any more.
+            with self._lock:
+                self._ended = True
+            with suppress(Exception):  # Spark's process may be gone.
+                query.stop()
+            raise
+
+    def _watched(self, query: StreamingQuery, until: Callable[[], bool]) -> str | None:
         from pyspark.errors import StreamingQueryException
 
         looked = time.monotonic()

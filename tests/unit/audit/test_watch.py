@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from kclient.types import TopicPartition
+from spark_jobs import watch_stream
 from spark_jobs.cli import kaudit
 from spark_jobs.cut import LogRange
 from spark_jobs.findings import FindingClass
@@ -310,6 +311,68 @@ def test_a_finding_behind_the_last_record_outlives_a_failed_micro_batch_and_is_p
     stream._advance(query)
     assert lines == ["FINDING missing orders-0 offset 2"]
     assert stream.outcome(()).verdict is WatchVerdict.DIVERGED
+
+
+class RunningQuery:
+    """Spark's query, without a progress; it runs until it is stopped."""
+
+    lastProgress = None  # noqa: N815 - PySpark's name
+
+    def __init__(self, problem: BaseException | None, at_stop: BaseException | None) -> None:
+        self.problem, self.at_stop = problem, at_stop
+        self.stops = 0
+
+    def awaitTermination(self, seconds: float) -> bool:  # noqa: N802 - PySpark's name
+        if self.problem is not None:
+            raise self.problem
+        return False
+
+    def exception(self) -> None:
+        return None
+
+    def stop(self) -> None:
+        self.stops += 1
+        if self.at_stop is not None and self.stops == 1:
+            raise self.at_stop
+
+
+@pytest.mark.parametrize(
+    ("problem", "at_stop"),
+    [
+        (KeyboardInterrupt(), None),
+        (KeyboardInterrupt(), OSError("no process of Spark")),
+        (RuntimeError("a bug"), None),
+        (None, KeyboardInterrupt()),
+    ],
+)
+def test_a_watch_that_ends_without_a_verdict_leaves_no_query_that_writes(
+    tmp_path: Path,
+    problem: BaseException | None,
+    at_stop: BaseException | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The lock of the checkpoint is released then: another watch may use it."""
+    stream = watch_of_500(tmp_path, 60.0, lambda _: {TP: 500})
+    query = RunningQuery(problem, at_stop)
+    monkeypatch.setattr(stream, "_begin", lambda _: query)
+    with pytest.raises(type(problem or at_stop)):
+        stream.run(cast(Any, None), lambda: problem is None)
+    assert query.stops == (1 if problem is not None else 2)
+    monkeypatch.setattr(watch_stream, "_records", lambda _: {})
+    with pytest.raises(RuntimeError, match="the watch has ended"):
+        stream._apply(cast(Any, None), 0)
+
+
+def test_a_file_of_a_checkpoint_with_too_many_levels_is_named(tmp_path: Path) -> None:
+    start = begin_at("earliest", "orders", cluster("east", 0, 9), cluster("west", 0, 9))
+    checkpoint = Checkpoint(tmp_path, limit=9)
+    for name in ("start.json", "state.0.json"):
+        (tmp_path / name).write_text("[" * 100_000)
+    checkpoint.spark.mkdir()
+    with pytest.raises(CheckpointUnusable, match=r"state\.0\.json"):
+        checkpoint.last_state(start, 0.0)
+    with pytest.raises(CheckpointUnusable, match=r"start\.json"):
+        checkpoint.load_start()
 
 
 def test_a_run_without_a_micro_batch_is_no_proof(tmp_path: Path) -> None:
