@@ -40,7 +40,8 @@ def _run() -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else ExitCode.INTERNAL
     except click.ClickException as problem:
-        problem.show()
+        with suppress(OSError):
+            problem.show()
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
@@ -48,7 +49,8 @@ def _run() -> int:
         if isinstance(problem, ModuleNotFoundError):
             advice = what_to_install(problem, "kaudit", "audit")
             if advice is not None:
-                click.echo(advice, err=True)
+                with suppress(OSError):
+                    click.echo(advice, err=True)
                 return ExitCode.INTERNAL
         import traceback
 

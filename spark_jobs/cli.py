@@ -29,6 +29,7 @@ from spark_jobs.commands.options import (
     cluster_names,
     duration_ms,
     pattern_of,
+    show,
     spark_settings,
     target_names,
     with_hash_key,
@@ -62,7 +63,28 @@ if TYPE_CHECKING:
     from spark_jobs.spark_settings import SparkSettings
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """Ends with 70 for a closed pipe, where click ends with 1: no command with a result fails at one (`show`)."""
+
+    def make_context(self, *words: Any, **more: Any) -> click.Context:
+        """Parse the command line; `--help` and `--version` print here."""
+        try:
+            return super().make_context(*words, **more)
+        except BrokenPipeError:
+            sys.exit(ExitCode.INTERNAL)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, or print its help."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            sys.exit(ExitCode.INTERNAL)
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(package_name="kbroker", prog_name="kaudit")
 def kaudit() -> None:
     """Prove, with Spark, that a mirror holds the records of its source."""
@@ -359,8 +381,7 @@ class _Run:
     def _progress(self, text: str) -> None:
         if self._flags["quiet"]:
             return
-        with suppress(BrokenPipeError):
-            click.echo(f"kaudit: {time.monotonic() - self._started:5.1f} s  {text}", err=True)
+        show(f"kaudit: {time.monotonic() - self._started:5.1f} s  {text}", err=True)
 
     def _pair(self) -> Pair:
         from spark_jobs.scope import Pair
@@ -547,8 +568,7 @@ class _Run:
         else:
             findings = report.first_findings(8)
             text = first_screen(report.document, report=str(page), findings=findings)
-        with suppress(BrokenPipeError):  # `| head`: the report is written, and its verdict stays.
-            click.echo(text)
+        show(text)
 
     def _field_names(self, report: Report) -> dict[int, AvroFields]:
         """Return the Avro fields that differ; none without --avro, or if a cluster cannot be read any more."""
@@ -576,7 +596,7 @@ def _self_test(seeds: int, faults: int, on: SparkSettings) -> int:
     with spark_session("kaudit selftest", on) as spark:
         for seed in range(1, seeds + 1):
             result = run_self_test(spark, seed=seed, faults=faults)
-            click.echo(f"seed {seed}: {result}")
+            show(f"seed {seed}: {result}")
             named = {
                 "overlooked": result.overlooked,
                 "invented": result.invented,
@@ -584,6 +604,6 @@ def _self_test(seeds: int, faults: int, on: SparkSettings) -> int:
             }
             for what, wrong in named.items():
                 for fault in wrong:
-                    click.echo(f"    {what}: {fault}")
+                    show(f"    {what}: {fault}")
             passed = passed and result.passed
     return ExitCode.CONSISTENT if passed else ExitCode.INTERNAL

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import mkstemp
 
 import click
 
 from spark_jobs.commands.guard import not_done
-from spark_jobs.commands.options import named_file
+from spark_jobs.commands.options import named_file, show
 
 
 @click.command("class-archive")
@@ -32,18 +35,33 @@ def class_archive(file: Path | None) -> None:
     started = time.monotonic()
     try:
         wanted = archive_file(os.environ) if file is None else file.absolute()
-        log = wanted.with_suffix(".log")
-        click.echo("Spark runs the self-test, and its JVM writes what it loaded", err=True)
-        _write(wanted, log)
+        show("Spark runs the self-test, and its JVM writes what it loaded", err=True)
+        with _log_beside(wanted) as log:
+            _write(wanted, log)
     except (NoClassArchive, SparkNotStarted) as problem:
         not_done(str(problem))
     except OSError as problem:
         not_done(f"cannot write {problem.filename or wanted}: {problem.strerror or problem}")
-    log.unlink(missing_ok=True)
     seconds = time.monotonic() - started
-    click.echo(f"{wanted}: {wanted.stat().st_size / 1e6:.0f} MB, in {seconds:.0f} s")
+    show(f"{wanted}: {wanted.stat().st_size / 1e6:.0f} MB, in {seconds:.0f} s")
     if file is not None:
-        click.echo(f"set {VARIABLE}={wanted} for the runs that are to use it", err=True)
+        show(f"set {VARIABLE}={wanted} for the runs that are to use it", err=True)
+
+
+@contextmanager
+def _log_beside(archive: Path) -> Iterator[Path]:
+    """Yield a new file for Spark's output. It stays after an error that it may explain."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    number, name = mkstemp(".log", f"{archive.name}.", archive.parent)
+    os.close(number)
+    log = Path(name)
+    try:
+        yield log
+    except BaseException:
+        if not log.stat().st_size:
+            log.unlink()
+        raise
+    log.unlink()
 
 
 def _write(archive: Path, log: Path) -> None:
@@ -61,7 +79,6 @@ def _write(archive: Path, log: Path) -> None:
     from spark_jobs.session import JAVA_OPTIONS, driver_java_options, spark_session
     from spark_jobs.spark_settings import SparkSettings
 
-    archive.parent.mkdir(parents=True, exist_ok=True)
     unfinished = archive.with_name(f"{archive.name}.{os.getpid()}")
     os.environ[VARIABLE] = OFF  # A JVM uses an archive or writes one.
     options = " ".join([driver_java_options(SparkSettings()), *writing_options(unfinished)])

@@ -7,13 +7,16 @@ import json
 import os
 import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from spark_jobs import cli, packed_environment
+import spark_jobs.__main__
+from kclient.mirror_ledger import TYPES, GapEntry, encode, view
+from spark_jobs import cli, packed_environment, selftest, session
 from spark_jobs.accounting import AcceptedGap
 from spark_jobs.class_archive import NoClassArchive
 from spark_jobs.cluster import ClusterUnreadable
@@ -24,6 +27,7 @@ from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.options import show
 from spark_jobs.packed_environment import FACTS
 from spark_jobs.report.files import DIGESTS_REPORT
+from spark_jobs.selftest import SelfTestResult
 from spark_jobs.session import SparkNotStarted
 from spark_jobs.verdict import ExitCode
 
@@ -81,7 +85,7 @@ def _gap(**more: object) -> str:
         *("nonsense", '{"topic": "t"}', "[1]", "null", '"x"', "5"),
         pytest.param("[" * 100_000, id="nested"),
         *(_gap(**{"from": wrong}) for wrong in ("x", "1", 1.0, float("inf"), True, None, -1)),
-        *(_gap(until=wrong) for wrong in (1, 0, 2.9, float("nan"), 1 << 63)),
+        *(_gap(until=wrong) for wrong in (0, 2.9, float("nan"), 1 << 63)),
         *(_gap(partition=wrong) for wrong in (-1, 1.9, "0", 1 << 31)),
         *(_gap(topic=wrong) for wrong in (None, ["t"], "")),
         _gap(cause=None),
@@ -148,6 +152,24 @@ def test_a_removal_of_the_ledger_is_no_accepted_gap(tmp_path: Path) -> None:
     lines = [{**line, "type": kind} for kind in ("removal", "gap", "lineage")]
     gaps.write_text("".join(f"{json.dumps(each)}\n" for each in lines))
     assert read_accepted_gaps(gaps) == (AcceptedGap("t", 0, 1, 2, "truncated"),)
+
+
+def test_every_entry_of_a_ledger_is_a_line_of_accepted_gaps(tmp_path: Path) -> None:
+    """`kmirror gaps --format json` prints them. A gap of *recreated* may be empty, and a cause may be missing."""
+    spans = [(5, 5, "recreated"), (5, 9, ""), (0, 0, ""), (0, 7, "retention")]
+    entries = [
+        GapEntry("c", "t", partition, *span, type=kind)
+        for kind in sorted(TYPES)
+        for partition, span in enumerate(spans)
+    ]
+    printed = view(map(encode, entries)).sorted()
+    assert len(printed) == len(entries)
+    gaps = tmp_path / "gaps.jsonl"
+    gaps.write_text("".join(f"{json.dumps(each.as_json())}\n" for each in printed))
+    assert read_accepted_gaps(gaps) == (
+        AcceptedGap("t", 1, 5, 9, ""),
+        AcceptedGap("t", 3, 0, 7, "retention"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -243,11 +265,86 @@ def test_an_unreachable_cluster_is_4_in_every_command(
     assert result.exit_code == ExitCode.UNREADABLE
 
 
-def test_a_closed_pipe_does_not_change_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["archive.jsa", "archive.log"])
+def test_the_log_of_a_class_archive_is_no_file_that_was_there(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = tmp_path / "archive.log"
+    notes.write_text("mine")
+    logs = []
+
+    def write(archive: Path, log: Path) -> None:
+        archive.write_text("classes")
+        log.write_text("Spark")
+        logs.append(log)
+
+    monkeypatch.setattr(sys.modules["spark_jobs.commands.class_archive"], "_write", write)
+    result = CliRunner().invoke(cli.kaudit, ["class-archive", str(tmp_path / name)])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / name).read_text() == "classes"
+    assert notes.read_text() == ("classes" if name == notes.name else "mine")
+    assert {path.name for path in tmp_path.iterdir()} == {name, notes.name}
+    assert logs[0].parent == tmp_path
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["pack", "e.tar.gz"], ExitCode.CONSISTENT),
+        (["class-archive", "classes"], ExitCode.CONSISTENT),
+        (["selftest", "--seeds", "1"], ExitCode.CONSISTENT),
+        (["selftest", "--nonsense"], ExitCode.USAGE),
+    ],
+    ids=lambda each: each[0] if isinstance(each, list) else "",
+)
+def test_a_closed_pipe_does_not_change_the_exit_code_of_a_command(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    code: ExitCode,
+    closed: str,
+) -> None:
+    """1 is DIVERGED: click ends with it for a closed pipe, and Python for an exception."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(packed_environment, "required", lambda *_: set())
+    monkeypatch.setattr(
+        sys.modules["spark_jobs.commands.class_archive"],
+        "_write",
+        lambda archive, _: archive.write_text("classes"),
+    )
+    monkeypatch.setattr(selftest, "run_self_test", lambda *_, **__: SelfTestResult(1, 1, (), ()))
+    monkeypatch.setattr(session, "spark_session", lambda *_: nullcontext())
+    monkeypatch.setattr(sys, "argv", ["kaudit", *words])
+    with closed_pipe() as stream:
+        monkeypatch.setattr(sys, closed, stream)
+        assert spark_jobs.__main__._run() == code
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["pack", "--help"]])
+def test_help_that_cannot_be_printed_is_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["kaudit", *words])
+    with closed_pipe() as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert spark_jobs.__main__._run() == ExitCode.INTERNAL
+        monkeypatch.undo()
+
+
+@contextmanager
+def closed_pipe() -> Iterator[io.TextIOWrapper]:
+    """Yield a stream without a reader."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb", buffering=0) as raw:
-        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, write_through=True))
+        yield io.TextIOWrapper(raw, write_through=True)
+
+
+def test_a_closed_pipe_does_not_change_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closed_pipe() as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
 
         def work() -> int:
             show("a result")
