@@ -83,11 +83,8 @@ class _Unread(NamedTuple):
     failures: Sequence[Failure]
     opposite: int = 0
     """Records of the other log that only these offsets may have."""
-
-    @property
-    def beyond(self) -> int:
-        """The records opposite that are more than the offsets."""
-        return max(0, self.opposite - self.offsets)
+    beyond: int = 0
+    """Those of `opposite` that are more than the offsets between the same pairs."""
 
     @property
     def offsets(self) -> int:
@@ -513,11 +510,15 @@ class Ledger:
             return [_Unread(failures)]
         alignment = self.evidence.alignments.get(tp)
         opposite = alignment.opposite if alignment else (0, 0)
+        beyond = alignment.beyond if alignment else (0, 0)
         at_source, at_target = (
             [f for f in failures if (f.cluster == self.evidence.source_name) is wanted]
             for wanted in (True, False)
         )
-        return [_Unread(at_source, opposite[1]), _Unread(at_target, opposite[0])]
+        return [
+            _Unread(at_source, opposite[1], beyond[1]),
+            _Unread(at_target, opposite[0], beyond[0]),
+        ]
 
     def _renumbered_scope(self, cut: PartitionCut, counts: Counts) -> int:
         """Return the number of the source's offsets and of what only the target has.
@@ -539,7 +540,7 @@ class Ledger:
             + only_target
             + (alignment.aged_out[1] if alignment else 0)
             + source.beyond
-            + max(0, target.offsets - target.opposite)
+            + max(0, target.offsets - (target.opposite - target.beyond))
         )
 
     def _add_undecodable(self, tp: TopicPartition, failures: Sequence[Failure]) -> None:

@@ -36,7 +36,7 @@ Owner: the caller; pure.  Cost: O(n log n), about 1 KB of memory per record.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -44,7 +44,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from spark_jobs.findings import ABORTED, TAKEN, Finding, FindingClass, RecordDigest
-from spark_jobs.ranges import Ranges
+from spark_jobs.ranges import Ranges, merged
 from spark_jobs.visibility import runs
 
 PARTS = {
@@ -129,10 +129,15 @@ class Alignment:
     """Of a renumbered target: records of source and target that are opposite the deleted start of the other log."""
     opposite: tuple[int, int] = (0, 0)
     """Of a renumbered target: records of source and target opposite offsets that the other log did not return."""
+    beyond: tuple[int, int] = (0, 0)
+    """Those of `opposite` that are more than the offsets between the same pairs."""
     proven: tuple[int, int] | None = None
     """Of a renumbered target: the first offsets of the source, [low, high), without any difference."""
     tail_begins: int = 0
     """Of a partition that was aligned in parts: no MISSING record below this offset is of the source's end."""
+    unused: tuple[int, int] = (0, 0)
+    """Of a renumbered target: offsets of source and target behind the last pair that were not read, and that have no
+    record opposite."""
 
 
 def without_tail(finding: Finding, alignment: Alignment) -> Finding:
@@ -415,8 +420,7 @@ class _Aligner:
         ]
         differing = {gap for gaps in unread for gap in gaps}
         left: list[Finding] = []
-        at_start = [0, 0]
-        opposite = [0, 0]
+        opposite: tuple[Counter[int], Counter[int]] = Counter(), Counter()
         for finding in findings:
             offsets = (finding.source_offset, finding.target_offset)
             gaps = [
@@ -425,31 +429,22 @@ class _Aligner:
             ]
             differing |= {gap for gap in gaps if gap is not None}
             if gaps[0] is None and gaps[1] in unread[0]:
-                at_start[1] += gaps[1] == 0
-                opposite[1] += 1
+                opposite[1][gaps[1]] += 1
             elif gaps[1] is None and gaps[0] in unread[1]:
-                at_start[0] += gaps[0] == 0
-                opposite[0] += 1
+                opposite[0][gaps[0]] += 1
             else:
                 left.append(replace(finding, owns=1))
-        aged_out = (
-            self._aged_out(at_start[0], self.unread[1], places[1]),
-            self._aged_out(at_start[1], self.unread[0], places[0]),
-        )
+        source = _opposite(opposite[0], self.unread[1], places[1])
+        target = _opposite(opposite[1], self.unread[0], places[0])
         return Alignment(
             left,
             sum(map(self._count, kept)),
-            aged_out=aged_out,
-            opposite=(opposite[0] - aged_out[0], opposite[1] - aged_out[1]),
+            aged_out=(source.aged_out, target.aged_out),
+            opposite=(source.records, target.records),
+            beyond=(source.beyond, target.beyond),
             proven=self._proven(places[0], differing),
+            unused=(target.unused, source.unused),
         )
-
-    def _aged_out(self, opposite: int, unread: Ranges, places: Sequence[int]) -> int:
-        """Return how many of the records *opposite* the start of a log it has deleted, not failed to return."""
-        if not any(low < 0 for low, _ in unread):
-            return 0
-        failed = [high - low for low, high in unread if 0 <= low < next(iter(places), high)]
-        return max(0, opposite - sum(failed))
 
     def _proven(self, places: Sequence[int], differing: set[int]) -> tuple[int, int]:
         """Return the first offsets of the source without a difference, from the gaps that have one."""
@@ -652,6 +647,35 @@ class _Aligner:
             for index in found:
                 first.setdefault(self.target[index].content, self.target[index].offset)
         return first
+
+
+class _Opposite(NamedTuple):
+    """Records of one log that are opposite what the other log does not have or did not return."""
+
+    aged_out: int
+    records: int
+    beyond: int
+    unused: int
+
+
+def _opposite(records: Counter[int], unread: Ranges, places: Sequence[int]) -> _Opposite:
+    """Return what the *records* by gap are opposite of: *unread* offsets of the other log, with pairs at *places*.
+
+    An unread offset stands for a record of its own gap only. At the start of a log that has deleted records, what is
+    more than its unread offsets has aged out.
+    """
+    offsets: Counter[int] = Counter()
+    for low, high in merged(each for each in unread if each[0] >= 0):
+        offsets[bisect_left(places, low)] += high - low
+    beyond = {gap: max(0, count - offsets[gap]) for gap, count in records.items()}
+    aged_out = beyond.pop(0, 0) if any(low < 0 for low, _ in unread) else 0
+    last = len(places)
+    return _Opposite(
+        aged_out,
+        records.total() - aged_out,
+        sum(beyond.values()),
+        max(0, offsets[last] - records[last]),
+    )
 
 
 class _Follows:

@@ -44,7 +44,7 @@ from spark_jobs.common_runs import (
 from spark_jobs.engine import Modes
 from spark_jobs.findings import ABORTED, CONTROL, Finding, FindingClass, RecordDigest
 from spark_jobs.folding import Folded, Folding
-from spark_jobs.ranges import Ranges
+from spark_jobs.ranges import Ranges, intersect, merged, subtract, total
 from spark_jobs.record_arrays import Integers
 from spark_jobs.snapshot import HashBatches
 
@@ -351,6 +351,8 @@ class _Parts:
     """Of a renumbered target: see `Alignment.proven`."""
     is_proven: bool = True
     """Of a renumbered target: whether all parts so far are proven to their ends."""
+    given: list[int] = field(default_factory=lambda: [0, 0])
+    """Of a renumbered target: below which offset of each log unread offsets were given to a part."""
 
     def add(self, reduced: Reduced, failed: tuple[Ranges, Ranges], nexts: tuple[int, int]) -> None:
         """Align the next part; *nexts* are the offsets of the first records behind it."""
@@ -412,19 +414,30 @@ class _Parts:
         if not self.modes.renumbered:
             return [], []
         known = self.modes.unread.get(self.tp, ([], []))
-        sides = [
-            [
+        sides = []
+        for side, ranges in enumerate([*known[n], *failed[n]] for n in range(2)):
+            deleted = [each for each in ranges if each[0] < 0 and not self.has_common]
+            beside = [
                 (low, high)
-                for low, high in [*known[side], *failed[side]]
-                if (
-                    not self.has_common
-                    if low < 0
-                    else high > self.lasts[side] and low <= nexts[side]
-                )
+                for low, high in merged(each for each in ranges if each[0] >= 0)
+                if high > self.lasts[side] and low <= nexts[side]
             ]
-            for side in range(2)
-        ]
+            sides.append([*deleted, *self._not_given(side, beside)])
         return sides[0], sides[1]
+
+    def _not_given(self, side: int, ranges: Ranges) -> Ranges:
+        """Return unread *ranges* of a log, without the offsets that stand for records of the parts before."""
+        before, new = (
+            intersect(ranges, 0, self.given[side]),
+            subtract(ranges, [(0, self.given[side])]),
+        )
+        if ranges:
+            self.given[side] = max(self.given[side], ranges[-1][1])
+        if not before:
+            return new
+        first = before[0][0]
+        # It may be empty: records beside it are no findings.
+        return [(first, first + min(total(before), self.whole.unused[side])), *new]
 
     def _join(self, alignment: Alignment, reduced: Reduced) -> None:
         whole, classes = self.whole, {each.finding_class for each in alignment.findings}
@@ -458,7 +471,10 @@ class _Parts:
                 whole.opposite[0] + alignment.opposite[0],
                 whole.opposite[1] + alignment.opposite[1],
             ),
+            (whole.beyond[0] + alignment.beyond[0], whole.beyond[1] + alignment.beyond[1]),
             tail_begins=tail_begins,
+            # Records of the next part may be opposite them.
+            unused=alignment.unused,
         )
 
     def _prove(self, alignment: Alignment, reduced: Reduced, *, pairs: bool) -> None:

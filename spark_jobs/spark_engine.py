@@ -394,7 +394,7 @@ def _differences(rows: Sequence[Row]) -> Differences:
     for row in rows:
         tp, found = TopicPartition(row["topic"], row["partition"]), json.loads(row["found"])
         if "verified" in found:
-            names = ("moved", "aged_out", "opposite", "proven")
+            names = ("moved", "aged_out", "opposite", "beyond", "proven", "unused")
             pairs = {name: found[name] and tuple(found[name]) for name in names}
             counts[tp] = Alignment(**{**found, **pairs})
         elif "unread" in found:

@@ -74,6 +74,29 @@ def longest_common(here: Sequence[_Held], there: Sequence[_Held]) -> list[tuple[
     return pairs
 
 
+def _unread(log: Log, pairs: Sequence[int]) -> Counter[int]:
+    """Return by place how many offsets of *log* were not read; its records in pairs are at the offsets *pairs*."""
+    found: Counter[int] = Counter()
+    for fault in log.faults:
+        found[sum(at < fault.low for at in pairs)] += fault.high - fault.low
+    return found
+
+
+def _not_compared(log: Log, unread: Counter[int], opposite: Counter[int]) -> Counter[str]:
+    """Return the classes of what was not read of *log*, and of the records *opposite*, both by place."""
+    classes: Counter[str] = Counter()
+    for fault in log.faults:
+        classes[_NOT_COMPARED[fault.kind]] += fault.high - fault.low
+    beyond = opposite - unread  # More records than unread offsets: none of them was compared.
+    if log.start > 0:
+        classes["aged out"] += beyond.pop(0, 0)
+    if beyond:
+        kinds = {fault.kind for fault in log.faults}
+        name = next(name for kind, name in _NOT_COMPARED.items() if kind in kinds)
+        classes[name] += beyond.total()
+    return classes
+
+
 def _classes(case: SearchCase, source: Log, target: Log) -> Counter[str]:
     here, there = _committed(source), _committed(target)
     pairs = longest_common(here, there)
@@ -87,17 +110,12 @@ def _classes(case: SearchCase, source: Log, target: Log) -> Counter[str]:
         [sum(at < each.offset for at in at_source) for each in alone[0]],
         [sum(at < each.offset for at in at_target) for each in alone[1]],
     )
-    unread = (
-        {sum(at < fault.low for at in at_source) for fault in source.faults},
-        {sum(at < fault.low for at in at_target) for fault in target.faults},
-    )
+    unread = _unread(source, at_source), _unread(target, at_target)
     classes: Counter[str] = Counter(verified=len(pairs))
     moved = Counter(each.record for each in alone[0]) & Counter(each.record for each in alone[1])
     left = list(zip(alone[1], places[1], strict=True))
-    hidden = [
-        0,
-        0,
-    ]  # Records of source and target: the unread offsets of the other log stand for them.
+    # Records of source and target by place: the unread offsets of the other log stand for them.
+    hidden: tuple[Counter[int], Counter[int]] = Counter(), Counter()
     for each, place in zip(*(alone[0], places[0]), strict=True):
         if moved[each.record]:
             twin = next(other for other in left if other[0].record == each.record)
@@ -109,7 +127,7 @@ def _classes(case: SearchCase, source: Log, target: Log) -> Counter[str]:
             left.remove(beside)  # It is damaged.
             classes["different"] += 1
         elif place in unread[1]:
-            hidden[0] += 1
+            hidden[0][place] += 1
         elif place == 0 and target.start > 0:
             classes["aged out"] += 1
         elif place == len(pairs) and not any(place == other[1] for other in left):
@@ -118,16 +136,11 @@ def _classes(case: SearchCase, source: Log, target: Log) -> Counter[str]:
             classes["different"] += 1
     for _, place in left:
         if place in unread[0]:
-            hidden[1] += 1
+            hidden[1][place] += 1
             continue
         classes["aged out" if place == 0 and source.start > 0 else "different"] += 1
-    for log, opposite in zip((source, target), reversed(hidden), strict=True):
-        for fault in log.faults:
-            classes[_NOT_COMPARED[fault.kind]] += fault.high - fault.low
-            opposite -= fault.high - fault.low
-        if opposite > 0:  # More records than unread offsets: none of them was compared.
-            kinds = {fault.kind for fault in log.faults}
-            classes[next(name for kind, name in _NOT_COMPARED.items() if kind in kinds)] += opposite
+    for log, of_log, opposite in zip((source, target), unread, reversed(hidden), strict=True):
+        classes += _not_compared(log, of_log, opposite)
     # What is left of the source's offsets has no record for these consumers.
     of_source = sum(fault.high - fault.low for fault in source.faults)
     classes["empty"] = _end(source) - source.start - of_source - len(here)

@@ -227,3 +227,27 @@ def test_a_partition_that_is_damaged_everywhere_has_few_findings_and_exact_count
     assert len(found.findings) == 14
     assert sum(f.records for f in found.findings) == sum(f.owns for f in found.findings) == 2_000
     assert {f.field for f in found.findings} == {"value"}
+
+
+@pytest.mark.parametrize("part", [20, 30, 1_000])
+@pytest.mark.parametrize("strangers", [15, 150])
+@pytest.mark.parametrize("at_source", [True, False])
+def test_unread_offsets_that_several_parts_are_opposite_stand_for_as_many_records_once(
+    part: int, strangers: int, at_source: bool
+) -> None:
+    records = log(1_000)
+    others = [*records[:400], *log(strangers, seed=2), *records[420:700], *records[720:]]
+    other = [replace(each, offset=at) for at, each in enumerate(others)]
+    unread = [(400, 420), (700, 720)]
+    sides = (records, other) if at_source else (other, records)
+    found = in_step(
+        Sequences(*sides, renumbered=True, unread=(unread, []) if at_source else ([], unread)),
+        part=part,
+        reach=60,
+        step=10,
+        sample=1,
+    )
+    beyond = max(0, strangers - 20)
+    assert (found.findings, found.verified) == ([], 960)
+    assert found.opposite == ((0, strangers) if at_source else (strangers, 0))
+    assert found.beyond == ((0, beyond) if at_source else (beyond, 0))

@@ -141,6 +141,25 @@ def test_more_records_than_the_unread_offsets_that_are_opposite_were_not_compare
 
 
 @pytest.mark.parametrize("window", WINDOWS)
+def test_unread_offsets_stand_for_the_records_that_are_opposite_them_and_for_no_others(
+    window: int,
+) -> None:
+    """The mirror did not copy offsets 50 to 99; 50 strangers are opposite offset 200 alone."""
+    source = log_of(*(Rec(b"k", b"v%d" % n, n) for n in range(300)))
+    strangers = [Rec(b"s", b"stranger %d" % n, n) for n in range(50)]
+    copied = [source.records[n] for n in range(300) if not (50 <= n < 100 or n == 200)]
+    target = log_of(*copied[:150], *strangers, *copied[150:])
+    source.faults += [
+        Fault(50, 100, FailureKind.UNDECODABLE),
+        Fault(200, 201, FailureKind.UNDECODABLE),
+    ]
+    found = run(source, target, window)
+    assert classes(found) == {"verified": 249, "undecodable": 100}
+    assert round(found.counts.coverage, 3) == 0.713
+    assert classes(run(target, source, window)) == {"verified": 249, "undecodable": 100}
+
+
+@pytest.mark.parametrize("window", WINDOWS)
 def test_unread_offsets_of_both_logs_are_different_offsets_although_their_numbers_are_equal(
     window: int,
 ) -> None:

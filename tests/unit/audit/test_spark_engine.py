@@ -55,6 +55,6 @@ def test_a_range_between_the_records_of_others_is_a_hole() -> None:
 
 
 def test_the_driver_gets_an_alignment_as_the_task_made_it() -> None:
-    made = Alignment([], 1, 2, 3, (1, 2, 3, 4), (5, 6), (7, 8), (0, 9), 4)
+    made = Alignment([], 1, 2, 3, (1, 2, 3, 4), (5, 6), (7, 8), (1, 2), (0, 9), 4, (3, 4))
     rows = [Row(**row) for batch in _as_rows(TP, [made]) for row in batch.to_pylist()]
     assert _differences(rows).alignments == {TP: made}
