@@ -416,9 +416,8 @@ class Recopy:
             topics.manifests[name] = await self._exported(topics, name, cuts, committed)
         deleted = [name for name in names if not topics.manifests[name].stays]
         try:
-            for (
-                name
-            ) in deleted:  # all of them: no export directory continues one topic and not another
+            # All of them first: no export directory continues one topic and not another.
+            for name in deleted:
                 await self._check_deletion(topics, name, cuts)
             await self._set_groups_back(topics, names, committed)
             for name in names:

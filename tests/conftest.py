@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from kbroker.testing import KafkaCluster
 
 # Not the user's: a test must not depend on a self-test that passed before (spark_jobs/passed_self_tests.py).
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="kbroker-tests-cache-")
-atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+# The workers of a run share the directory of its controller: one self-test of Spark is enough for all.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="kbroker-tests-cache-")
+    atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 # Nor on the user's clusters; and `kbroker local` in a test must not become their current context (kclient/contexts.py).
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="kbroker-tests-config-")
 atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
