@@ -303,6 +303,13 @@ def proven_until(pair: TopicPair, partition: int) -> int:
     return found.ends[partition] if found is not None and partition < len(found.ends) else 0
 
 
+def end_of_copied(pair: TopicPair, source_end: int) -> int:
+    """Return *source_end* if the marks prove that a mirror has no other records below it; else 0."""
+    target = pair.target
+    is_copy = target is not None and target.copied_topic_id == text_of(pair.source.topic_id)
+    return source_end if is_copy else 0
+
+
 def refusal(
     problem: object,
     target: str,

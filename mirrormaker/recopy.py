@@ -146,7 +146,7 @@ class Recopy:
         self.absent: list[str] = []
         """Topics that the purpose names and the source lacks: no copy repairs them."""
         self._named_alone: list[str] = []
-        self.lost_records = 0
+        self._lost_records = 0
         """The exported records that the source does not have."""
         self.lacking: list[str] = []
         """Topics that the purpose leaves alone: the target does not have them."""
@@ -182,6 +182,13 @@ class Recopy:
             return REFUSED
         finally:
             await self._mirror.stop()
+
+    def record_without_rpo(self) -> dict[str, Any] | None:
+        """Return `record` of a command that no cluster was lost before: it has the number of exported records."""
+        if self.record is None:
+            return None
+        kept = {name: each for name, each in self.record.items() if not name.startswith("rpo_")}
+        return {**kept, "exported_records": self._lost_records}
 
     # --- topics
 
@@ -818,17 +825,17 @@ class Recopy:
         self._echo(f"{self._config.target} has everything up to {self._config.source}'s log ends")
         manifests = {name: topics.manifests[name] for name in names if name in topics.manifests}
         not_restored = await self._restore_groups(manifests.values())
+        already = tuple(name for name in names if name not in manifests)
         record = Record(
             self._config.name,
             topics.source_id,
             topics.target_id,
             manifests,
-            tuple(name for name in names if name not in manifests),
+            already,
             tuple(
                 name
-                for name in names
-                if name not in manifests
-                and is_promoted_without(topics.source[name], topics.target_id)
+                for name in already
+                if is_promoted_without(topics.source[name], topics.target_id)
             ),
             groups_not_restored=not_restored,
         )
@@ -839,7 +846,7 @@ class Recopy:
             self._echo(f"NOT PROVEN: {problem}")
             code = NOT_PROVEN
         self.record = record.document(began_ms=self._began_ms, ended_ms=_now_ms())
-        self.lost_records = record.lost.records
+        self._lost_records = record.lost.records
         self._echo(self._purpose.conclusion(record, self._out))
         return code
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from mirrormaker.config import FlowConfig
 from mirrormaker.export_manifest import Manifest
-from mirrormaker.failback_stage import Record, Stage
-from mirrormaker.lineage import text_of
+from mirrormaker.failback_stage import Record, Stage, end_of_copied
 from mirrormaker.patterns import compiled
 from mirrormaker.promotion import Refused
 from mirrormaker.recopy import DONE, NOT_PROVEN, REFUSED, Echo, Options, Recopy
@@ -47,11 +46,8 @@ class Repair:
         return stage_of(self._plan, pair, manifest)
 
     def proven_until(self, pair: TopicPair, partition: int, source_end: int) -> int:
-        """Return the source's end: a mirror of this topic has no other records below it."""
-        is_copy = pair.target is not None and pair.target.copied_topic_id == text_of(
-            pair.source.topic_id
-        )
-        return source_end if is_copy else 0
+        """Return the source's end, if the target's topic is a copy of this topic."""
+        return end_of_copied(pair, source_end)
 
     def conclusion(self, record: Record, out: Path) -> str:
         """Return what was exported."""
@@ -91,8 +87,4 @@ async def show_repair(
     if code == DONE and options.execute and any(left):
         echo(f"{left[0]} ranges and {left[1]} topics of the plan cannot be repaired, see above")
         code = NOT_PROVEN
-    record = copying.record
-    if record is not None:  # nothing was lost with a cluster: there is no RPO
-        record["exported_records"] = copying.lost_records
-        del record["rpo_records"], record["rpo_seconds"]
-    return code, record
+    return code, copying.record_without_rpo()
