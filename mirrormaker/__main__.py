@@ -397,7 +397,8 @@ def exported(directory: Path, kind: str) -> None:
 
     Keys, values and headers as `kclient consume -f json` prints them. Every file is compared
     with its manifest first. Exit codes: 0 printed; 1 a manifest or a file is damaged, or it has
-    batches that cannot be decoded (a repair exports these too): the other records were printed.
+    batches with a wrong CRC, or that cannot be decoded. Those are exported as they were, and not
+    printed. The records of the other batches were printed.
     """
     from mirrormaker.exported import show_exported
     from mirrormaker.tail_export import BadExport

@@ -19,8 +19,9 @@ from mirrormaker.tail_export import MANIFEST, BadExport, read_manifest, verify
 def show_exported(out: Path, kind: str, echo: Callable[[str], None]) -> None:
     """Print the records of *kind* ("all": of each) below *out*, data records only. Raise `BadExport`.
 
-    *out* is what ``--export`` named, or a directory of a plan or a topic in it. Batches that cannot be decoded, which a
-    repair exports as they are, do not keep the others from being printed. The error at the end has their number.
+    *out* is what ``--export`` named, or a directory of a plan or a topic in it. Batches with a wrong CRC, or that
+    cannot be decoded, are exported as they are. Their records are not printed, and those of the others are. The error
+    at the end has their number.
     """
     places = (MANIFEST, f"*/{MANIFEST}", f"repair-*/*/{MANIFEST}")
     directories = sorted(path.parent for place in places for path in out.glob(place))
@@ -36,20 +37,25 @@ def show_exported(out: Path, kind: str, echo: Callable[[str], None]) -> None:
             echo(json.dumps(each, ensure_ascii=False))
     if undecoded:
         raise BadExport(
-            f"{len(undecoded)} batches cannot be decoded, and are in the files as they were. The first: {undecoded[0]}"
+            f"{len(undecoded)} batches have a wrong CRC or cannot be decoded, and are in the files as they were. "
+            f"The first: {undecoded[0]}"
         )
 
 
 def _records(
     directory: Path, manifest: Manifest, kind: str, undecoded: list[str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the records of one topic; add a line to *undecoded* for each batch without."""
+    """Yield the records of one topic; add a line to *undecoded* for each batch that is left out."""
     for partition in manifest.partitions:
         for file in partition.files:
             if kind not in ("all", file.kind):
                 continue
             path = directory / str(partition.partition) / file.name
             for batch in read_batches(path.read_bytes()):
+                # A flipped bit of a value is decoded without an error, one of the attributes makes a control batch.
+                if batch.is_damaged:
+                    undecoded.append(f"{path}: batch {batch.base_offset}: wrong CRC")
+                    continue
                 if batch.info.is_control:
                     continue
                 try:
