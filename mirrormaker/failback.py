@@ -22,6 +22,7 @@ class Failback:
     """The purpose of `kmirror failback`. *topics* are regular expressions, as the setting ``topics``."""
 
     records_removals = False
+    remedy = "kmirror truncate, with a directory of its own, does"
     named: frozenset[str] = frozenset()
 
     def __init__(self, config: FlowConfig, topics: str) -> None:

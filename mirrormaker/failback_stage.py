@@ -316,16 +316,21 @@ def refusal(
     states: Mapping[str, TargetState],
     copies: Mapping[str, str],
     exported: Collection[str],
+    differing: Collection[str] = (),
+    remedy: str = "",
 ) -> str:
     """Return the text for the operator: *problem*, what was done at the cluster *target*, and how to go on.
 
     *states* has the topics that are changed, by the name at the source; *copies* has their names at the target.
     *exported* has the topics that are deleted, or were, and of which only the export directory has the tail and the
-    committed offsets.
+    committed offsets. *differing* has the mirrors that are no prefix of the source: no run with this directory compares
+    them, and *remedy* is what does.
     """
     text = f"{problem}. {state_at_target(target, {copies[name]: each for name, each in states.items()})}"
     deleted = [name for name, each in states.items() if each is TargetState.DELETED]
     of_directory = sorted({*deleted, *exported})
+    if differing:
+        return f"{text}. {_differ_again(differing, remedy, of_directory)}"
     if not of_directory:
         return f"{text}. Mend the cause and run the command again"
     return (
@@ -333,6 +338,16 @@ def refusal(
         "committed offsets that were removed. If the cause is in another topic, run it with --topics "
         f"'{'|'.join(map(escaped, of_directory))}' first"
     )
+
+
+def _differ_again(differing: Collection[str], remedy: str, of_directory: Collection[str]) -> str:
+    names = ", ".join(sorted(differing))
+    text = f"No run with this directory makes these a prefix of the source again: {names}. {remedy}"
+    if of_directory:
+        text += ". Keep this directory: only it has the records and the committed offsets that were removed"
+    if left := sorted(set(of_directory) - set(differing)):
+        text += f". For the others run the command again with it and --topics '{'|'.join(map(escaped, left))}'"
+    return text
 
 
 def state_at_target(target: str, topics: Mapping[str, TargetState]) -> str:

@@ -45,6 +45,7 @@ from mirrormaker.ledger import read_ledger
 from mirrormaker.lineage import text_of
 from mirrormaker.link_state import Cause, Gap
 from mirrormaker.log_ends import high_watermarks, log_starts, read_cuts
+from mirrormaker.marks import NO_PREFIX
 from mirrormaker.mirror import Mirror
 from mirrormaker.promotion import Refused
 from mirrormaker.tail_export import BadExport, PartitionExport
@@ -72,6 +73,8 @@ _TIMEOUT = 60.0
 _DELETION = 60.0
 """Seconds for a deletion or a creation, retries included."""
 _POLL = 0.1
+ANOTHER_DIRECTORY = "Name another directory with --export"
+"""How a mirror of which the directory has an export is compared again."""
 _AT_ONCE = 4
 """Partitions that are compared at the same time: each buffers two fetches."""
 
@@ -98,6 +101,8 @@ class Purpose(Protocol):
 
     records_removals: bool
     """Whether the gap ledger gets an entry of what is removed: the target is a mirror of the source already."""
+    remedy: str
+    """How a mirror that is no prefix of the source is mended: the command only copies what is a mirror already."""
     named: frozenset[str]
     """The topics that a plan names, if there is one: one that the source lacks is reported."""
 
@@ -156,6 +161,8 @@ class Recopy:
         """By name at the source; a topic that is not read-only, and was not changed, is not in it."""
         self._only_exported: set[str] = set()
         """Topics, by name at the source, that are or were deleted and of which the directory has the export."""
+        self._differing: set[str] = set()
+        """Mirrors, by name at the source, that the copy found to be no prefix of the source."""
 
     async def run(self) -> int:
         """Perform the steps. Raise KafkaError if a cluster cannot be reached, or in a dry run."""
@@ -176,7 +183,13 @@ class Recopy:
             text = str(problem)
             if self._options.execute:
                 text = refusal(
-                    problem, self._config.target, self._states, self._copies, self._only_exported
+                    problem,
+                    self._config.target,
+                    self._states,
+                    self._copies,
+                    self._only_exported,
+                    self._differing,
+                    self._purpose.remedy,
                 )
             self._echo(f"refused: {text}")
             return REFUSED
@@ -315,16 +328,26 @@ class Recopy:
 
     async def _search(self, topics: _Topics) -> int:
         """Print where the logs diverge, as far as a search finds it. Nothing is changed."""
-        for name in topics.of(Stage.RETURNED, Stage.FENCED):
+        # A mirror of which there is an export may differ again since.
+        mirrors = [name for name in topics.of(Stage.MIRROR) if name in topics.manifests]
+        for name in (*topics.of(Stage.RETURNED, Stage.FENCED), *mirrors):
+            differs = False
             for number in range(topics.target[name].partitions):
-                self._echo(f"  {await self._searched(topics, TopicPartition(name, number))}")
+                text, is_prefix = await self._searched(topics, TopicPartition(name, number))
+                differs |= not is_prefix
+                self._echo(f"  {text}")
+            if differs and name in mirrors:
+                self._echo(
+                    f"  {name}: is no prefix of the source since its export. {self._purpose.remedy}"
+                )
         self._echo(
             "dry run: nothing was changed, and only the batches of the search were compared. --execute makes "
             f"{self._config.target} read-only, compares every batch, exports to --export DIR, and removes"
         )
         return DONE
 
-    async def _searched(self, topics: _Topics, tp: TopicPartition) -> str:
+    async def _searched(self, topics: _Topics, tp: TopicPartition) -> tuple[str, bool]:
+        """Return what a search finds of *tp*, and whether a mirror of it can be continued as far as that shows."""
         copy = topics.copy_of(tp)
         start, end = await self._range(self._target, copy)
         other_start, other_end = 0, 0
@@ -342,17 +365,25 @@ class Recopy:
             )
         proven = self._purpose.proven_until(topics.pair(tp.topic), tp.partition, other_end)
         found = Divergence(start, end, other_start, None, None, proven_until=proven)
+        # What the source has deleted below its log start was copied before.
+        is_prefix = (
+            end <= other_end
+            and (end == 0 or end >= other_start)
+            and search.common_until >= min(end, other_end)
+        )
         if found.is_emptied and found.is_unknown:
             again = "" if found.is_prefix else ". --execute copies the topic again"
-            return f"{copy}: is empty and ends at {end}: what it had there is unknown{again}"
-        if not search.equal_probes and start < end:
-            return f"{copy}: no equal batch in {search.probes} reads; {target} has {end - start} offsets{below}"
-        if search.common_until >= end:
-            return f"{copy}: no difference up to its end at {end} (search, {search.probes} reads){below}"
-        return (
-            f"{copy}: diverges at {search.common_until} (search, {search.probes} reads); {target} has "
-            f"{end - search.common_until} offsets from there on, ends at {end}{below}"
-        )
+            text = f"is empty and ends at {end}: what it had there is unknown{again}"
+        elif not search.equal_probes and start < end:
+            text = f"no equal batch in {search.probes} reads; {target} has {end - start} offsets{below}"
+        elif search.common_until >= end:
+            text = f"no difference up to its end at {end} (search, {search.probes} reads){below}"
+        else:
+            text = (
+                f"diverges at {search.common_until} (search, {search.probes} reads); {target} has "
+                f"{end - search.common_until} offsets from there on, ends at {end}{below}"
+            )
+        return f"{copy}: {text}", is_prefix
 
     async def _range(self, cluster: Cluster, tp: TopicPartition) -> tuple[int, int]:
         """Return the log start and the high watermark of *tp*. Raise KafkaError."""
@@ -819,9 +850,17 @@ class Recopy:
         copies = [topics.copy_of(tp) for tp in tps]
         await until_read_only(self._target, copies, timeout=_TIMEOUT)
         cuts = await read_cuts(self._source, tps)
-        await drain(
-            self._mirror, topics.source, cuts, copies=topics.copies, stall=self._options.stall
-        )
+        try:
+            await drain(
+                self._mirror, topics.source, cuts, copies=topics.copies, stall=self._options.stall
+            )
+        except Refused:
+            self._differing = {
+                link.tp.topic
+                for link in self._mirror.flow.stopped_links
+                if link.problem is not None and link.problem.cause in NO_PREFIX
+            }
+            raise
         self._echo(f"{self._config.target} has everything up to {self._config.source}'s log ends")
         manifests = {name: topics.manifests[name] for name in names if name in topics.manifests}
         not_restored = await self._restore_groups(manifests.values())

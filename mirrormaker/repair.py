@@ -13,7 +13,7 @@ from mirrormaker.export_manifest import Manifest
 from mirrormaker.failback_stage import Record, Stage, end_of_copied
 from mirrormaker.patterns import compiled
 from mirrormaker.promotion import Refused
-from mirrormaker.recopy import DONE, NOT_PROVEN, REFUSED, Echo, Options, Recopy
+from mirrormaker.recopy import ANOTHER_DIRECTORY, DONE, NOT_PROVEN, REFUSED, Echo, Options, Recopy
 from mirrormaker.repair_plan import RepairPlan, read_plan, stage_of
 from mirrormaker.tail_export import only_manifest
 from mirrormaker.topics import Topic, TopicPair
@@ -23,6 +23,7 @@ class Repair:
     """The purpose of `kmirror repair`. *topics* are regular expressions, as the setting ``topics``."""
 
     records_removals = False
+    remedy = ANOTHER_DIRECTORY
 
     def __init__(self, plan: RepairPlan, topics: str) -> None:
         wanted = compiled(topics)

@@ -19,7 +19,7 @@ from mirrormaker.failback_stage import Record, Stage, end_of_copied
 from mirrormaker.lineage import text_of
 from mirrormaker.patterns import compiled
 from mirrormaker.promotion import Refused
-from mirrormaker.recopy import DONE, NOT_PROVEN, Echo, Options, Recopy
+from mirrormaker.recopy import ANOTHER_DIRECTORY, DONE, NOT_PROVEN, Echo, Options, Recopy
 from mirrormaker.tail_export import only_manifest
 from mirrormaker.topics import MARK, Topic, TopicPair
 
@@ -54,6 +54,7 @@ class Truncation:
     """The purpose of `kmirror truncate`. *topics* are regular expressions, as the setting ``topics``."""
 
     records_removals = True
+    remedy = ANOTHER_DIRECTORY
     named: frozenset[str] = frozenset()
 
     def __init__(self, topics: str) -> None:

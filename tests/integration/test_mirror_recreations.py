@@ -252,6 +252,19 @@ def test_a_stopped_mirror_is_truncated_on_request_after_its_records_were_exporte
     assert [entry[name] for name in names] == ["removal", 0, 100, 100, first]
     assert one.run_once() == 0
 
+    # As after another loss at the source. The directory of the first truncation continues nothing.
+    write_to_mirror(west, "orders", 1)
+    again = "Name another directory with --export"
+    dry = ["--topics", "orders", "--export", str(tmp_path / "export")]
+    code, output = one.ask("truncate", *dry, timeout=60)
+    assert (code, "orders-0: diverges at 150" in output, again in output) == (0, True, True), output
+    code, output = one.ask("truncate", *options, "--no-audit", timeout=120)
+    assert (code, again in output, "Mend the cause" in output) == (5, True, False), output
+    options[-1] = str(tmp_path / "second")
+    code, output = one.ask("truncate", *options, "--no-audit", timeout=120)
+    assert code == 0, output
+    assert stored(west, "orders") == stored(east, "orders")
+
 
 def test_a_deletion_that_the_cluster_refuses_leaves_no_removal_in_the_ledger(
     broker_clusters: MakeCluster, tmp_path: Path

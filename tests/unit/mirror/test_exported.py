@@ -47,6 +47,6 @@ def test_a_batch_with_a_wrong_crc_is_named_and_not_printed(
     write_manifest(directory, Manifest("t", "id", "W", "E", "other", 1, 1, (exported,)))
 
     lines: list[str] = []
-    with pytest.raises(BadExport, match="^1 batches have a wrong CRC .*batch 1: wrong CRC"):
+    with pytest.raises(BadExport, match=r"^1 batches have a wrong CRC .*batch 1: wrong CRC"):
         show_exported(tmp_path, "all", lines.append)
     assert [json.loads(line)["value"] for line in lines] == ["first", "third"]

@@ -369,6 +369,21 @@ def test_a_refusal_after_a_deletion_names_the_directory_and_the_topics_that_cont
     assert "Nothing was changed at west. Mend" in refusal("why", "west", {}, copies, ())
 
 
+def test_a_refusal_of_a_mirror_that_differs_again_names_another_way_than_the_same_command() -> None:
+    """Before, it was "run the command again with this directory", and that was refused for the same reason."""
+    copies = {"a": "east.a", "b": "east.b"}
+    states = dict.fromkeys(copies, TargetState.MIRROR)
+    text = refusal("why", "west", states, copies, {"a"}, {"a"}, "Name another directory")
+    assert text.endswith(
+        "makes these a prefix of the source again: a. Name another directory. Keep this directory: only it has the "
+        "records and the committed offsets that were removed"
+    )
+    text = refusal("why", "west", states, copies, {"a", "b"}, {"a"}, "Name another directory")
+    assert text.endswith("For the others run the command again with it and --topics 'b'")
+    text = refusal("why", "west", states, copies, (), {"a"}, "Use truncate")
+    assert text.endswith("of the source again: a. Use truncate")
+
+
 @pytest.mark.parametrize(
     ("before", "stage", "after"),
     [
