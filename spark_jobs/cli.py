@@ -26,6 +26,7 @@ from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.headers import headers
 from spark_jobs.commands.latency import latency
 from spark_jobs.commands.options import (
+    NamedPath,
     cluster_names,
     duration_ms,
     pattern_of,
@@ -115,7 +116,7 @@ kaudit.add_command(class_archive)
     "--topics", required=True, metavar="REGEX", help="Topics to compare; the whole name must match."
 )
 @click.option(
-    "--out", required=True, type=click.Path(file_okay=False, path_type=Path), metavar="DIR"
+    "--out", required=True, type=NamedPath(file_okay=False, path_type=Path), metavar="DIR"
 )
 @click.option(
     "--names",

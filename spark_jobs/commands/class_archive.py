@@ -12,15 +12,14 @@ from tempfile import mkstemp
 import click
 
 from spark_jobs.commands.guard import not_done
-from spark_jobs.commands.options import named_file, show
+from spark_jobs.commands.options import NamedPath, show
 
 
 @click.command("class-archive")
 @click.argument(
     "file",
     required=False,
-    type=click.Path(dir_okay=False, path_type=Path),
-    callback=named_file,
+    type=NamedPath(dir_okay=False, path_type=Path),
 )
 def class_archive(file: Path | None) -> None:
     """Write FILE, an archive of the Java classes of Spark: later runs start in half of the processor time.

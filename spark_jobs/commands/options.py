@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -31,13 +32,19 @@ def target_names(_context: click.Context, _option: click.Parameter, value: str) 
         raise click.BadParameter(str(problem)) from None
 
 
-def named_file(
-    _context: click.Context, _argument: click.Parameter, value: Path | None
-) -> Path | None:
-    """Check a file to write: an empty text, as of a variable that is not set, is the path of a directory."""
-    if value is not None and not value.name:
-        raise click.BadParameter("the name of a file is missing")
-    return value
+class NamedPath(click.Path):
+    """A path that may not exist yet. An empty text, as of a variable that is not set, is none: `Path("")` is `.`."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        """Return *value* as a path; fail if it is empty."""
+        if not os.fspath(value):
+            self.fail("the name is missing", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 _PAIR = (
@@ -128,7 +135,7 @@ def with_out(*files: str) -> Option:
     """Give a command --out, the directory of *files*."""
     return click.option(
         "--out",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=NamedPath(file_okay=False, path_type=Path),
         metavar="DIR",
         help=f"Write {', '.join(files)} here.",
     )

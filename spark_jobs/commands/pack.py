@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from spark_jobs.commands.guard import not_done
-from spark_jobs.commands.options import named_file, show
+from spark_jobs.commands.options import NamedPath, show
 
 
 @click.command()
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), callback=named_file)
+@click.argument("file", type=NamedPath(dir_okay=False, path_type=Path))
 def pack(file: Path) -> None:
     """Write FILE, a .tar.gz of the packages that Spark's workers on other hosts need.
 

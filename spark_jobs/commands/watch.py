@@ -15,6 +15,7 @@ import click
 
 from spark_jobs.commands.guard import DoesNotFit, OtherClusters, guarded
 from spark_jobs.commands.options import (
+    NamedPath,
     duration_ms,
     pair_of,
     progress_on_stderr,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     "--checkpoint",
     "directory",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NamedPath(file_okay=False, path_type=Path),
     metavar="DIR",
     help="State of the watch, watch.json and spark.log. A watch with the same DIR continues there.",
 )

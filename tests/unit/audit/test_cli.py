@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -32,6 +33,20 @@ from spark_jobs.session import SparkNotStarted
 from spark_jobs.verdict import ExitCode
 
 BASE = ("reconcile", "--source", "a:1", "--target", "b:1")
+
+
+def test_no_path_is_an_empty_text() -> None:
+    """Such as of `--out "$UNSET"`. Before, it was the current directory: `Path("")` is `.`."""
+    paths = [
+        (command, each)
+        for command in cli.kaudit.commands.values()
+        for each in command.params
+        if isinstance(each.type, click.Path)
+    ]
+    assert {"out", "since"} <= {each.name for _, each in paths}
+    for command, each in paths:
+        with pytest.raises(click.BadParameter):
+            each.process_value(click.Context(command), [""] if each.multiple else "")
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,20 @@ def test_every_option_with_a_fraction_is_a_finite_number() -> None:
                 each.convert(text, None, None)
 
 
+def test_no_path_is_an_empty_text() -> None:
+    """Such as of `--export "$UNSET"`. Before, it was the current directory: `Path("")` is `.`."""
+    paths = [
+        (command.name, each)
+        for command in main.commands.values()
+        for each in command.params
+        if isinstance(each.type, click.Path)
+    ]
+    assert {"export", "audit", "record", "file"} <= {each.name for _, each in paths}
+    for name, each in paths:
+        with pytest.raises(click.BadParameter):
+            each.process_value(click.Context(main.commands[str(name)]), "")
+
+
 @pytest.mark.parametrize("seconds", ["nan", "inf"])
 def test_a_settle_time_that_never_ends_is_refused(seconds: str, config: str) -> None:
     done = CliRunner().invoke(main, ["status", config, "--settle", seconds])
