@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -64,7 +64,8 @@ def main() -> None:
     """Copy topics from one cluster to another: whole batches, at the same offsets, each exactly once.
 
     Exit codes: 0 success, 1 failure, 2 invalid configuration, 3 a cluster is unreachable, 5 some
-    partitions, groups or ACLs could not be copied, 130 Ctrl-C. docs/mirroring.md has those of each command.
+    partitions, groups or ACLs could not be copied, 130 Ctrl-C, 143 SIGTERM (run: 0).
+    docs/mirroring.md has those of each command.
     """
 
 
@@ -277,7 +278,7 @@ def promote(file: Path, flow: str | None, abort: bool, record: Path | None, **op
         _show_record(done, record)
         return code
 
-    sys.exit(_in_reactor(lambda reactor, _: begin(reactor)))
+    sys.exit(_in_reactor(_cancelled_by_signal(begin)))
 
 
 def _check_promotion(options: Mapping[str, Any], *, abort: bool, record: Path | None) -> None:
@@ -445,7 +446,7 @@ def _recopy(
         _show_record(done, record)
         return code
 
-    sys.exit(_in_reactor(lambda reactor, _: begin(reactor)))
+    sys.exit(_in_reactor(_cancelled_by_signal(begin)))
 
 
 def _echo(line: str) -> None:
@@ -509,6 +510,37 @@ def _load(file: Path, *, warn: bool = True) -> MirrorConfig:
     for mistake in config.mistakes if warn else ():
         click.echo(f"configuration: {mistake}", err=True)
     return config
+
+
+def _cancelled_by_signal(
+    begin: Callable[[Any], Coroutine[Any, Any, int]],
+) -> Callable[[Any, Callable[[Callable[[int], None]], None]], Awaitable[int]]:
+    """Return a start for `_in_reactor` of a command that changes a cluster: it undoes its steps, or names their state.
+
+    The first signal cancels its coroutine. The exit code is then 128 and the signal's number.
+    """
+
+    async def run(reactor: Any, on_signal: Callable[[Callable[[int], None]], None]) -> int:
+        from twisted.internet.defer import CancelledError, Deferred
+
+        signals: list[int] = []
+
+        def cancel(number: int) -> None:
+            signals.append(number)
+            name = signal.Signals(number).name
+            _echo(f"kmirror: {name} ends the command; a second signal ends it at once")
+            running.cancel()
+
+        on_signal(cancel)  # called by the reactor, so after the next line
+        running = Deferred.fromCoroutine(begin(reactor))
+        try:
+            return await running
+        except CancelledError:
+            if not signals:
+                raise
+            return 128 + signals[0]
+
+    return run
 
 
 def _in_reactor(start: Callable[[Any, Any], Awaitable[int]]) -> int:

@@ -6,11 +6,14 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.utils import getProcessOutputAndValue
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ProcessExitedAlready
+from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
 from kclient.types import TopicPartition
@@ -48,11 +51,14 @@ async def proven_by_audit(
         ),
     ]
     began = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    ended = getProcessOutputAndValue(sys.executable, arguments, env=None, reactor=reactor)
-    written, errors, code = await ended.addErrback(_ended_by_signal)
-    if code:
-        last = (errors or written).decode(errors="replace").strip().splitlines()[-1:]
-        raise Refused(f"kaudit ended with exit code {code}: {' '.join(last)}")
+    kaudit = _Kaudit()
+    reactor.spawnProcess(kaudit, sys.executable, [sys.executable, *arguments], env=None)
+    ended = await kaudit.ended
+    if ended.signal is not None:
+        raise Refused(f"kaudit was ended by signal {ended.signal}")
+    if ended.exitCode:
+        last = (kaudit.errors or kaudit.written).decode(errors="replace").strip().splitlines()[-1:]
+        raise Refused(f"kaudit ended with exit code {ended.exitCode}: {' '.join(last)}")
     try:
         report = json.loads((out / "report.json").read_text())
         started_at = report["meta"]["started_at"]
@@ -69,11 +75,28 @@ async def proven_by_audit(
     return str(report["meta"]["run_id"])
 
 
-def _ended_by_signal(failure: Failure) -> Failure:
-    """Refuse if Twisted reports a signal: its failure has no exception, and ends a coroutine without `except`."""
-    if isinstance(failure.value, tuple):
-        raise Refused(f"kaudit was ended by signal {failure.value[2]}")
-    return failure
+class _Kaudit(ProcessProtocol):
+    """The process. Cancelling `ended` ends it: a signal for kmirror alone does not reach it."""
+
+    def __init__(self) -> None:
+        self.written = self.errors = b""
+        self.ended: Deferred[Any] = Deferred(self._terminate)
+        """Fires with a ProcessDone or a ProcessTerminated."""
+
+    def outReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
+        self.written += data
+
+    def errReceived(self, data: bytes) -> None:  # noqa: N802
+        self.errors += data
+
+    def processEnded(self, reason: Failure) -> None:  # noqa: N802
+        if not self.ended.called:
+            self.ended.callback(reason.value)
+
+    def _terminate(self, _: object) -> None:
+        transport: Any = self.transport
+        with suppress(ProcessExitedAlready):
+            transport.signalProcess("TERM")
 
 
 def target_form(copies: Mapping[str, str]) -> str:

@@ -318,13 +318,14 @@ def refusal(
     exported: Collection[str],
     differing: Collection[str] = (),
     remedy: str = "",
+    run: str = "Mend the cause and run",
 ) -> str:
     """Return the text for the operator: *problem*, what was done at the cluster *target*, and how to go on.
 
     *states* has the topics that are changed, by the name at the source; *copies* has their names at the target.
     *exported* has the topics that are deleted, or were, and of which only the export directory has the tail and the
     committed offsets. *differing* has the mirrors that are no prefix of the source: no run with this directory compares
-    them, and *remedy* is what does.
+    them, and *remedy* is what does. *run* are the words before "the command again".
     """
     text = f"{problem}. {state_at_target(target, {copies[name]: each for name, each in states.items()})}"
     deleted = [name for name, each in states.items() if each is TargetState.DELETED]
@@ -332,9 +333,9 @@ def refusal(
     if differing:
         return f"{text}. {_differ_again(differing, remedy, of_directory)}"
     if not of_directory:
-        return f"{text}. Mend the cause and run the command again"
+        return f"{text}. {run} the command again"
     return (
-        f"{text}. Mend the cause and run the command again with this directory: only it has the records and the "
+        f"{text}. {run} the command again with this directory: only it has the records and the "
         "committed offsets that were removed. If the cause is in another topic, run it with --topics "
         f"'{'|'.join(map(escaped, of_directory))}' first"
     )

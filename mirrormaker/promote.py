@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from twisted.internet.defer import CancelledError
+
 from kclient.config import CommonConfig
 from kclient.errors import KafkaError
 from kclient.net.cluster import Cluster
@@ -24,6 +26,7 @@ from mirrormaker.audit_gate import proven_by_audit
 from mirrormaker.catalog import Catalog
 from mirrormaker.config import FlowConfig
 from mirrormaker.drain import drain
+from mirrormaker.interruption import uninterrupted
 from mirrormaker.lineage import Lineage, text_of
 from mirrormaker.link_state import GapPolicy, LogEnds
 from mirrormaker.log_ends import high_watermarks, read_log_ends
@@ -110,11 +113,16 @@ class Promotion:
         try:
             await source.start()
             return await self._abort(source, Catalog(source))
+        except CancelledError:
+            self._echo(
+                f"{self._config.source}: topics may still be read-only. Repeat the command to continue"
+            )
+            raise
         except Refused as refusal:
             self._echo(f"refused: {refusal}")
             return REFUSED
         finally:
-            await source.close()
+            await uninterrupted(source.close())
 
     async def _abort(self, source: Cluster, catalog: Catalog) -> int:
         present = await catalog.names()
@@ -213,7 +221,7 @@ class Promotion:
                 return await self._exchange_roles(mirror, roles)
             return await self._ended(mirror, roles, {}, {}, None, None)
         finally:
-            await mirror.stop()
+            await uninterrupted(mirror.stop())
 
     @property
     def _mode(self) -> str:
@@ -232,8 +240,8 @@ class Promotion:
             audit = await self._audit(roles, cuts)
             groups = await self._copy_groups(mirror)
             timestamps = await _last_timestamps(mirror.target, cuts)
-        except Exception as problem:
-            await self._undo(roles, fenced)
+        except Exception as problem:  # CancelledError, too: a signal
+            await uninterrupted(self._undo(roles, fenced))
             if isinstance(problem, KafkaError):
                 raise Refused(str(problem)) from problem
             raise
@@ -265,7 +273,13 @@ class Promotion:
         } | dict(cuts)
         mode = self._mode if cuts else next(iter(before.values())).mode
         stopped = mode == promotion.PRODUCERS_STOPPED
-        after = await self._source_ends(mirror, roles, all_cuts, stopped=stopped)
+        try:
+            after = await self._source_ends(mirror, roles, all_cuts, stopped=stopped)
+        except CancelledError:
+            self._echo(
+                "promoted; there is no record. The same command reads the log ends and prints it"
+            )
+            raise
         record = Record(
             self._config.name,
             roles.source_id,
@@ -476,7 +490,7 @@ class Promotion:
             )
             self._finish(record)
         finally:
-            await target.close()
+            await uninterrupted(target.close())
         stamps = [each.last_timestamp_ms for each in record.partitions]
         newest = max((each for each in stamps if each is not None), default=None)
         age = "" if newest is None else f"; the newest copied record is {_age(newest)} old"
@@ -547,17 +561,24 @@ class Promotion:
 
         Each topic gets *found* with its log ends and timestamps in the same change.
         """
-        for name in topics:
-            tps = sorted(tp for tp in ends if tp.topic == name)
-            stored = replace(
-                found,
-                ends=tuple(ends[tp] for tp in tps),
-                timestamps=tuple(timestamps.get(tp) for tp in tps),
+        names = ", ".join(topics)
+        try:
+            for name in topics:
+                tps = sorted(tp for tp in ends if tp.topic == name)
+                stored = replace(
+                    found,
+                    ends=tuple(ends[tp] for tp in tps),
+                    timestamps=tuple(timestamps.get(tp) for tp in tps),
+                )
+                if problem := await catalog.promoted(name, stored.text()):
+                    self._echo(f"  {name}: a later command cannot print this record: {problem}")
+            await until_writable(target, list(ends), timeout=_TIMEOUT)
+        except CancelledError:
+            self._echo(
+                f"{self._config.target} may accept producers: {names}. Repeat the command to continue"
             )
-            if problem := await catalog.promoted(name, stored.text()):
-                self._echo(f"  {name}: a later command cannot print this record: {problem}")
-        await until_writable(target, list(ends), timeout=_TIMEOUT)
-        self._echo(f"{self._config.target} accepts producers: {', '.join(topics)}")
+            raise
+        self._echo(f"{self._config.target} accepts producers: {names}")
 
     def _finish(self, record: Record) -> None:
         self.record = record.document(ended_ms=_now_ms())

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from twisted.internet.defer import CancelledError
+
 from kclient.admin.topics import delete_topic_id
 from kclient.errors import KafkaError, KafkaTimeoutError, UnknownServerError
 from kclient.mirror_ledger import REMOVAL
@@ -41,6 +43,7 @@ from mirrormaker.failback_stage import (
     state_at_target,
     summary,
 )
+from mirrormaker.interruption import uninterrupted
 from mirrormaker.ledger import read_ledger
 from mirrormaker.lineage import text_of
 from mirrormaker.link_state import Cause, Gap
@@ -193,8 +196,20 @@ class Recopy:
                 )
             self._echo(f"refused: {text}")
             return REFUSED
+        except CancelledError:  # a signal
+            if self._options.execute and self._copies:
+                text = refusal(
+                    "interrupted",
+                    self._config.target,
+                    self._states,
+                    self._copies,
+                    self._only_exported,
+                    run="Run",
+                )
+                self._echo(text)
+            raise
         finally:
-            await self._mirror.stop()
+            await uninterrupted(self._mirror.stop())
 
     def record_without_rpo(self) -> dict[str, Any] | None:
         """Return `record` of a command that no cluster was lost before: it has the number of exported records."""
@@ -467,9 +482,9 @@ class Recopy:
                     await self._record_removal(topics, name)
                     await self._refuse_writes(topics.copies[name], cuts)
                 await self._delete(topics, name)
-        except (Refused, KafkaError):
+        except (Refused, KafkaError, CancelledError):
             if self._purpose.records_removals:
-                await self._withdraw_removals(topics, deleted)
+                await uninterrupted(self._withdraw_removals(topics, deleted))
             raise
 
     async def _withdraw_removals(self, topics: _Topics, names: Iterable[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -333,6 +334,25 @@ def test_a_refusal_after_a_deletion_states_what_is_deleted_and_how_to_go_on(
     code, output = returned.ask("failback", *arguments(export, "--no-audit"), timeout=120)
     assert code == 5, output
     assert "Read-only mirrors at east, perhaps not copied to the end: orders. Mend" in output
+
+
+def test_a_signal_after_a_deletion_names_what_is_deleted_and_how_to_go_on(
+    east: Cluster, west: Cluster, returned: Mirror, export: Path
+) -> None:
+    """Before, the command ended without a word."""
+    alone = arguments(export, "--no-audit", "--topics", "orders")
+    code, output = returned.signalled_after(
+        "orders: deleted at east", signal.SIGTERM, "failback", *alone
+    )
+    assert code == 143, output
+    # The signal may come after the next step.
+    states = ("Deleted, or being deleted, at east, and exported: ", "Read-only mirrors at east")
+    assert any(f"interrupted. {each}" in output for each in states), output
+    assert "Run the command again with this directory: only it has the records" in output
+    code, output = returned.ask("failback", *alone, timeout=120)
+    assert code == 0, output
+    assert stored(west, "orders") == stored(east, "orders")
+    assert [each["value"] for each in exported(export)] == ["tail-0", "tail-1", "tail-2"]
 
 
 def test_a_damaged_batch_of_the_source_keeps_the_good_copy(

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +348,35 @@ def test_producers_that_were_stopped_by_hand_need_no_fence(
     assert record_of(output)["mode"] == "producers stopped"
     assert deliver(west, "orders", b"3") is None
     assert not mark_of(east, "orders")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_the_source_writable_and_ends_kaudit(
+    east: Cluster, west: Cluster, mirror: MakeMirror, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Before, the command ended without a word, east stayed read-only, and SIGTERM left kaudit running."""
+    make_topic(east, "orders")
+    assert deliver(east, "orders", b"1") is None
+    one = mirror()
+    assert one.run_once() == 0
+    out = str(tmp_path / "audit")
+    code, output = one.signalled_after("kaudit compares", number, "promote", "--audit", out)
+    assert code == 128 + number, output
+    assert "east accepts producers again; nothing was promoted" in output
+    eventually("a writable source", lambda: deliver(east, "orders", b"2") is None)
+    assert mark_of(west, "orders")
+    eventually("the end of kaudit", lambda: not processes_with(out))
+
+
+def processes_with(word: str) -> list[str]:
+    """Return the command lines of all processes that have *word*."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            line = path.read_bytes().decode(errors="replace").split("\0")
+            if word in line:
+                found.append(" ".join(line))
+    return found
 
 
 def test_kaudit_decides_before_the_target_is_opened(

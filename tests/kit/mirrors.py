@@ -121,6 +121,21 @@ class Mirror:
                     return True
         return False
 
+    def signalled_after(
+        self, line: str, number: signal.Signals, command: str, *options: str
+    ) -> tuple[int, str]:
+        """Run another command, and send *number* when it has written *line*; return exit code and stderr."""
+        words = (command, str(self.path), *options)
+        process = popen("mirrormaker", *words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        assert process.stderr is not None
+        output = ""
+        with process, process.stderr:
+            for written in process.stderr:
+                output += written.decode()
+                if line.encode() in written:
+                    process.send_signal(number)
+        return process.returncode, output
+
     def kill(self) -> None:
         """kill -9."""
         if self.process is not None:
