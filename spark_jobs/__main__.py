@@ -14,9 +14,10 @@ def main(run: Callable[[], int] | None = None) -> None:
     The exit code 1 means DIVERGED. Click's own main function ends with 1 for Ctrl-C and for a closed pipe, and Python
     for any exception; here those are 130 and 70.
     """
+    _open_standard_streams()
     code = (run or _run)()
     # Python ends with 120 if it cannot flush: a closed pipe does not change what was found.
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()
         except OSError:
@@ -25,6 +26,15 @@ def main(run: Callable[[], int] | None = None) -> None:
     # caught. `python -m` then ends by SIGINT instead of with the exit code. The next exec() clears the note.
     exec("")  # noqa: S102 - constant
     sys.exit(code)
+
+
+def _open_standard_streams() -> None:
+    """Open what the caller has closed (`>&-`): the next file or connection would get its number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # It gets the lowest free number.
 
 
 def _run() -> int:

@@ -31,6 +31,7 @@ from spark_jobs.commands.options import (
     duration_ms,
     pattern_of,
     show,
+    show_kept,
     spark_settings,
     target_names,
     with_hash_key,
@@ -344,6 +345,7 @@ class _Run:
         self._on = spark_settings(flags)
         self._out: Path = flags["out"]
         self._evidence: EvidenceRead | None = None
+        self._written = False
         self._started = time.monotonic()
         now = datetime.now(tz=UTC)
         self._meta: dict[str, object] = {
@@ -374,6 +376,8 @@ class _Run:
             return self._reconcile()
 
         def on_error(code: int, cause: str) -> None:
+            if self._written:
+                return  # The report is that of a finished run: what failed is behind it.
             self._end()
             write_error(self._out, error_document(code, cause, self._meta))
 
@@ -564,12 +568,13 @@ class _Run:
         report = build_report(run, self._meta, self._flags["max_findings"])
         report = replace(report, fields=self._field_names(report))
         page = write_report(self._out, report)
+        self._written = True
         if self._flags["form"] == "json":
             text = json.dumps(report.document, sort_keys=True)
         else:
             findings = report.first_findings(8)
             text = first_screen(report.document, report=str(page), findings=findings)
-        show(text)
+        show_kept(text, self._out)
 
     def _field_names(self, report: Report) -> dict[int, AvroFields]:
         """Return the Avro fields that differ; none without --avro, or if a cluster cannot be read any more."""

@@ -12,7 +12,7 @@ from tempfile import mkstemp
 import click
 
 from spark_jobs.commands.guard import not_done
-from spark_jobs.commands.options import NamedPath, show
+from spark_jobs.commands.options import NamedPath, show, show_kept
 
 
 @click.command("class-archive")
@@ -42,7 +42,7 @@ def class_archive(file: Path | None) -> None:
     except OSError as problem:
         not_done(f"cannot write {problem.filename or wanted}: {problem.strerror or problem}")
     seconds = time.monotonic() - started
-    show(f"{wanted}: {wanted.stat().st_size / 1e6:.0f} MB, in {seconds:.0f} s")
+    show_kept(f"{wanted}: {wanted.stat().st_size / 1e6:.0f} MB, in {seconds:.0f} s", wanted)
     if file is not None:
         show(f"set {VARIABLE}={wanted} for the runs that are to use it", err=True)
 

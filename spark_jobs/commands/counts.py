@@ -17,7 +17,7 @@ from spark_jobs.commands.options import (
     duration_ms,
     pair_of,
     progress_on_stderr,
-    show,
+    show_kept,
     spark_settings,
     with_limits,
     with_out,
@@ -69,7 +69,7 @@ def counts(**options: Any) -> None:
             replace_file(out / "counts.csv", csv_text(found))
             replace_file(out / "counts.json", json_text(found, clusters, recreated))
             replace_file(out / "counts.png", picture(found, clusters))
-        show(screen(found, clusters, recreated))
+        show_kept(screen(found, clusters, recreated), out)
         return found.exit_codes[0]
 
     sys.exit(guarded(work))

@@ -18,7 +18,7 @@ from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.options import (
     pair_of,
     progress_on_stderr,
-    show,
+    show_kept,
     spark_settings,
     with_limits,
     with_out,
@@ -70,7 +70,7 @@ def headers(**options: Any) -> None:
         made = document(found, (at_cut.source, at_cut.target), meta, at_cut.recreated)
         if out is not None:
             replace_file(out / _FILE, json_text(made))
-        show(screen(made, _next(pair)))
+        show_kept(screen(made, _next(pair)), out)
         return int(found.exit_codes[0])
 
     sys.exit(guarded(work))

@@ -15,7 +15,7 @@ from spark_jobs.commands.options import (
     duration_ms,
     pattern_of,
     progress_on_stderr,
-    show,
+    show_kept,
     with_out,
     with_quiet,
 )
@@ -84,7 +84,7 @@ def latency(**options: Any) -> None:
             replace_file(out / "latency.csv", csv_text(found))
             replace_file(out / "latency.png", picture(found))
             replace_file(out / "latency.json", json_text(found))
-        show(screen(found))
+        show_kept(screen(found), out)
         return found.exit_codes[0]
 
     sys.exit(guarded(work))

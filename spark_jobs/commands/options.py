@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -236,6 +237,32 @@ def progress_on_stderr(quiet: bool) -> Callable[[str], None]:
 
 
 def show(text: str, *, err: bool = False) -> None:
-    """Print *text*. A closed pipe (`| head`) does not change the exit code."""
+    """Print *text*; raise OSError if stdout does not take it. A closed pipe (`| head`) does not change the exit code.
+
+    With *err* it goes to stderr, which has no result: what cannot be printed there is left out. Characters that the
+    encoding of stdout lacks are printed as Python's escapes.
+    """
+    if err:
+        with suppress(OSError):
+            click.echo(text, err=True)
+        return
     with suppress(BrokenPipeError):
-        click.echo(text, err=err)
+        try:
+            click.echo(text)
+        except UnicodeEncodeError:  # Nothing of the text was written.
+            known = sys.stdout.encoding
+            click.echo(text.encode(known, "backslashreplace").decode(known))
+
+
+def show_kept(text: str, kept: Path | None) -> None:
+    """Print the result that the files *kept* have, too; raise OSError only if there are none.
+
+    The exit code stays that of the result. So a script that reads the files finds the same one there.
+    """
+    try:
+        show(text)
+    except OSError as problem:
+        if kept is None:
+            raise
+        cause = problem.strerror or problem
+        show(f"kaudit: the result cannot be printed: {cause}; it is in {kept}", err=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from spark_jobs.commands.guard import not_done
-from spark_jobs.commands.options import NamedPath, show
+from spark_jobs.commands.options import NamedPath, show_kept
 
 
 @click.command()
@@ -29,7 +29,8 @@ def pack(file: Path) -> None:
         not_done(f"{problem}: workers would lack it; install it from a wheel, and pack again")
     except OSError as problem:
         not_done(f"cannot write {file}: {problem.strerror or problem}")
-    show(
+    show_kept(
         f"{file}: {packed.size / 1e6:.1f} MB, {packed.files:,} files of kaudit, kclient and "
-        f"{', '.join(packed.distributions)}; workers need {python_name()}"
+        f"{', '.join(packed.distributions)}; workers need {python_name()}",
+        file,
     )

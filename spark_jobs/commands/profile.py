@@ -15,7 +15,7 @@ from spark_jobs.commands.options import (
     duration_ms,
     pattern_of,
     progress_on_stderr,
-    show,
+    show_kept,
     spark_settings,
     with_out,
     with_run,
@@ -92,7 +92,7 @@ def profile(**options: Any) -> None:
             replace_file(out / "profile.csv", csv_text(result))
             replace_file(out / "profile.json", json_text(result))
             replace_file(out / "profile.png", picture(result))
-        show(screen(result))
+        show_kept(screen(result), out)
         return result.exit_code
 
     sys.exit(guarded(work))

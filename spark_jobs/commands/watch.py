@@ -19,7 +19,7 @@ from spark_jobs.commands.options import (
     duration_ms,
     pair_of,
     progress_on_stderr,
-    show,
+    show_kept,
     spark_settings,
     with_pair,
     with_run,
@@ -156,7 +156,7 @@ def _watch(
         words_of(pair),
     )
     checkpoint.save_verdict(document(stream.state, outcome, ended))
-    show(screen(stream.state, outcome, ended))
+    show_kept(screen(stream.state, outcome, ended), log.parent)
     return outcome.exit_code
 
 
