@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_jobs.commands.accepted_gaps import read_accepted_gaps
+from spark_jobs.commands.accepted_gaps import accepted_here, read_accepted_gaps
 from spark_jobs.commands.class_archive import class_archive
 from spark_jobs.commands.counts import counts
 from spark_jobs.commands.diff import diff, parsed_schema
@@ -230,7 +230,7 @@ def reconcile(**options: Any) -> None:
         limits = Limits(options["max_lag"], options["min_coverage"], _classes(options["fail_on"]))
         options["names"] = cluster_names(options["names"])
         options["topics"] = pattern_of(options["topics"])
-        accepted = read_accepted_gaps(options["accepted_gaps"])
+        options["accepted_gaps"] = read_accepted_gaps(options["accepted_gaps"])
         options["previous"] = _previous(options["previous"])
         options["avro"] = {str(path): parsed_schema("--avro", path) for path in options["avro"]}
         hash_key = read_hash_key(options["hash_key"])
@@ -250,7 +250,6 @@ def reconcile(**options: Any) -> None:
             options["complete"],
             limits,
             options["renumbered"],
-            accepted,
             kept=kept,
             recheck=recheck,
             hash_key=hash_key,
@@ -412,7 +411,12 @@ class _Run:
             read_committed=self._options.renumbered,
             stable=not self._options.renumbered,
         )
-        self._options = replace(self._options, ledger=found.ledger, recreated=found.recreated)
+        accepted = accepted_here(flags["accepted_gaps"], found.source, found.target)
+        if accepted.notice:
+            show(f"kaudit: {accepted.notice}", err=True)  # With --quiet, too: it is no progress.
+        self._options = replace(
+            self._options, ledger=found.ledger, recreated=found.recreated, accepted=accepted.gaps
+        )
         return found.source, found.target
 
     def _ledger(self) -> LedgerRead | None:

@@ -1,20 +1,76 @@
-"""Reads the file of `--accepted-gaps`: a JSON object a line, also as `kmirror gaps --format json` prints them."""
+"""Reads the file of `--accepted-gaps`: a JSON object a line, also as `kmirror gaps --format json` prints them.
+
+A line that an operator writes has the audit's name of a topic. A line of the ledger has the name at the target: it can
+have a prefix, or be another one since the topic was created again. Such a line has the source's cluster id.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kclient.mirror_ledger import GAP
 from spark_jobs.accounting import AcceptedGap
+from spark_jobs.snapshot import WHOLE_TOPIC, ClusterSnapshot
 
 _INT32 = 1 << 31
 _INT64 = 1 << 63
 
 
-def read_accepted_gaps(path: Path | None) -> tuple[AcceptedGap, ...]:
+class AcceptedLine(NamedTuple):
+    """A gap as the file has it."""
+
+    gap: AcceptedGap
+    at_target: bool
+    """Whether the topic has its name at the target: the line is one of the mirror's ledger."""
+
+
+class AcceptedHere(NamedTuple):
+    """The gaps of a file with the audit's names, and those that are in no partition in scope."""
+
+    gaps: tuple[AcceptedGap, ...]
+    unmatched: tuple[AcceptedGap, ...]
+    """As the file has them."""
+
+    @property
+    def notice(self) -> str:
+        """What an operator has to know about `unmatched`; "" if there is nothing."""
+        if not self.unmatched:
+            return ""
+        first = [
+            f"{gap.topic_partition} from {gap.low} until {gap.high}" for gap in self.unmatched[:5]
+        ]
+        more = ", ..." if len(self.unmatched) > len(first) else ""
+        return (
+            f"--accepted-gaps: {len(self.unmatched):,} in no partition in scope, so without effect: "
+            f"{', '.join(first)}{more}"
+        )
+
+
+def accepted_here(
+    lines: Sequence[AcceptedLine], source: ClusterSnapshot, target: ClusterSnapshot
+) -> AcceptedHere:
+    """Return the gaps of *lines* with the names that their topics have in an audit of *source* and *target*."""
+    known = {
+        *source.ranges,
+        *target.ranges,
+        *source.unreadable,
+        *target.unreadable,
+    }
+    gaps, unmatched = [], []
+    for line in lines:
+        gap = line.gap
+        name = target.name_of(gap.topic) if line.at_target else gap.topic
+        if name is not None:
+            gaps.append(gap._replace(topic=name))
+        if name is None or not known & {(name, gap.partition), (name, WHOLE_TOPIC)}:
+            unmatched.append(gap)
+    return AcceptedHere(tuple(gaps), tuple(unmatched))
+
+
+def read_accepted_gaps(path: Path | None) -> tuple[AcceptedLine, ...]:
     """Return the gaps in the file *path*, none for None; raise ValueError that names the option and the line."""
     if path is None:
         return ()
@@ -33,7 +89,7 @@ def read_accepted_gaps(path: Path | None) -> tuple[AcceptedGap, ...]:
     return tuple(gaps)
 
 
-def gap_of(line: str) -> AcceptedGap | None:
+def gap_of(line: str) -> AcceptedLine | None:
     """Return the gap of one line, None for an entry of the ledger that explains nothing; raise ValueError."""
     try:
         entry = json.loads(line)
@@ -49,7 +105,9 @@ def gap_of(line: str) -> AcceptedGap | None:
     gap = AcceptedGap(
         _text(entry, "topic"), _whole(entry, "partition", _INT32), low, high, _cause(entry)
     )
-    return gap if low < high else None  # kmirror's ledger has empty gaps.
+    if low == high:
+        return None  # kmirror's ledger has empty gaps.
+    return AcceptedLine(gap, at_target="source_cluster_id" in entry)
 
 
 def _whole(entry: Mapping[str, Any], name: str, limit: int) -> int:

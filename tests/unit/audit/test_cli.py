@@ -21,7 +21,7 @@ from spark_jobs import cli, packed_environment, selftest, session
 from spark_jobs.accounting import AcceptedGap
 from spark_jobs.class_archive import NoClassArchive
 from spark_jobs.cluster import ClusterUnreadable
-from spark_jobs.commands.accepted_gaps import read_accepted_gaps
+from spark_jobs.commands.accepted_gaps import AcceptedLine, read_accepted_gaps
 from spark_jobs.commands.diff import parsed_schema
 from spark_jobs.commands.explain import _decoder
 from spark_jobs.commands.guard import guarded
@@ -166,7 +166,9 @@ def test_a_removal_of_the_ledger_is_no_accepted_gap(tmp_path: Path) -> None:
     gaps = tmp_path / "gaps.jsonl"
     lines = [{**line, "type": kind} for kind in ("removal", "gap", "lineage")]
     gaps.write_text("".join(f"{json.dumps(each)}\n" for each in lines))
-    assert read_accepted_gaps(gaps) == (AcceptedGap("t", 0, 1, 2, "truncated"),)
+    assert read_accepted_gaps(gaps) == (
+        AcceptedLine(AcceptedGap("t", 0, 1, 2, "truncated"), at_target=False),
+    )
 
 
 def test_every_entry_of_a_ledger_is_a_line_of_accepted_gaps(tmp_path: Path) -> None:
@@ -182,8 +184,8 @@ def test_every_entry_of_a_ledger_is_a_line_of_accepted_gaps(tmp_path: Path) -> N
     gaps = tmp_path / "gaps.jsonl"
     gaps.write_text("".join(f"{json.dumps(each.as_json())}\n" for each in printed))
     assert read_accepted_gaps(gaps) == (
-        AcceptedGap("t", 1, 5, 9, ""),
-        AcceptedGap("t", 3, 0, 7, "retention"),
+        AcceptedLine(AcceptedGap("t", 1, 5, 9, ""), at_target=True),
+        AcceptedLine(AcceptedGap("t", 3, 0, 7, "retention"), at_target=True),
     )
 
 
