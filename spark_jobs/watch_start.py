@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from kclient.types import TopicPartition
 from spark_jobs.cut import LogRange
 from spark_jobs.recreated_topics import RecreatedTopic, names_at_target
-from spark_jobs.snapshot import ClusterSnapshot
+from spark_jobs.snapshot import WHOLE_TOPIC, ClusterSnapshot
 from spark_jobs.watch_checkpoint import Start
 
 
@@ -71,7 +71,10 @@ def _inside(offset: int, log: LogRange) -> int:
 def problem_with(
     start: Start, topics: str, source: ClusterSnapshot, target: ClusterSnapshot
 ) -> str | None:
-    """Return why the watch that began at *start* cannot continue in these clusters; None if it can."""
+    """Return why the watch that began at *start* cannot continue in these clusters; None if it can.
+
+    A topic that a cluster does not describe is no reason: it is not known what became of it (`not_described`).
+    """
     if (start.topics, start.prefix) != (topics, target.prefix):
         return (
             f"its watch has --topics {start.topics!r} and --target-prefix {start.prefix!r}, "
@@ -83,9 +86,25 @@ def problem_with(
         if cluster.cluster_id != known:
             return f"{cluster.name} has cluster id {cluster.cluster_id}, its watch read {known}"
         for topic, topic_id in sorted(ids.items()):
+            if TopicPartition(topic, WHOLE_TOPIC) in cluster.unreadable:
+                continue
             now = cluster.topic_ids.get(topic, "")
             if now != topic_id:
                 return f"topic {topic} of {cluster.name} was created again or deleted"
+    return None
+
+
+def not_described(start: Start, source: ClusterSnapshot, target: ClusterSnapshot) -> str | None:
+    """Return a topic of the watch that a cluster does not describe now, with the cause; None if there is none.
+
+    Nor does a cluster describe a topic if it refuses the settings: it could be compacted since the watch began.
+    """
+    for cluster, ids in zip((source, target), start.topic_ids, strict=True):
+        for tp, cause in sorted(cluster.unreadable.items()):
+            if tp.topic not in ids:
+                continue
+            if tp.partition == WHOLE_TOPIC or tp.topic not in cluster.configs:
+                return f"{cluster.name} ({cluster.bootstrap}): topic {tp.topic}: {cause}"
     return None
 
 

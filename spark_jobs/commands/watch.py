@@ -212,10 +212,19 @@ def _log_ends(pair: Pair) -> LogEnds:
 def _start(
     pair: Pair, begin: str, checkpoint: Checkpoint, progress: Callable[[str], None]
 ) -> tuple[Start, list[str]]:
-    """Return where the watch begins, or began, and what of the scope is not watched; raise DoesNotFit."""
+    """Return where the watch begins, or began, and what of the scope is not watched.
+
+    Raise DoesNotFit, or ClusterUnreadable for a cluster or a topic that cannot be read now.
+    """
     from spark_jobs.cluster import ClusterUnreadable
     from spark_jobs.scope import paired
-    from spark_jobs.watch_start import begin_at, compacted_topics, problem_with, unwatched
+    from spark_jobs.watch_start import (
+        begin_at,
+        compacted_topics,
+        not_described,
+        problem_with,
+        unwatched,
+    )
 
     known = checkpoint.load_start()
     source, target, recreated, _ = paired(pair, progress)
@@ -238,6 +247,9 @@ def _start(
         problem = problem_with(known, pair.topics.pattern, source, target)
         if problem is not None:
             raise OtherClusters(f"--checkpoint: {problem}")
+        silent = not_described(known, source, target)
+        if silent is not None:
+            raise ClusterUnreadable(silent)
         start = known
         progress(f"continuing the watch of {len(start.starts):,} partitions")
     return start, unwatched(start, source, target, recreated)

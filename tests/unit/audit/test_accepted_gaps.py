@@ -25,7 +25,9 @@ from spark_jobs.target_names import name_at_target
 TP = TopicPartition("orders", 0)
 
 
-def clusters(prefix: str = "", *partitions: TopicPartition) -> tuple[ClusterSnapshot, ...]:
+def clusters(
+    prefix: str = "", *partitions: TopicPartition
+) -> tuple[ClusterSnapshot, ClusterSnapshot]:
     ranges = dict.fromkeys(partitions or (TP,), LogRange(0, 9))
     source = ClusterSnapshot("east", "a:1", "source", ranges)
     return source, replace(source, name="west", cluster_id="target", prefix=prefix)
@@ -93,7 +95,7 @@ def test_gaps_without_effect_are_named() -> None:
 def test_an_audit_takes_the_gaps_and_names_the_others_with_quiet_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = []
+    found: list[AcceptedGap] = []
 
     def snapshots(self: cli._Run) -> int:
         self._snapshots()

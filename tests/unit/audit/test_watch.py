@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from kclient.types import TopicPartition
-from spark_jobs import watch_stream
+from spark_jobs import scope, watch_stream
 from spark_jobs.cli import kaudit
 from spark_jobs.cut import LogRange
 from spark_jobs.findings import FindingClass
@@ -26,11 +26,18 @@ from spark_jobs.running_verdict import (
     TooManyWaiting,
     WatchVerdict,
 )
-from spark_jobs.snapshot import ClusterSnapshot
+from spark_jobs.scope import Paired
+from spark_jobs.snapshot import WHOLE_TOPIC, ClusterSnapshot
 from spark_jobs.verdict import ExitCode
 from spark_jobs.watch_checkpoint import Checkpoint, CheckpointUnusable
 from spark_jobs.watch_report import Ended, document, screen
-from spark_jobs.watch_start import begin_at, compacted_topics, problem_with, unwatched
+from spark_jobs.watch_start import (
+    begin_at,
+    compacted_topics,
+    not_described,
+    problem_with,
+    unwatched,
+)
 from spark_jobs.watch_stream import (
     Clusters,
     Pace,
@@ -468,6 +475,54 @@ def test_a_checkpoint_of_other_clusters_topics_or_options_is_refused() -> None:
     assert "cluster id" in str(problem_with(start, "orders", east, replace(west, cluster_id="x")))
     again = replace(west, topic_ids={"orders": "another"})
     assert "was created again or deleted" in str(problem_with(start, "orders", east, again))
+
+
+def test_a_topic_that_is_not_described_is_no_deleted_topic() -> None:
+    """Nothing is known of it then. A topic of the watch that is surely another one comes before it."""
+    east, west = cluster("east", 0, 9), cluster("west", 0, 9)
+    start = begin_at("earliest", "orders", east, west)
+    assert not_described(start, east, west) is None
+    whole = {TopicPartition("orders", WHOLE_TOPIC): "not available"}
+    for silent in (
+        replace(west, ranges={}, topic_ids={}, unreadable=whole),
+        replace(west, ranges={}, configs={}, unreadable={TP: "its settings: denied"}),
+    ):
+        assert problem_with(start, "orders", east, silent) is None
+        [cause] = silent.unreadable.values()
+        assert not_described(start, east, silent) == f"west (west:1): topic orders: {cause}"
+        again = replace(east, topic_ids={"orders": "another"})
+        assert "of east was created again" in str(problem_with(start, "orders", again, silent))
+
+
+@pytest.mark.parametrize("unreadable", [{TP: "no leader"}, {("other", WHOLE_TOPIC): "denied"}])
+def test_a_partition_without_a_leader_or_a_topic_of_no_watch_does_not_end_a_watch(
+    unreadable: dict[Any, str],
+) -> None:
+    east, west = cluster("east", 0, 9), cluster("west", 0, 9)
+    start = begin_at("earliest", "orders", east, west)
+    named = {TopicPartition(*tp): cause for tp, cause in unreadable.items()}
+    assert not_described(start, east, replace(west, unreadable=named)) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"topic_ids": {}, "unreadable": {TopicPartition("orders", -1): "not available"}}, 4),
+        ({"topic_ids": {}}, 2),
+        ({"cluster_id": "another"}, 2),
+    ],
+)
+def test_a_watch_continues_only_in_clusters_that_it_knows(
+    tmp_path: Path, changed: dict[str, Any], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    east, west = cluster("east", 0, 9), cluster("west", 0, 9)
+    (tmp_path / "watch").mkdir()
+    Checkpoint(tmp_path / "watch", limit=9).save_start(begin_at("latest", "orders", east, west))
+    now = Paired(east, replace(west, ranges={}, **changed))
+    monkeypatch.setattr(scope, "paired", lambda *_: now)
+    words = ["--source", "a", "--target", "b", "--topics", "orders"]
+    result = CliRunner().invoke(kaudit, ["watch", *words, "--checkpoint", str(tmp_path / "watch")])
+    assert result.exit_code == code, result.output
 
 
 def test_partitions_of_one_cluster_and_new_ones_are_not_watched() -> None:
