@@ -26,6 +26,7 @@ from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.headers import headers
 from spark_jobs.commands.latency import latency
 from spark_jobs.commands.options import (
+    MOST_OFFSETS,
     NamedPath,
     cluster_names,
     duration_ms,
@@ -127,7 +128,7 @@ kaudit.add_command(class_archive)
 )
 @click.option(
     "--window",
-    type=click.IntRange(1),
+    type=click.IntRange(1, MOST_OFFSETS),
     help="Offsets per digest window. Default: 10000, or that of --since.",
 )
 @click.option(

@@ -16,6 +16,7 @@ import click
 from kclient.replaced_file import replace_file
 from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.options import (
+    MOST_OFFSETS,
     pair_of,
     progress_on_stderr,
     show_kept,
@@ -39,7 +40,9 @@ _FILE = "headers.json"
 @click.command()
 @with_pair
 @with_out(_FILE)
-@click.option("--window", default=10_000, type=click.IntRange(1), help="Offsets per window.")
+@click.option(
+    "--window", default=10_000, type=click.IntRange(1, MOST_OFFSETS), help="Offsets per window."
+)
 @with_limits("compared")
 @with_run
 def headers(**options: Any) -> None:

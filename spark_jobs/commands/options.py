@@ -24,6 +24,12 @@ Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
+_MOST_DAYS = 36_500
+"""The longest duration: neither Python nor Spark waits for more than 292 years."""
+
+MOST_OFFSETS = 10**12
+"""Of a window or a micro-batch: above what a partition has, and far below 2**63."""
+
 
 def target_names(_context: click.Context, _option: click.Parameter, value: str) -> str:
     """Check --target-prefix."""
@@ -212,7 +218,7 @@ def pattern_of(text: str) -> re.Pattern[str]:
 
 
 def duration_ms(text: str, option: str = "--bucket", *, with_ms: bool = False) -> int:
-    """Return a duration such as 30s, 1m, 2h or 1d in ms; raise UsageError for anything else.
+    """Return a duration such as 30s, 1m, 2h or 1d in ms; raise UsageError for anything else, or above 100 years.
 
     With *with_ms* 250ms is one, too.
     """
@@ -222,7 +228,10 @@ def duration_ms(text: str, option: str = "--bucket", *, with_ms: bool = False) -
         raise click.UsageError(
             f"{option} {text!r}: expected a number with {units}, as in {example}"
         )
-    return int(found[1]) * _UNITS_MS[found[2]]
+    duration = int(found[1]) * _UNITS_MS[found[2]]
+    if duration > _MOST_DAYS * _UNITS_MS["d"]:
+        raise click.UsageError(f"{option} {text!r}: above {_MOST_DAYS}d, the longest duration")
+    return duration
 
 
 def progress_on_stderr(quiet: bool) -> Callable[[str], None]:

@@ -48,7 +48,10 @@ def with_run_directory(default: str) -> Callable[[Callable[..., Any]], Callable[
 
 
 with_timeout = click.option(
-    "--timeout", default=10.0, type=FiniteRange(0.1), help="Seconds to wait for each cluster."
+    "--timeout",
+    default=10.0,
+    type=FiniteRange(0.1, 1_000_000),
+    help="Seconds to wait for each cluster.",
 )
 
 

@@ -15,6 +15,7 @@ import click
 
 from spark_jobs.commands.guard import DoesNotFit, OtherClusters, guarded
 from spark_jobs.commands.options import (
+    MOST_OFFSETS,
     NamedPath,
     duration_ms,
     pair_of,
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
 @click.option(
     "--max-offsets",
     default=100_000,
-    type=click.IntRange(1),
+    type=click.IntRange(1, MOST_OFFSETS),
     help="Offsets that a micro-batch reads of each cluster.",
 )
 @click.option(
