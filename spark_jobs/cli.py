@@ -35,6 +35,7 @@ from spark_jobs.commands.options import (
     show_kept,
     spark_settings,
     target_names,
+    with_cluster,
     with_hash_key,
     with_limits,
     with_run,
@@ -105,15 +106,8 @@ kaudit.add_command(class_archive)
 
 
 @kaudit.command()
-@click.option(
-    "--source", required=True, metavar="BROKERS", help="Bootstrap servers of the source cluster."
-)
-@click.option(
-    "--target",
-    required=True,
-    metavar="BROKERS",
-    help="Bootstrap servers of the target cluster, the mirror.",
-)
+@with_cluster("--source", "Bootstrap servers of the source cluster.")
+@with_cluster("--target", "Bootstrap servers of the target cluster, the mirror.")
 @click.option(
     "--topics", required=True, metavar="REGEX", help="Topics to compare; the whole name must match."
 )

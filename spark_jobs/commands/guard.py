@@ -9,6 +9,7 @@ from typing import NoReturn
 
 import click
 
+from kclient.errors import ConfigError
 from kclient.extras import what_to_install
 from spark_jobs.verdict import ExitCode
 
@@ -33,7 +34,9 @@ def guarded(work: Callable[[], int], on_error: Callable[[int, str], None] | None
     try:
         return int(work())
     except ClusterUnreadable as problem:
-        code, cause = ExitCode.UNREADABLE, str(problem)
+        # A setting of the client is no fault of the cluster, and stays wrong: an address in a report, for example.
+        wrong = isinstance(problem.__cause__, ConfigError)
+        code, cause = ExitCode.USAGE if wrong else ExitCode.UNREADABLE, str(problem)
     except DoesNotFit as problem:
         code, cause = ExitCode.USAGE, str(problem)
     except SparkNotStarted as problem:

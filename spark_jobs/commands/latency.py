@@ -16,6 +16,7 @@ from spark_jobs.commands.options import (
     pattern_of,
     progress_on_stderr,
     show_kept,
+    with_cluster,
     with_out,
     with_quiet,
 )
@@ -24,11 +25,8 @@ _FILES = ("latency.csv", "latency.json", "latency.png")
 
 
 @click.command()
-@click.option(
-    "--target",
-    required=True,
-    metavar="BROKERS",
-    help="Bootstrap servers of the target, the mirror. The source is not contacted.",
+@with_cluster(
+    "--target", "Bootstrap servers of the target, the mirror. The source is not contacted."
 )
 @click.option(
     "--topics",

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kclient.cli.finite_range import FiniteRange
+from kclient.config import parse_addresses
+from kclient.errors import ConfigError
 from spark_jobs.spark_settings import SparkSettings, parse_settings
 from spark_jobs.target_names import check_form
 
@@ -54,13 +56,24 @@ class NamedPath(click.Path):
         return super().convert(value, param, ctx)
 
 
+def addresses(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    """Check bootstrap servers: a wrong address is no cluster that cannot be read, which a script may wait for."""
+    try:
+        for each in parse_addresses(value):
+            each.host.encode("idna")  # A part of a name has 1 to 63 characters.
+    except (ConfigError, ValueError) as problem:  # A port such as ² is a digit, and no number.
+        raise click.BadParameter(str(problem)) from None
+    return value
+
+
+def with_cluster(name: str, meaning: str) -> Option:
+    """Give a command the option *name* for the bootstrap servers of a cluster."""
+    return click.option(name, required=True, metavar="BROKERS", callback=addresses, help=meaning)
+
+
 _PAIR = (
-    click.option(
-        "--source", required=True, metavar="BROKERS", help="Bootstrap servers of the source."
-    ),
-    click.option(
-        "--target", required=True, metavar="BROKERS", help="Bootstrap servers of the target."
-    ),
+    with_cluster("--source", "Bootstrap servers of the source."),
+    with_cluster("--target", "Bootstrap servers of the target."),
     click.option(
         "--topics",
         required=True,

@@ -17,6 +17,7 @@ from spark_jobs.commands.options import (
     progress_on_stderr,
     show_kept,
     spark_settings,
+    with_cluster,
     with_out,
     with_run,
 )
@@ -25,7 +26,7 @@ _FILES = ("profile.csv", "profile.json", "profile.png")
 
 
 @click.command()
-@click.option("--cluster", required=True, metavar="BROKERS", help="Bootstrap servers.")
+@with_cluster("--cluster", "Bootstrap servers.")
 @click.option(
     "--topics", required=True, metavar="REGEX", help="Topics to read; the whole name must match."
 )

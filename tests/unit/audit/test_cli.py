@@ -26,12 +26,15 @@ from spark_jobs.commands.diff import parsed_schema
 from spark_jobs.commands.explain import _decoder
 from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.options import show
+from spark_jobs.finding_places import Place
 from spark_jobs.packed_environment import FACTS
+from spark_jobs.record_lookup import look_up
 from spark_jobs.report.files import DIGESTS_REPORT
 from spark_jobs.selftest import SelfTestResult
 from spark_jobs.session import SparkNotStarted
 from spark_jobs.verdict import ExitCode
 
+SIDES = ("--source", "--target")
 BASE = ("reconcile", "--source", "a:1", "--target", "b:1")
 
 
@@ -282,6 +285,43 @@ def test_an_unreachable_cluster_is_4_in_every_command(
     result = CliRunner().invoke(cli.kaudit, arguments)
     assert "connection refused" in result.output
     assert result.exit_code == ExitCode.UNREADABLE
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["b:99999", "b:0", "b:x", "b:²", "b:1,c:y", "", " ", ",", "a..b", "a" * 64, "\udcff:1"],
+)
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        *((name, side) for name in ("reconcile", "headers", "counts", "watch") for side in SIDES),
+        ("profile", "--cluster"),
+        ("latency", "--target"),
+    ],
+)
+def test_a_wrong_address_is_a_wrong_option(
+    tmp_path: Path, command: str, option: str, address: str
+) -> None:
+    """4 is a cluster that cannot be read: a script may wait for it."""
+    out = str(tmp_path)
+    directory = {"reconcile": ["--out", out], "watch": ["--checkpoint", out]}.get(command, [])
+    others = [] if option not in SIDES or command == "latency" else [*SIDES]
+    words = [word for each in others if each != option for word in (each, "a:1")]
+    words += [option, address, "--topics", "x", *directory]
+    result = CliRunner().invoke(cli.kaudit, [command, *words])
+    assert (result.exit_code, f"'{option}'" in result.stderr) == (2, True), result.output
+
+
+def test_a_wrong_address_in_a_report_is_no_unreadable_cluster() -> None:
+    place = Place("east", "a:99999", "id", "t", 0, 0)
+    assert guarded(lambda: bool(look_up(place, 1.0))) == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("address", ["a:1,b", "[::1]:9092", "PLAINTEXT://süd.example:9092"])
+def test_addresses_are_taken(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["spark_jobs.commands.latency"], "guarded", lambda _: 0)
+    words = ["latency", "--target", address, "--topics", "x"]
+    assert CliRunner().invoke(cli.kaudit, words).exit_code == 0
 
 
 @pytest.mark.parametrize("name", ["archive.jsa", "archive.log"])
