@@ -489,8 +489,13 @@ def _topic(run: Reconciliation, topic: str, has: _OfTopic) -> dict[str, object]:
         "bytes": sum(result.source.bytes for result in results),
         **_totals(add(counts)),
         "findings": _by_class(has.findings),
-        "partitions": partitions,
+        "partitions": [_with_known_lag(each) for each in partitions],
     }
+
+
+def _with_known_lag(partition: dict[str, object]) -> dict[str, object]:
+    """Return *partition*; its lag is null if a cluster did not return its log end: 0 would be a measured one."""
+    return partition | {"lagging": None} if lacks_log_end(partition) else partition
 
 
 def lacks_log_end(partition: Mapping[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spark_jobs.report.contents import Report
-from spark_jobs.report.document import Document, lacks_log_end
+from spark_jobs.report.document import Document
 from spark_jobs.report.screen import finding_line, first_screen
 from spark_jobs.report.times import second
 
@@ -87,7 +87,7 @@ def _partitions(document: Document) -> list[str]:
                 each["explained"],
                 each["aged_out"],
                 "all" if each["unknown_partitions"] else each["not_read"],
-                "not known" if lacks_log_end(each) else each["lagging"],
+                "not known" if each["lagging"] is None else each["lagging"],
                 ", ".join(f"{name} {count}" for name, count in each["findings"].items()),
                 each["first_bad_offset"],
             )
@@ -103,7 +103,7 @@ def _badness(partition: dict[str, Any]) -> tuple[int, int, int]:
     # Of a partition without known offsets nothing was compared, and their number is not known.
     unknown = partition["unknown_partitions"] << 63
     not_compared = partition["in_scope"] - partition["compared"] - partition["explained"] + unknown
-    return -sum(partition["findings"].values()), -not_compared, -partition["lagging"]
+    return -sum(partition["findings"].values()), -not_compared, -(partition["lagging"] or 0)
 
 
 def _findings(report: Report) -> list[str]:

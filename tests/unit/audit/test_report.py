@@ -19,13 +19,14 @@ from spark_jobs.findings import FindingClass
 from spark_jobs.reconcile import Reconciliation, TimeBuckets
 from spark_jobs.report.document import build_document, config_drift, error_document
 from spark_jobs.report.files import remove_report, write_error, write_report
+from spark_jobs.report.markdown import markdown
 from spark_jobs.report.page import render_page
 from spark_jobs.report.screen import LINES, first_screen
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import Limits, Verdict
 from tests.kit.audit_faults import case_with
 from tests.kit.audit_logs import Log, Logs, Rec, audit, log_of
-from tests.kit.audit_reports import META, report_of, without_leader, without_log_end
+from tests.kit.audit_reports import META, report_of, violations, without_leader, without_log_end
 
 TP = TopicPartition("t", 0)
 OF_LATER_RUNS = {"digests.parquet", "digests.report.json"}
@@ -210,6 +211,24 @@ def test_where_a_log_end_is_not_known_lag_and_scope_are_lower_bounds(side: int) 
     assert "compared 50 of at least 100   in scope at least 100 offsets" in text
     assert "not read 50   lag at least 0\n" in text
     assert "lag 50\n" in screen(audit({TP: full()}, {}))
+
+
+@pytest.mark.parametrize("side", [0, 1, None])
+def test_a_lag_that_is_not_known_is_null(side: int | None) -> None:
+    logs = {TP: full(), OTHER: full()}
+    run = without_leader(TP, {OTHER: full()}) if side is None else without_log_end(side, TP, logs)
+    report = report_of(run)
+    first, second = report.document["topics"][0]["partitions"]
+    assert None in first["log_ends"].values()
+    assert (first["lagging"], second["lagging"]) == (None, 0)
+    assert not violations("report", report.document)
+    [row] = [
+        line for line in markdown(report, page="p").splitlines() if line.startswith("| t | 0 ")
+    ]
+    assert "not known" in row
+    assert '<td class="n" data-of="lagging">not known</td>' in render_page(report, "out")
+    behind = report_of(audit({TP: full()}, {})).document
+    assert behind["topics"][0]["partitions"][0]["lagging"] == 50
 
 
 def test_nothing_compared_is_never_a_hundred_percent() -> None:
