@@ -42,15 +42,20 @@ def write_report(out: Path, report: Report) -> Path:
     page = out / "report.html"
     replace_file(out / "findings.jsonl", lines_text(report.lines))
     replace_file(out / "repair.json", json_text(report.repair))
-    replace_file(page, render_page(report, directory=str(out)))
+    replace_file(page, render_page(report, directory=_name_of(out)))
     replace_file(out / "timeline.csv", timeline_csv(report.document))
     replace_file(out / "timeline.png", timeline_png(report.document))
-    replace_file(out / "report.md", markdown(report, page=str(page)))
+    replace_file(out / "report.md", markdown(report, page=_name_of(page)))
     replace_file(out / "metrics.prom", metrics(report.document))
     replace_file(out / DIGESTS, report.digests)
     replace_file(out / DIGESTS_REPORT, json_text(report.document))
     replace_file(out / "report.json", json_text(report.document))
     return page
+
+
+def _name_of(path: Path) -> str:
+    """Return *path* as a page can have it: a name of a file may have bytes that are not UTF-8."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def remove_report(out: Path) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +19,7 @@ from spark_jobs.comparison import Options
 from spark_jobs.findings import FindingClass
 from spark_jobs.reconcile import Reconciliation, TimeBuckets
 from spark_jobs.report.document import build_document, config_drift, error_document
-from spark_jobs.report.files import remove_report, write_error, write_report
+from spark_jobs.report.files import FILES, remove_report, write_error, write_report
 from spark_jobs.report.markdown import markdown
 from spark_jobs.report.page import render_page
 from spark_jobs.report.screen import LINES, first_screen
@@ -239,6 +240,13 @@ def test_nothing_compared_is_never_a_hundred_percent() -> None:
     assert text.startswith("VERDICT  LAGGING")
     assert "t nothing proven" in text
     assert "100 %" not in text
+
+
+def test_a_directory_with_a_byte_that_is_not_utf_8_has_all_files(tmp_path: Path) -> None:
+    out = tmp_path / os.fsdecode(b"a\xff")
+    page = write_report(out, report_of(audit({TP: full()}, {TP: damaged()})))
+    assert "a\\xff" in page.read_text()
+    assert {each.name for each in out.iterdir()} == {*FILES, *OF_LATER_RUNS}
 
 
 def test_a_finding_outside_fail_on_is_in_the_verdict_and_named() -> None:
