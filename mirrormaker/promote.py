@@ -241,7 +241,7 @@ class Promotion:
             groups = await self._copy_groups(mirror)
             timestamps = await _last_timestamps(mirror.target, cuts)
         except Exception as problem:  # CancelledError, too: a signal
-            await uninterrupted(self._undo(roles, fenced))
+            await uninterrupted(self._undo(mirror, roles, fenced))
             if isinstance(problem, KafkaError):
                 raise Refused(str(problem)) from problem
             raise
@@ -424,18 +424,57 @@ class Promotion:
         )
         return found
 
-    async def _undo(self, roles: _Roles, fenced: Mapping[str, Configs]) -> None:
-        """Remove the fence that this command has set; name the topics that stay read-only."""
+    async def _undo(self, mirror: Mirror, roles: _Roles, fenced: Mapping[str, Configs]) -> None:
+        """Remove the fence that this command has set; name the topics that stay read-only.
+
+        Another command may have found the fence, and opened the target behind it. Without the fence both clusters
+        would then accept producers.
+        """
         source = self._config.source
-        left = await self._unfence(roles.source_topics, fenced)
-        earlier = [name for name in roles.left if roles.stages[name] is Stage.FENCED]
-        if fenced and not left:
-            self._echo(f"{source} accepts producers again; nothing was promoted")
-        if left or earlier:
+        mirrors, others, unread = await self._still_mirrors(mirror.target, roles, fenced)
+        left = await self._unfence(roles.source_topics, {name: fenced[name] for name in mirrors})
+        removed = [name for name in mirrors if name not in left]
+        if removed:
+            which = ", ".join(removed)
+            done = "; nothing was promoted" if len(removed) == len(fenced) else f": {which}"
+            self._echo(f"{source} accepts producers again{done}")
+        for name, reason in others.items():
+            self._echo(f"  {name}: {source} is still read-only: {reason}")
+        if unread:
             self._echo(
-                f"{source} is still read-only: {', '.join([*left, *earlier])}. Repeat the command to continue; "
-                "kmirror promote --abort removes the marks"
+                f"the marks at {self._config.target} are not read: {', '.join(unread)}. "
+                "It may have been promoted by another command"
             )
+        earlier = [name for name in roles.left if roles.stages[name] is Stage.FENCED]
+        if left or unread or earlier:
+            self._echo(
+                f"{source} is still read-only: {', '.join([*left, *unread, *earlier])}. Repeat the command to "
+                "continue; kmirror promote --abort removes the marks"
+            )
+
+    async def _still_mirrors(
+        self, target: Cluster, roles: _Roles, fenced: Iterable[str]
+    ) -> tuple[list[str], dict[str, str], list[str]]:
+        """Return `promotion.still_mirrors` of the topics *fenced*, by the target's marks as of now."""
+        names = list(fenced)
+        if not names:
+            return [], {}, []
+        # A catalog of its own: one that has read the marks before keeps them if they cannot be read again.
+        catalog = Catalog(target)
+        give_up_at = self._reactor.seconds() + _TIMEOUT
+        while True:
+            try:
+                present = await catalog.names()
+                there = await catalog.topics(names, configs_too=True, present=present)
+            except KafkaError as problem:
+                if not problem.retriable or self._reactor.seconds() >= give_up_at:
+                    self._echo(f"  {self._config.target}: {problem}")
+                    return [], {}, names
+                await sleep(self._reactor, _POLL)
+            else:
+                return promotion.still_mirrors(
+                    names, there, catalog.unreadable, source_id=roles.source_id
+                )
 
     async def _unfence(self, source_topics: Catalog, fenced: Mapping[str, Configs]) -> list[str]:
         """Set the configs *fenced* by topic, which remove the fence; return the topics of which that failed."""

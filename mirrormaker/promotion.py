@@ -170,6 +170,35 @@ def fenced(
     return found, unknown
 
 
+def still_mirrors(
+    names: Iterable[str],
+    target: Mapping[str, Topic],
+    unreadable: Collection[str],
+    *,
+    source_id: str,
+) -> tuple[list[str], dict[str, str], list[str]]:
+    """Return which of *names*, fenced topics of the source, are mirrors of it at the target.
+
+    The second result has, with the reason, those that are none any more: the fence may be all that keeps one log from
+    becoming two. The third has those of which that is unknown: absent at the target, or *unreadable*.
+    """
+    mirrors, others, unread = [], {}, []
+    for name in names:
+        if name in unreadable or name not in target:
+            unread.append(name)
+            continue
+        mark = target[name].overrides.get(MARK, "")
+        if mark == source_id:
+            mirrors.append(name)
+        else:
+            others[name] = (
+                f"a mirror of cluster {mark} at the target now"
+                if mark
+                else "promoted by another command"
+            )
+    return mirrors, others, unread
+
+
 def stages(pairs: Iterable[TopicPair]) -> dict[str, Stage]:
     """Return the stage of each topic, by its name. Raise `Refused` with all reasons."""
     found, reasons = {}, []

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
 
 from kclient.config import CommonConfig
+from kclient.errors import KafkaTimeoutError
 from kclient.net.cluster import Cluster
 from kclient.types import TopicPartition
 from kclient.wire.error_codes import ErrorCode
+from kclient.wire.schema.describe_configs import DescribeConfigsResponse, DescribeConfigsResult
 from kclient.wire.versions import ApiKey
 from mirrormaker.catalog import Catalog
 from mirrormaker.config import FlowConfig
@@ -21,6 +24,7 @@ from mirrormaker.promotion import (
     LONGEST_VALUE,
     Groups,
     Opened,
+    Refused,
     fence_of,
     marks_before_the_fence,
     stored_promotion,
@@ -237,6 +241,74 @@ def test_an_error_before_the_target_is_opened_removes_the_fence(clusters: Cluste
     assert clusters.printed[-1].startswith("east is still read-only: t."), (
         "an earlier command fenced it"
     )
+
+
+def failing_audit(clusters: Clusters, meanwhile: Callable[[], None]) -> list[str]:
+    """Run a promotion of `t` and `u`; *meanwhile* runs before its audit fails. Return what it printed."""
+    clusters.east.topics["u"] = clusters.west.topics["u"] = 1
+    for name in ("t", "u"):
+        clusters.configs["east"][name] = {}
+        copied = text_of(clusters.east.topic_id(name))
+        clusters.configs["west"][name] = {MARK: "E", SOURCE_TOPIC_ID: copied}
+    for scripted in (clusters.east, clusters.west):
+        scripted.serve_log_ends(5)
+
+    class Auditing(Fencing):
+        async def _audit(self, *_: object) -> None:
+            meanwhile()
+            raise Refused("the verdict is DIVERGED")
+
+    assert clusters.result(clusters.promotion(Auditing).run()) == 5
+    return clusters.printed
+
+
+def test_a_promotion_that_fails_leaves_the_fence_of_what_another_command_has_promoted(
+    clusters: Clusters,
+) -> None:
+    """The operator took this command for dead, and ran it again: both clusters accepted producers."""
+
+    def promote_t() -> None:
+        clusters.configs["west"]["t"][MARK] = ""
+
+    printed = failing_audit(clusters, promote_t)
+    assert clusters.configs["east"]["t"][MARK] == "W"
+    assert clusters.configs["east"]["u"] == {}
+    assert printed[-3:] == [
+        "east accepts producers again: u",
+        "  t: east is still read-only: promoted by another command",
+        "refused: the verdict is DIVERGED",
+    ]
+
+
+@pytest.mark.parametrize("how", ["gone", "unreadable", "silent"])
+def test_a_promotion_that_fails_leaves_the_fence_if_the_target_shows_no_mark(
+    clusters: Clusters, how: str
+) -> None:
+    def lose_t() -> None:
+        if how == "gone":
+            del clusters.west.topics["t"]
+        elif how == "silent":
+            clusters.west.answers[ApiKey.DESCRIBE_CONFIGS] = lambda _: KafkaTimeoutError("silent")
+        else:
+            clusters.west.answers[ApiKey.DESCRIBE_CONFIGS] = lambda request: (
+                DescribeConfigsResponse(
+                    results=[
+                        DescribeConfigsResult(
+                            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                            resource_type=each.resource_type,
+                            resource_name=each.resource_name,
+                        )
+                        for each in request.resources
+                    ]
+                )
+            )
+
+    printed = failing_audit(clusters, lose_t)
+    assert clusters.configs["east"]["t"][MARK] == "W"
+    assert clusters.configs["east"]["u"].get(MARK) == (None if how == "gone" else "W")
+    names = "t" if how == "gone" else "t, u"
+    assert printed[-3].startswith(f"the marks at west are not read: {names}. ")
+    assert printed[-2].startswith(f"east is still read-only: {names}. Repeat")
 
 
 def serve_log(scripted: ScriptedCluster, end: int, last: bytes, *, committed: int) -> None:
