@@ -8,7 +8,7 @@ Owner: the reactor's thread
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from mirrormaker.patterns import compiled
 from mirrormaker.prefix import judgement
 from mirrormaker.promotion import Groups, Opened, PromotedPartition, Record, Refused, Stage
 from mirrormaker.topics import MARK, SOURCE_LOST, Selection, Topic, TopicPair
-from mirrormaker.write_fence import until_read_only, until_writable
+from mirrormaker.write_fence import FenceTimeout, until_read_only, until_writable
 
 Echo = Callable[[str], None]
 Configs = Mapping[str, str | None]
@@ -240,6 +240,7 @@ class Promotion:
             audit = await self._audit(roles, cuts)
             groups = await self._copy_groups(mirror)
             timestamps = await _last_timestamps(mirror.target, cuts)
+            await self._check_fence(mirror.source, cuts)
         except Exception as problem:  # CancelledError, too: a signal
             await uninterrupted(self._undo(mirror, roles, fenced))
             if isinstance(problem, KafkaError):
@@ -272,9 +273,11 @@ class Promotion:
             each.tp: each.end for name in before for each in before[name].partitions(name)
         } | dict(cuts)
         mode = self._mode if cuts else next(iter(before.values())).mode
-        stopped = mode == promotion.PRODUCERS_STOPPED
+        modes = dict.fromkeys((tp.topic for tp in cuts), self._mode)
+        modes |= {name: found.mode for name, found in before.items()}
+        unfenced = {tp for tp in all_cuts if modes[tp.topic] == promotion.PRODUCERS_STOPPED}
         try:
-            after = await self._source_ends(mirror, roles, all_cuts, stopped=stopped)
+            after, writable = await self._source_ends(mirror, roles, all_cuts, unfenced)
         except CancelledError:
             self._echo(
                 "promoted; there is no record. The same command reads the log ends and prints it"
@@ -302,6 +305,11 @@ class Promotion:
         )
         self._finish(record)
         source, target = self._config.source, self._config.target
+        if writable:
+            self._echo(
+                f"{_without_fence(source, writable)}. Records that are written there are not at {target}, and it is no "
+                "mirror"
+            )
         if record.unread:
             self._echo(
                 f"the end of {source}'s own records is unknown in {record.unread} of {len(record.partitions)} "
@@ -315,16 +323,21 @@ class Promotion:
         return LEFT_BEHIND if record.unread or record.known_left_behind else DONE
 
     async def _source_ends(
-        self, mirror: Mirror, roles: _Roles, cuts: Mapping[TopicPartition, int], *, stopped: bool
-    ) -> dict[TopicPartition, int]:
+        self,
+        mirror: Mirror,
+        roles: _Roles,
+        cuts: Mapping[TopicPartition, int],
+        unfenced: Collection[TopicPartition],
+    ) -> tuple[dict[TopicPartition, int], Sequence[TopicPartition]]:
         """Return where the source's own records end; without partitions of which that is unknown.
 
         Behind the cut there may be copies of the target's records: a running kmirror of the other direction makes them
-        from then on. Copies that are not committed yet are waited for. *stopped*: the source has no fence.
+        from then on. Copies that are not committed yet are waited for. *unfenced*: partitions with producers that the
+        operator has stopped. The second result has those that lost their fence: producers may write on.
         """
-        after = await _log_ends(mirror.source, cuts, fenced=not stopped)
-        if stopped:
-            return after
+        stopped = await _high_watermarks(mirror.source, unfenced)
+        cuts = {tp: cut for tp, cut in cuts.items() if tp not in unfenced}
+        after, writable = await _fenced_ends(mirror.source, cuts)
         longer = {tp: tp for tp, cut in cuts.items() if after.get(tp, cut) > cut}
         give_up_at = self._reactor.seconds() + _COPIES_TIMEOUT
         while longer:
@@ -343,7 +356,8 @@ class Promotion:
             if not may_pass or self._reactor.seconds() >= give_up_at:
                 break
             await sleep(self._reactor, _POLL)
-        return {tp: end for tp, end in after.items() if tp not in longer}
+        known = {tp: end for tp, end in after.items() if tp not in longer}
+        return stopped | known, writable
 
     async def _cut(
         self, mirror: Mirror, roles: _Roles, fenced: dict[str, Configs]
@@ -354,7 +368,7 @@ class Promotion:
         """
         tps = roles.partitions
         if self._options.producers_stopped:
-            cuts = await _log_ends(mirror.source, tps, fenced=False, required=True)
+            cuts = await _high_watermarks(mirror.source, tps, required=True)
             await _refuse_new_partitions(roles)
             return cuts
         for name in roles.left:
@@ -368,6 +382,23 @@ class Promotion:
         await _refuse_new_partitions(roles)
         self._echo(f"{self._config.source} is read-only; {sum(cuts.values())} offsets to the cut")
         return cuts
+
+    async def _check_fence(self, source: Cluster, cuts: Mapping[TopicPartition, int]) -> None:
+        """Raise `Refused` unless each leader of *source* still rejects producers, and its log ends at the cut.
+
+        The mark may be removed while records are copied and compared: by --abort, by a tool for configs, or with the
+        topic. With --producers-stopped there is none.
+        """
+        if self._options.producers_stopped:
+            return
+        name = self._config.source
+        try:
+            ends = await until_read_only(source, cuts, timeout=_TIMEOUT)
+        except FenceTimeout as problem:
+            if problem.writable:
+                raise Refused(_without_fence(name, problem.writable)) from problem
+            raise
+        _refuse(promotion.no_fence(name, cuts, ends))
 
     async def _drain(
         self, mirror: Mirror, roles: _Roles, cuts: Mapping[TopicPartition, int]
@@ -681,23 +712,43 @@ def _difference(tp: TopicPartition, ends: LogEnds, *, compacted: bool) -> str:
     return "" if found is None else f"{tp}: {found}"
 
 
-async def _log_ends(
-    cluster: Cluster, tps: Iterable[TopicPartition], *, fenced: bool, required: bool = False
+async def _fenced_ends(
+    cluster: Cluster, tps: Iterable[TopicPartition]
+) -> tuple[dict[TopicPartition, int], Sequence[TopicPartition]]:
+    """Return the log end offsets of the leaders that reject producers, and the partitions of those that accept them.
+
+    Of other partitions the high watermarks are returned, if these can be read.
+    """
+    wanted = list(tps)
+    found: dict[TopicPartition, int] = {}
+    writable: Sequence[TopicPartition] = ()
+    try:
+        return await until_read_only(cluster, wanted, timeout=_TIMEOUT), ()
+    except FenceTimeout as problem:
+        found = {tp: each for tp, each in problem.found.items() if isinstance(each, int)}
+        writable = problem.writable
+    except KafkaError:
+        pass
+    left = [tp for tp in wanted if tp not in found and tp not in writable]
+    return found | await _high_watermarks(cluster, left), writable
+
+
+async def _high_watermarks(
+    cluster: Cluster, tps: Iterable[TopicPartition], *, required: bool = False
 ) -> dict[TopicPartition, int]:
-    """Return the log end offsets: those of the leaders if *fenced*, else the high watermarks.
+    """Return the high watermarks.
 
     A partition that cannot be read is missing, or with *required* its KafkaError is raised.
     """
-    if fenced:
-        try:
-            return await until_read_only(cluster, tps, timeout=_TIMEOUT)
-        except KafkaError:
-            fenced = False
     answers = await high_watermarks(cluster, dict.fromkeys(tps))
     for answer in answers.values():
         if required and isinstance(answer, KafkaError):
             raise answer
     return {tp: each for tp, each in answers.items() if not isinstance(each, KafkaError)}
+
+
+def _without_fence(source: str, tps: Iterable[TopicPartition]) -> str:
+    return f"{source} accepts producers in {', '.join(map(str, tps))}: it has no fence"
 
 
 async def _last_timestamps(

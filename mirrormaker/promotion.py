@@ -278,6 +278,23 @@ def not_at_the_cut(cuts: Mapping[TopicPartition, int], ends: Mapping[TopicPartit
     return "; ".join(wrong)
 
 
+def no_fence(
+    source: str, cuts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> str:
+    """Return which partitions of the fenced *source* do not end at their cut any more; "" if all do."""
+    wrong = [
+        f"{tp} ends at {ends[tp]}, not at its cut {cut}"
+        for tp, cut in cuts.items()
+        if ends[tp] != cut
+    ]
+    if not wrong:
+        return ""
+    return (
+        f"the fence of {source} was removed meanwhile, or another command has opened the target: "
+        f"{'; '.join(wrong)}"
+    )
+
+
 def not_proven(
     report: Mapping[str, Any],
     cuts: Mapping[TopicPartition, int],

@@ -9,7 +9,7 @@ producer's record is appended to that log after this answer, as long as the lead
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kclient.errors import KafkaError, KafkaTimeoutError
@@ -38,12 +38,25 @@ Answer = int | KafkaError
 """The log end offset of a leader that has the mark, or why there is none."""
 
 
+class FenceTimeout(KafkaTimeoutError):
+    """Some leaders did not reject producers, or mirrors, in time."""
+
+    def __init__(
+        self, text: str, found: Mapping[TopicPartition, Answer], writable: Sequence[TopicPartition]
+    ) -> None:
+        super().__init__(text)
+        self.found = found
+        """The answers of the leaders that did."""
+        self.writable = writable
+        """The partitions of which a leader accepted producers until the end."""
+
+
 async def until_read_only(
     cluster: Cluster, tps: Iterable[TopicPartition], *, timeout: float
 ) -> dict[TopicPartition, int]:
     """Wait until every leader rejects producers; return the log end offset of each partition from then on.
 
-    Raise KafkaTimeoutError after *timeout* seconds, UnsupportedTarget for a broker without conditional appends.
+    Raise `FenceTimeout` after *timeout* seconds, UnsupportedTarget for a broker without conditional appends.
     """
     found = await _until(cluster, tps, timeout, read_only=True)
     return {tp: answer for tp, answer in found.items() if isinstance(answer, int)}
@@ -76,8 +89,10 @@ async def _until(
             wanted = "rejects producers" if read_only else "accepts producers"
             seen = answers[left[0]]
             detail = f"its log ends at {seen}" if isinstance(seen, int) else seen
-            raise KafkaTimeoutError(
-                f"{len(left)} partitions, {left[0]} among them: no leader {wanted} after {timeout:g} s: {detail}"
+            raise FenceTimeout(
+                f"{len(left)} partitions, {left[0]} among them: no leader {wanted} after {timeout:g} s: {detail}",
+                found,
+                [tp for tp in left if isinstance(answers[tp], PolicyViolation)],
             )
         cluster.update_soon()
         await sleep(cluster.reactor, _PAUSE)

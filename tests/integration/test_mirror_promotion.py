@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from tests.kit.mirrored_clusters import (
     setting_of,
     values,
 )
-from tests.kit.mirrors import stored, until_same
+from tests.kit.mirrors import Mirror, stored, until_same
 from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -286,15 +287,10 @@ def test_a_lost_source_is_not_asked_and_its_return_changes_nothing(
     assert values(west, "orders", 0) == [b"1", b"2"]
 
 
-@pytest.mark.parametrize("options", [(), ("--producers-stopped",)])
-def test_a_record_that_is_written_behind_the_cut_is_counted(
-    east: Cluster, west: Cluster, mirror: MakeMirror, options: tuple[str, ...]
-) -> None:
-    """The command is paused behind the cut; a producer that was not stopped, or a lost mark, does the rest."""
-    make_topic(east, "orders")
-    assert deliver(east, "orders", b"1", b"2") is None
-    one = mirror()
-    assert one.run_once() == 0
+def behind_the_cut(
+    one: Mirror, options: tuple[str, ...], meanwhile: Callable[[], None]
+) -> tuple[int, str, str]:
+    """Run `promote`, and *meanwhile* while it is paused behind the cut; return its code, record and other output."""
     process = popen(
         *("mirrormaker", "promote", str(one.path), *options),
         stderr=subprocess.PIPE,
@@ -306,25 +302,60 @@ def test_a_record_that_is_written_behind_the_cut_is_counted(
             if b"has everything up to the cut" in line:
                 break
         process.send_signal(signal.SIGSTOP)
-        if not options:
-            mark = mark_of(east, "orders")
-            assert mark
-            set_mark(east, "orders", "")
-            eventually("a lost fence", lambda: deliver(east, "orders", b"late") is None)
-            set_mark(east, "orders", mark)
-        else:
-            assert deliver(east, "orders", b"late") is None
+        meanwhile()
         process.send_signal(signal.SIGCONT)
         output, written = process.communicate(timeout=60)
-    assert process.returncode == 4, written
-    assert b"1 offsets at east are behind the cut" in written
-    record = record_of(output.decode())
+    return process.returncode, output.decode(), written.decode()
+
+
+def test_a_record_that_is_written_behind_the_cut_is_counted(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    """A producer was not stopped."""
+    make_topic(east, "orders")
+    assert deliver(east, "orders", b"1", b"2") is None
+    one = mirror()
+    assert one.run_once() == 0
+    options = ("--producers-stopped",)
+
+    def write() -> None:
+        assert deliver(east, "orders", b"late") is None
+
+    code, output, written = behind_the_cut(one, options, write)
+    assert code == 4, written
+    assert "1 offsets at east are behind the cut" in written
+    record = record_of(output)
     assert record["rpo_records"] == 1
     assert [each["rpo_records"] for each in record["partitions"]] == [1]
     assert values(west, "orders", 0) == [b"1", b"2"]
     assert deliver(west, "orders", b"3") is None
     code, text = one.ask("promote", *options)
     assert (code, record_of(text)["rpo_records"]) == (4, 1), text
+
+
+def test_a_record_that_is_written_while_the_fence_is_lost_is_a_refusal(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    assert deliver(east, "orders", b"1", b"2") is None
+    one = mirror()
+    assert one.run_once() == 0
+
+    def lose_the_fence() -> None:
+        mark = mark_of(east, "orders")
+        assert mark
+        set_mark(east, "orders", "")
+        eventually("a lost fence", lambda: deliver(east, "orders", b"late") is None)
+        set_mark(east, "orders", mark)
+
+    code, _, written = behind_the_cut(one, (), lose_the_fence)
+    assert code == 5, written
+    assert "orders-0 ends at 3, not at its cut 2" in written
+    eventually("a writable source", lambda: deliver(east, "orders", b"4") is None)
+    assert mark_of(west, "orders")
+    code, text = one.ask("promote")
+    assert code == 0, text
+    assert values(west, "orders", 0) == [b"1", b"2", b"late", b"4"]
 
 
 def test_a_dry_run_changes_nothing(east: Cluster, west: Cluster, mirror: MakeMirror) -> None:

@@ -300,8 +300,8 @@ def test_records_behind_the_cut_and_partitions_of_which_they_are_unknown_are_exi
     found: dict[TopicPartition, int], code: int, lines: list[str]
 ) -> None:
     class Ending(Promotion):
-        async def _source_ends(self, *_: object, **__: object) -> dict[TopicPartition, int]:
-            return found
+        async def _source_ends(self, *_: object) -> Any:
+            return found, ()
 
     config = SimpleNamespace(
         name="east->west", source="east", target="west", settings=LinkSettings()

@@ -362,17 +362,77 @@ def fence_with_cuts(clusters: Clusters) -> None:
     copied = text_of(clusters.east.topic_id("t"))
     clusters.configs["east"]["t"] = {}
     clusters.configs["west"]["t"] = {MARK: "E", SOURCE_TOPIC_ID: copied}
-    of_a_mirror = clusters.west.answers[ApiKey.PRODUCE]
+    refuse_mirrors(clusters, "west")
+
+
+def refuse_mirrors(clusters: Clusters, name: str) -> None:
+    """Let the leaders of cluster *name* refuse a mirror while the topic has no mark, or an empty one."""
+    scripted: ScriptedCluster = getattr(clusters, name)
+    of_a_mirror = scripted.answers[ApiKey.PRODUCE]
 
     def produced(request: Any) -> Any:
         answer = of_a_mirror(request)
-        if not clusters.configs["west"]["t"][MARK]:
+        if not clusters.configs[name]["t"].get(MARK):
             for topic in answer.topics:
                 for each in topic.partitions:
                     each.error_code, each.log_end_offset = ErrorCode.POLICY_VIOLATION, -1
         return answer
 
-    clusters.west.answers[ApiKey.PRODUCE] = produced
+    scripted.answers[ApiKey.PRODUCE] = produced
+
+
+def test_a_fence_that_is_removed_before_the_target_is_opened_is_a_refusal(
+    clusters: Clusters,
+) -> None:
+    """Another operator's --abort: the target was opened, and both clusters accepted producers, with exit code 0."""
+    fence_with_cuts(clusters)
+    refuse_mirrors(clusters, "east")
+
+    class Draining(Fencing):
+        async def _drain(self, *_: object) -> None:
+            clusters.configs["east"]["t"] = {}
+
+    promoting = clusters.promotion(Draining)
+    assert clusters.result(promoting.run()) == 5
+    assert clusters.configs["west"]["t"][MARK] == "E"
+    assert promoting.record is None
+    assert clusters.printed[-1] == "refused: east accepts producers in t-0, t-1: it has no fence"
+
+
+def test_a_fence_that_was_removed_for_a_while_is_a_refusal_if_a_record_was_written(
+    clusters: Clusters,
+) -> None:
+    fence_with_cuts(clusters)
+
+    class Draining(Fencing):
+        async def _copy_groups(self, _: object) -> None:
+            clusters.east.serve_log_ends(6)
+
+    assert clusters.result(clusters.promotion(Draining).run()) == 5
+    assert clusters.configs["west"]["t"][MARK] == "E"
+    assert clusters.printed[-1].startswith("refused: the fence of east was removed meanwhile")
+    assert clusters.printed[-1].endswith(
+        "t-0 ends at 6, not at its cut 5; t-1 ends at 6, not at its cut 5"
+    )
+
+
+def test_a_source_that_lost_its_fence_is_no_success(clusters: Clusters) -> None:
+    """Its high watermarks were read instead: rpo_records 0 and exit code 0, and it accepted producers."""
+    fence_with_cuts(clusters)
+    refuse_mirrors(clusters, "east")
+
+    class Opening(Fencing):
+        async def _open(self, *given: Any) -> None:
+            await super()._open(*given)
+            clusters.configs["east"]["t"] = {}
+
+    promoting = clusters.promotion(Opening)
+    assert clusters.result(promoting.run()) == 4
+    assert promoting.record is not None
+    assert promoting.record["rpo_records"] is None
+    assert any(
+        "east accepts producers in t-0, t-1: it has no fence" in each for each in clusters.printed
+    )
 
 
 @pytest.mark.parametrize("soon", [True, False])
