@@ -26,7 +26,7 @@ async def drain(
     """Copy the source's partitions of *cuts* up to them; *topics* are those of the source.
 
     *copies* has the names at the target; without it they are the same. Raise `Refused` if a link stops, or if nothing
-    is copied for *stall* seconds.
+    is copied for *stall* seconds that `fetch.max.bytes.per.second` allows.
     """
     flow = mirror.flow
     names = {tp.topic: tp.topic for tp in cuts} if copies is None else copies
@@ -44,7 +44,9 @@ async def drain(
         flow.add(link, TopicPartition(names[tp.topic], tp.partition))
     while not flow.settled:
         await sleep(flow.reactor, _POLL)
-        if flow.reactor.seconds() - flow.progress.changed_at > stall:
+        # The limit of bytes per second makes the next fetch wait: that is no stall.
+        since = max(flow.progress.changed_at, flow.bandwidth.free_at)
+        if flow.reactor.seconds() - since > stall:
             raise Refused(_why_stalled(flow.links.values(), cuts, stall))
     stopped = "; ".join(f"{link.tp}: {link.problem}" for link in mirror.flow.stopped_links)
     if stopped:
