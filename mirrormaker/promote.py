@@ -219,7 +219,7 @@ class Promotion:
                 return DONE
             if left:
                 return await self._exchange_roles(mirror, roles)
-            return await self._ended(mirror, roles, {}, {}, None, None)
+            return await self._ended(mirror, roles, {}, {}, {}, None, None)
         finally:
             await uninterrupted(mirror.stop())
 
@@ -236,7 +236,7 @@ class Promotion:
             await self._drain(mirror, roles, cuts)
             ends = await until_read_only(mirror.target, cuts, timeout=_TIMEOUT)
             _refuse(promotion.not_at_the_cut(cuts, ends))
-            await self._compare(mirror, roles, cuts)
+            lacks = await self._compare(mirror, roles, cuts)
             audit = await self._audit(roles, cuts)
             groups = await self._copy_groups(mirror)
             timestamps = await _last_timestamps(mirror.target, cuts)
@@ -253,8 +253,9 @@ class Promotion:
             cuts,
             Opened(roles.source_id, self._mode, self._began_ms, (), (), audit, groups),
             timestamps,
+            lacks,
         )
-        return await self._ended(mirror, roles, cuts, timestamps, audit, groups)
+        return await self._ended(mirror, roles, cuts, timestamps, lacks, audit, groups)
 
     async def _ended(
         self,
@@ -262,6 +263,7 @@ class Promotion:
         roles: _Roles,
         cuts: Mapping[TopicPartition, int],
         timestamps: Mapping[TopicPartition, int],
+        lacks: Mapping[TopicPartition, int | None],
         audit: str | None,
         groups: Groups | None,
     ) -> int:
@@ -289,7 +291,7 @@ class Promotion:
             roles.target_id,
             mode,
             tuple(
-                PromotedPartition(tp, cut, after.get(tp), timestamps.get(tp))
+                PromotedPartition(tp, cut, after.get(tp), timestamps.get(tp), lacks.get(tp))
                 for tp, cut in cuts.items()
             ),
             audit,
@@ -409,14 +411,31 @@ class Promotion:
 
     async def _compare(
         self, mirror: Mirror, roles: _Roles, cuts: Mapping[TopicPartition, int]
-    ) -> None:
-        """Raise `Refused` unless the last batch of each partition is the same on both sides."""
+    ) -> dict[TopicPartition, int | None]:
+        """Raise `Refused` unless the last batch of each partition is the same on both sides.
+
+        Return how many offsets the source has below the target's log start. A target that has deleted all that it had
+        is refused: nothing of it can be compared.
+        """
+        lacks, reasons = {}, []
         for tp, ends in (
             await read_log_ends(mirror.source, mirror.target, {tp: tp for tp in cuts})
         ).items():
             if isinstance(ends, KafkaError):
                 raise ends
-            _refuse(_difference(tp, ends, compacted=roles.source[tp.topic].compacted))
+            compacted = roles.source[tp.topic].compacted
+            _refuse(_difference(tp, ends, compacted=compacted))
+            if reason := promotion.emptied(tp, ends):
+                reasons.append(reason)
+            lacks[tp] = found = promotion.lacked(ends, compacted=compacted)
+            if found:
+                self._echo(
+                    f"  {tp}: starts later: the target lacks {found} offsets from {ends.source_start} on, which the "
+                    "source has"
+                )
+        if reasons:
+            raise Refused(f"{'; '.join(reasons)}. --topics leaves topics out")
+        return lacks
 
     async def _audit(self, roles: _Roles, cuts: Mapping[TopicPartition, int]) -> str | None:
         """Run kaudit and return its run id. Raise `Refused` unless it proves every partition up to its cut."""
@@ -626,10 +645,11 @@ class Promotion:
         ends: Mapping[TopicPartition, int],
         found: Opened,
         timestamps: Mapping[TopicPartition, int],
+        lacks: Mapping[TopicPartition, int | None] | None = None,
     ) -> None:
         """Make the target's topics writable and wait until every leader accepts producers.
 
-        Each topic gets *found* with its log ends and timestamps in the same change.
+        Each topic gets *found* with its log ends, its timestamps and what it lacks in the same change.
         """
         names = ", ".join(topics)
         try:
@@ -639,6 +659,7 @@ class Promotion:
                     found,
                     ends=tuple(ends[tp] for tp in tps),
                     timestamps=tuple(timestamps.get(tp) for tp in tps),
+                    lacks=None if lacks is None else tuple(lacks.get(tp) for tp in tps),
                 )
                 if problem := await catalog.promoted(name, stored.text()):
                     self._echo(f"  {name}: a later command cannot print this record: {problem}")

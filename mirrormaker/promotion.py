@@ -42,6 +42,8 @@ LONGEST_VALUE = 32_767
 
 _MEMBERS = "groups_with_members"
 """Field of `PROMOTION` and of the record."""
+_LACKS = "target_lacks"
+"""Field of `PROMOTION` and of the record."""
 _BEFORE = "before"
 """Field of `PROMOTION` at a fenced source: the marks that it had before."""
 
@@ -278,6 +280,26 @@ def not_at_the_cut(cuts: Mapping[TopicPartition, int], ends: Mapping[TopicPartit
     return "; ".join(wrong)
 
 
+def emptied(tp: TopicPartition, ends: LogEnds) -> str:
+    """Return that the target has deleted all that it had of *tp*, and the source has some of it; "" if not."""
+    first, until = ends.lacking
+    if first == until or ends.target_start != ends.target_end:
+        return ""
+    return (
+        f"{tp}: the target has deleted all that it had; it lacks {until - first} offsets from {first} on, which the "
+        "source has"
+    )
+
+
+def lacked(ends: LogEnds, *, compacted: bool) -> int | None:
+    """Return how many offsets the source has below the target's log start; None if that is unknown.
+
+    The log start of a compacted topic is no record's: its cleaner may have removed what was there.
+    """
+    first, until = ends.lacking
+    return None if compacted and first < until else until - first
+
+
 def no_fence(
     source: str, cuts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> str:
@@ -344,12 +366,14 @@ class Opened:
     """By partition, `PromotedPartition.last_timestamp_ms`."""
     audit: str | None = None
     groups: Groups | None = None
+    lacks: tuple[int | None, ...] | None = None
+    """By partition, `PromotedPartition.lacks`; None if an earlier release did not state it."""
 
     def text(self) -> str:
         """Return the value of the setting.
 
-        Of a value that is too long for a request the names of groups are left out, then the timestamps. It is "" if
-        it is still too long.
+        Of a value that is too long for a request the names of groups are left out, then the timestamps with what the
+        target lacks. It is "" if it is still too long.
         """
         fields: dict[str, Any] = {
             "source": self.source_id,
@@ -357,11 +381,12 @@ class Opened:
             "began_ms": self.began_ms,
             "ends": self.ends,
             "timestamps": self.timestamps,
+            _LACKS: self.lacks,
             "audit": self.audit,
             "groups": None if self.groups is None else self.groups.copied,
             _MEMBERS: None if self.groups is None else self.groups.with_members,
         }
-        for without in ((), (_MEMBERS,), (_MEMBERS, "timestamps")):
+        for without in ((), (_MEMBERS,), (_MEMBERS, "timestamps", _LACKS)):
             kept = {name: each for name, each in fields.items() if name not in without}
             text = json.dumps(kept, separators=(",", ":"))
             if len(text.encode()) <= LONGEST_VALUE:
@@ -370,8 +395,9 @@ class Opened:
 
     def partitions(self, topic: str) -> list[PromotedPartition]:
         """Return the partitions of *topic*, without the source's log ends."""
+        lacks = self.lacks or (None,) * len(self.ends)
         return [
-            PromotedPartition(TopicPartition(topic, n), end, None, self.timestamps[n])
+            PromotedPartition(TopicPartition(topic, n), end, None, self.timestamps[n], lacks[n])
             for n, end in enumerate(self.ends)
         ]
 
@@ -383,7 +409,13 @@ def stored_promotion(topic: Topic) -> Opened | None:
         ends = tuple(int(each) for each in fields["ends"])
         stamps = fields.get("timestamps") or [None] * len(ends)
         timestamps = tuple(None if each is None else int(each) for each in stamps)
-        if len(timestamps) != len(ends):
+        counts = fields.get(_LACKS)
+        lacks = (
+            None
+            if counts is None
+            else tuple(None if each is None else int(each) for each in counts)
+        )
+        if len(timestamps) != len(ends) or len(lacks or ends) != len(ends):
             return None
         audit, copied, members = fields["audit"], fields["groups"], fields.get(_MEMBERS)
         names = None if members is None else tuple(str(each) for each in members)
@@ -395,6 +427,7 @@ def stored_promotion(topic: Topic) -> Opened | None:
             timestamps,
             None if audit is None else str(audit),
             None if copied is None else Groups(int(copied), names),
+            lacks,
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -444,6 +477,8 @@ class PromotedPartition:
     """The source's log end offset after that; None if it was not read."""
     last_timestamp_ms: int | None = None
     """The largest timestamp of a copied record; None if it was not read, or without records."""
+    lacks: int | None = None
+    """Offsets that the source had below the target's log start; None if that is unknown."""
 
     @property
     def left_behind(self) -> int | None:
@@ -495,6 +530,13 @@ class Record:
         return sum(known) if len(known) == len(each) else None
 
     @property
+    def lacks(self) -> int | None:
+        """Offsets that the source had below the target's log starts; None if a partition's are unknown."""
+        each = [partition.lacks for partition in self.partitions]
+        known = [count for count in each if count is not None]
+        return sum(known) if len(known) == len(each) else None
+
+    @property
     def known_left_behind(self) -> int:
         """Offsets of the source that the target lacks, of the partitions of which the source was read."""
         return sum(each.left_behind or 0 for each in self.partitions)
@@ -515,6 +557,7 @@ class Record:
             "began_ms": self.began_ms,
             "ended_ms": ended_ms,
             "rpo_records": self.left_behind,
+            _LACKS: self.lacks,
             "audit_run_id": self.audit,
             "groups": None if self.groups is None else self.groups.copied,
             _MEMBERS: _listed(self.groups),
@@ -526,6 +569,7 @@ class Record:
                     "source_end": each.source_end,
                     "rpo_records": each.left_behind,
                     "last_timestamp_ms": each.last_timestamp_ms,
+                    _LACKS: each.lacks,
                 }
                 for each in self.partitions
             ],

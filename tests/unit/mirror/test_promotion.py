@@ -30,7 +30,9 @@ from mirrormaker.promotion import (
     Record,
     Refused,
     Stage,
+    emptied,
     end_without_copies,
+    lacked,
     not_at_the_cut,
     not_proven,
     opened,
@@ -242,6 +244,35 @@ def test_different_batches_of_a_compacted_topic_show_nothing() -> None:
     assert end_without_copies(5, 8, ends(9, 8), compacted=True) == 5
 
 
+def test_a_target_that_starts_later_is_counted_and_one_that_is_emptied_is_named() -> None:
+    later, whole, both = LogEnds(0, 9, 4, 9), LogEnds(3, 9, 0, 9), LogEnds(9, 9, 9, 9)
+    gone, compacted = LogEnds(2, 9, 9, 9), True
+    assert [lacked(each, compacted=False) for each in (later, whole, both, gone)] == [4, 0, 0, 7]
+    assert [lacked(each, compacted=compacted) for each in (later, whole)] == [None, 0]
+    assert [emptied(T0, each) for each in (later, whole, both)] == ["", "", ""]
+    assert "it lacks 7 offsets from 2 on" in emptied(T0, gone)
+    never_written = LogEnds(9, 9, 0, 0)
+    assert emptied(T0, never_written) == "", "the prefix check has it"
+
+
+def test_what_the_target_lacks_below_its_log_start_is_in_every_record() -> None:
+    found = stored_promotion(promoted(replace(FOUND, lacks=(4, None))))
+    assert found is not None
+    assert [each.lacks for each in found.partitions("t")] == [4, None]
+    assert [each.lacks for each in FOUND.partitions("t")] == [None, None], "an earlier release"
+    for text in ('{"target_lacks":[1],', '{"target_lacks":5,'):
+        broken = FOUND.text().replace('"target_lacks":null,', "").replace("{", text, 1)
+        assert stored_promotion(Topic(2, ID, {PROMOTION: broken})) is None
+
+    def stated(*lacks: int | None) -> Any:
+        partitions = tuple(PromotedPartition(T0, 5, 5, None, each) for each in lacks)
+        record = Record("east->west", "E", "W", EXCHANGED, partitions).document(ended_ms=1)
+        return record["target_lacks"], [each["target_lacks"] for each in record["partitions"]]
+
+    assert stated(4, 0) == (4, [4, 0])
+    assert stated(4, None) == (None, [4, None])
+
+
 def test_a_target_that_is_behind_or_ahead_of_the_cut_is_named() -> None:
     assert not_at_the_cut({T0: 3, T1: 4}, {T0: 3, T1: 4}) == ""
     assert not_at_the_cut({T0: 3, T1: 4}, {T0: 2, T1: 5}) == (
@@ -310,9 +341,9 @@ def test_records_behind_the_cut_and_partitions_of_which_they_are_unknown_are_exi
     printed: list[str] = []
     ending: Any = Ending(None, config, Options(), printed.append)  # type: ignore[arg-type]
     codes: list[int] = []
-    Deferred.fromCoroutine(ending._ended(None, roles, {T0: 5, T1: 5}, {}, None, None)).addCallback(
-        codes.append
-    )
+    Deferred.fromCoroutine(
+        ending._ended(None, roles, {T0: 5, T1: 5}, {}, {}, None, None)
+    ).addCallback(codes.append)
     assert codes == [code]
     assert len(printed) == len(lines)
     assert all(text.startswith(start) for text, start in zip(printed, lines, strict=True))

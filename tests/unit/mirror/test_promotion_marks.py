@@ -217,7 +217,8 @@ class Fencing(Promotion):
 
     async def _drain(self, *_: object) -> None: ...
 
-    async def _compare(self, *_: object) -> None: ...
+    async def _compare(self, *_: object) -> dict[TopicPartition, int | None]:
+        return {}
 
     async def _copy_groups(self, _: object) -> None: ...
 
@@ -414,6 +415,34 @@ def test_a_fence_that_was_removed_for_a_while_is_a_refusal_if_a_record_was_writt
     assert clusters.printed[-1].endswith(
         "t-0 ends at 6, not at its cut 5; t-1 ends at 6, not at its cut 5"
     )
+
+
+@pytest.mark.parametrize(("start", "code"), [(5, 5), (4, 0)])
+def test_a_target_that_has_deleted_all_that_it_had_is_not_opened(
+    clusters: Clusters, start: int, code: int
+) -> None:
+    """Retention or DeleteRecords at west: it was promoted without a word, and what it lacks was at east only."""
+    fence_with_cuts(clusters)
+    clusters.west.serve_offsets({T0: (start, 5), T1: (0, 5)})
+
+    class Comparing(Fencing):
+        async def _compare(self, *given: Any) -> Any:
+            return await Promotion._compare(self, *given)
+
+    promoting = clusters.promotion(Comparing)
+    assert clusters.result(promoting.run()) == code, clusters.printed
+    text = "\n".join(clusters.printed)
+    assert f"the target lacks {start} offsets from 0 on" in text or "it lacks 5 offsets" in text
+    if code:
+        assert clusters.configs["west"]["t"][MARK] == "E"
+        assert clusters.configs["east"]["t"] == {}
+        return
+    assert promoting.record is not None
+    assert promoting.record["target_lacks"] == 4
+    again = clusters.promotion(Comparing)
+    assert clusters.result(again.run()) == 0
+    assert again.record is not None
+    assert again.record["target_lacks"] == 4
 
 
 def test_a_source_that_lost_its_fence_is_no_success(clusters: Clusters) -> None:
