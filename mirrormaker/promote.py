@@ -271,8 +271,13 @@ class Promotion:
         before = roles.opened
         if not cuts and not before:
             return DONE
+        # What a source had when it was lost is in no log any more: a failback has removed it.
+        lost = [name for name, found in before.items() if found.mode == SOURCE_LOST]
         all_cuts = {
-            each.tp: each.end for name in before for each in before[name].partitions(name)
+            each.tp: each.end
+            for name in before
+            for each in before[name].partitions(name)
+            if name not in lost
         } | dict(cuts)
         mode = self._mode if cuts else next(iter(before.values())).mode
         modes = dict.fromkeys((tp.topic for tp in cuts), self._mode)
@@ -312,9 +317,14 @@ class Promotion:
                 f"{_without_fence(source, writable)}. Records that are written there are not at {target}, and it is no "
                 "mirror"
             )
-        if record.unread:
+        if lost:
             self._echo(
-                f"the end of {source}'s own records is unknown in {record.unread} of {len(record.partitions)} "
+                f"records that {source} had and {target} lacks: unknown. {', '.join(lost)}: promoted without "
+                f"{source}; the record of kmirror failback has what it exported"
+            )
+        if unread := sum(tp not in after for tp in all_cuts):
+            self._echo(
+                f"the end of {source}'s own records is unknown in {unread} of {len(record.partitions)} "
                 "partitions: rpo_records is null. The same command reads it again"
             )
         if record.known_left_behind:

@@ -30,7 +30,7 @@ from mirrormaker.promotion import (
     stored_promotion,
 )
 from mirrormaker.settings import LinkSettings
-from mirrormaker.topics import MARK, MARKS, PATH, PROMOTION, Topic
+from mirrormaker.topics import MARK, MARKS, PATH, PROMOTION, SOURCE_LOST, Topic
 from tests.kit.scripted_cluster import ScriptedCluster, batch_of, part
 
 EAST = CommonConfig.load({"bootstrap.servers": "east:1"})
@@ -443,6 +443,23 @@ def test_a_target_that_has_deleted_all_that_it_had_is_not_opened(
     assert clusters.result(again.run()) == 0
     assert again.record is not None
     assert again.record["target_lacks"] == 4
+
+
+def test_what_a_lost_source_had_is_unknown_also_after_its_failback(clusters: Clusters) -> None:
+    """The failback has removed it: the logs are equal, and the record had rpo_records 0 with the mode source lost."""
+    fence_with_cuts(clusters)
+    clusters.configs["east"]["t"] = {MARK: "W", SOURCE_TOPIC_ID: "C"}
+    lost = Opened("E", SOURCE_LOST, 100, (5, 5), (90, None))
+    clusters.configs["west"]["t"] = {MARK: "", PROMOTION: lost.text()}
+    promoting = clusters.promotion()
+    assert clusters.result(promoting.run()) == 4
+    assert promoting.record is not None
+    assert (promoting.record["mode"], promoting.record["rpo_records"]) == (SOURCE_LOST, None)
+    assert clusters.printed[-2:] == [
+        "every topic is promoted already",
+        "records that east had and west lacks: unknown. t: promoted without east; the record of kmirror failback has "
+        "what it exported",
+    ]
 
 
 def test_a_source_that_lost_its_fence_is_no_success(clusters: Clusters) -> None:
