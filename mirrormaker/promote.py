@@ -136,17 +136,18 @@ class Promotion:
         topics = await catalog.topics(names, configs_too=True, present=present)
         marked = {name: topic for name, topic in topics.items() if topic.overrides.get(MARK)}
         fenced: list[str] = []
+        others: Mapping[str, str] = {}
         stay = {
             name: f"its configs cannot be read: {problem}"
             for name, problem in catalog.unreadable.items()
         }
         if marked:
             source_id = identity_of(source, self._config.source)
-            fenced, doubtful = await self._fenced(marked, source_id)
+            fenced, doubtful, others = await self._fenced(marked, source_id)
             stay |= doubtful
         changes = {name: promotion.marks_before_the_fence(marked[name]) for name in fenced}
         failed = await self._unfence(catalog, changes)
-        for name, reason in stay.items():
+        for name, reason in (*stay.items(), *others.items()):
             self._echo(f"  {name}: its mark was not removed: {reason}")
         writable = [name for name in fenced if name not in failed]
         self._echo(
@@ -154,15 +155,18 @@ class Promotion:
             if writable
             else f"{self._config.source}: no fence was removed"
         )
-        return REFUSED if stay or failed else DONE
+        # Mirrors of other clusters are usual. If there are no others, another cluster may be at the target's address.
+        only_others = bool(others) and len(others) == len(marked)
+        return REFUSED if stay or failed or only_others else DONE
 
     async def _fenced(
         self, marked: Mapping[str, Topic], source_id: str
-    ) -> tuple[list[str], Mapping[str, str]]:
+    ) -> tuple[list[str], Mapping[str, str], Mapping[str, str]]:
         """Return the topics to open, and why others are in doubt: by the target's marks, if it answers.
 
-        The cluster id of the options decides only what these do not show. A cluster with another id at the target's
-        address shows nothing. Raise `Refused`.
+        The third result has the mirrors of clusters other than that at the target's address. The cluster id of the
+        options decides only what the marks do not show. A cluster with another id at the target's address shows
+        nothing. Raise `Refused`.
         """
         stated = self._options.target_id
         try:
@@ -170,13 +174,14 @@ class Promotion:
         except Refused:
             if stated is None:
                 raise
-            return promotion.marked_by(marked, stated), {}
+            return promotion.marked_by(marked, stated), {}, {}
         if stated not in (None, target_id):
-            return promotion.marked_by(marked, stated), {}
+            return promotion.marked_by(marked, stated), {}, {}
         fenced, doubtful = promotion.fenced(
             marked, there, unreadable, source_id=source_id, target_id=target_id
         )
-        return (fenced, doubtful) if stated is None else ([*fenced, *doubtful], {})
+        others = promotion.of_other_clusters(marked, target_id)
+        return (fenced, doubtful, others) if stated is None else ([*fenced, *doubtful], {}, others)
 
     async def _at_the_target(
         self, marked: Mapping[str, Topic]

@@ -172,6 +172,19 @@ def fenced(
     return found, unknown
 
 
+def of_other_clusters(source: Mapping[str, Topic], target_id: str) -> dict[str, str]:
+    """Return why an abort leaves the marked topics of *source* alone that are no mirrors of *target_id*."""
+    found = {}
+    for name, topic in source.items():
+        mark = topic.overrides.get(MARK, "")
+        if mark not in ("", target_id):
+            found[name] = (
+                f"it is a mirror of cluster {mark}, not of the cluster at this address ({target_id}). "
+                f"--target-id {mark} opens it, if {mark} was at this address and no producer wrote there"
+            )
+    return found
+
+
 def still_mirrors(
     names: Iterable[str],
     target: Mapping[str, Topic],

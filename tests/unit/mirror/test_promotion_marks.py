@@ -191,6 +191,33 @@ def test_an_abort_of_a_lost_target_opens_its_topics_although_another_cluster_ans
     assert clusters.configs["east"]["t"] == {}
 
 
+def test_an_abort_names_the_topics_if_another_cluster_answers_for_the_target(
+    clusters: Clusters,
+) -> None:
+    """West was built again, or its address is wrong: the command ended with 0, and the source stayed read-only."""
+    clusters.west.cluster_id = "rebuilt"
+    assert clusters.abort() == 5
+    assert clusters.printed == [
+        "  t: its mark was not removed: it is a mirror of cluster W, not of the cluster at this address (rebuilt). "
+        "--target-id W opens it, if W was at this address and no producer wrote there",
+        "east: no fence was removed",
+    ]
+    assert clusters.configs["east"]["t"][MARK] == "W"
+
+
+def test_an_abort_names_mirrors_of_other_clusters_and_opens_the_fenced_topics(
+    clusters: Clusters,
+) -> None:
+    clusters.east.topics["other"] = 1
+    clusters.configs["east"]["other"] = {MARK: "N"}
+    assert clusters.abort() == 0
+    assert clusters.printed[0].startswith(
+        "  other: its mark was not removed: it is a mirror of cluster N"
+    )
+    assert clusters.printed[1] == "east accepts producers again: t"
+    assert clusters.configs["east"]["other"] == {MARK: "N"}
+
+
 @pytest.mark.parametrize("topics", ["typo", ""])
 def test_an_abort_that_selects_no_topic_is_refused(clusters: Clusters, topics: str) -> None:
     """It ended with 0, as one that found no fence, and the source stayed read-only."""
