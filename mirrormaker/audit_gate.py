@@ -19,7 +19,10 @@ from twisted.python.failure import Failure
 from kclient.types import TopicPartition
 from mirrormaker.config import FlowConfig
 from mirrormaker.patterns import escaped
-from mirrormaker.promotion import Refused, not_proven
+from mirrormaker.promotion import Proof, Refused, aged_out_of, not_proven
+
+_CONSISTENT, _AGED_OUT = 0, 5
+"""Exit codes of kaudit with a report that may prove the copy."""
 
 
 async def proven_by_audit(
@@ -32,11 +35,11 @@ async def proven_by_audit(
     source_id: str,
     target_id: str,
     options: Sequence[str],
-) -> str:
-    """Audit the topics of *cuts* with a report in *out*; return its run id.
+) -> Proof:
+    """Audit the topics of *cuts* with a report in *out*; return what it proves.
 
     *copies* has their names at the target; without it they are the same. Raise `Refused` unless the verdict is
-    CONSISTENT and every partition is proven up to its cut.
+    CONSISTENT, but for offsets that only one log still has, and every partition is proven up to its cut.
     """
     topics = sorted({tp.topic for tp in cuts})
     arguments = [
@@ -56,7 +59,7 @@ async def proven_by_audit(
     ended = await kaudit.ended
     if ended.signal is not None:
         raise Refused(f"kaudit was ended by signal {ended.signal}")
-    if ended.exitCode:
+    if ended.exitCode not in (_CONSISTENT, _AGED_OUT):
         last = (kaudit.errors or kaudit.written).decode(errors="replace").strip().splitlines()[-1:]
         raise Refused(f"kaudit ended with exit code {ended.exitCode}: {' '.join(last)}")
     try:
@@ -72,7 +75,7 @@ async def proven_by_audit(
     left_open = not_proven(report, cuts, source_id=source_id, target_id=target_id)
     if left_open:
         raise Refused(f"kaudit's report: {left_open}")
-    return str(report["meta"]["run_id"])
+    return Proof(str(report["meta"]["run_id"]), aged_out_of(report))
 
 
 class _Kaudit(ProcessProtocol):

@@ -151,7 +151,9 @@ class Record:
     unknown: tuple[str, ...] = ()
     """Those of `already_mirrors` of which an export may be in another directory."""
     audit: str | None = None
-    """The run id of the audit that proved every record; None without one."""
+    """The run id of the audit that proved every record that both logs have; None without one."""
+    audit_aged_out: int = 0
+    """Offsets that the audit did not compare, because only one log still has them."""
     groups_not_restored: Mapping[str, str] = field(default_factory=dict)
     """By group, why committed offsets that were deleted with a topic are not back."""
 
@@ -178,6 +180,7 @@ class Record:
             "rpo_records": None if self.is_unknown else self.lost.records,
             "rpo_seconds": None if self.is_unknown else self.lost.seconds,
             "audit_run_id": self.audit,
+            "audit_aged_out": None if self.audit is None else self.audit_aged_out,
             "groups_not_restored": [
                 {"group": group, "reason": reason}
                 for group, reason in sorted(self.groups_not_restored.items())

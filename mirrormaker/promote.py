@@ -33,7 +33,7 @@ from mirrormaker.log_ends import high_watermarks, read_log_ends
 from mirrormaker.mirror import Mirror, identity_of
 from mirrormaker.patterns import compiled
 from mirrormaker.prefix import judgement
-from mirrormaker.promotion import Groups, Opened, PromotedPartition, Record, Refused, Stage
+from mirrormaker.promotion import Groups, Opened, PromotedPartition, Proof, Record, Refused, Stage
 from mirrormaker.topics import MARK, SOURCE_LOST, Selection, Topic, TopicPair
 from mirrormaker.write_fence import FenceTimeout, until_read_only, until_writable
 
@@ -243,6 +243,9 @@ class Promotion:
             _refuse(promotion.not_at_the_cut(cuts, ends))
             lacks = await self._compare(mirror, roles, cuts)
             audit = await self._audit(roles, cuts)
+            if audit is not None and audit.aged_out:
+                # The target may have deleted records since: nothing of an emptied partition would be proven.
+                lacks = await self._compare(mirror, roles, cuts)
             groups = await self._copy_groups(mirror)
             timestamps = await _last_timestamps(mirror.target, cuts)
             await self._check_fence(mirror.source, cuts)
@@ -256,7 +259,16 @@ class Promotion:
             roles.target_topics,
             roles.left,
             cuts,
-            Opened(roles.source_id, self._mode, self._began_ms, (), (), audit, groups),
+            Opened(
+                roles.source_id,
+                self._mode,
+                self._began_ms,
+                (),
+                (),
+                None if audit is None else audit.run_id,
+                groups,
+                aged_out=0 if audit is None else audit.aged_out,
+            ),
             timestamps,
             lacks,
         )
@@ -269,7 +281,7 @@ class Promotion:
         cuts: Mapping[TopicPartition, int],
         timestamps: Mapping[TopicPartition, int],
         lacks: Mapping[TopicPartition, int | None],
-        audit: str | None,
+        audit: Proof | None,
         groups: Groups | None,
     ) -> int:
         """Read the source's log ends, and make the record, also of topics that an earlier command opened."""
@@ -304,9 +316,10 @@ class Promotion:
                 PromotedPartition(tp, cut, after.get(tp), timestamps.get(tp), lacks.get(tp))
                 for tp, cut in cuts.items()
             ),
-            audit,
+            None if audit is None else audit.run_id,
             groups,
             self._began_ms,
+            0 if audit is None else audit.aged_out,
         ).joined(
             before.values(),
             [
@@ -452,13 +465,13 @@ class Promotion:
             raise Refused(f"{'; '.join(reasons)}. --topics leaves topics out")
         return lacks
 
-    async def _audit(self, roles: _Roles, cuts: Mapping[TopicPartition, int]) -> str | None:
-        """Run kaudit and return its run id. Raise `Refused` unless it proves every partition up to its cut."""
+    async def _audit(self, roles: _Roles, cuts: Mapping[TopicPartition, int]) -> Proof | None:
+        """Run kaudit and return what it proves. Raise `Refused` unless it proves every partition up to its cut."""
         out = self._options.audit
         if out is None:
             return None
-        self._echo(f"kaudit compares every record; its report goes to {out}")
-        return await proven_by_audit(
+        self._echo(f"kaudit compares every record that both have; its report goes to {out}")
+        proof = await proven_by_audit(
             self._reactor,
             self._config,
             out,
@@ -467,6 +480,9 @@ class Promotion:
             target_id=roles.target_id,
             options=["--complete"],
         )
+        if line := proof.line():
+            self._echo(line)
+        return proof
 
     async def _copy_groups(self, mirror: Mirror) -> Groups | None:
         """Copy the committed offsets of the promoted partitions; return which groups have some. Raise `Refused`.

@@ -44,6 +44,8 @@ _MEMBERS = "groups_with_members"
 """Field of `PROMOTION` and of the record."""
 _LACKS = "target_lacks"
 """Field of `PROMOTION` and of the record."""
+_AGED_OUT = "audit_aged_out"
+"""Field of `PROMOTION` and of the record."""
 _BEFORE = "before"
 """Field of `PROMOTION` at a fenced source: the marks that it had before."""
 
@@ -337,14 +339,22 @@ def not_proven(
     source_id: str,
     target_id: str,
 ) -> str:
-    """Return what kaudit's *report* leaves open of the partitions below *cuts*; "" if it proves all of them."""
+    """Return what kaudit's *report* leaves open of the partitions below *cuts*; "" if it proves all of them.
+
+    Offsets that only one log still has cannot be compared: logs under retention begin at different offsets. They leave
+    nothing open, and `aged_out_of` has their number.
+    """
     ids = tuple((report.get(side) or {}).get("cluster_id") for side in ("source", "target"))
     if ids != (source_id, target_id):
         return f"the report compares clusters {ids[0]} and {ids[1]}"
-    if report.get("verdict") != "CONSISTENT":
-        return f"the verdict is {report.get('verdict')}"
+    verdict = report.get("verdict")
+    only_aged_out = verdict == "INCOMPLETE" and _is_only_aged_out(report)
+    if only_aged_out and not report["totals"]["compared"]:
+        return "no offset was compared: each is in one log only"
+    if verdict != "CONSISTENT" and not only_aged_out:
+        return f"the verdict is {verdict}"
     proven = {
-        TopicPartition(topic["topic"], each["partition"]): each["proven_up_to"]
+        TopicPartition(topic["topic"], each["partition"]): _proven_end(each)
         for topic in report["topics"]
         for each in topic["partitions"]
     }
@@ -354,6 +364,55 @@ def not_proven(
         if proven.get(tp, -1) < cut
     ]
     return "; ".join(open_)
+
+
+def _is_only_aged_out(report: Mapping[str, Any]) -> bool:
+    """Return whether the only offsets in scope that were not compared are those that one log has no longer."""
+    totals = report["totals"]
+    left = totals["in_scope"] - totals["compared"] - totals["explained"]
+    problems = (
+        totals["not_read"],
+        totals["unknown_partitions"],
+        *totals["unreadable"],
+        *totals["findings"].values(),
+        *totals["different"].values(),
+    )
+    # Besides 0 the exit codes have each limit that was exceeded: 5 is that of coverage, by offsets that aged out.
+    return left == totals["aged_out"] and not any(problems) and {*report["exit_codes"]} <= {0, 5}
+
+
+def _proven_end(partition: Mapping[str, Any]) -> int:
+    """Return the end of the offsets of which the report leaves nothing open but those that aged out.
+
+    `proven_up_to` ends at the first offset that was not read. In a report without unreadable offsets and findings these
+    were deleted during the audit, and everything else below both last stable offsets was compared.
+    """
+    if not partition.get("unread_ranges"):
+        return int(partition["proven_up_to"])
+    return int(min([partition["high"], *(partition["last_stable"] or {}).values()]))
+
+
+def aged_out_of(report: Mapping[str, Any]) -> int:
+    """Return how many offsets kaudit's *report* did not compare, because only one log still has them."""
+    return int(report["totals"]["aged_out"])
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What kaudit has proven: every record that both logs have is the same."""
+
+    run_id: str
+    aged_out: int
+    """Offsets that were not compared, because only one log still has them."""
+
+    def line(self) -> str:
+        """Return what was not compared; "" if all was."""
+        if not self.aged_out:
+            return ""
+        return (
+            f"kaudit did not compare {self.aged_out} offsets: only one cluster still has them (retention, "
+            "DeleteRecords). It left no others open"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,6 +440,8 @@ class Opened:
     groups: Groups | None = None
     lacks: tuple[int | None, ...] | None = None
     """By partition, `PromotedPartition.lacks`; None if an earlier release did not state it."""
+    aged_out: int = 0
+    """`Proof.aged_out` of the audit, which is of all topics of that command."""
 
     def text(self) -> str:
         """Return the value of the setting.
@@ -396,6 +457,7 @@ class Opened:
             "timestamps": self.timestamps,
             _LACKS: self.lacks,
             "audit": self.audit,
+            _AGED_OUT: self.aged_out,
             "groups": None if self.groups is None else self.groups.copied,
             _MEMBERS: None if self.groups is None else self.groups.with_members,
         }
@@ -441,6 +503,7 @@ def stored_promotion(topic: Topic) -> Opened | None:
             None if audit is None else str(audit),
             None if copied is None else Groups(int(copied), names),
             lacks,
+            int(fields.get(_AGED_OUT, 0)),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -510,10 +573,15 @@ class Record:
     """``exchanged``, ``producers stopped`` or ``source lost``."""
     partitions: tuple[PromotedPartition, ...]
     audit: str | None = None
-    """The run id of the audit that proved every record; None without one. Several are separated by commas."""
+    """The run id of the audit that proved every record that both logs had; None without one.
+
+    Several are separated by commas.
+    """
     groups: Groups | None = None
     """None if they were left out."""
     began_ms: int = 0
+    aged_out: int = 0
+    """The sum of `Proof.aged_out` of the audits."""
 
     def joined(self, earlier: Iterable[Opened], partitions: Iterable[PromotedPartition]) -> Record:
         """Return the record of this command and of *earlier* commands, which have opened *partitions*.
@@ -524,6 +592,9 @@ class Record:
         each = list(earlier)
         audits = [found.audit for found in each] + [self.audit] * bool(self.partitions)
         ids = dict.fromkeys(audits)
+        aged_out = {found.audit: found.aged_out for found in each}
+        if self.partitions:
+            aged_out[self.audit] = self.aged_out
         groups = [
             one for one in (self.groups, *(found.groups for found in each)) if one is not None
         ]
@@ -533,6 +604,7 @@ class Record:
             audit=None if None in ids else ",".join(str(run_id) for run_id in ids),
             groups=_together(groups),
             began_ms=min((self.began_ms, *(found.began_ms for found in each))),
+            aged_out=sum(aged_out.values()),
         )
 
     @property
@@ -572,6 +644,7 @@ class Record:
             "rpo_records": self.left_behind,
             _LACKS: self.lacks,
             "audit_run_id": self.audit,
+            _AGED_OUT: None if self.audit is None else self.aged_out,
             "groups": None if self.groups is None else self.groups.copied,
             _MEMBERS: _listed(self.groups),
             "partitions": [

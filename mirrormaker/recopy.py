@@ -47,10 +47,10 @@ from mirrormaker.interruption import uninterrupted
 from mirrormaker.ledger import read_ledger
 from mirrormaker.lineage import text_of
 from mirrormaker.link_state import Cause, Gap
-from mirrormaker.log_ends import high_watermarks, log_starts, read_cuts
+from mirrormaker.log_ends import high_watermarks, log_starts, read_cuts, read_log_ends
 from mirrormaker.marks import NO_PREFIX
 from mirrormaker.mirror import Mirror
-from mirrormaker.promotion import Refused
+from mirrormaker.promotion import Proof, Refused, emptied
 from mirrormaker.tail_export import BadExport, PartitionExport
 from mirrormaker.topics import (
     Plan,
@@ -895,7 +895,9 @@ class Recopy:
         )
         code = NOT_PROVEN if not_restored else DONE
         try:
-            record = replace(record, audit=await self._audit(topics, cuts))
+            proof = await self._audit(topics, cuts)
+            if proof is not None:
+                record = replace(record, audit=proof.run_id, audit_aged_out=proof.aged_out)
         except Refused as problem:
             self._echo(f"NOT PROVEN: {problem}")
             code = NOT_PROVEN
@@ -904,12 +906,13 @@ class Recopy:
         self._echo(self._purpose.conclusion(record, self._out))
         return code
 
-    async def _audit(self, topics: _Topics, cuts: Mapping[TopicPartition, int]) -> str | None:
+    async def _audit(self, topics: _Topics, cuts: Mapping[TopicPartition, int]) -> Proof | None:
+        """Run kaudit and return what it proves; None without an audit. Raise `Refused`."""
         if self._options.without_audit:
             return None
         out = self._options.audit or self._out / "audit"
-        self._echo(f"kaudit compares every record; its report goes to {out}")
-        return await proven_by_audit(
+        self._echo(f"kaudit compares every record that both have; its report goes to {out}")
+        proof = await proven_by_audit(
             self._reactor,
             self._config,
             out,
@@ -920,6 +923,22 @@ class Recopy:
             # Producers write to the source meanwhile: what they write is lag, and is no part of the cut.
             options=["--max-lag", str(2**62)],
         )
+        if proof.aged_out:
+            await self._refuse_emptied(topics, cuts)
+            self._echo(proof.line())
+        return proof
+
+    async def _refuse_emptied(self, topics: _Topics, cuts: Iterable[TopicPartition]) -> None:
+        """Raise `Refused` if the target has deleted all that it had of a partition: nothing of it was compared."""
+        found = await read_log_ends(
+            self._source, self._target, {tp: topics.copy_of(tp) for tp in cuts}
+        )
+        reasons = [
+            f"{tp}: {ends}" if isinstance(ends, KafkaError) else emptied(tp, ends)
+            for tp, ends in found.items()
+        ]
+        if any(reasons):
+            raise Refused("; ".join(reason for reason in reasons if reason))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from tests.kit.mirrored_clusters import (
     TOPIC_ID,
     MakeMirror,
     admin,
+    delete_records,
     deliver,
     make_topic,
     mark_of,
@@ -427,10 +428,13 @@ def test_kaudit_decides_before_the_target_is_opened(
     eventually("a writable source", lambda: deliver(east, "orders", b"fourth") is None)
 
     replace_in_log(west, "orders", b"FIRST", b"first")
+    delete_records(east, "orders", 1)  # as retention: the logs begin at different offsets
     code, output = one.ask("promote", "--audit", str(tmp_path / "audit"), timeout=180)
     assert code == 0, output
     report = json.loads((tmp_path / "audit" / "report.json").read_text())
     assert record_of(output)["audit_run_id"] == report["meta"]["run_id"]
+    assert (report["verdict"], record_of(output)["audit_aged_out"]) == ("INCOMPLETE", 1)
+    assert "kaudit did not compare 1 offsets" in output
     assert deliver(west, "orders", b"fifth") is None
     # Nothing of it could be compared, and nothing of it is missing.
     (empty,) = (topic for topic in report["topics"] if topic["topic"] == "empty")

@@ -10,10 +10,11 @@ import pytest
 
 from kclient.types import TopicPartition
 from mirrormaker.audit_gate import target_form
-from mirrormaker.promotion import Refused, not_proven
+from mirrormaker.promotion import Refused, aged_out_of, not_proven
 from spark_jobs.accounting import AcceptedGap
 from spark_jobs.comparison import Options
-from tests.kit.audit_logs import Log, Rec, audit, log_of
+from spark_jobs.engine import FailureKind
+from tests.kit.audit_logs import Fault, Log, Rec, audit, log_of
 from tests.kit.audit_reports import report_of
 
 TP = TopicPartition("t", 0)
@@ -84,6 +85,7 @@ react(ask)
         ("kill -TERM $$", "kaudit was ended by signal 15"),
         ("echo broken >&2; exit 3", "kaudit ended with exit code 3: broken"),
         ("exit 0", "kaudit's report in "),
+        ("exit 5", "kaudit's report in "),
     ],
 )
 def test_a_kaudit_that_ends_without_a_report_is_no_proof(
@@ -109,6 +111,69 @@ def test_a_topic_that_is_empty_on_both_sides_may_be_promoted(end: int) -> None:
 
 def test_an_empty_source_that_the_target_never_followed_is_not_proven() -> None:
     assert left_open(Log(start=400, end=400), Log(), 400) == "the verdict is LAGGING"
+
+
+def of_two(source: Log, target: Log, cut: int) -> tuple[str, int]:
+    """Return what the gate finds open beside a partition that is equal, and what was not compared."""
+    other = TopicPartition("t", 1)
+    logs = [
+        {TP: log, other: log_of(*(Rec(b"k", b"v", n) for n in range(5)))}
+        for log in (source, target)
+    ]
+    report = report_of(audit(logs[0], logs[1])).document
+    cuts = {TP: cut, other: 5}
+    return not_proven(report, cuts, source_id="source", target_id="target"), aged_out_of(report)
+
+
+def ten() -> Log:
+    return log_of(*(Rec(b"k%d" % n, b"v", n) for n in range(10)))
+
+
+@pytest.mark.parametrize(
+    ("at_source", "at_target", "aged_out"), [(4, 0, 4), (0, 4, 4), (3, 7, 4), (10, 0, 10)]
+)
+def test_logs_that_begin_at_different_offsets_are_proven_from_there_on(
+    at_source: int, at_target: int, aged_out: int
+) -> None:
+    """Retention makes it so: every promotion with an audit was refused, after producers had waited for it."""
+    source, target = ten(), ten()
+    source.delete_below(at_source)
+    target.delete_below(at_target)
+    assert of_two(source, target, 10) == ("", aged_out)
+
+
+def test_records_that_retention_deletes_during_the_audit_leave_nothing_open() -> None:
+    source, target = ten(), ten()
+    source.faults.append(Fault(0, 3, FailureKind.DELETED))
+    assert of_two(source, target, 10) == ("", 3)
+    target.end = target.stable = 9
+    del target.records[9]
+    assert of_two(source, target, 10)[0] != ""
+
+
+@pytest.mark.parametrize("problem", ["missing", "other", "unread", "lag", "garbled", "open"])
+def test_offsets_that_aged_out_excuse_nothing_else(problem: str) -> None:
+    source, target = ten(), ten()
+    source.delete_below(4)
+    if problem == "missing":
+        del target.records[6]
+    elif problem == "other":
+        target.records[6] = Rec(b"k6", b"other", 6)
+    elif problem == "lag":
+        del target.records[9]
+        target.end = 9
+    elif problem == "open":
+        target.stable = 6
+    else:
+        kind = FailureKind.UNREADABLE if problem == "unread" else FailureKind.UNDECODABLE
+        target.faults.append(Fault(6, 7, kind))
+    assert of_two(source, target, 10)[0] != ""
+
+
+def test_logs_without_a_common_offset_prove_nothing() -> None:
+    source, target = ten(), ten()
+    source.delete_below(10)
+    assert left_open(source, target, 10) == "no offset was compared: each is in one log only"
 
 
 def test_what_compaction_and_accepted_gaps_explain_may_be_promoted() -> None:

@@ -210,6 +210,17 @@ def test_a_later_command_has_the_record_of_all_partitions() -> None:
     assert half.joined([], []) == half
 
 
+def test_what_the_audits_of_several_commands_did_not_compare_is_counted_once_for_each() -> None:
+    first, second = replace(FOUND, aged_out=4), replace(FOUND, audit="run-2", aged_out=2)
+    assert stored_promotion(promoted(first)) == first
+    own = PromotedPartition(T0, 5, 5)
+    record = Record("east->west", "E", "W", EXCHANGED, (own,), "run-3", None, 900, 1)
+    joined = record.joined([first, first, second], [])
+    assert joined.audit == "run-1,run-2,run-3"
+    assert joined.document(ended_ms=1)["audit_aged_out"] == 7
+    assert replace(record, audit=None).document(ended_ms=1)["audit_aged_out"] is None
+
+
 def ends(source_end: int, target_end: int, source_crc: int = 1, target_crc: int = 1) -> LogEnds:
     below = target_end - 1
     return LogEnds(
