@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from mirrormaker.promotion import (
     marks_before_the_fence,
     stored_promotion,
 )
+from mirrormaker.recopy import Recopy
 from mirrormaker.settings import LinkSettings
 from mirrormaker.topics import MARK, MARKS, PATH, PROMOTION, SOURCE_LOST, Topic
 from tests.kit.scripted_cluster import ScriptedCluster, batch_of, part
@@ -487,6 +489,21 @@ def test_what_a_lost_source_had_is_unknown_also_after_its_failback(clusters: Clu
         "records that east had and west lacks: unknown. t: promoted without east; the record of kmirror failback has "
         "what it exported",
     ]
+
+
+@pytest.mark.parametrize(("start", "proven"), [(5, False), (4, True)])
+def test_a_failback_with_an_emptied_target_is_not_proven(
+    clusters: Clusters, start: int, proven: bool
+) -> None:
+    """kaudit has compared nothing of it: all of its offsets aged out."""
+    fence_with_cuts(clusters)
+    clusters.west.serve_offsets({T0: (start, 5), T1: (0, 5)})
+    source, target = clusters.east.cluster(EAST), clusters.west.cluster(WEST)
+    copying: Any = SimpleNamespace(_source=source, _target=target)
+    topics: Any = SimpleNamespace(copy_of=lambda tp: tp)
+    found = clusters.result(Recopy._refuse_emptied(copying, topics, [T0, T1]))
+    assert (found is None) is proven
+    assert proven or "t-0: the target has deleted all that it had" in str(found)
 
 
 def test_a_source_that_lost_its_fence_is_no_success(clusters: Clusters) -> None:
