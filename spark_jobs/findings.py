@@ -107,7 +107,8 @@ class Finding:
     owns: int = 1
     """Offsets of the partition that this finding accounts for; 0 if another finding accounts for its offset."""
     tail_position: int | None = None
-    """For MISSING behind the last common record: the target offset where it would be. Separates lag from loss."""
+    """For MISSING behind the last common record: the target offset where it would be. Separates lag from loss.
+    In a renumbered target `spark_jobs.align.BEHIND`."""
     follows: int | None = None
     """The common record before it: its offset in the other log. Of a record that only one log has, if the target is
     renumbered; -1 if there is none."""

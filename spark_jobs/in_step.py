@@ -367,6 +367,7 @@ class _Parts:
                 breaks=[each for each in self.breaks if each > max(self.lasts)],
                 unread=self._unread(failed, nexts),
                 common=replace(reduced.common, before=self.before),
+                is_part=True,
             )
         self._join(alignment, reduced)
         self._pass(reduced)
@@ -379,6 +380,8 @@ class _Parts:
     def end(self) -> Iterator[Finding | Alignment]:
         """Yield the findings that are left, and the alignment of the partition without findings."""
         yield from self.taken()
+        tail_begins = max(self.whole.tail_begins, self.whole.passed_up_to)
+        self.whole = replace(self.whole, tail_begins=tail_begins)
         yield from self.folded.end(self.whole)
         proven = self.proven
         if self.modes.renumbered and proven is None:
@@ -447,7 +450,9 @@ class _Parts:
         if self.modes.renumbered:
             self._prove(alignment, reduced, pairs=pairs)
         tail_begins = whole.tail_begins
-        if pairs or classes & _OF_BOTH:
+        found_again = pairs or bool(classes & _OF_BOTH)
+        begins = found_again or whole.last_common is None
+        if found_again:
             tail = [f.source_offset for f in alignment.findings if f.tail_position is not None]
             behind = int(reduced.source["offset"][-1]) + 1 if reduced.source else whole.tail_begins
             tail_begins = min((each for each in tail if each is not None), default=behind)
@@ -475,6 +480,8 @@ class _Parts:
             tail_begins=tail_begins,
             # Records of the next part may be opposite them.
             unused=alignment.unused,
+            last_common=alignment.last_common if begins else whole.last_common,
+            passed=alignment.passed + (0 if found_again else whole.passed),
         )
 
     def _prove(self, alignment: Alignment, reduced: Reduced, *, pairs: bool) -> None:

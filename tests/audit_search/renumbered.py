@@ -1,7 +1,7 @@
 """Faults of a target that assigns its own offsets (`--renumbered`), and what an audit must report of them.
 
 The target has the records that consumers with isolation.level=read_committed get from the source, in their order, at
-offsets of its own. Between them are records of transactions that a killed mirror left, and their markers.
+offsets of its own. Between them, and behind the last one, are markers, and records that a killed mirror left.
 
 A case has the copies of each partition in a list, so that a fault need not know its offsets. They are assigned at the
 end, and the findings with them.
@@ -266,17 +266,28 @@ def _copied(tp: TopicPartition, log: Log) -> _Partition:
     return _Partition(tp, log, copies)
 
 
+_MARKER = Rec(b"", b"", 1, control=True)
+
+
+def _leave_remains(draft: _Draft, partition: _Partition, log: Log, count: int) -> None:
+    """Append what a killed mirror left: records of aborted transactions, and markers of some."""
+    for _ in range(count):
+        log.append(unique(draft.case, partition.tp)._replace(aborted=True))
+        if draft.case.rng.random() < 0.5:
+            log.append(_MARKER)
+
+
 def _assign(draft: _Draft, partition: _Partition, by: int) -> None:
     """Give the copies offsets; the source's are higher by *by*."""
     rng = draft.case.rng
     start = rng.choice([0, 0, 7, 2000]) if draft.moves_starts else 0
     log = Log(start=start, end=start)
     for copy in partition.copies:
-        for _ in range(rng.choice([0] * 12 + [1, 3])):  # what a killed mirror left
-            log.append(unique(draft.case, partition.tp)._replace(aborted=True))
-            if rng.random() < 0.5:
-                log.append(Rec(b"", b"", 1, control=True))
+        _leave_remains(draft, partition, log, rng.choice([0] * 12 + [1, 3]))
         copy.offset = log.append(copy.record)
+    if rng.random() < 0.5:
+        log.append(_MARKER)
+    _leave_remains(draft, partition, log, rng.choice([0, 0, 1, 3]))
     if partition.deleted:
         log.delete_below(partition.copies[partition.deleted].offset)
     if partition.broken is not None:

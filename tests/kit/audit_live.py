@@ -336,6 +336,8 @@ class RenumberedLive(Live):
             copied.append((target.end, offset))
             if record is not None:
                 self.target.append(tp, record)
+        if self.holes and target.end % 2:
+            self.target.append(tp, None)  # The marker of its last transaction ends the log.
 
     def _truncate(self, tp: TopicPartition) -> None:
         """The target loses its end, and the mirror copies that again."""

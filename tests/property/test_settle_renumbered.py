@@ -49,7 +49,10 @@ def last_seen(pair: RenumberedLive, cut: PartitionCut) -> tuple[list[Rec], list[
 
 
 def check_against_the_reads(pair: RenumberedLive, run: Reconciliation) -> None:
-    """No record counts as verified without a read of an equal one; CONSISTENT is the same records in the same order."""
+    """No record counts as verified without a read of an equal one; CONSISTENT is the same records in the same order.
+
+    If the target has the first records of the source, it lags: none of them is missing.
+    """
     standing = {TopicPartition(each.topic, each.partition) for each in run.settled.standing}
     for cut in run.cuts:
         tp = cut.topic_partition
@@ -63,6 +66,8 @@ def check_against_the_reads(pair: RenumberedLive, run: Reconciliation) -> None:
         if run.outcome.verdict is Verdict.CONSISTENT:
             assert target == source[: len(target)], (tp, counts, run.settled)
             assert len(source) - len(target) <= counts.lagging
+        if target == source[: len(target)]:
+            assert not counts.findings, (tp, counts, run.settled)
 
 
 def check_what_vanished(pair: RenumberedLive, first: Reconciliation, run: Reconciliation) -> int:

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -150,6 +151,18 @@ def test_only_the_end_of_the_source_may_be_lag() -> None:
     assert {f.finding_class for f in found.findings} == {FindingClass.MISSING}
     tails = [f.source_offset for f in found.findings if f.tail_position is not None]
     assert tails == list(range(1_900, 2_000))
+
+
+@pytest.mark.parametrize("sizes", [{}, {"part": 20, "reach": 100, "step": 10, "sample": 4}])
+@pytest.mark.parametrize("own", [0, 1, 90])
+def test_the_end_of_the_source_lags_but_for_what_the_target_has_other_records_for(
+    own: int, sizes: dict[str, Any]
+) -> None:
+    source = log(2_000)
+    target = [replace(each, offset=at) for at, each in enumerate([*source[:1_500], *log(own, 9)])]
+    found = in_step(Sequences(source, target, renumbered=True), **sizes)
+    tails = [f.source_offset for f in found.findings if f.tail_position is not None]
+    assert tails == list(range(1_500 + own, 2_000))
 
 
 def test_records_from_before_the_start_of_the_source_are_no_finding_however_many() -> None:

@@ -85,6 +85,75 @@ def test_records_that_only_the_source_still_has_have_aged_out(window: int) -> No
     assert (partition["low"], partition["proven_up_to"]) == (20, 60)
 
 
+MARKER = Rec(b"", b"", 1, control=True)
+REMAINS = None
+"""Of an aborted transaction no record is returned."""
+
+
+def tail_of(count: int, *ending: Rec | None) -> tuple[Log, Log]:
+    """A source that is *count* records ahead of its copy, which ends with *ending*."""
+    source = log_of(*(Rec(b"k", b"v%d" % n, 1000 + n) for n in range(10 + count)))
+    target = log_of(*(source.records[n] for n in range(10)))
+    for each in ending:
+        if each is None:
+            target.end += 1
+        else:
+            target.append(each)
+    return source, target
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("count", [1, 2, 30])
+@pytest.mark.parametrize(
+    "ending", [(MARKER,), (MARKER, REMAINS, REMAINS, MARKER)], ids=["marker", "remains"]
+)
+def test_a_mirror_lags_whatever_ends_its_log_behind_the_last_copy(
+    ending: tuple[Rec | None, ...], count: int, window: int
+) -> None:
+    found = run(*tail_of(count, *ending), window)
+    assert (found.outcome.verdict, named(found)) == (Verdict.LAGGING, [])
+    assert classes(found) == {"verified": 10, "lagging": count}
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_records_behind_the_markers_of_a_complete_mirror_are_one_truncated_finding(
+    window: int,
+) -> None:
+    found = run(*tail_of(5, MARKER, REMAINS, MARKER), window, complete=True)
+    assert named(found) == [("truncated", 0, 10, None, 5)]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_as_many_offsets_as_the_target_has_other_records_at_its_end_do_not_lag(window: int) -> None:
+    """Each may stand for one of them: the mirror has passed it."""
+    found = run(*tail_of(3, Rec(b"other", b"stranger", 7), MARKER), window)
+    assert named(found) == [("extra", 0, None, 10, 1), ("missing", 0, 10, None, 1)]
+    assert found.counts.lagging == 2
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_record_that_only_the_source_has_compacted_is_no_sign_that_others_are_lost(
+    window: int,
+) -> None:
+    source, target = tail_of(3)
+    target.append(source.records.pop(10))
+    found = run(source, target, window)
+    assert named(found) == [("extra", 0, None, 10, 1)]
+    assert found.counts.lagging == 2
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_records_opposite_an_unread_end_of_the_source_do_not_make_its_last_ones_lost(
+    window: int,
+) -> None:
+    source = log_of(*(Rec(b"k", b"v%d" % n, 1000 + n) for n in range(20)))
+    target = log_of(*(source.records[n] for n in range(13)), MARKER)
+    source.faults.append(Fault(10, 13, FailureKind.UNREADABLE))
+    found = run(source, target, window)
+    assert named(found) == []
+    assert classes(found) == {"verified": 10, "not read": 3, "lagging": 7}
+
+
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("at_source", [True, False])
 def test_what_is_opposite_an_unread_part_is_no_finding(at_source: bool, window: int) -> None:
