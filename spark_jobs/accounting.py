@@ -28,7 +28,7 @@ In: an `Evidence`.  Out: an `Account`.  Owner: the caller.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -432,15 +432,24 @@ class Ledger:
             (f for of_partition in self.findings.values() for f in of_partition),
             key=lambda f: (f.topic, f.partition, f.position, f.finding_class.value, f.field or ""),
         )
-        proven = {
-            tp: each.proven
-            for tp, each in self.evidence.alignments.items()
-            if each.proven is not None
-        }
+        proven = dict(self._proven())
         used = frozenset(self.used)
         return Account(
             findings, partitions, self.explained, failed, used, proven, self.explained_gaps
         )
+
+    def _proven(self) -> Iterator[tuple[TopicPartition, tuple[int, int]]]:
+        """Yield the proof of each partition with one, to the end of the source's log if nothing of it is open.
+
+        An alignment has records only. What is behind the last one was read, too: markers, for example.
+        """
+        ends = {cut.topic_partition: cut.source_end for cut in self.evidence.cuts}
+        for tp, each in self.evidence.alignments.items():
+            if each.proven is None:
+                continue
+            low, high = each.proven
+            is_open = each.findings or self._failures[tp] or tp in self.evidence.compacted_away
+            yield tp, (low, high if is_open or not each.verified else max(high, ends[tp]))
 
     def _verified(self) -> Counter[TopicPartition]:
         verified: Counter[TopicPartition] = Counter()

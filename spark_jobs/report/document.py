@@ -448,7 +448,10 @@ def _topic(run: Reconciliation, topic: str, has: _OfTopic) -> dict[str, object]:
                 "last_stable": None
                 if cut.stable is None
                 else dict(zip(("source", "target"), cut.stable, strict=True)),
-                "start": min(cut.only_source[0], cut.only_target[0]),
+                # Offsets of a renumbered target are in no place of the source's log.
+                "start": min(cut.only_source[0], cut.only_target[0])
+                if cut.own_target_low is None
+                else cut.only_source[0],
                 "unread_ranges": [list(each) for each in run.account.failed.get(tp, [])],
                 "windows": {
                     "equal": states[cut.partition, WindowState.EQUAL],

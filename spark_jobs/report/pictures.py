@@ -277,11 +277,13 @@ def coverage(document: Document) -> str:
     """Draw per partition the offsets that aged out, are equal or explained, follow the first difference, and lag."""
     rows = _partitions(document)
     begin = min((p["start"] for _, p in rows), default=0)
-    longest = max((max(p["source_end"], p["target_end"]) - begin for _, p in rows), default=1) or 1
+    renumbered = document["limits"]["renumbered"]
+    ends = (max(p["source_end"], 0 if renumbered else p["target_end"]) for _, p in rows)
+    longest = max((end - begin for end in ends), default=1) or 1
     drawn = []
     for topic, p in rows:
         label = f"{topic} p{p['partition']}"
-        top = max(p["high"], p["target_end"])
+        top = _end_of_compared(p) if renumbered else max(p["high"], p["target_end"])
         marks = []
         for start, end, name, word in (
             (p["start"], p["low"], "aged", "aged out"),
@@ -304,6 +306,13 @@ def coverage(document: Document) -> str:
     legend = [("proven", "equal or explained"), ("unproven", _UNPROVEN)]
     legend += [("lagging", "lagging"), ("aged", "aged out")]
     return _figure(drawn, _axis([f"offset {begin:,}", f"{begin + longest:,}"]), legend)
+
+
+def _end_of_compared(partition: Mapping[str, Any]) -> int:
+    """Return the end of the source's offsets that do not lag, of a renumbered target."""
+    others = partition["findings"] or partition["unread_ranges"] or partition["explained"]
+    end: int = partition["high" if others or not partition["lagging"] else "proven_up_to"]
+    return end
 
 
 def _running(counts: Sequence[int]) -> list[int]:

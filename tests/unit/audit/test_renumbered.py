@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -13,6 +14,8 @@ from spark_jobs.comparison import Options
 from spark_jobs.engine import FailureKind
 from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.report.document import build_document
+from spark_jobs.report.pictures import coverage
+from spark_jobs.report.screen import first_screen
 from spark_jobs.verdict import ExitCode, Limits, Verdict
 from tests.kit.audit_logs import (
     Fault,
@@ -169,6 +172,53 @@ def test_what_is_opposite_an_unread_part_is_no_finding(at_source: bool, window: 
     assert named(found) == [("undecodable", 0, *at, 5)]
     assert found.counts.verified == 52
     assert found.outcome.verdict is Verdict.DIVERGED
+
+
+def drawn(found: Reconciliation) -> list[tuple[str, ...]]:
+    """Return the state and the offsets of each mark in the picture of what is proven."""
+    picture = coverage(build_document(found, META))
+    return re.findall(r'<rect class="(\w+)" .*?offsets (\d+) to (\d+)<', picture)
+
+
+def test_offsets_that_only_the_target_has_are_not_drawn() -> None:
+    """They are in no place of the source's axis."""
+    source, _ = tail_of(90)
+    target = log_of(*source.records.values())
+    for _ in range(10):
+        target.append(MARKER)
+    assert drawn(run(source, target)) == [("proven", "0", "99")]
+    assert drawn(run(target, source)) == [("proven", "0", "109")]
+
+
+@pytest.mark.parametrize("start", [0, 500])
+def test_offsets_below_the_own_start_of_the_source_are_not_drawn_as_aged_out(start: int) -> None:
+    source = source_log(1000)
+    assert drawn(run(source, copy_of(source, start))) == [("proven", "1000", "1059")]
+
+
+def test_what_only_lags_is_drawn_as_lag() -> None:
+    source, target = tail_of(5, MARKER)
+    assert drawn(run(source, target)) == [("proven", "0", "9"), ("lagging", "10", "14")]
+    source.records[3] = source.records[3]._replace(value=b"other")
+    assert drawn(run(source, target)) == [("proven", "0", "2"), ("unproven", "3", "14")]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_markers_that_end_the_source_are_proven_with_the_records_before(window: int) -> None:
+    source = log_of(*(Rec(b"k", b"v%d" % n, n) for n in range(100)), MARKER, MARKER)
+    target = log_of(*(source.records[n] for n in range(100)), start=7)
+
+    def proven() -> str:
+        text = first_screen(build_document(run(source, target, window), META), report="")
+        return text.partition("equal or explained up to:  ")[2].partition("\n")[0]
+
+    assert proven() == "t 98.03 % (100 of 102)"  # Two have no record.
+    del target.records[106]
+    target.end -= 1
+    assert proven() == "t p0 -> 99 of 102"
+    target.append(source.records[99])
+    source.faults.append(Fault(100, 102, FailureKind.UNREADABLE))
+    assert proven() == "t p0 -> 100 of 102"
 
 
 PLAIN = log_of(*(Rec(b"k", b"v%d" % n, n) for n in range(100)))
