@@ -129,7 +129,9 @@ class Plan:
     passed: frozenset[TopicPartition] = frozenset()
     """Partitions that lost all offsets below the proof end in one log: no leader epoch shows what was there."""
     aside: Mapping[TopicPartition, KeptPartition] = field(default_factory=dict)
-    """Partitions that a cluster does not return now: nothing is carried, and all is kept for the next run."""
+    """Partitions that a cluster does not return now: nothing is carried, and all is kept for the next run.
+
+    Only of topics with the topic ids of then, or with an unknown one, and not of compacted ones."""
 
     def without(self, refused: Sequence[Refusal]) -> Plan:
         """Return the plan that carries nothing of the *refused* partitions."""
@@ -140,6 +142,21 @@ class Plan:
             gone={tp: each for tp, each in self.gone.items() if tp not in names},
             refused=sorted([*self.refused, *refused]),
         )
+
+    def checked(
+        self,
+        kept: Kept,
+        clusters: tuple[ClusterSnapshot, ClusterSnapshot],
+        compacted: frozenset[str],
+    ) -> Plan:
+        """Return the plan without what is `aside` of topics that are known to be other ones, or compacted, by now."""
+        reasons = {
+            tp: _of_topic(kept, tp.topic, clusters, compacted, needs_ids=False) for tp in self.aside
+        }
+        others = [each for each in self.refused if not reasons.get(TopicPartition(*each[:2]))]
+        found = [Refusal(*tp, reason) for tp, reason in reasons.items() if reason]
+        aside = {tp: each for tp, each in self.aside.items() if not reasons[tp]}
+        return replace(self, aside=aside, refused=sorted([*others, *found]))
 
     def at_later(self, cuts: Iterable[PartitionCut], kept: Kept | None) -> Plan:
         """Return the plan of *kept* for later *cuts* of the same run: what a log has deleted since then is gone."""
@@ -209,12 +226,13 @@ def plan(
             continue
         if of_partition.proof.end <= cut.low:
             passed.add(tp)
-        reason = _reason(kept, cut, clusters, lineage, of_partition.proof)
-        if tp in unknown:
+        # Without a leader the cluster may not know the topic: then the next run compares its id.
+        reason = _of_topic(kept, cut.topic, clusters, compacted, needs_ids=tp not in unknown)
+        if tp not in unknown:
+            reason = reason or _of_log(cut, clusters, lineage, of_partition.proof)
+        elif not reason:
             reason = "a log range is unknown; what was kept stays for the next run"
             aside[tp] = of_partition
-        elif cut.topic in compacted:
-            reason = "the topic is compacted"
         if reason:
             refused.append(Refusal(*tp, reason))
             continue
@@ -226,23 +244,38 @@ def plan(
     return Plan(carried, recheck, gone, refused, frozenset(passed), aside)
 
 
-def _reason(
+def _of_topic(
     kept: Kept,
+    topic: str,
+    clusters: tuple[ClusterSnapshot, ClusterSnapshot],
+    compacted: frozenset[str],
+    *,
+    needs_ids: bool,
+) -> str:
+    """Return why nothing of *topic* can be carried or kept again; "" if it can.
+
+    *needs_ids*: whether a topic id that is unknown now is a reason. One that was unknown then always is.
+    """
+    then = kept.topic_ids.get(topic, ("", ""))
+    for side, cluster in enumerate(clusters):
+        now = cluster.topic_ids.get(topic, "")
+        if not then[side] or (needs_ids and not now):
+            return f"{cluster.name} has no topic id for it"
+        if now and now != then[side]:
+            return f"it was created again in {cluster.name}: topic id {now}, then {then[side]}"
+    return "the topic is compacted" if topic in compacted else ""
+
+
+def _of_log(
     cut: PartitionCut,
     clusters: tuple[ClusterSnapshot, ClusterSnapshot],
     lineage: Lineage,
     proof: Proof,
 ) -> str:
-    """Return why nothing below *proof* can be carried; "" if it can."""
+    """Return why nothing below *proof* can be carried of the topic that was compared; "" if it can."""
     tp = cut.topic_partition
-    then = kept.topic_ids.get(cut.topic, ("", ""))
     ends = cut.source_end, cut.target_end
     for side, cluster in enumerate(clusters):
-        now = cluster.topic_ids.get(cut.topic, "")
-        if not now or not then[side]:
-            return f"{cluster.name} has no topic id for it"
-        if now != then[side]:
-            return f"it was created again in {cluster.name}: topic id {now}, then {then[side]}"
         if ends[side] < proof.end:
             return f"its log in {cluster.name} ends at {ends[side]}, below {proof.end}, the end then: truncated"
         if proof.end <= cut.low:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from kclient.types import TopicPartition
-from spark_jobs.comparison import Comparison
+from spark_jobs.comparison import Comparison, compacted_topics
 from spark_jobs.cut import PartitionCut
 from spark_jobs.findings import FindingClass
 from spark_jobs.gap_ledger import LedgerRead
@@ -104,7 +104,13 @@ class LaterLooks:
         self.standing |= {tp: reason for tp, reason in reasons.items() if reason}
         if later is not None and accepted:
             self.look = self.look.replaced_by(later, accepted)
-            self.run = _at_moment(run, moment, accepted)
+            self.run = run = _at_moment(run, moment, accepted)
+            if run.options.kept is not None:
+                # A later look may be the first one that knows a topic.
+                compacted = compacted_topics(run.source) | compacted_topics(run.target)
+                clusters = run.source, run.target
+                kept = self.look.kept.checked(run.options.kept, clusters, compacted)
+                self.look = replace(self.look, kept=kept)
         now = self.look.seen()
         unsettled = {
             tp: now[tp] for tp in todo if tp not in accepted or not is_stable(before[tp], after[tp])
@@ -160,7 +166,8 @@ def _moment_objection(
         return "a cluster did not report its log range"
     for before, now in ((run.source, moment.source), (run.target, moment.target)):
         then, found = before.topic_ids.get(tp.topic, ""), now.topic_ids.get(tp.topic, "")
-        if then != found and tp in before.ranges:
+        # A cluster that has no topic id yet may learn it later.
+        if then != found and (then or tp in before.ranges):
             what = "created again in" if found else "deleted, or is no longer listed, in"
             return f"the topic was {what} {now.name}"
     missed = _not_known(run, moment, tp.topic)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from kclient.types import TopicPartition
@@ -213,11 +213,15 @@ def _since(run: Reconciliation) -> dict[str, object] | None:
     each = [_compared(run, cut) for cut in run.cuts]
     earlier = by_run(span for one in each for span in one.earlier)
     gone = by_run(span for one in each for span in one.gone)
+    # What is kept again names its runs, also of offsets that are no part of the known logs.
+    aside = {each.run for held in plan.aside.values() for each in held.windows}
+    aside |= {each.run for held in plan.aside.values() for each in held.gone}
+    runs = sorted({*earlier, *gone, *aside})
     carried = sum(map(len, plan.carried.values()))
     rechecked = [window for windows in plan.recheck.values() for window in windows]
     return {
         "base": kept.runs[-1]._asdict(),
-        "runs": [kept.runs[number]._asdict() for number in sorted(earlier.keys() | gone.keys())],
+        "runs": [kept.runs[number]._asdict() for number in runs],
         "offsets": {
             "now": sum(total(one.now) for one in each),
             "earlier": sum(earlier.values()),
@@ -481,10 +485,7 @@ def _topic(run: Reconciliation, topic: str, has: _OfTopic) -> dict[str, object]:
         )
     return {
         "topic": topic,
-        "topic_ids": {
-            "source": run.source.topic_ids.get(topic, ""),
-            "target": run.target.topic_ids.get(topic, ""),
-        },
+        "topic_ids": dict(zip(("source", "target"), _topic_ids(run, topic, has.cuts), strict=True)),
         "records": {
             "source": sum(result.source.records for result in results),
             "target": sum(result.target.records for result in results),
@@ -499,6 +500,20 @@ def _topic(run: Reconciliation, topic: str, has: _OfTopic) -> dict[str, object]:
 def _with_known_lag(partition: dict[str, object]) -> dict[str, object]:
     """Return *partition*; its lag is null if a cluster did not return its log end: 0 would be a measured one."""
     return partition | {"lagging": None} if lacks_log_end(partition) else partition
+
+
+def _topic_ids(run: Reconciliation, topic: str, cuts: Sequence[PartitionCut]) -> Iterator[str]:
+    """Yield the topic ids of source and target, "" if unknown.
+
+    If nothing of the topic was read, they are those of what is kept again. A later run must not take windows that were
+    compared in a topic with an unknown id for those of another run.
+    """
+    kept = run.options.kept
+    then = ("", "")
+    if kept is not None and all(cut.topic_partition in run.carried.aside for cut in cuts):
+        then = kept.topic_ids.get(topic, then)
+    for cluster, known in zip((run.source, run.target), then, strict=True):
+        yield cluster.topic_ids.get(topic, "") or known
 
 
 def lacks_log_end(partition: Mapping[str, Any]) -> bool:

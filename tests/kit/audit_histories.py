@@ -103,6 +103,15 @@ class CountingEngine(MemoryEngine):
         return super().window_rows(cluster, ranges)
 
 
+def _without(cluster: ClusterSnapshot, gone: frozenset[TopicPartition]) -> ClusterSnapshot:
+    """Return *cluster* without leaders of the partitions *gone*."""
+    return replace(
+        cluster,
+        ranges={tp: each for tp, each in cluster.ranges.items() if tp not in gone},
+        unreadable=dict.fromkeys(sorted(gone), "no leader"),
+    )
+
+
 @dataclass
 class History:
     """A source, its mirror, and the directory of the audits."""
@@ -118,6 +127,8 @@ class History:
     accepted: tuple[AcceptedGap, ...] = ()
     unreadable: frozenset[TopicPartition] = frozenset()
     """Partitions of which the target has no leader."""
+    unreadable_source: frozenset[TopicPartition] = frozenset()
+    """The same of the source."""
     transactions: dict[TopicPartition, list[Transaction]] = field(default_factory=dict)
     runs: int = 0
     engine: CountingEngine = field(init=False)
@@ -199,12 +210,7 @@ class History:
             )
             for name, each in zip(SIDES, (self.source, self.target), strict=True)
         )
-        gone = self.unreadable
-        return source, replace(
-            target,
-            ranges={tp: each for tp, each in target.ranges.items() if tp not in gone},
-            unreadable=dict.fromkeys(sorted(gone), "no leader"),
-        )
+        return _without(source, self.unreadable_source), _without(target, self.unreadable)
 
     def audit(self, kept: Kept | None = None, recheck: float = 0.0) -> Reconciliation:
         """Compare the clusters; with *kept* only what it has not proven."""

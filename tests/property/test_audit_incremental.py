@@ -1,7 +1,7 @@
 """Runs that build on each other, against full runs and against the records themselves, on random histories.
 
 A history appends, in transactions and without, mirrors with and without damage, deletes by retention, truncates,
-creates topics again, and damages stored bytes and indexes of aborted transactions.
+creates topics again, loses leaders for a while, and damages stored bytes and indexes of aborted transactions.
 """
 
 from __future__ import annotations
@@ -68,6 +68,15 @@ def change(history: History, *, retention: bool) -> None:
                 log.delete_below(min(log.end, log.start + deleted))
 
 
+def lose_leaders(history: History) -> None:
+    """Let partitions of either cluster, or of both, have no leader during the next run; mostly none."""
+    rng = history.rng
+    history.unreadable, history.unreadable_source = (
+        frozenset(tp for tp in history.tps if rng.random() < chance)
+        for chance in rng.choice([(0, 0), (0, 0), (0, 0), (0.5, 0), (0, 0.5), (0.7, 0.7)])
+    )
+
+
 def spans(run: Reconciliation) -> dict[TopicPartition, list[tuple[int, int]]]:
     return {tp: run.carried.spans(tp) for tp in run.account.partitions}
 
@@ -125,6 +134,7 @@ def test_any_split_into_runs_gives_the_findings_and_classes_of_one_full_run(
         history.start()
         for step in range(STEPS):
             change(history, retention=retention)
+            lose_leaders(history)
             full = history.audit()
             read = history.engine.digested
             run = history.go_on(rng.choice([0.0, 0.3, 1.0]))

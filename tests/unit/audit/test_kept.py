@@ -6,6 +6,7 @@ import io
 import json
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,22 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from kclient.types import TopicPartition
 from spark_jobs import cli
 from spark_jobs.accounting import AcceptedGap
+from spark_jobs.comparison import Options
 from spark_jobs.engine import FailureKind
+from spark_jobs.later_looks import Moment
+from spark_jobs.ranges import merged
+from spark_jobs.reconcile import TimeBuckets, reconcile
 from spark_jobs.report.contents import json_text
 from spark_jobs.report.files import write_error, write_report
 from spark_jobs.report.kept_files import KeptUnusable, load_kept
 from spark_jobs.report.screen import first_screen
+from spark_jobs.settle import Patience
 from spark_jobs.verdict import ExitCode, Verdict
 from tests.kit.audit_histories import History
-from tests.kit.audit_logs import Fault, Rec, named
+from tests.kit.audit_logs import Fault, Log, Rec, named
 from tests.kit.audit_reports import META, violations
 
 
@@ -340,6 +347,141 @@ def test_a_partition_without_a_leader_keeps_its_proof_for_the_next_run(history: 
     run = history.go_on()
     assert run.carried.spans(first) == [(0, 10), (10, 20), (20, 30), (30, 40)]
     assert (run.outcome.verdict, run.counts.verified) == (Verdict.CONSISTENT, 110)
+
+
+def created_again(history: History, side: str) -> None:
+    """Delete the topic in one cluster, create it again, and write the same records, one of them wrongly."""
+    cluster, first = getattr(history, side), history.tps[0]
+    cluster.topic_id = "second"
+    cluster.logs[first].records[15] = Rec(b"k", b"another")
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_nothing_is_kept_again_of_a_topic_that_was_created_again_without_a_leader(
+    history: History, side: str
+) -> None:
+    """The next run would take it for the topic that was compared: leader epochs begin at 0 in both."""
+    history.unreadable = frozenset(history.tps[:1])
+    created_again(history, side)
+    assert reasons(history) == [f"it was created again in {side}: topic id second, then first"]
+    history.go_on()
+    history.unreadable = frozenset()
+    run = history.go_on()
+    assert history.tps[0] not in run.carried.carried
+    assert named(run) == [("corrupt", 0, 15, 15, 1)]
+
+
+def test_nothing_is_kept_again_of_a_compacted_topic_without_a_leader(history: History) -> None:
+    history.unreadable = frozenset(history.tps[:1])
+    history.compacted = frozenset({"t"})
+    assert reasons(history) == ["the topic is compacted"]
+    history.go_on()
+    history.unreadable = history.compacted = frozenset()
+    assert history.tps[0] not in history.go_on().carried.carried
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_what_was_compared_in_a_topic_without_an_id_is_not_kept_as_that_of_one_with_an_id(
+    history: History, side: str
+) -> None:
+    cluster = getattr(history, side)
+    cluster.topic_id = ""
+    history.go_on()
+    history.unreadable = frozenset(history.tps[:1])
+    created_again(history, side)
+    history.go_on()
+    history.unreadable = frozenset()
+    run = history.go_on()
+    assert history.tps[0] not in run.carried.carried
+    assert named(run) == [("corrupt", 0, 15, 15, 1)]
+
+
+def test_a_topic_of_which_neither_leader_nor_id_is_known_keeps_its_proof(history: History) -> None:
+    history.unreadable = frozenset(history.tps)
+    history.target.topic_id = ""
+    run = history.go_on()
+    assert {each.reason for each in run.carried.refused} == {
+        "a log range is unknown; what was kept stays for the next run"
+    }
+    history.unreadable = frozenset()
+    history.target.topic_id = "first"
+    assert history.go_on().carried.spans(history.tps[0]) == [(n, n + 10) for n in (0, 10, 20, 30)]
+
+
+def test_a_topic_id_of_a_part_is_not_that_of_windows_that_were_kept_without_one(
+    history: History,
+) -> None:
+    """Partition 1 is compared in a topic without an id, and partition 0 was compared before."""
+    history.unreadable = frozenset(history.tps[:1])
+    history.target.topic_id = ""
+    history.go_on()
+    history.unreadable = frozenset()
+    history.target.topic_id = "first"
+    assert not any(history.go_on().carried.carried.values())
+
+
+@pytest.mark.parametrize(
+    ("now", "policy", "reason"),
+    [
+        ("first", "delete", "a log range is unknown; what was kept stays for the next run"),
+        ("second", "delete", "it was created again in target: topic id second, then first"),
+        ("first", "compact", "the topic is compacted"),
+    ],
+)
+def test_what_a_later_look_learns_of_a_topic_decides_what_is_kept_again(
+    history: History, now: str, policy: str, reason: str
+) -> None:
+    """The target does not list the topic at first. A new partition can be compared later, and shows the topic id."""
+    kept = load_kept(history.out)
+    new = TopicPartition("t", 2)
+    for each in (history.source, history.target):
+        each.logs[new] = Log()
+        each.append(new, Rec(b"k", b"v"))
+    source, target = history.clusters()
+    target = replace(target, topic_ids={"t": now}, configs={"t": {"cleanup.policy": policy}})
+    whole = {TopicPartition("t", -1): "UNKNOWN_TOPIC_OR_PARTITION"}
+    first = replace(target, ranges={}, configs={}, topic_ids={}, unreadable=whole)
+    later = replace(target, ranges={new: target.ranges[new]})
+    run = reconcile(
+        history.engine,
+        source,
+        first,
+        Options(history.window, kept=kept, patience=Patience(0.0, 1)),
+        buckets=TimeBuckets.over((0, 1000)),
+        again=lambda _cuts: Moment(source, later),
+    )
+    assert {each.reason for each in run.carried.refused} == {reason}
+    history.report(run)
+    assert run.target.topic_ids == {"t": now}
+    again = load_kept(history.out).partitions
+    assert bool(again[history.tps[0]].windows) is (now == "first" and policy == "delete")
+
+
+def test_partitions_without_a_leader_in_both_clusters_keep_their_proof(history: History) -> None:
+    history.unreadable = history.unreadable_source = frozenset(history.tps)
+    for _ in range(2):
+        history.go_on()
+    history.unreadable = history.unreadable_source = frozenset()
+    run = history.go_on()
+    assert run.carried.spans(history.tps[0]) == [(n, n + 10) for n in (0, 10, 20, 30)]
+    assert (run.outcome.verdict, run.counts.verified) == (Verdict.CONSISTENT, 90)
+
+
+def test_what_was_deleted_before_a_partition_lost_its_leader_is_known_to_the_next_run(
+    history: History,
+) -> None:
+    """Nothing else that is kept was compared by that run, and the offsets are below the start of the source's log."""
+    first = history.tps[0]
+    for tp in history.tps:
+        history.source.logs[tp].delete_below(40)
+    assert merged(history.go_on().carried.known_equal(first)) == [(0, 40)]
+    for tp in history.tps:
+        history.target.logs[tp].delete_below(40)
+    history.unreadable = frozenset(history.tps)
+    history.go_on()
+    history.unreadable = frozenset()
+    run = history.go_on()
+    assert run.outcome.verdict is Verdict.CONSISTENT
 
 
 def test_a_kept_window_that_can_not_be_decoded_any_more_is_a_finding(history: History) -> None:

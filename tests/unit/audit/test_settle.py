@@ -290,6 +290,29 @@ def test_a_topic_of_another_id_leaves_the_earlier_look(now: str, reason: str) ->
     assert f"the topic {reason}" in first_screen(report_of(run).document, report="r")
 
 
+def test_a_partition_without_a_leader_at_first_is_not_looked_at_in_a_topic_of_another_id() -> None:
+    logs: Logs = {TP: full(40), OTHER: full(40)}
+    now = replace(snapshot("target", logs), topic_ids={"t": "two"})
+    first = replace(
+        now,
+        ranges={OTHER: now.ranges[OTHER]},
+        unreadable={TP: "no leader"},
+        topic_ids={"t": "one"},
+    )
+    run = reconcile(
+        MemoryEngine(logs, logs, 10),
+        snapshot("source", logs),
+        first,
+        OPTIONS,
+        buckets=TIMES,
+        again=lambda _cuts: Moment(snapshot("source", logs), now),
+    )
+    assert run.outcome.verdict is Verdict.ERROR
+    assert {each.reason for each in run.settled.standing} == {
+        "the topic was created again in target"
+    }
+
+
 def test_no_round_is_made_without_patience() -> None:
     target = full(40)
     target.records[15] = rec(99)
