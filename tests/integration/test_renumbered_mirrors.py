@@ -84,9 +84,14 @@ def test_kaudit_proves_a_renumbered_mirror_that_was_killed_and_names_a_record_th
                 break
         assert mirror.run_once(60) == 0, mirror.output
     assert held(west) > RECORDS, "no kill left records of an aborted transaction"
-    options = ("--renumbered", "--complete", "--settle", "1s")
-    code, report = reconciled(east, west, "orders", tmp_path / "whole", *options)
+    options = ("--renumbered", "--settle", "1s")
+    code, report = reconciled(east, west, "orders", tmp_path / "whole", *options, "--complete")
     assert (code, report["verdict"], report["totals"]["verified"]) == (0, "CONSISTENT", RECORDS)
+
+    # The target's log ends with the marker of the mirror's last transaction.
+    assert deliver(east, "orders", b"not copied yet", partition=0) is None
+    code, report = reconciled(east, west, "orders", tmp_path / "lagging", *options)
+    assert (code, report["verdict"], report["totals"]["lagging"]) == (3, "LAGGING", 1)
 
     replace_in_log(west, "orders", b"key-1000", b"key-xxxx", has_right_crcs=True)
     code, report = reconciled(east, west, "orders", tmp_path / "damaged", *options)
