@@ -66,8 +66,12 @@ def test_a_copy_in_the_place_of_a_lost_record_is_named_so_in_any_window(
     assert named(run) == [("duplicate", 0, None, 14, 1), ("missing", 0, 14, None, 1)]
 
 
-def test_a_partition_that_only_the_target_has_is_extra() -> None:
-    run = audit({TP: full()}, {TP: full(), OTHER: full(5)})
+LAGGING_OR_COMPLETE = pytest.mark.parametrize("options", [Options(window=10), COMPLETE])
+
+
+@LAGGING_OR_COMPLETE
+def test_a_partition_that_only_the_target_has_is_extra(options: Options) -> None:
+    run = audit({TP: full()}, {TP: full(), OTHER: full(5)}, options)
     assert (run.outcome.verdict, run.outcome.exit_code) == (Verdict.DIVERGED, ExitCode.DIVERGED)
     assert named(run) == [("extra", 1, None, 0, 5)]
     assert classes(run) == {"verified": 40, "extra": 5}
@@ -78,8 +82,9 @@ def test_an_empty_partition_that_only_the_target_has_is_no_finding() -> None:
     assert (run.outcome.verdict, named(run)) == (Verdict.CONSISTENT, [])
 
 
-def test_a_topic_that_only_the_target_has_is_extra() -> None:
-    run = audit({TP: full()}, {TP: full(), TopicPartition("u", 0): full(3)})
+@LAGGING_OR_COMPLETE
+def test_a_topic_that_only_the_target_has_is_extra(options: Options) -> None:
+    run = audit({TP: full()}, {TP: full(), TopicPartition("u", 0): full(3)}, options)
     assert (run.outcome.verdict, run.counts.findings) == (
         Verdict.DIVERGED,
         {FindingClass.EXTRA: 3},
