@@ -35,6 +35,14 @@ from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 
+WITHOUT_GZIP_LEVEL = """
+from kbroker.__main__ import main
+from kbroker.config import TOPIC_SETTINGS
+del TOPIC_SETTINGS["compression.gzip.level"]
+main()
+"""
+"""What runs a broker that does not know the name of this setting of topics."""
+
 
 def test_once_copies_what_is_there_and_ends(
     east: Cluster, west: Cluster, mirror: MakeMirror
@@ -80,6 +88,37 @@ def test_topics_are_made_as_they_are_at_the_source(
     assert [stored(west, "orders", p) for p in range(4)] == [
         stored(east, "orders", p) for p in range(4)
     ]
+
+
+def test_a_setting_with_a_name_that_the_target_does_not_know_is_drift_and_blocks_no_data(
+    east: Cluster, broker_clusters: MakeCluster, tmp_path: Path
+) -> None:
+    """The target is a real broker without the setting, as one of an earlier release."""
+    west = broker_clusters(1, start=False, forked=False)
+    west[1].program = ("-c", WITHOUT_GZIP_LEVEL)
+    west.start()
+    make_topic(east, "created", **{"compression.gzip.level": "7", "retention.ms": "77000000"})
+    make_topic(east, "there")
+    for topic in ("created", "there"):
+        produce(east, topic, 10)
+    copier = Mirror(tmp_path / "mirror", east, west, None)
+    try:
+        code, output = copier.ask("plan")
+        assert code == 0, output
+        assert "drift created: compression.gzip.level is refused by the target" in output
+        assert copier.run_once() == 0, copier.output
+        assert "topic created: DRIFT compression.gzip.level=7 is not set" in copier.output
+        alter(east, "there", "compression.gzip.level", "7")
+        alter(east, "there", "retention.ms", "77000000")
+        produce(east, "there", 10)
+        assert copier.run_once() == 0, copier.output
+    finally:
+        copier.kill()
+    assert "topic there: DRIFT compression.gzip.level=7 is not set" in copier.output
+    assert "unknown topic setting" in copier.output
+    for topic in ("created", "there"):
+        assert stored(west, topic) == stored(east, topic)
+        assert setting_of(west, topic, "retention.ms") == "77000000", "the others are set"
 
 
 def test_new_topics_and_partitions_are_noticed(
