@@ -358,6 +358,16 @@ def test_every_test_of_the_scenarios_is_in_the_file_that_is_named() -> None:
     assert not missing
 
 
+def test_no_row_of_a_table_is_cut_off_from_it() -> None:
+    """Behind an empty line Markdown shows the rows of a table as text."""
+    cut = []
+    for path in (path for path in files() if path.suffix == ".md"):
+        for first in re.finditer(r"(?:^|\n\n)(\|.*)\n(.*)", path.read_text()):
+            if not re.fullmatch(r"\|[-:| ]+", first.group(2)):
+                cut.append(f"{path.relative_to(ROOT)}: {first.group(1)}")
+    assert not cut, "\n".join(["", *cut])
+
+
 def test_each_kind_of_fault_is_found() -> None:
     prose = "# T1: `NoSuchName` asks nowhere.py, see test_of_nothing; S99, `kbroker.log.no_such_module`.\n"
     text = Text("kbroker/hosted.py", prose + "tell_nobody = Hosted  # whoever hears a question\n")
