@@ -26,7 +26,7 @@ from spark_jobs.report.screen import LINES, first_screen
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import Limits, Verdict
 from tests.kit.audit_faults import case_with
-from tests.kit.audit_logs import Log, Logs, Rec, audit, log_of
+from tests.kit.audit_logs import Log, Logs, Rec, audit, digest, log_of, placed
 from tests.kit.audit_reports import META, report_of, violations, without_leader, without_log_end
 
 TP = TopicPartition("t", 0)
@@ -285,6 +285,60 @@ def test_an_audit_of_a_cluster_with_itself_is_named() -> None:
     prefixed = replace(itself, target=replace(itself.target, prefix="east."))
     assert "one cluster" not in screen(prefixed)
     assert "one cluster" not in render_page(report_of(prefixed), "out")
+
+
+def roots(source: Logs, target: Logs, window: int = 10) -> tuple[str, str]:
+    """Return the roots of report.json, which are those of the first screen."""
+    run = audit(source, target, Options(window=window))
+    found = build_document(run, META)["roots"]
+    assert f"roots   source {found['source']}   target {found['target']}" in screen(run)
+    return found["source"], found["target"]
+
+
+def test_a_root_is_the_sum_of_the_hashes_of_all_records_at_their_offsets() -> None:
+    """It is of a cluster: the records of all partitions that were digested, without those that only lag."""
+    logs: Logs = {TP: full(), TopicPartition("t", 1): full(7), TopicPartition("u", 0): full(3)}
+    summed = sum(
+        placed(digest(offset, record))
+        for log in logs.values()
+        for offset, record in log.records.items()
+    )
+    expected = f"{summed % 2**64:016x}"
+    assert roots(logs, logs) == (expected, expected)
+    assert roots(logs, logs, window=7) == (expected, expected)
+    assert roots({**logs, TP: full(60)}, logs) == (expected, expected)
+    assert roots({}, {}) == ("0" * 16, "0" * 16)
+
+
+@pytest.mark.parametrize("difference", ["value", "lost", "offset", "order", "extra partition"])
+def test_the_roots_of_logs_that_differ_are_different(difference: str) -> None:
+    source, target = full(), full()
+    del source.records[20], target.records[20]
+    logs = {TP: target}
+    match difference:
+        case "value":
+            target.records[7] = Rec(b"k", b"other", 7)
+        case "lost":
+            del target.records[42]
+        case "offset":
+            target.records[20] = target.records.pop(21)
+        case "order":
+            target.records[7], target.records[30] = target.records[30], target.records[7]
+        case "extra partition":
+            logs[TopicPartition("t", 1)] = full(1)
+    here, there = roots({TP: source}, logs)
+    assert here != there
+    assert here == roots({TP: source}, {TP: source})[1]
+
+
+def test_records_that_changed_partitions_at_the_same_offset_leave_the_roots_equal() -> None:
+    """A root has neither topic nor partition: the verdict is of the windows, never of the roots."""
+    one, other = full(10), log_of(*(Rec(b"o", b"w%d" % n, n) for n in range(10)))
+    source = {TP: one, TopicPartition("t", 1): other}
+    target = {TP: other, TopicPartition("t", 1): one}
+    here, there = roots(source, target)
+    assert here == there
+    assert audit(source, target).outcome.verdict is Verdict.DIVERGED
 
 
 class Counted(list[Any]):
