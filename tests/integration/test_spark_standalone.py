@@ -48,23 +48,29 @@ def test_workers_without_our_packages_audit_with_a_packed_environment(
     packed = kaudit("pack", str(archive))
     assert packed.returncode == 0, packed.stderr
     with spark_standalone(tmp_path / "spark") as spark:
-        done = kaudit(
-            *("reconcile", "--source", bootstrap, "--target", bootstrap, "--topics", "t"),
-            *("--target-prefix", "copy.", "--out", str(tmp_path / "out"), "--complete"),
-            *("--master", spark.master, "--environment", str(archive), "--no-self-test"),
+        pair = (
+            *("--source", bootstrap, "--target", bootstrap, "--topics", "t"),
+            *("--target-prefix", "copy.", "--out"),
+        )
+        on_workers = (
+            *("--master", spark.master, "--environment", str(archive)),
             *("--conf", "spark.executor.memory=512m", "--conf", "spark.driver.host=127.0.0.1"),
             *(word for each in FOR_FEW_OFFSETS.items() for word in ("--conf", "=".join(each))),
             *("--conf", f"spark.driver.extraJavaOptions={SHORT_LIVED}"),
             *("--conf", f"spark.executor.extraJavaOptions={SHORT_LIVED}"),
         )
+        out = tmp_path / "out"
+        done = kaudit("reconcile", *pair, str(out), *on_workers, "--complete", "--no-self-test")
         assert done.returncode == 1, done.stdout + done.stderr
-        found = [
-            json.loads(line)
-            for line in (tmp_path / "out" / "findings.jsonl").read_text().splitlines()
-        ]
+        found = [json.loads(line) for line in (out / "findings.jsonl").read_text().splitlines()]
         assert [(each["class"], each["partition"], each["src_offset"]) for each in found] == [
             ("corrupt", 2, 308)
         ]
-        # Both workers took part, with the packages of the archive.
+        headers = tmp_path / "headers"
+        done = kaudit("headers", *pair, str(headers), *on_workers)
+        assert done.returncode == 1, done.stdout + done.stderr
+        windows = json.loads((headers / "headers.json").read_text())["windows"]
+        assert (windows["with_batches"], windows["other_content"]) == (4, 1)
+        # Both workers took part in both, with the packages of the archive.
         for worker in spark.workers:
-            assert list(worker.glob("app-*/*/environment/lib/spark_jobs/tasks.py"))
+            assert len(list(worker.glob("app-*/*/environment/lib/spark_jobs/tasks.py"))) == 2
