@@ -321,7 +321,8 @@ def mirror_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure
     figures = _MirrorFigures()
     notes = [
         "1,000-byte records, not compressed; both clusters are single brokers of ours. "
-        "Lag: from a producer's send to a consumer of the target. "
+        f"Lag: {LAG_RECORDS_S} records of some bytes a second to one partition, for {LAG_S:g} s, "
+        "from a producer's send to a consumer of the target. Idle: nothing is written meanwhile. "
         f"{RECORDS / 1e6:g} M records, {MM2}: {RECORDS_OF_MM2 / 1e6:g} M, so that either takes some seconds"
     ]
     commands: dict[str, Command] = {"ours": _ours}
