@@ -29,12 +29,16 @@ def main(run: Callable[[], int] | None = None) -> None:
 
 
 def _open_standard_streams() -> None:
-    """Open what the caller has closed (`>&-`): the next file or connection would get its number."""
+    """Open what the caller has closed (`>&-`): the next file or connection would get its number.
+
+    That holds for the processes that this one starts, too, such as Spark's JVM: they inherit the streams.
+    """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # It gets the lowest free number.
+            opened = os.open(os.devnull, os.O_RDWR)  # It gets the lowest free number.
+            os.set_inheritable(opened, True)
 
 
 def _run() -> int:

@@ -154,3 +154,17 @@ def test_a_closed_stream_does_not_change_the_exit_code(
     line = f'exec "$0" -m spark_jobs "$@" {closed}>&-'
     done = subprocess.run(["sh", "-c", line, sys.executable, *words], capture_output=True)
     assert done.returncode == code, done
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_process_that_kaudit_starts_has_no_closed_stream(closed: str) -> None:
+    """Spark's JVM is one: it would give the number of a closed stream to its next file or connection."""
+    child = "import os; [os.fstat(number) for number in range(3)]"
+    program = (
+        "import subprocess, sys; from spark_jobs.__main__ import main; "
+        "main(lambda: subprocess.call([sys.executable, '-c', sys.argv[1]]))"
+    )
+    line = f'exec "$0" -c "$@" {closed}'
+    words = ["sh", "-c", line, sys.executable, program, child]
+    done = subprocess.run(words, capture_output=True)
+    assert done.returncode == 0, done
