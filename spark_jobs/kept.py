@@ -259,8 +259,10 @@ def _of_topic(
     then = kept.topic_ids.get(topic, ("", ""))
     for side, cluster in enumerate(clusters):
         now = cluster.topic_ids.get(topic, "")
-        if not then[side] or (needs_ids and not now):
+        if needs_ids and not now:
             return f"{cluster.name} has no topic id for it"
+        if not then[side]:
+            return f"{cluster.name} had no topic id for it in the kept run"
         if now and now != then[side]:
             return f"it was created again in {cluster.name}: topic id {now}, then {then[side]}"
     return "the topic is compacted" if topic in compacted else ""

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kclient.types import TopicPartition
 from spark_jobs.accounting import Account
 from spark_jobs.attribution import Attributed
 from spark_jobs.comparison import Comparison, Cost, Options, Progress, checked_entries
@@ -60,6 +61,8 @@ class Reconciliation:
     attributed: Attributed | None = None
     """What the mirror's evidence shows; None if it was not asked."""
     settled: Settled = field(default_factory=Settled)
+    unknown: frozenset[TopicPartition] = frozenset()
+    """Partitions of which one side has no known range: nothing of them was read."""
 
     @property
     def ledger_entries(self) -> CheckedEntries:
@@ -126,4 +129,5 @@ def reconcile(
         cost,
         look.kept,
         settled=settled,
+        unknown=run.unknown,
     )

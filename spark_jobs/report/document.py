@@ -506,11 +506,12 @@ def _topic_ids(run: Reconciliation, topic: str, cuts: Sequence[PartitionCut]) ->
     """Yield the topic ids of source and target, "" if unknown.
 
     If nothing of the topic was read, they are those of what is kept again. A later run must not take windows that were
-    compared in a topic with an unknown id for those of another run.
+    compared in a topic with an unknown id for those of another run. Of a partition that never had a record nothing is
+    kept, and it is no reason to forget the id.
     """
     kept = run.options.kept
     then = ("", "")
-    if kept is not None and all(cut.topic_partition in run.carried.aside for cut in cuts):
+    if kept is not None and all(cut.topic_partition in run.unknown for cut in cuts):
         then = kept.topic_ids.get(topic, then)
     for cluster, known in zip((run.source, run.target), then, strict=True):
         yield cluster.topic_ids.get(topic, "") or known

@@ -18,7 +18,7 @@ from spark_jobs.report.contents import Report, build_report, json_text, lines_te
 from spark_jobs.report.digests import DIGESTS
 from spark_jobs.report.files import DIGESTS_REPORT, remove_report
 from spark_jobs.report.kept_files import load_kept
-from spark_jobs.snapshot import ClusterSnapshot
+from spark_jobs.snapshot import WHOLE_TOPIC, ClusterSnapshot
 from tests.kit.audit_logs import Log, Logs, MemoryEngine, Rec, snapshot
 from tests.kit.audit_reports import META
 
@@ -112,6 +112,12 @@ def _without(cluster: ClusterSnapshot, gone: frozenset[TopicPartition]) -> Clust
     )
 
 
+def _undescribed(cluster: ClusterSnapshot) -> ClusterSnapshot:
+    """Return *cluster* as it is read if it does not describe its topic."""
+    whole = {TopicPartition("t", WHOLE_TOPIC): "UNKNOWN_TOPIC_OR_PARTITION"}
+    return replace(cluster, ranges={}, configs={}, topic_ids={}, unreadable=whole)
+
+
 @dataclass
 class History:
     """A source, its mirror, and the directory of the audits."""
@@ -129,6 +135,8 @@ class History:
     """Partitions of which the target has no leader."""
     unreadable_source: frozenset[TopicPartition] = frozenset()
     """The same of the source."""
+    undescribed: str = ""
+    """The side that does not describe the topic: no partition, no setting and no topic id is known."""
     transactions: dict[TopicPartition, list[Transaction]] = field(default_factory=dict)
     runs: int = 0
     engine: CountingEngine = field(init=False)
@@ -210,7 +218,15 @@ class History:
             )
             for name, each in zip(SIDES, (self.source, self.target), strict=True)
         )
-        return _without(source, self.unreadable_source), _without(target, self.unreadable)
+        source, target = (
+            _without(source, self.unreadable_source),
+            _without(target, self.unreadable),
+        )
+        found = [
+            _undescribed(each) if each.name == self.undescribed else each
+            for each in (source, target)
+        ]
+        return found[0], found[1]
 
     def audit(self, kept: Kept | None = None, recheck: float = 0.0) -> Reconciliation:
         """Compare the clusters; with *kept* only what it has not proven."""

@@ -69,12 +69,16 @@ def change(history: History, *, retention: bool) -> None:
 
 
 def lose_leaders(history: History) -> None:
-    """Let partitions of either cluster, or of both, have no leader during the next run; mostly none."""
+    """Let partitions of either cluster, or of both, have no leader during the next run; mostly none.
+
+    Sometimes a cluster does not describe the topic at all.
+    """
     rng = history.rng
     history.unreadable, history.unreadable_source = (
         frozenset(tp for tp in history.tps if rng.random() < chance)
         for chance in rng.choice([(0, 0), (0, 0), (0, 0), (0.5, 0), (0, 0.5), (0.7, 0.7)])
     )
+    history.undescribed = rng.choice([*[""] * 6, "source", "target"])
 
 
 def spans(run: Reconciliation) -> dict[TopicPartition, list[tuple[int, int]]]:

@@ -408,6 +408,43 @@ def test_a_topic_of_which_neither_leader_nor_id_is_known_keeps_its_proof(history
     assert history.go_on().carried.spans(history.tps[0]) == [(n, n + 10) for n in (0, 10, 20, 30)]
 
 
+@pytest.mark.parametrize("known_then", [False, True])
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_partition_without_records_does_not_cost_its_topic_the_proof(
+    history: History, side: str, known_then: bool
+) -> None:
+    """One cluster does not describe the topic: nothing of it is read, and of the empty partition nothing was kept."""
+    empty = TopicPartition("t", 2)
+    for each in (history.source, history.target):
+        each.logs[empty] = Log()
+    if known_then:
+        history.go_on()
+    history.undescribed = side
+    for _ in range(2):
+        history.go_on()
+    history.undescribed = ""
+    run = history.go_on()
+    assert not run.carried.refused
+    assert run.carried.spans(history.tps[0]) == [(n, n + 10) for n in (0, 10, 20, 30)]
+    getattr(history, side).topic_id = "second"
+    assert reasons(history) == [f"it was created again in {side}: topic id second, then first"]
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_topic_id_that_the_kept_run_did_not_know_is_the_reason(
+    history: History, side: str
+) -> None:
+    cluster = getattr(history, side)
+    cluster.topic_id = ""
+    history.go_on()
+    assert reasons(history) == [f"{side} has no topic id for it"]
+    cluster.topic_id = "first"
+    assert reasons(history) == [f"{side} had no topic id for it in the kept run"]
+    cluster.topic_id = ""
+    history.unreadable = frozenset(history.tps)
+    assert reasons(history) == [f"{side} had no topic id for it in the kept run"]
+
+
 def test_a_topic_id_of_a_part_is_not_that_of_windows_that_were_kept_without_one(
     history: History,
 ) -> None:
