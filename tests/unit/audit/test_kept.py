@@ -376,7 +376,8 @@ def test_nothing_is_kept_again_of_a_compacted_topic_without_a_leader(history: Hi
     history.compacted = frozenset({"t"})
     assert reasons(history) == ["the topic is compacted"]
     history.go_on()
-    history.unreadable = history.compacted = frozenset()
+    history.unreadable = frozenset()
+    history.compacted = frozenset()
     assert history.tps[0] not in history.go_on().carried.carried
 
 
