@@ -1,12 +1,14 @@
 """Reads the file of `--accepted-gaps`: a JSON object a line, also as `kmirror gaps --format json` prints them.
 
 A line that an operator writes has the audit's name of a topic. A line of the ledger has the name at the target: it can
-have a prefix, or be another one since the topic was created again. Such a line has the source's cluster id.
+have a prefix, or be another one since the topic was created again. Such a line has the source's cluster id. The command
+prints the ledgers of all flows, in which one name may be that of many topics. So the ids of a line are compared.
 """
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,28 +27,43 @@ class AcceptedLine(NamedTuple):
     gap: AcceptedGap
     at_target: bool
     """Whether the topic has its name at the target: the line is one of the mirror's ledger."""
+    source_cluster_id: str = ""
+    """Empty if unknown."""
+    target_topic_id: str = ""
+    """Empty if unknown."""
+
+
+class Unmatched(NamedTuple):
+    """A gap as the file has it, and why it has no effect."""
+
+    gap: AcceptedGap
+    reason: str
 
 
 class AcceptedHere(NamedTuple):
-    """The gaps of a file with the audit's names, and those that are in no partition in scope."""
+    """The gaps of a file with the audit's names, and those without effect."""
 
     gaps: tuple[AcceptedGap, ...]
-    unmatched: tuple[AcceptedGap, ...]
-    """As the file has them."""
+    unmatched: tuple[Unmatched, ...]
 
     @property
     def notice(self) -> str:
         """What an operator has to know about `unmatched`; "" if there is nothing."""
         if not self.unmatched:
             return ""
-        first = [
-            f"{gap.topic_partition} from {gap.low} until {gap.high}" for gap in self.unmatched[:5]
+        by_reason: dict[str, list[AcceptedGap]] = defaultdict(list)
+        for gap, reason in self.unmatched:
+            by_reason[reason].append(gap)
+        each = [
+            f"{len(gaps):,} {reason}, so without effect: {_first(gaps)}"
+            for reason, gaps in by_reason.items()
         ]
-        more = ", ..." if len(self.unmatched) > len(first) else ""
-        return (
-            f"--accepted-gaps: {len(self.unmatched):,} in no partition in scope, so without effect: "
-            f"{', '.join(first)}{more}"
-        )
+        return f"--accepted-gaps: {'; '.join(each)}"
+
+
+def _first(gaps: Sequence[AcceptedGap]) -> str:
+    first = [f"{gap.topic_partition} from {gap.low} until {gap.high}" for gap in gaps[:5]]
+    return ", ".join(first) + (", ..." if len(gaps) > len(first) else "")
 
 
 def accepted_here(
@@ -63,11 +80,23 @@ def accepted_here(
     for line in lines:
         gap = line.gap
         name = target.name_of(gap.topic) if line.at_target else gap.topic
-        if name is not None:
+        reason = ""
+        if _are_others(line.source_cluster_id, source.cluster_id):
+            reason = f"of another source cluster than {source.cluster_id}"
+        elif name is None or not known & {(name, gap.partition), (name, WHOLE_TOPIC)}:
+            reason = "in no partition in scope"
+        elif _are_others(line.target_topic_id, target.topic_ids.get(name, "")):
+            reason = "of another topic id at the target"
+        if reason or name is None:
+            unmatched.append(Unmatched(gap, reason))
+        else:
             gaps.append(gap._replace(topic=name))
-        if name is None or not known & {(name, gap.partition), (name, WHOLE_TOPIC)}:
-            unmatched.append(gap)
     return AcceptedHere(tuple(gaps), tuple(unmatched))
+
+
+def _are_others(of_line: str, here: str) -> bool:
+    """Return whether both ids are known, and are not the same."""
+    return bool(of_line and here and of_line != here)
 
 
 def read_accepted_gaps(path: Path | None) -> tuple[AcceptedLine, ...]:
@@ -107,7 +136,12 @@ def gap_of(line: str) -> AcceptedLine | None:
     )
     if low == high:
         return None  # kmirror's ledger has empty gaps.
-    return AcceptedLine(gap, at_target="source_cluster_id" in entry)
+    return AcceptedLine(
+        gap,
+        at_target="source_cluster_id" in entry,
+        source_cluster_id=_id(entry, "source_cluster_id"),
+        target_topic_id=_id(entry, "target_topic_id"),
+    )
 
 
 def _whole(entry: Mapping[str, Any], name: str, limit: int) -> int:
@@ -123,6 +157,11 @@ def _text(entry: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} {value!r} is not a text")
     return value
+
+
+def _id(entry: Mapping[str, Any], name: str) -> str:
+    """Return an id; "" if the line has none, or the ledger did not know it."""
+    return "" if entry.get(name, "") == "" else _text(entry, name)
 
 
 def _cause(entry: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from kclient.mirror_ledger import GapEntry
 from kclient.types import TopicPartition
 from spark_jobs import cli, scope
 from spark_jobs.accounting import AcceptedGap
-from spark_jobs.commands.accepted_gaps import AcceptedLine, accepted_here, gap_of
+from spark_jobs.commands.accepted_gaps import AcceptedLine, Unmatched, accepted_here, gap_of
 from spark_jobs.cut import LogRange
 from spark_jobs.recreated_topics import EarlierCopy, RecreatedTopic, named_by_source, with_deleted
 from spark_jobs.scope import Paired
@@ -33,8 +33,11 @@ def clusters(
     return source, replace(source, name="west", cluster_id="target", prefix=prefix)
 
 
-def ledger_line(topic: str, partition: int = 0) -> AcceptedLine:
-    line = gap_of(json.dumps(GapEntry("source", topic, partition, 2, 5, "retention").as_json()))
+def ledger_line(
+    topic: str, partition: int = 0, *, source: str = "source", topic_id: str = ""
+) -> AcceptedLine:
+    entry = GapEntry(source, topic, partition, 2, 5, "retention", target_topic_id=topic_id)
+    line = gap_of(json.dumps(entry.as_json()))
     assert line is not None
     return line
 
@@ -84,12 +87,74 @@ def test_gaps_without_effect_are_named() -> None:
         ledger_line("east.orders"),
     ]
     found = accepted_here(lines, *clusters("east."))
-    assert found.unmatched == tuple(each.gap for each in lines[:3])
+    reason = "in no partition in scope"
+    assert found.unmatched == tuple(Unmatched(each.gap, reason) for each in lines[:3])
     assert found.notice == (
         "--accepted-gaps: 3 in no partition in scope, so without effect: "
         "orders-0 from 2 until 5, east.orders-1 from 2 until 5, east.orders-0 from 1 until 2"
     )
     assert accepted_here(lines * 2, *clusters("east.")).notice.endswith(", ...")
+
+
+NONE, ONE, ANOTHER = ids = ("", "one", "another")
+
+
+@given(*(st.sampled_from(ids) for _ in range(4)))
+def test_a_line_of_the_ledger_explains_nothing_of_another_flow(
+    of_line: str, of_source: str, topic_id: str, of_target: str
+) -> None:
+    """`kmirror gaps` prints the ledgers of all flows: of B to A, and of A to C, of which the topics have the same name.
+
+    With B to A the source is another one, with A to C only the topic id.
+    """
+    source, target = clusters()
+    source = replace(source, cluster_id=of_source)
+    target = replace(target, topic_ids={"orders": of_target} if of_target else {})
+    line = ledger_line("orders", source=of_line, topic_id=topic_id)
+    found = accepted_here([line], source, target)
+    if {of_line, of_source} == {ONE, ANOTHER}:
+        assert not found.gaps
+        expected = f"of another source cluster than {of_source}"
+        assert found.unmatched == (Unmatched(line.gap, expected),)
+    elif {topic_id, of_target} == {ONE, ANOTHER}:
+        assert not found.gaps
+        assert found.unmatched == (Unmatched(line.gap, "of another topic id at the target"),)
+    else:
+        assert found == ((line.gap,), ())
+
+
+def test_the_topic_id_of_a_copy_is_that_of_its_name_at_the_target() -> None:
+    source, target = clusters("east.")
+    target = replace(target, topic_ids={"orders": "one"})
+    lines = [ledger_line("east.orders", topic_id=each) for each in ("one", "another")]
+    assert len(accepted_here(lines, source, target).gaps) == 1
+
+
+def test_lines_without_effect_are_named_by_reason() -> None:
+    source, target = clusters()
+    target = replace(target, topic_ids={"orders": "one"})
+    lines = [
+        ledger_line("orders", source="other"),
+        ledger_line("orders", topic_id="another"),
+        ledger_line("orders", 7),
+        ledger_line("elsewhere", source="other"),
+    ]
+    found = accepted_here(lines, source, target)
+    assert not found.gaps
+    assert found.notice == (
+        "--accepted-gaps: 2 of another source cluster than source, so without effect: "
+        "orders-0 from 2 until 5, elsewhere-0 from 2 until 5; "
+        "1 of another topic id at the target, so without effect: orders-0 from 2 until 5; "
+        "1 in no partition in scope, so without effect: orders-7 from 2 until 5"
+    )
+
+
+@pytest.mark.parametrize("name", ["source_cluster_id", "target_topic_id"])
+@pytest.mark.parametrize("value", [None, 7, ["a"]])
+def test_an_id_of_another_kind_is_no_unknown_one(name: str, value: object) -> None:
+    line = {"topic": "orders", "partition": 0, "from": 2, "until": 5, "cause": "c", name: value}
+    with pytest.raises(ValueError, match=name):
+        gap_of(json.dumps(line))
 
 
 def test_an_audit_takes_the_gaps_and_names_the_others_with_quiet_too(
@@ -105,10 +170,12 @@ def test_an_audit_takes_the_gaps_and_names_the_others_with_quiet_too(
     monkeypatch.setattr(cli._Run, "_reconcile", snapshots)
     monkeypatch.setattr(scope, "paired", lambda *_, **__: Paired(*clusters("east."), (), None))
     gaps = tmp_path / "gaps.jsonl"
-    entries = [GapEntry("source", name, 0, 2, 5, "retention") for name in ("east.orders", "orders")]
+    flows = [("source", "east.orders"), ("source", "orders"), ("other", "east.orders")]
+    entries = [GapEntry(*flow, 0, 2, 5, "retention") for flow in flows]
     gaps.write_text("".join(f"{json.dumps(each.as_json())}\n" for each in entries))
     words = ["--source", "a:1", "--target", "b:1", "--topics", "orders", "--target-prefix", "east."]
     words += ["--accepted-gaps", str(gaps), "--out", str(tmp_path / "out"), "--quiet"]
     result = CliRunner().invoke(cli.kaudit, ["reconcile", *words, "--no-evidence"])
     assert (result.exit_code, found) == (0, [AcceptedGap(*TP, 2, 5, "retention")])
     assert "kaudit: --accepted-gaps: 1 in no partition in scope" in result.stderr
+    assert "; 1 of another source cluster than source, so without effect" in result.stderr

@@ -189,8 +189,8 @@ def test_every_entry_of_a_ledger_is_a_line_of_accepted_gaps(tmp_path: Path) -> N
     gaps = tmp_path / "gaps.jsonl"
     gaps.write_text("".join(f"{json.dumps(each.as_json())}\n" for each in printed))
     assert read_accepted_gaps(gaps) == (
-        AcceptedLine(AcceptedGap("t", 1, 5, 9, ""), at_target=True),
-        AcceptedLine(AcceptedGap("t", 3, 0, 7, "retention"), at_target=True),
+        AcceptedLine(AcceptedGap("t", 1, 5, 9, ""), at_target=True, source_cluster_id="c"),
+        AcceptedLine(AcceptedGap("t", 3, 0, 7, "retention"), at_target=True, source_cluster_id="c"),
     )
 
 
