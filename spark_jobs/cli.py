@@ -410,7 +410,11 @@ class _Run:
         if accepted.notice:
             show(f"kaudit: {accepted.notice}", err=True)  # With --quiet, too: it is no progress.
         self._options = replace(
-            self._options, ledger=found.ledger, recreated=found.recreated, accepted=accepted.gaps
+            self._options,
+            ledger=found.ledger,
+            recreated=found.recreated,
+            accepted=accepted.gaps,
+            accepted_if=accepted.unchecked,
         )
         return found.source, found.target
 

@@ -85,6 +85,8 @@ class Options:
     """The target's offsets are its own: a shift is no finding, and holes in its offsets are no gaps."""
     accepted: tuple[AcceptedGap, ...] = ()
     """Gaps that the operator accepted."""
+    accepted_if: tuple[tuple[AcceptedGap, str], ...] = ()
+    """The same, each for a topic id at the target. The first look knows no topic id there, a later one may."""
     ledger: LedgerRead | None = None
     """The mirror's gap ledger; None to ignore it."""
     kept: Kept | None = None
@@ -382,7 +384,7 @@ class Comparison:
                 target_compacted,
                 (
                     *checked_entries(self.options, self.source, self.target).gaps,
-                    *self.options.accepted,
+                    *self._accepted(),
                 ),
                 drilled.compacted_away,
                 self.unknown,
@@ -464,10 +466,16 @@ class Comparison:
         }
         return Drilled(alignments, plan.tails, found.offsets)
 
+    def _accepted(self) -> list[AcceptedGap]:
+        """Return the gaps that the operator accepted, without those of another topic id than the target's topic has."""
+        ids = self.target.topic_ids
+        same = [gap for gap, of in self.options.accepted_if if ids.get(gap.topic, of) in ("", of)]
+        return [*self.options.accepted, *same]
+
     def _edges(self) -> Mapping[TopicPartition, Sequence[int]]:
         """Return for each partition the ends of accepted gaps and of the cut."""
         edges = {cut.topic_partition: {cut.high, cut.target_end} for cut in self.cuts}
-        for gap in self.options.accepted:
+        for gap in self._accepted():
             edges.get(gap.topic_partition, set()).update((gap.low, gap.high))
         return {tp: sorted(each) for tp, each in edges.items()}
 

@@ -45,6 +45,8 @@ class AcceptedHere(NamedTuple):
 
     gaps: tuple[AcceptedGap, ...]
     unmatched: tuple[Unmatched, ...]
+    unchecked: tuple[tuple[AcceptedGap, str], ...] = ()
+    """Gaps with the topic id of their line. That of the target is unknown: a later look may be the first to know it."""
 
     @property
     def notice(self) -> str:
@@ -76,7 +78,7 @@ def accepted_here(
         *source.unreadable,
         *target.unreadable,
     }
-    gaps, unmatched = [], []
+    gaps, unmatched, unchecked = [], [], []
     for line in lines:
         gap = line.gap
         name = target.name_of(gap.topic) if line.at_target else gap.topic
@@ -89,9 +91,11 @@ def accepted_here(
             reason = "of another topic id at the target"
         if reason or name is None:
             unmatched.append(Unmatched(gap, reason))
+        elif line.target_topic_id and not target.topic_ids.get(name):
+            unchecked.append((gap._replace(topic=name), line.target_topic_id))
         else:
             gaps.append(gap._replace(topic=name))
-    return AcceptedHere(tuple(gaps), tuple(unmatched))
+    return AcceptedHere(tuple(gaps), tuple(unmatched), tuple(unchecked))
 
 
 def _are_others(of_line: str, here: str) -> bool:

@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 
 from kclient.types import TopicPartition
+from spark_jobs.accounting import AcceptedGap
+from spark_jobs.commands.accepted_gaps import AcceptedLine, accepted_here
 from spark_jobs.comparison import Options
 from spark_jobs.cut import LogRange, PartitionCut, freeze
 from spark_jobs.engine import FailureKind
@@ -17,6 +19,7 @@ from spark_jobs.later_looks import Moment
 from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
 from spark_jobs.report.screen import first_screen
 from spark_jobs.settle import Patience, Seen, carried
+from spark_jobs.snapshot import WHOLE_TOPIC
 from spark_jobs.verdict import Verdict
 from tests.kit.audit_histories import CountingEngine
 from tests.kit.audit_logs import (
@@ -311,6 +314,34 @@ def test_a_partition_without_a_leader_at_first_is_not_looked_at_in_a_topic_of_an
     assert {each.reason for each in run.settled.standing} == {
         "the topic was created again in target"
     }
+
+
+@pytest.mark.parametrize(
+    ("of_line", "verdict"), [("one", Verdict.CONSISTENT), ("another", Verdict.DIVERGED)]
+)
+def test_a_gap_of_the_operator_is_one_of_the_topic_that_a_later_look_knows(
+    of_line: str, verdict: Verdict
+) -> None:
+    """The target does not describe the topic at first, so the topic id of the line cannot be compared before."""
+    target = full(40)
+    del target.records[15]
+    logs: tuple[Logs, Logs] = ({TP: full(40)}, {TP: target})
+    source, now = snapshot("source", logs[0]), snapshot("target", logs[1])
+    now = replace(now, topic_ids={"t": "one"})
+    whole = {TopicPartition("t", WHOLE_TOPIC): "UNKNOWN_TOPIC_OR_PARTITION"}
+    first = replace(now, ranges={}, configs={}, topic_ids={}, unreadable=whole)
+    line = AcceptedLine(AcceptedGap(*TP, 10, 20, "c"), at_target=True, target_topic_id=of_line)
+    found = accepted_here([line], source, first)
+    assert (found.gaps, found.unmatched) == ((), ())
+    run = reconcile(
+        MemoryEngine(*logs, 10),
+        source,
+        first,
+        replace(OPTIONS, accepted_if=found.unchecked),
+        buckets=TIMES,
+        again=lambda _cuts: Moment(source, now),
+    )
+    assert run.outcome.verdict is verdict
 
 
 def test_no_round_is_made_without_patience() -> None:
