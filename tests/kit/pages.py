@@ -10,7 +10,8 @@ Python. What is executed, by the form of the block:
 | ` ```python ` | a program; the blocks of a section continue each other, as in one session |
 | ` ```text ` or ` ``` ` behind `sh` or `python` | what it prints |
 | any other, behind a paragraph that ends with a name in backticks and a colon | is written to that file |
-| indented by four spaces | is not executed: for what is shown only |
+| the same with "add to" before the name, in one line | is added to that file |
+| indented by four spaces | is not executed: for what is shown only. `not_executed` finds the commands among them |
 
 Any other block is an error of the page. Each command must end with code 0, unless the next line typed has `$?`. A
 command without lines below it may print anything. `...` stands for any text of a line, and on a line of its own for any
@@ -19,7 +20,7 @@ after that.
 
 The shell finds the programs of one environment in `.venv/bin`, and on its PATH. What differs from the page: the ports
 19092 to 19094 and 19192 to 19194 become free ones, a cluster ends with the test, and `kaudit reconcile` leaves out its
-self-test, which takes twice the time of the rest.
+self-test, which takes twice the time of the rest. `kmirror` with `--execute` leaves out its audit, which starts Spark.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ QUIET_SECONDS = 1.0
 """Ctrl-C is typed when all that is shown is printed, and nothing more comes for this time."""
 
 _FENCE = re.compile(r"^```(\S*)$")
-_FILE_NAME = re.compile(r"`([\w./-]+)`:$")
+_FILE_NAME = re.compile(r"(\badd to )?`([\w./-]+)`:$")
+_INDENTED = re.compile(r"^    (\$ )?(kbroker|kclient|kmirror|kaudit) ")
 _PORT = re.compile(rf"\b({'|'.join(map(str, PORTS))})\b")
 _VARYING = {
     r"pid \d+": r"pid \d+",
@@ -68,7 +70,7 @@ class Step:
     """What the reader does at one place of a page, and what is printed then, if the page shows it."""
 
     line: int
-    kind: str  # "command", "program" or "file"
+    kind: str  # "command", "program", "file" or "addition"
     text: str
     section: str
     shown: tuple[str, ...] | None = None
@@ -89,7 +91,7 @@ def steps(page: str, sections: Sequence[str] = ()) -> list[Step]:
     found: list[Step] = []
     last: _Block | None = None
     for block in _blocks(page):
-        if sections and block.section not in sections:
+        if block.kind == "indented" or (sections and block.section not in sections):
             continue
         if block.kind == "console":
             found += _console(block)
@@ -100,7 +102,8 @@ def steps(page: str, sections: Sequence[str] = ()) -> list[Step]:
             ]
         elif named := _FILE_NAME.search(block.before):
             text = "".join(f"{line}\n" for line in block.lines)
-            found.append(Step(block.line, "file", text, block.section, name=named[1]))
+            kind = "addition" if named[1] else "file"
+            found.append(Step(block.line, kind, text, block.section, name=named[2]))
         elif block.kind == "python":
             # As many lines before it as on the page: a traceback has the page's line numbers.
             text = "\n" * block.line + "\n".join(block.lines)
@@ -113,6 +116,15 @@ def steps(page: str, sections: Sequence[str] = ()) -> list[Step]:
             raise PageError(f"line {block.line}: a block of {block.kind or 'text'} with no meaning")
         last = block
     return found
+
+
+def not_executed(page: str, sections: Sequence[str] = ()) -> set[str]:
+    """Return the sections of *page* with blocks outside of *sections*, or with commands that are indented."""
+    return {
+        block.section
+        for block in _blocks(page)
+        if block.kind == "indented" or (sections and block.section not in sections)
+    }
 
 
 def _blocks(page: str) -> Iterator[_Block]:
@@ -130,6 +142,8 @@ def _blocks(page: str) -> Iterator[_Block]:
         elif line.startswith("#"):
             section, before = line.lstrip("# "), ""
         elif line.strip():
+            if _INDENTED.match(line):
+                yield _Block(number, "indented", section, before)
             before = line
     if open_block is not None:
         raise PageError(f"line {open_block.line}: the block has no end")
@@ -299,7 +313,7 @@ class Reader:
                 self._do(step, page.name, may_fail)
             except PageError as error:
                 raise PageError(f"{page.name}:{step.line}: {step.text.strip()}\n{error}") from None
-        return sum(step.kind != "file" for step in done)
+        return sum(step.kind in ("command", "program") for step in done)
 
     def close(self) -> None:
         """End both interpreters, and remove the clusters that the page has left."""
@@ -315,6 +329,10 @@ class Reader:
     def _do(self, step: Step, page: str, may_fail: bool) -> None:
         if step.kind == "file":
             (self._directory / step.name).write_text(step.text)
+            return
+        if step.kind == "addition":
+            with (self._directory / step.name).open("a") as file:
+                file.write(step.text)
             return
         shown, until = step.shown, None
         if shown is not None and shown[-1].strip() == "^C":
@@ -351,6 +369,7 @@ class Reader:
             f'    case "$*" in *--port*) ;; *) set -- "$@" --port {self._ports[PORTS[0]]};; esac\n'
             "fi\n",
             "kaudit": 'if [ "$1" = reconcile ]; then set -- "$@" --no-self-test; fi\n',
+            "kmirror": 'case " $* " in *" --execute "*) set -- "$@" --no-audit;; esac\n',
         }
         for name in ("kbroker", "kclient", "kmirror", "kaudit", "python"):
             program = shlex.quote(str(self._programs / name))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.pages import PageError, matches, reading, steps
+from tests.kit.pages import PageError, matches, not_executed, reading, steps
 
 PAGE = """# Title
 
@@ -64,6 +64,16 @@ def test_a_page_is_a_list_of_what_its_reader_does() -> None:
     assert [step.section for step in steps(PAGE, ["Second"])] == ["Second"]
 
 
+def test_what_is_not_executed_is_found_by_its_section() -> None:
+    page = PAGE.replace("rm -rf /", "kclient topic list").replace(
+        "printf", "    kmirror run FILE\nprintf"
+    )
+    assert not_executed(PAGE) == set()
+    assert not_executed(page) == {"Title"}
+    assert not_executed(page, ["Second"]) == {"Title", "First"}
+    assert steps(page)[:4] == steps(PAGE)[:4]
+
+
 @pytest.mark.parametrize(
     ("page", "problem"),
     [
@@ -117,6 +127,12 @@ $ echo $? $A
 3 1
 ```
 
+For a second line add to `f.txt`:
+
+```text
+again
+```
+
 ```python
 print(open("f.txt").read(), end="")
 number = 6
@@ -124,6 +140,7 @@ number = 6
 
 ```text
 hello
+again
 ```
 
 ```python
@@ -150,8 +167,8 @@ while True:
         ),
         ("$ echo $? $A\n3 1\n", "", "page.md:11: (exit 3)\nexit code 3"),
         ("3 1", "3 2", "page.md:12: echo"),
-        ("number =", "nombre =", "page.md:25: print(number * 7)"),
-        ("number * 7", "1 / 0", 'File "page.md", line 26, in <module>'),
+        ("number =", "nombre =", "page.md:32: print(number * 7)"),
+        ("number * 7", "1 / 0", 'File "page.md", line 33, in <module>'),
     ],
 )
 def test_a_page_is_executed_and_a_difference_has_its_line(
