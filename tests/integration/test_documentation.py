@@ -13,7 +13,7 @@ import pytest
 
 from kclient import AdminClient, Consumer, TopicPartition
 from tests.kit.brokers import Cluster, MakeCluster
-from tests.kit.pages import reading
+from tests.kit.pages import not_executed, reading
 from tests.kit.prose import ROOT
 from tests.kit.waiting import eventually
 
@@ -25,8 +25,48 @@ PAGES: dict[str, tuple[str, ...]] = {
     "docs/coming-from-kafka-python.md": (),
     "docs/coming-from-aiokafka.md": (),
     "docs/columns.md": (),
+    "docs/mirroring.md": (
+        "Set up",
+        "Metrics",
+        "Moving to the other cluster, and back",
+        "When the lost cluster returns",
+        "Verify and repair",
+        "Names at the target",
+        "Gaps",
+        "Latency of the copies",
+        "When the source lost records, or created a topic again",
+        "Consumer groups: moving consumers to the other cluster",
+        "The end",
+    ),
+    "docs/audit.md": (
+        "Set up",
+        "Compare two clusters",
+        "Look at a finding",
+        "Compare Avro fields",
+        "Latency of a mirror",
+        "The end",
+    ),
 }
 """The pages that are executed, with the sections that are; none stands for all."""
+
+A_SPARK = "one more start of Spark, with 7 s of processor time; tests/integration/ has tests of the command"
+NOT_EXECUTED: dict[str, dict[str, str]] = {
+    "docs/mirroring.md": {
+        "Verify and repair": "kmirror repair needs a mirror with damaged records",
+        "Into Apache Kafka": "the target is Apache Kafka",
+        "Several workers": "the workers are on several hosts",
+    },
+    "docs/audit.md": {
+        "Incremental runs": A_SPARK,
+        "Hashes with a secret key": A_SPARK,
+        "Spark on other hosts": "the cluster of Spark is on other hosts",
+        "Count by time": A_SPARK,
+        "Compare headers only": A_SPARK,
+        "Profile the topics of a cluster": A_SPARK,
+        "Watch two clusters": A_SPARK,
+    },
+}
+"""The sections with commands that are not executed, and why."""
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +101,9 @@ def test_a_page_shows_what_happens(
         ports = [broker.port for broker in cluster.brokers.values()]
     with reading(tmp_path, Path(sys.prefix) / "bin", ports) as reader:
         assert reader.read(path, PAGES[page]) > 0
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_command_that_is_not_executed_has_a_reason(page: str) -> None:
+    found = not_executed((ROOT / page).read_text(), PAGES[page])
+    assert found == NOT_EXECUTED.get(page, {}).keys()

@@ -84,7 +84,7 @@ FOREIGN = frozenset(
     }
 )
 # Of the examples of pages and tests.
-EXAMPLES = frozenset({"f.txt", "orders.west.v1", "payment.avsc"})
+EXAMPLES = frozenset({"f.txt", "kmirror.rules.yml", "orders.west.v1", "payment.avsc", "policy.py"})
 
 # Pages with names of tests and files of other repositories.
 FOREIGN_TESTS = ("tests/compat/SUITES.md",)
@@ -161,8 +161,8 @@ class _Known:
         self.scenarios = set(re.findall(r"^\| (S\d+) \|", scenarios, re.MULTILINE))
 
     def file(self, path: str) -> bool:
-        """Return whether *path* is a file or directory here, or the end of the path of one."""
-        return path.lstrip("./").rstrip("/") in self.tails
+        """Return whether *path* is a file or directory here, the end of the path of one, or an example."""
+        return path.lstrip("./").rstrip("/") in self.tails or path in EXAMPLES
 
     def name(self, dotted: str, *, of_product: bool = False) -> bool:
         """Return whether a name in backticks exists: a string, a setting, a module, a class, an attribute, a variable.
