@@ -6,7 +6,7 @@ In: the report document and the repair plan.  Out: `Step`s.  Pure.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spark_jobs.report.document import Document
@@ -65,7 +65,7 @@ def _findings(document: Document, repair: Document, directory: str) -> Iterator[
         )
     yield Step(
         "See the records of a finding side by side, as both clusters hold them now:",
-        f"kaudit explain --run {run} --finding 1",
+        explain_command(document, directory, 1),
     )
     if document["totals"]["findings"]["corrupt"]:
         yield Step(
@@ -91,6 +91,17 @@ def _findings(document: Document, repair: Document, directory: str) -> Iterator[
         yield Step(f"A copy does not repair everything: {'; '.join(reasons)}.")
 
 
+def explain_command(document: Document, directory: str, finding: int) -> str:
+    """Return the command that prints the records of *finding*; with its key it compares the hashes, too."""
+    words = ["kaudit", "explain", "--run", directory, "--finding", str(finding)]
+    return shlex.join([*words, *_key(document)])
+
+
+def _key(document: Document) -> Sequence[str]:
+    """Return the option of a secret key, if the run had one; no report has the name of its file."""
+    return ("--hash-key", "KEY_FILE") if document["hash_key"] else ()
+
+
 def _again(document: Document, directory: str) -> str:
     words = ["kaudit", "reconcile"]
     for side in ("source", "target"):
@@ -103,7 +114,6 @@ def _again(document: Document, directory: str) -> str:
         words += ["--target-prefix", document["target"]["prefix"]]
     if document["limits"]["complete"]:
         words += ["--complete"]
-    if document["hash_key"]:
-        words += ["--hash-key", "KEY_FILE"]
+    words += _key(document)
     words += ["--renumbered"] if document["limits"]["renumbered"] else ["--since", directory]
     return shlex.join(words)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spark_jobs.finding_places import kclient_words, places
 from spark_jobs.report import pictures
 from spark_jobs.report.contents import Report
-from spark_jobs.report.next_steps import next_steps
+from spark_jobs.report.next_steps import explain_command, next_steps
 from spark_jobs.report.screen import attention
 from spark_jobs.report.times import moment, second
 
@@ -119,11 +119,11 @@ def _for_page(finding: dict[str, Any], report: Report, directory: str) -> dict[s
         (side.title, shlex.join(kclient_words(side.place, schema, crc_wrong=False)))
         for side in places(finding, report.document)
     ]
-    explain = ["kaudit", "explain", "--run", directory, "--finding", str(finding["seq"])]
+    explain = explain_command(report.document, directory, finding["seq"])
     return {
         **finding,
         "detail": detail,
         "fields": "" if fields is None else fields.text,
         "when": "" if finding["ts"] is None else second(finding["ts"]),
-        "commands": [*commands, ("both, side by side", shlex.join(explain))],
+        "commands": [*commands, ("both, side by side", explain)],
     }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kclient.mirror_ledger import LINEAGE, lineage_topic
 from spark_jobs.report.document import Document, lacks_log_end
+from spark_jobs.report.next_steps import explain_command
 from spark_jobs.report.one_cluster import one_cluster_lines
 from spark_jobs.report.recreated import recreated_lines
 from spark_jobs.visibility import OPEN_AT_SOURCE, OPEN_AT_TARGET
@@ -61,8 +61,8 @@ def first_screen(
         f"report  {report}",
     ]
     if findings:
-        directory = shlex.quote(str(Path(report).parent))
-        end.append(f"next    kaudit explain --run {directory} --finding {findings[0]['seq']}")
+        explain = explain_command(document, str(Path(report).parent), findings[0]["seq"])
+        end.append(f"next    {explain}")
     room = LINES - len(head) - len(state) - len(end)
     has_worst = any(found.values())
     # An empty line, a heading and a row each; the worst partitions may have a line about those that are not shown.

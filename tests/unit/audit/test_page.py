@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html import unescape
 
 import pytest
@@ -14,6 +15,7 @@ from spark_jobs.report.contents import AvroFields, Report
 from spark_jobs.report.next_steps import next_steps
 from spark_jobs.report.page import render_page
 from spark_jobs.report.pictures import PALETTE
+from spark_jobs.report.screen import first_screen
 from spark_jobs.windows import WindowState
 from tests.kit.audit_faults import EVERY
 from tests.kit.audit_logs import audit
@@ -112,6 +114,19 @@ def test_the_next_steps_after_findings_are_to_look_to_repair_and_to_audit_again(
         "kaudit reconcile --source east:9092 --target west:9092 --topics t --out out "
         "--names east,west --target-prefix copy. --since out",
     ]
+
+
+def test_the_commands_that_print_a_finding_have_the_option_of_a_secret_key() -> None:
+    """Without it they cannot show whether a record has changed since the audit."""
+    report = damaged()
+    keyed = report.document | {"hash_key": "name of the key"}
+    assert next_steps(keyed, report.repair, "out")[0].command == (
+        "kaudit explain --run out --finding 1 --hash-key KEY_FILE"
+    )
+    shown = first_screen(keyed, report="out/report.html", findings=report.first_findings(1))
+    assert shown.splitlines()[-1].endswith("--run out --finding 1 --hash-key KEY_FILE")
+    page = text_of(render_page(replace(report, document=keyed), directory="out dir"))
+    assert "kaudit explain --run 'out dir' --finding 2 --hash-key KEY_FILE\n" in page
 
 
 @pytest.mark.parametrize(
