@@ -56,7 +56,6 @@ def next_steps(document: Document, repair: Document, directory: str) -> list[Ste
 
 
 def _findings(document: Document, repair: Document, directory: str) -> Iterator[Step]:
-    run = shlex.quote(directory)
     where: Mapping[str, Any] = (document["evidence"] or {}).get("where", {})
     if where.get("source"):
         yield Step(
@@ -70,7 +69,9 @@ def _findings(document: Document, repair: Document, directory: str) -> Iterator[
     if document["totals"]["findings"]["corrupt"]:
         yield Step(
             "For Avro values, name the fields that differ (the values are printed, too):",
-            f"kaudit diff --run {run} --avro SCHEMA.avsc",
+            shlex.join(
+                ["kaudit", "diff", "--run", directory, "--avro", "SCHEMA.avsc", *_key(document)]
+            ),
         )
     if document["totals"]["findings"]["visibility"]:
         yield Step(

@@ -120,9 +120,10 @@ def test_the_commands_that_print_a_finding_have_the_option_of_a_secret_key() -> 
     """Without it they cannot show whether a record has changed since the audit."""
     report = damaged()
     keyed = report.document | {"hash_key": "name of the key"}
-    assert next_steps(keyed, report.repair, "out")[0].command == (
-        "kaudit explain --run out --finding 1 --hash-key KEY_FILE"
-    )
+    assert [step.command for step in next_steps(keyed, report.repair, "out")[:2]] == [
+        "kaudit explain --run out --finding 1 --hash-key KEY_FILE",
+        "kaudit diff --run out --avro SCHEMA.avsc --hash-key KEY_FILE",
+    ]
     shown = first_screen(keyed, report="out/report.html", findings=report.first_findings(1))
     assert shown.splitlines()[-1].endswith("--run out --finding 1 --hash-key KEY_FILE")
     page = text_of(render_page(replace(report, document=keyed), directory="out dir"))
