@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from twisted.internet.defer import CancelledError
@@ -243,11 +244,12 @@ class Promotion:
             _refuse(promotion.not_at_the_cut(cuts, ends))
             lacks = await self._compare(mirror, roles, cuts)
             audit = await self._audit(roles, cuts)
-            if audit is not None and audit.aged_out:
-                # The target may have deleted records since: nothing of an emptied partition would be proven.
-                lacks = await self._compare(mirror, roles, cuts)
             groups = await self._copy_groups(mirror)
             timestamps = await _last_timestamps(mirror.target, cuts)
+            await self._check_target(mirror.target, cuts)
+            if audit is not None:
+                # It took hours: the target may have deleted, or lost, what kaudit has read there.
+                lacks = await self._compare(mirror, roles, cuts, lacks)
             await self._check_fence(mirror.source, cuts)
         except Exception as problem:  # CancelledError, too: a signal
             await uninterrupted(self._undo(mirror, roles, fenced))
@@ -430,6 +432,23 @@ class Promotion:
             raise
         _refuse(promotion.no_fence(name, cuts, ends))
 
+    async def _check_target(self, target: Cluster, cuts: Mapping[TopicPartition, int]) -> None:
+        """Raise `Refused` unless each leader of *target* still rejects producers, and its log ends at the cut.
+
+        It may have lost records while kaudit and groups took their time, or another command has opened it.
+        """
+        try:
+            ends = await until_read_only(target, cuts, timeout=_TIMEOUT)
+        except FenceTimeout as problem:
+            if problem.writable:
+                which = ", ".join(map(str, problem.writable))
+                raise Refused(
+                    f"{self._config.target} accepts producers in {which}: another command has opened it, or its mark "
+                    "was removed"
+                ) from problem
+            raise
+        _refuse(promotion.not_at_the_cut(cuts, ends))
+
     async def _drain(
         self, mirror: Mirror, roles: _Roles, cuts: Mapping[TopicPartition, int]
     ) -> None:
@@ -438,12 +457,16 @@ class Promotion:
         self._echo(f"{self._config.target} has everything up to the cut")
 
     async def _compare(
-        self, mirror: Mirror, roles: _Roles, cuts: Mapping[TopicPartition, int]
+        self,
+        mirror: Mirror,
+        roles: _Roles,
+        cuts: Mapping[TopicPartition, int],
+        printed: Mapping[TopicPartition, int | None] = MappingProxyType({}),
     ) -> dict[TopicPartition, int | None]:
         """Raise `Refused` unless the last batch of each partition is the same on both sides.
 
-        Return how many offsets the source has below the target's log start. A target that has deleted all that it had
-        is refused: nothing of it can be compared.
+        Return how many offsets the source has below the target's log start; the numbers *printed* are not printed
+        again. A target that has deleted all that it had is refused: nothing of it can be compared.
         """
         lacks, reasons = {}, []
         for tp, ends in (
@@ -456,7 +479,7 @@ class Promotion:
             if reason := promotion.emptied(tp, ends):
                 reasons.append(reason)
             lacks[tp] = found = promotion.lacked(ends, compacted=compacted)
-            if found:
+            if found and found != printed.get(tp):
                 self._echo(
                     f"  {tp}: starts later: the target lacks {found} offsets from {ends.source_start} on, which the "
                     "source has"

@@ -46,7 +46,7 @@ from mirrormaker.failback_stage import (
 from mirrormaker.interruption import uninterrupted
 from mirrormaker.ledger import read_ledger
 from mirrormaker.lineage import text_of
-from mirrormaker.link_state import Cause, Gap
+from mirrormaker.link_state import Cause, Gap, LogEnds
 from mirrormaker.log_ends import high_watermarks, log_starts, read_cuts, read_log_ends
 from mirrormaker.marks import NO_PREFIX
 from mirrormaker.mirror import Mirror
@@ -912,7 +912,14 @@ class Recopy:
             return None
         out = self._options.audit or self._out / "audit"
         self._echo(f"kaudit compares every record that both have; its report goes to {out}")
-        proof = await proven_by_audit(
+        proof = await self._proof(topics, cuts, out)
+        await self._check_target(topics, cuts)
+        if line := proof.line():
+            self._echo(line)
+        return proof
+
+    async def _proof(self, topics: _Topics, cuts: Mapping[TopicPartition, int], out: Path) -> Proof:
+        return await proven_by_audit(
             self._reactor,
             self._config,
             out,
@@ -923,20 +930,16 @@ class Recopy:
             # Producers write to the source meanwhile: what they write is lag, and is no part of the cut.
             options=["--max-lag", str(2**62)],
         )
-        if proof.aged_out:
-            await self._refuse_emptied(topics, cuts)
-            self._echo(proof.line())
-        return proof
 
-    async def _refuse_emptied(self, topics: _Topics, cuts: Iterable[TopicPartition]) -> None:
-        """Raise `Refused` if the target has deleted all that it had of a partition: nothing of it was compared."""
+    async def _check_target(self, topics: _Topics, cuts: Mapping[TopicPartition, int]) -> None:
+        """Raise `Refused` if the target has deleted all that it had of a partition, or lost some below its cut.
+
+        kaudit may have compared nothing of it, or read it before.
+        """
         found = await read_log_ends(
             self._source, self._target, {tp: topics.copy_of(tp) for tp in cuts}
         )
-        reasons = [
-            f"{tp}: {ends}" if isinstance(ends, KafkaError) else emptied(tp, ends)
-            for tp, ends in found.items()
-        ]
+        reasons = [_left_open(tp, ends, cuts[tp]) for tp, ends in found.items()]
         if any(reasons):
             raise Refused("; ".join(reason for reason in reasons if reason))
 
@@ -995,6 +998,15 @@ def _kept_until(manifests: Iterable[Manifest]) -> dict[TopicPartition, int]:
         if not manifest.stays
         for each in manifest.partitions
     }
+
+
+def _left_open(tp: TopicPartition, ends: LogEnds | KafkaError, cut: int) -> str:
+    """Return why the target's log of *tp* may not be what kaudit has read; "" if it may be."""
+    if isinstance(ends, KafkaError):
+        return f"{tp}: {ends}"
+    if ends.target_end < cut:
+        return f"{tp} ends at {ends.target_end} at the target, below its cut {cut}"
+    return emptied(tp, ends)
 
 
 def _reaches(offset: int | KafkaError, cut: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,7 @@ from mirrormaker.promotion import (
     LONGEST_VALUE,
     Groups,
     Opened,
+    Proof,
     Refused,
     fence_of,
     marks_before_the_fence,
@@ -446,6 +448,22 @@ def test_a_fence_that_was_removed_for_a_while_is_a_refusal_if_a_record_was_writt
     )
 
 
+class Comparing(Fencing):
+    """A promotion that compares the logs; an audit finds them equal, and *meanwhile* runs during it."""
+
+    meanwhile: Callable[[], None] | None = None
+    aged_out = 0
+
+    async def _compare(self, *given: Any) -> Any:
+        return await Promotion._compare(self, *given)
+
+    async def _audit(self, *_: object) -> Proof | None:
+        if self.meanwhile is None:
+            return None
+        self.meanwhile()
+        return Proof("r", self.aged_out)
+
+
 @pytest.mark.parametrize(("start", "code"), [(5, 5), (4, 0)])
 def test_a_target_that_has_deleted_all_that_it_had_is_not_opened(
     clusters: Clusters, start: int, code: int
@@ -453,10 +471,6 @@ def test_a_target_that_has_deleted_all_that_it_had_is_not_opened(
     """Retention or DeleteRecords at west: it was promoted without a word, and what it lacks was at east only."""
     fence_with_cuts(clusters)
     clusters.west.serve_offsets({T0: (start, 5), T1: (0, 5)})
-
-    class Comparing(Fencing):
-        async def _compare(self, *given: Any) -> Any:
-            return await Promotion._compare(self, *given)
 
     promoting = clusters.promotion(Comparing)
     assert clusters.result(promoting.run()) == code, clusters.printed
@@ -472,6 +486,57 @@ def test_a_target_that_has_deleted_all_that_it_had_is_not_opened(
     assert clusters.result(again.run()) == 0
     assert again.record is not None
     assert again.record["target_lacks"] == 4
+
+
+@pytest.mark.parametrize("aged_out", [0, 1])
+@pytest.mark.parametrize("how", ["emptied", "without its tail", "opened"])
+def test_a_target_that_changes_while_kaudit_reads_is_not_opened(
+    clusters: Clusters, how: str, aged_out: int
+) -> None:
+    """It was opened with an RPO of 0: kaudit had read the partition before it was emptied."""
+    fence_with_cuts(clusters)
+
+    def change() -> None:
+        if how == "emptied":
+            clusters.west.serve_offsets({T0: (5, 5), T1: (0, 5)})
+        elif how == "without its tail":
+            serve_log(clusters.west, 4, b"copied", committed=4)
+            refuse_mirrors(clusters, "west")
+        else:
+            clusters.configs["west"]["t"] = {MARK: "", PROMOTION: FOUND.text()}
+
+    promoting: Any = clusters.promotion(Comparing)
+    promoting.meanwhile, promoting.aged_out = change, aged_out
+    assert clusters.result(promoting.run()) == 5, clusters.printed
+    assert promoting.record is None
+    reason = {
+        "emptied": "refused: t-0: the target has deleted all that it had",
+        "without its tail": "refused: t-0 ends at 4, not at 5; t-1 ends at 4, not at 5",
+        "opened": "refused: west accepts producers in t-0, t-1: another command has opened it",
+    }
+    assert clusters.printed[-1].startswith(reason[how])
+    if how == "opened":
+        assert clusters.configs["west"]["t"] == {MARK: "", PROMOTION: FOUND.text()}
+        assert clusters.configs["east"]["t"][MARK] == "W"
+    else:
+        assert clusters.configs["west"]["t"][MARK] == "E"
+        assert clusters.configs["east"]["t"] == {}
+
+
+def test_what_the_target_lacks_is_printed_again_only_if_the_audit_took_it_up_to_more(
+    clusters: Clusters,
+) -> None:
+    fence_with_cuts(clusters)
+    clusters.west.serve_offsets({T0: (2, 5), T1: (3, 5)})
+    promoting: Any = clusters.promotion(Comparing)
+    promoting.meanwhile = lambda: clusters.west.serve_offsets({T0: (2, 5), T1: (4, 5)})
+    assert clusters.result(promoting.run()) == 0, clusters.printed
+    assert promoting.record["target_lacks"] == 6
+    assert [each.split(" offsets")[0] for each in clusters.printed if "starts later" in each] == [
+        "  t-0: starts later: the target lacks 2",
+        "  t-1: starts later: the target lacks 3",
+        "  t-1: starts later: the target lacks 4",
+    ]
 
 
 def test_what_a_lost_source_had_is_unknown_also_after_its_failback(clusters: Clusters) -> None:
@@ -491,19 +556,42 @@ def test_what_a_lost_source_had_is_unknown_also_after_its_failback(clusters: Clu
     ]
 
 
-@pytest.mark.parametrize(("start", "proven"), [(5, False), (4, True)])
-def test_a_failback_with_an_emptied_target_is_not_proven(
-    clusters: Clusters, start: int, proven: bool
+class Proving(Recopy):
+    """A recopy that is at its audit: kaudit has found the logs equal."""
+
+    def __init__(self, clusters: Clusters, aged_out: int) -> None:
+        self._reactor = clusters.east.clock
+        self._config = FlowConfig("east", "west", EAST, WEST, LinkSettings(enabled=True))
+        self._source, self._target = clusters.east.cluster(EAST), clusters.west.cluster(WEST)
+        self._options: Any = SimpleNamespace(without_audit=False, audit=Path("report"))
+        self._echo = clusters.printed.append
+        self._aged_out = aged_out
+
+    async def _proof(self, *_: object) -> Proof:
+        return Proof("r", self._aged_out)
+
+    async def proof(self, cuts: dict[TopicPartition, int]) -> Proof | None:
+        topics: Any = SimpleNamespace(copy_of=lambda tp: tp)
+        return await self._audit(topics, cuts)
+
+
+@pytest.mark.parametrize("aged_out", [0, 1])
+@pytest.mark.parametrize(
+    ("start", "end", "reason"),
+    [
+        (5, 5, "t-0: the target has deleted all that it had"),
+        (0, 4, "t-0 ends at 4 at the target, below its cut 5"),
+        (4, 5, ""),
+    ],
+)
+def test_a_failback_is_not_proven_if_the_target_is_emptied_while_kaudit_reads(
+    clusters: Clusters, start: int, end: int, reason: str, aged_out: int
 ) -> None:
-    """kaudit has compared nothing of it: all of its offsets aged out."""
+    """kaudit has compared nothing of it, or had read it before."""
     fence_with_cuts(clusters)
-    clusters.west.serve_offsets({T0: (start, 5), T1: (0, 5)})
-    source, target = clusters.east.cluster(EAST), clusters.west.cluster(WEST)
-    copying: Any = SimpleNamespace(_source=source, _target=target)
-    topics: Any = SimpleNamespace(copy_of=lambda tp: tp)
-    found = clusters.result(Recopy._refuse_emptied(copying, topics, [T0, T1]))
-    assert (found is None) is proven
-    assert proven or "t-0: the target has deleted all that it had" in str(found)
+    clusters.west.serve_offsets({T0: (start, end), T1: (0, 5)})
+    found = clusters.result(Proving(clusters, aged_out).proof({T0: 5, T1: 5}))
+    assert found == Proof("r", aged_out) if not reason else reason in str(found)
 
 
 def test_a_source_that_lost_its_fence_is_no_success(clusters: Clusters) -> None:
