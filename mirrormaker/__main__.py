@@ -8,6 +8,7 @@ import secrets
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -450,7 +451,9 @@ def _recopy(
 
 
 def _echo(line: str) -> None:
-    click.echo(line, err=True)
+    """Print *line* on stderr, if it can be: steps and their undo do not depend on a reader of the output."""
+    with suppress(OSError):
+        click.echo(line, err=True)
 
 
 def _check_patterns(patterns: str, option: str = "--topics") -> None:
@@ -465,7 +468,10 @@ def _show_record(done: dict[str, Any] | None, file: Path | None) -> None:
     if done is not None:
         text = json.dumps(done, indent=2, sort_keys=True)
         if file is None or not _written(file, text):
-            click.echo(text)
+            try:
+                click.echo(text)
+            except OSError as problem:
+                _echo(f"kmirror: the record cannot be printed: {problem.strerror}")
 
 
 def _written(file: Path, text: str) -> bool:
@@ -473,7 +479,7 @@ def _written(file: Path, text: str) -> bool:
     try:
         file.write_text(f"{text}\n")
     except OSError as problem:
-        click.echo(f"kmirror: {file} cannot be written: {problem.strerror}", err=True)
+        _echo(f"kmirror: {file} cannot be written: {problem.strerror}")
         return False
     return True
 
@@ -528,8 +534,10 @@ def _cancelled_by_signal(
         def cancel(number: int) -> None:
             signals.append(number)
             name = signal.Signals(number).name
-            _echo(f"kmirror: {name} ends the command; a second signal ends it at once")
-            running.cancel()
+            try:
+                _echo(f"kmirror: {name} ends the command; a second signal ends it at once")
+            finally:
+                running.cancel()
 
         on_signal(cancel)  # called by the reactor, so after the next line
         running = Deferred.fromCoroutine(begin(reactor))
@@ -576,10 +584,10 @@ def _in_reactor(start: Callable[[Any, Any], Awaitable[int]]) -> int:
     def ended(result: Any) -> None:
         problem = getattr(result, "value", None)
         if isinstance(problem, KafkaError):
-            click.echo(f"kmirror: {problem}", err=True)
+            _echo(f"kmirror: {problem}")
             codes.append(3 if problem.retriable else 1)
         elif problem is not None:
-            click.echo(result.getTraceback(), err=True)
+            _echo(result.getTraceback())
             codes.append(70)
         else:
             codes.append(result)
@@ -593,7 +601,17 @@ def _in_reactor(start: Callable[[Any, Any], Awaitable[int]]) -> int:
 
     reactor.callWhenRunning(begin)
     reactor.run(installSignalHandlers=False)
+    _discard_unwritten()
     return codes[0] if codes else 1
+
+
+def _discard_unwritten() -> None:
+    """Discard output that cannot be written: Python ends with 120 if it cannot flush a stream."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _stop(reactor: Any) -> None:
