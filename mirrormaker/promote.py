@@ -334,15 +334,16 @@ class Promotion:
         source, target = self._config.source, self._config.target
         if writable:
             self._echo(
-                f"{_without_fence(source, writable)}. Records that are written there are not at {target}, and it is no "
-                "mirror"
+                f"{_without_fence(source, writable)}. Records that are written there are not at {target}, and "
+                "rpo_records is null. Stop its producers. kmirror failback of the other direction then exports these "
+                f"records, and makes {source} the mirror"
             )
         if lost:
             self._echo(
                 f"records that {source} had and {target} lacks: unknown. {', '.join(lost)}: promoted without "
                 f"{source}; the record of kmirror failback has what it exported"
             )
-        if unread := sum(tp not in after for tp in all_cuts):
+        if unread := sum(tp not in after and tp not in writable for tp in all_cuts):
             self._echo(
                 f"the end of {source}'s own records is unknown in {unread} of {len(record.partitions)} "
                 "partitions: rpo_records is null. The same command reads it again"

@@ -86,6 +86,12 @@ def stage_of(pair: TopicPair) -> Stage:
     found = opened(target, pair.source_id)
     if not marked and (fenced or (found is not None and found.mode == PRODUCERS_STOPPED)):
         return Stage.PROMOTED
+    if not marked and found is not None and found.mode == EXCHANGED:
+        raise Refused(
+            f"{name}: the target was promoted, and the source has lost its mark since, so it may accept producers. "
+            "Stop them. kmirror failback of the other direction then exports what they wrote, and makes the source "
+            "the mirror. --topics leaves topics out"
+        )
     if marked != pair.source_id:
         of = f"a mirror of cluster {marked}" if marked else "not marked as a mirror"
         raise Refused(f"{name}: the target's topic is {of}")

@@ -190,7 +190,7 @@ def test_topics_that_were_promoted_without_the_source_are_found_again() -> None:
 def test_a_source_without_marks_is_promoted_if_the_target_states_it() -> None:
     stopped = Opened("E", PRODUCERS_STOPPED, 100, (5, 7), (None, None))
     assert stage(topic(), promoted(stopped)) is Stage.PROMOTED
-    with pytest.raises(Refused, match="not marked as a mirror"):
+    with pytest.raises(Refused, match="has lost its mark since"):
         stage(topic(), promoted(FOUND))
 
 

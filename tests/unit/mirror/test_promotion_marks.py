@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from kclient.types import TopicPartition
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema.describe_configs import DescribeConfigsResponse, DescribeConfigsResult
 from kclient.wire.versions import ApiKey
+from mirrormaker import failback_stage
 from mirrormaker.catalog import Catalog
 from mirrormaker.config import FlowConfig
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
@@ -34,7 +36,7 @@ from mirrormaker.promotion import (
 )
 from mirrormaker.recopy import Recopy
 from mirrormaker.settings import LinkSettings
-from mirrormaker.topics import MARK, MARKS, PATH, PROMOTION, SOURCE_LOST, Topic
+from mirrormaker.topics import MARK, MARKS, PATH, PROMOTION, SOURCE_LOST, Topic, TopicPair
 from tests.kit.scripted_cluster import ScriptedCluster, batch_of, part
 
 EAST = CommonConfig.load({"bootstrap.servers": "east:1"})
@@ -608,9 +610,27 @@ def test_a_source_that_lost_its_fence_is_no_success(clusters: Clusters) -> None:
     assert clusters.result(promoting.run()) == 4
     assert promoting.record is not None
     assert promoting.record["rpo_records"] is None
-    assert any(
-        "east accepts producers in t-0, t-1: it has no fence" in each for each in clusters.printed
+    assert clusters.printed[-1].startswith("east accepts producers in t-0, t-1: it has no fence")
+    assert clusters.printed[-1].endswith(
+        "Stop its producers. kmirror failback of the other direction then exports these records, and makes east the "
+        "mirror"
     )
+    assert not any("reads it again" in each for each in clusters.printed)
+    assert clusters.result(clusters.promotion(Fencing).run()) == 5
+    assert clusters.printed[-1].startswith(
+        "refused: t: the target was promoted, and the source has lost its mark since, so it may accept producers."
+    )
+    east, west = (Topic(2, None, clusters.configs[name]["t"]) for name in ("east", "west"))
+    ids = clusters.east.topic_id("t"), clusters.west.topic_id("t")
+    back = TopicPair(
+        name="t",
+        source=replace(west, topic_id=ids[1]),
+        target=replace(east, topic_id=ids[0]),
+        copy="t",
+        source_id="W",
+        target_id="E",
+    )
+    assert failback_stage.stage_of(back, is_exported=False) is failback_stage.Stage.RETURNED
 
 
 @pytest.mark.parametrize("soon", [True, False])
