@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -136,38 +136,39 @@ class Promotion:
             raise Refused("no topic is selected")
         topics = await catalog.topics(names, configs_too=True, present=present)
         marked = {name: topic for name, topic in topics.items() if topic.overrides.get(MARK)}
-        fenced: list[str] = []
-        others: Mapping[str, str] = {}
+        found = _Fences([])
+        if marked:
+            found = await self._fences(marked, identity_of(source, self._config.source))
         stay = {
             name: f"its configs cannot be read: {problem}"
             for name, problem in catalog.unreadable.items()
-        }
-        if marked:
-            source_id = identity_of(source, self._config.source)
-            fenced, doubtful, others = await self._fenced(marked, source_id)
-            stay |= doubtful
-        changes = {name: promotion.marks_before_the_fence(marked[name]) for name in fenced}
+        } | dict(found.doubtful)
+        stay |= {name: f"it is a mirror of cluster {mark}" for name, mark in found.others.items()}
+        changes = {name: promotion.marks_before_the_fence(marked[name]) for name in found.names}
         failed = await self._unfence(catalog, changes)
-        for name, reason in (*stay.items(), *others.items()):
+        for name, mark in found.ordinary.items():
+            self._echo(f"  {name}: left alone: a mirror of cluster {mark}")
+        for name, reason in stay.items():
             self._echo(f"  {name}: its mark was not removed: {reason}")
-        writable = [name for name in fenced if name not in failed]
+        writable = [name for name in found.names if name not in failed]
         self._echo(
             f"{self._config.source} accepts producers again: {', '.join(writable)}"
             if writable
             else f"{self._config.source}: no fence was removed"
         )
-        # Mirrors of other clusters are usual. If there are no others, another cluster may be at the target's address.
-        only_others = bool(others) and len(others) == len(marked)
-        return REFUSED if stay or failed or only_others else DONE
+        if found.others:
+            self._echo(
+                f"the cluster at {self._config.target}'s address is {found.target_id}. If another one was there, and "
+                "no producer wrote to it, --target-id with its id opens the topics that are marked as its mirrors: "
+                f"{', '.join(found.others)}"
+            )
+        return REFUSED if stay or failed else DONE
 
-    async def _fenced(
-        self, marked: Mapping[str, Topic], source_id: str
-    ) -> tuple[list[str], Mapping[str, str], Mapping[str, str]]:
-        """Return the topics to open, and why others are in doubt: by the target's marks, if it answers.
+    async def _fences(self, marked: Mapping[str, Topic], source_id: str) -> _Fences:
+        """Return which of the topics *marked* have a fence to remove: by the target's marks, if it answers.
 
-        The third result has the mirrors of clusters other than that at the target's address. The cluster id of the
-        options decides only what the marks do not show. A cluster with another id at the target's address shows
-        nothing. Raise `Refused`.
+        The cluster id of the options decides only what the marks do not show. A cluster with another id at the target's
+        address shows nothing. Raise `Refused`.
         """
         stated = self._options.target_id
         try:
@@ -175,14 +176,18 @@ class Promotion:
         except Refused:
             if stated is None:
                 raise
-            return promotion.marked_by(marked, stated), {}, {}
+            return _Fences(promotion.marked_by(marked, stated))
         if stated not in (None, target_id):
-            return promotion.marked_by(marked, stated), {}, {}
+            return _Fences(promotion.marked_by(marked, stated))
         fenced, doubtful = promotion.fenced(
             marked, there, unreadable, source_id=source_id, target_id=target_id
         )
-        others = promotion.of_other_clusters(marked, target_id)
-        return (fenced, doubtful, others) if stated is None else ([*fenced, *doubtful], {}, others)
+        others, ordinary = promotion.of_other_clusters(
+            marked, there, source_id=source_id, target_id=target_id
+        )
+        if stated is not None:
+            fenced, doubtful = [*fenced, *doubtful], {}
+        return _Fences(fenced, doubtful, others, ordinary, target_id)
 
     async def _at_the_target(
         self, marked: Mapping[str, Topic]
@@ -728,6 +733,22 @@ class Promotion:
 
     def _finish(self, record: Record) -> None:
         self.record = record.document(ended_ms=_now_ms())
+
+
+@dataclass(frozen=True, slots=True)
+class _Fences:
+    """The marked topics of the source, for `--abort`."""
+
+    names: list[str]
+    """Those that a promotion has fenced, and not opened at the target."""
+    doubtful: Mapping[str, str] = field(default_factory=dict)
+    """Those of which that is unknown, with the reason."""
+    others: Mapping[str, str] = field(default_factory=dict)
+    """`promotion.of_other_clusters` that may have a fence."""
+    ordinary: Mapping[str, str] = field(default_factory=dict)
+    """`promotion.of_other_clusters` without a fence."""
+    target_id: str = ""
+    """The cluster at the target's address, if it was asked."""
 
 
 @dataclass(frozen=True, slots=True)

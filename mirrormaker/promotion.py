@@ -180,17 +180,25 @@ def fenced(
     return found, unknown
 
 
-def of_other_clusters(source: Mapping[str, Topic], target_id: str) -> dict[str, str]:
-    """Return why an abort leaves the marked topics of *source* alone that are no mirrors of *target_id*."""
-    found = {}
+def of_other_clusters(
+    source: Mapping[str, Topic], target: Mapping[str, Topic], *, source_id: str, target_id: str
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the marked topics of *source* that are no mirrors of *target_id*, with the ids of their clusters.
+
+    The second result has ordinary mirrors: *target* copied them as such, from that cluster through *source_id*. The
+    first one has the others. Their mark may be a fence, if another cluster was at the target's address.
+    """
+    found: dict[str, str] = {}
+    ordinary: dict[str, str] = {}
     for name, topic in source.items():
         mark = topic.overrides.get(MARK, "")
-        if mark not in ("", target_id):
-            found[name] = (
-                f"it is a mirror of cluster {mark}, not of the cluster at this address ({target_id}). "
-                f"--target-id {mark} opens it, if {mark} was at this address and no producer wrote there"
-            )
-    return found
+        if mark in ("", target_id):
+            continue
+        upstream = target[name].upstream if name in target else ()
+        is_copied_on = upstream[-1:] == (source_id,) and mark in upstream
+        is_fence = _BEFORE in promotion_fields(topic)
+        (ordinary if is_copied_on and not is_fence else found)[name] = mark
+    return found, ordinary
 
 
 def still_mirrors(

@@ -167,11 +167,12 @@ def test_an_abort_leaves_topics_alone_that_are_no_fence_of_this_direction(
     clusters.west.topics |= {"promoted": 1, "chain": 1, "other": 1, "free": 1}
     clusters.configs["east"] |= {name: {MARK: "W"} for name in ("promoted", "chain", "gone")}
     clusters.configs["east"]["other"] = {MARK: "N"}
-    clusters.configs["west"] |= {"promoted": {MARK: ""}, "chain": {MARK: "N"}, "other": {MARK: "E"}}
+    clusters.configs["west"] |= {"promoted": {MARK: ""}, "chain": {MARK: "N"}}
+    clusters.configs["west"]["other"] = {MARK: "E", PATH: "N"}
     before = {name: dict(each) for name, each in clusters.configs["east"].items()}
     assert clusters.abort() == 5, "gone is in doubt"
     assert clusters.configs["east"] == before | {"t": {}}
-    assert clusters.printed[0].startswith("  gone: its mark was not removed: it does not exist")
+    assert clusters.printed[1].startswith("  gone: its mark was not removed: it does not exist")
     assert clusters.abort(topics="gone", target_id="W") == 0
     assert clusters.configs["east"]["gone"] == {}
 
@@ -204,24 +205,48 @@ def test_an_abort_names_the_topics_if_another_cluster_answers_for_the_target(
     clusters.west.cluster_id = "rebuilt"
     assert clusters.abort() == 5
     assert clusters.printed == [
-        "  t: its mark was not removed: it is a mirror of cluster W, not of the cluster at this address (rebuilt). "
-        "--target-id W opens it, if W was at this address and no producer wrote there",
+        "  t: its mark was not removed: it is a mirror of cluster W",
         "east: no fence was removed",
+        "the cluster at west's address is rebuilt. If another one was there, and no producer wrote to it, --target-id "
+        "with its id opens the topics that are marked as its mirrors: t",
     ]
     assert clusters.configs["east"]["t"][MARK] == "W"
 
 
-def test_an_abort_names_mirrors_of_other_clusters_and_opens_the_fenced_topics(
-    clusters: Clusters,
-) -> None:
-    clusters.east.topics["other"] = 1
-    clusters.configs["east"]["other"] = {MARK: "N"}
+def test_an_abort_leaves_mirrors_alone_that_the_target_has_copies_of(clusters: Clusters) -> None:
+    """East is a hub. The second command ended with 5, and advised to remove the marks of its live mirrors."""
+    for name in ("chain", "longer"):
+        clusters.east.topics[name] = clusters.west.topics[name] = 1
+        clusters.configs["east"][name] = {MARK: "N"}
+        clusters.configs["west"][name] = {MARK: "E", PATH: "N" if name == "chain" else "M,N"}
+    alone = [f"  {name}: left alone: a mirror of cluster N" for name in ("chain", "longer")]
     assert clusters.abort() == 0
-    assert clusters.printed[0].startswith(
-        "  other: its mark was not removed: it is a mirror of cluster N"
-    )
-    assert clusters.printed[1] == "east accepts producers again: t"
-    assert clusters.configs["east"]["other"] == {MARK: "N"}
+    assert clusters.printed == [*alone, "east accepts producers again: t"]
+    clusters.printed.clear()
+    assert clusters.abort() == 0
+    assert clusters.printed == [*alone, "east: no fence was removed"]
+
+
+@pytest.mark.parametrize("copied", ["", "before the fence", "of a promoted topic"])
+def test_an_abort_is_no_success_while_a_topic_may_have_the_fence_of_another_cluster(
+    clusters: Clusters, copied: str
+) -> None:
+    """West was built again. One fence was opened, and the command ended with 0 although the others stayed."""
+    clusters.east.topics["other"] = 1
+    fence = fence_of(Topic(1, None, PROMOTED if copied == "of a promoted topic" else {}), "N", "C")
+    clusters.configs["east"]["other"] = {name: text for name, text in fence.items() if text}
+    if copied:
+        clusters.west.topics["other"] = 1
+        path = {PATH: "N"} if copied == "of a promoted topic" else {}
+        clusters.configs["west"]["other"] = {MARK: "E", **path}
+    assert clusters.abort() == 5
+    assert clusters.printed[:2] == [
+        "  other: its mark was not removed: it is a mirror of cluster N",
+        "east accepts producers again: t",
+    ]
+    assert clusters.configs["east"]["other"][MARK] == "N"
+    assert clusters.abort(target_id="N") == 0
+    assert not clusters.configs["east"]["other"].get(MARK)
 
 
 @pytest.mark.parametrize("topics", ["typo", ""])
