@@ -24,6 +24,7 @@ from kclient.net.waiting import sleep
 from kclient.types import OffsetAndTimestamp, TopicPartition
 from mirrormaker import promotion
 from mirrormaker.audit_gate import proven_by_audit
+from mirrormaker.awaited_log_ends import awaited_log_ends
 from mirrormaker.catalog import Catalog
 from mirrormaker.config import FlowConfig
 from mirrormaker.drain import drain
@@ -476,7 +477,9 @@ class Promotion:
         """
         lacks, reasons = {}, []
         for tp, ends in (
-            await read_log_ends(mirror.source, mirror.target, {tp: tp for tp in cuts})
+            await awaited_log_ends(
+                mirror.source, mirror.target, {tp: tp for tp in cuts}, timeout=_TIMEOUT
+            )
         ).items():
             if isinstance(ends, KafkaError):
                 raise ends

@@ -24,6 +24,7 @@ from kclient.net.waiting import all_of, sleep
 from kclient.types import OffsetAndMetadata, TopicPartition
 from mirrormaker import failback_groups, tail_export
 from mirrormaker.audit_gate import proven_by_audit, target_form
+from mirrormaker.awaited_log_ends import awaited_log_ends
 from mirrormaker.catalog import Catalog
 from mirrormaker.config import FlowConfig
 from mirrormaker.divergence import Batch, Comparison, Divergence, DivergenceSearch, Side
@@ -47,7 +48,7 @@ from mirrormaker.interruption import uninterrupted
 from mirrormaker.ledger import read_ledger
 from mirrormaker.lineage import text_of
 from mirrormaker.link_state import Cause, Gap, LogEnds
-from mirrormaker.log_ends import high_watermarks, log_starts, read_cuts, read_log_ends
+from mirrormaker.log_ends import high_watermarks, log_starts, read_cuts
 from mirrormaker.marks import NO_PREFIX
 from mirrormaker.mirror import Mirror
 from mirrormaker.promotion import Proof, Refused, emptied
@@ -936,9 +937,8 @@ class Recopy:
 
         kaudit may have compared nothing of it, or read it before.
         """
-        found = await read_log_ends(
-            self._source, self._target, {tp: topics.copy_of(tp) for tp in cuts}
-        )
+        pairs = {tp: topics.copy_of(tp) for tp in cuts}
+        found = await awaited_log_ends(self._source, self._target, pairs, timeout=_TIMEOUT)
         reasons = [_left_open(tp, ends, cuts[tp]) for tp, ends in found.items()]
         if any(reasons):
             raise Refused("; ".join(reason for reason in reasons if reason))

@@ -550,6 +550,37 @@ def test_a_target_that_changes_while_kaudit_reads_is_not_opened(
         assert clusters.configs["east"]["t"] == {}
 
 
+def silent_for(clusters: Clusters, seconds: float, api: ApiKey) -> None:
+    """Let west fail all requests of *api* for *seconds*, as while a broker starts again."""
+    served = clusters.west.answers[api]
+    clusters.west.answers[api] = lambda _: KafkaTimeoutError("silent")
+    clusters.west.clock.callLater(seconds, clusters.west.answers.__setitem__, api, served)
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(20, 0), (300, 5)])
+def test_a_broker_that_restarts_after_the_audit_does_not_undo_it(
+    clusters: Clusters, seconds: float, code: int
+) -> None:
+    """The comparison asked once, within 3 s: an audit of hours, and the waiting of producers, were in vain."""
+    fence_with_cuts(clusters)
+    promoting: Any = clusters.promotion(Comparing)
+    promoting.meanwhile = lambda: silent_for(clusters, seconds, ApiKey.FETCH)
+    assert clusters.result(promoting.run()) == code, clusters.printed
+    assert (promoting.record is None) is (code == 5)
+
+
+@pytest.mark.parametrize("api", [ApiKey.FETCH, ApiKey.LIST_OFFSETS])
+@pytest.mark.parametrize(("seconds", "proven"), [(20, True), (300, False)])
+def test_a_broker_that_restarts_after_the_audit_of_a_failback_leaves_it_proven(
+    clusters: Clusters, seconds: float, proven: bool, api: ApiKey
+) -> None:
+    fence_with_cuts(clusters)
+    proving = Proving(clusters, 0)
+    silent_for(clusters, seconds, api)
+    found = clusters.result(proving.proof({T0: 5, T1: 5}))
+    assert found == Proof("r", 0) if proven else "silent" in str(found)
+
+
 def test_what_the_target_lacks_is_printed_again_only_if_the_audit_took_it_up_to_more(
     clusters: Clusters,
 ) -> None:
