@@ -22,6 +22,7 @@ from kclient.net.cluster import Cluster
 from kclient.net.offsets import MAX_TIMESTAMP, list_offsets
 from kclient.net.waiting import sleep
 from kclient.types import OffsetAndTimestamp, TopicPartition
+from kclient.wire.errors import UnknownTopicOrPartition
 from mirrormaker import promotion
 from mirrormaker.audit_gate import proven_by_audit
 from mirrormaker.awaited_log_ends import awaited_log_ends
@@ -543,10 +544,30 @@ class Promotion:
         Another command may have found the fence, and opened the target behind it. Without the fence both clusters
         would then accept producers.
         """
-        source = self._config.source
-        mirrors, others, unread = await self._still_mirrors(mirror.target, roles, fenced)
-        left = await self._unfence(roles.source_topics, {name: fenced[name] for name in mirrors})
-        removed = [name for name in mirrors if name not in left]
+        source, target = self._config.source, self._config.target
+        removed: list[str] = []
+        left: list[str] = []
+        others: dict[str, str] = {}
+        unread, problem = list(fenced), None
+        # A catalog of its own: one that has read the marks before keeps them if they cannot be read again.
+        catalog = Catalog(mirror.target)
+        give_up_at = self._reactor.seconds() + _TIMEOUT
+        if unread:
+            self._echo(
+                f"{source} is read-only until the marks at {target} are read: {', '.join(unread)}"
+            )
+        while unread:
+            mirrors, more, unread, problem = await self._still_mirrors(catalog, roles, unread)
+            others |= more
+            failed = await self._unfence(
+                roles.source_topics, {name: fenced[name] for name in mirrors}
+            )
+            left += failed
+            removed += [name for name in mirrors if name not in failed]
+            may_pass = problem is not None and problem.retriable
+            if not unread or not may_pass or self._reactor.seconds() >= give_up_at:
+                break
+            await sleep(self._reactor, _POLL)
         if removed:
             which = ", ".join(removed)
             done = "; nothing was promoted" if len(removed) == len(fenced) else f": {which}"
@@ -554,40 +575,46 @@ class Promotion:
         for name, reason in others.items():
             self._echo(f"  {name}: {source} is still read-only: {reason}")
         if unread:
+            if problem is not None:
+                self._echo(f"  {target}: {problem}")
             self._echo(
-                f"the marks at {self._config.target} are not read: {', '.join(unread)}. "
-                "It may have been promoted by another command"
+                f"the marks at {target} are not read: {', '.join(unread)}. It may have been promoted by another command"
             )
         earlier = [name for name in roles.left if roles.stages[name] is Stage.FENCED]
         if left or unread or earlier:
+            without = (
+                f". kmirror promote --abort --target-id {roles.target_id} does so without {target}, if no producer "
+                "wrote there"
+            )
             self._echo(
                 f"{source} is still read-only: {', '.join([*left, *unread, *earlier])}. Repeat the command to "
-                "continue; kmirror promote --abort removes the marks"
+                f"continue; kmirror promote --abort removes the marks{without if unread else ''}"
             )
 
     async def _still_mirrors(
-        self, target: Cluster, roles: _Roles, fenced: Iterable[str]
-    ) -> tuple[list[str], dict[str, str], list[str]]:
-        """Return `promotion.still_mirrors` of the topics *fenced*, by the target's marks as of now."""
-        names = list(fenced)
-        if not names:
-            return [], {}, []
-        # A catalog of its own: one that has read the marks before keeps them if they cannot be read again.
-        catalog = Catalog(target)
-        give_up_at = self._reactor.seconds() + _TIMEOUT
-        while True:
-            try:
-                present = await catalog.names()
-                there = await catalog.topics(names, configs_too=True, present=present)
-            except KafkaError as problem:
-                if not problem.retriable or self._reactor.seconds() >= give_up_at:
-                    self._echo(f"  {self._config.target}: {problem}")
-                    return [], {}, names
-                await sleep(self._reactor, _POLL)
-            else:
-                return promotion.still_mirrors(
-                    names, there, catalog.unreadable, source_id=roles.source_id
-                )
+        self, catalog: Catalog, roles: _Roles, names: list[str]
+    ) -> tuple[list[str], dict[str, str], list[str], KafkaError | None]:
+        """Return `promotion.still_mirrors` of the topics *names*, by the target's marks as of now.
+
+        The last result is why some marks are not read; a broker that has just started does not know the topics yet.
+        """
+        try:
+            present = await catalog.names()
+            there = await catalog.topics(names, configs_too=True, present=present)
+        except KafkaError as problem:
+            return [], {}, names, problem
+        unreadable = catalog.unreadable
+        mirrors, others, unread = promotion.still_mirrors(
+            names, there, unreadable, source_id=roles.source_id
+        )
+        absent = {name for name in unread if name not in present}
+        problems = [unreadable[name] for name in unread if name in unreadable]
+        problems += [
+            UnknownTopicOrPartition(f"the broker does not know {name} yet")
+            for name in sorted(absent - await catalog.deleted(absent))
+        ]
+        problems.sort(key=lambda each: not each.retriable)
+        return mirrors, others, unread, next(iter(problems), None)
 
     async def _unfence(self, source_topics: Catalog, fenced: Mapping[str, Configs]) -> list[str]:
         """Set the configs *fenced* by topic, which remove the fence; return the topics of which that failed."""

@@ -37,7 +37,7 @@ from mirrormaker.promotion import (
 from mirrormaker.recopy import Recopy
 from mirrormaker.settings import LinkSettings
 from mirrormaker.topics import MARK, MARKS, PATH, PROMOTION, SOURCE_LOST, Topic, TopicPair
-from tests.kit.scripted_cluster import ScriptedCluster, batch_of, part
+from tests.kit.scripted_cluster import HELD, ScriptedCluster, batch_of, part
 
 EAST = CommonConfig.load({"bootstrap.servers": "east:1"})
 WEST = CommonConfig.load({"bootstrap.servers": "west:1"})
@@ -368,6 +368,49 @@ def test_a_promotion_that_fails_leaves_the_fence_if_the_target_shows_no_mark(
     names = "t" if how == "gone" else "t, u"
     assert printed[-3].startswith(f"the marks at west are not read: {names}. ")
     assert printed[-2].startswith(f"east is still read-only: {names}. Repeat")
+    assert printed[-2].endswith(
+        "kmirror promote --abort --target-id W does so without west, if no producer wrote there"
+    )
+    line = "east is read-only until the marks at west are read: t, u"
+    assert printed.index(line) < len(printed) - 3
+
+
+def test_an_undo_waits_for_a_broker_that_does_not_know_the_topic_yet(clusters: Clusters) -> None:
+    """One that has just started: its first answer left east read-only."""
+    left_at_10: list[int] = []
+
+    def restart() -> None:
+        knows, west = clusters.west.answers[ApiKey.METADATA], clusters.west
+
+        def answer(request: Any) -> Any:
+            answered = knows(request)
+            is_controller = [each.name for each in request.topics or ()] == ["t"]
+            for topic in answered.topics:
+                if topic.name == "t" and not is_controller:
+                    topic.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    topic.partitions = []
+            return answered
+
+        west.answers[ApiKey.METADATA] = answer
+        west.clock.callLater(20, west.answers.__setitem__, ApiKey.METADATA, knows)
+        west.clock.callLater(10, lambda: left_at_10.append(len(clusters.configs["east"]["u"])))
+
+    printed = failing_audit(clusters, restart)
+    assert printed[-2] == "east accepts producers again; nothing was promoted"
+    assert clusters.configs["east"]["t"] == {}
+    assert left_at_10 == [0], "u was open before"
+
+
+def test_an_undo_without_an_answer_has_named_what_is_read_only(clusters: Clusters) -> None:
+    """It was silent for a minute, until the operator ended it: nothing named the topics."""
+
+    def stop() -> None:
+        clusters.west.answers[ApiKey.DESCRIBE_CONFIGS] = lambda _: HELD
+
+    clusters.east.clock.callLater(5, lambda: early.extend(clusters.printed))
+    early: list[str] = []
+    failing_audit(clusters, stop)
+    assert early[-1] == "east is read-only until the marks at west are read: t, u"
 
 
 def serve_log(scripted: ScriptedCluster, end: int, last: bytes, *, committed: int) -> None:
