@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +21,7 @@ from kclient.config import CommonConfig
 from kclient.errors import KafkaError
 from kclient.net.cluster import Cluster
 from kclient.net.offsets import MAX_TIMESTAMP, list_offsets
-from kclient.net.waiting import sleep
+from kclient.net.waiting import all_settled, sleep
 from kclient.types import OffsetAndTimestamp, TopicPartition
 from kclient.wire.errors import UnknownTopicOrPartition
 from mirrormaker import promotion
@@ -844,20 +845,32 @@ async def _fenced_ends(
 ) -> tuple[dict[TopicPartition, int], Sequence[TopicPartition]]:
     """Return the log end offsets of the leaders that reject producers, and the partitions of those that accept them.
 
-    Of other partitions the high watermarks are returned, if these can be read.
+    Other partitions are in neither. A high watermark of one shows nothing: records may follow it.
     """
-    wanted = list(tps)
-    found: dict[TopicPartition, int] = {}
-    writable: Sequence[TopicPartition] = ()
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for tp in tps:
+        by_topic.setdefault(tp.topic, []).append(tp)
+    each = list(by_topic.values())
     try:
-        return await until_read_only(cluster, wanted, timeout=_TIMEOUT), ()
+        return await until_read_only(cluster, chain(*each), timeout=_TIMEOUT), ()
     except FenceTimeout as problem:
-        found = {tp: each for tp, each in problem.found.items() if isinstance(each, int)}
-        writable = problem.writable
+        return _ends_in(problem), problem.writable
     except KafkaError:
-        pass
-    left = [tp for tp in wanted if tp not in found and tp not in writable]
-    return found | await _high_watermarks(cluster, left), writable
+        # Of a topic, such as a missing permission. It ended the requests for the others.
+        settled = await all_settled(until_read_only(cluster, one, timeout=_TIMEOUT) for one in each)
+    found: dict[TopicPartition, int] = {}
+    writable: list[TopicPartition] = []
+    for answer in settled:
+        if isinstance(answer, FenceTimeout):
+            found |= _ends_in(answer)
+            writable += answer.writable
+        elif not isinstance(answer, KafkaError):
+            found |= answer
+    return found, writable
+
+
+def _ends_in(problem: FenceTimeout) -> dict[TopicPartition, int]:
+    return {tp: end for tp, end in problem.found.items() if isinstance(end, int)}
 
 
 async def _high_watermarks(

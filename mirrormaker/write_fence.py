@@ -48,7 +48,7 @@ class FenceTimeout(KafkaTimeoutError):
         self.found = found
         """The answers of the leaders that did."""
         self.writable = writable
-        """The partitions of which a leader accepted producers until the end."""
+        """The other partitions of which a leader accepted producers, when one could last be asked."""
 
 
 async def until_read_only(
@@ -74,9 +74,11 @@ async def _until(
 ) -> dict[TopicPartition, Answer]:
     left = list(tps)
     found: dict[TopicPartition, Answer] = {}
+    writable: set[TopicPartition] = set()
     give_up_at = cluster.reactor.seconds() + timeout
     while True:
         answers = await _answers(cluster, left)
+        writable |= {tp for tp, answer in answers.items() if isinstance(answer, PolicyViolation)}
         for tp, answer in answers.items():
             if isinstance(answer, int if read_only else PolicyViolation):
                 found[tp] = answer
@@ -92,7 +94,7 @@ async def _until(
             raise FenceTimeout(
                 f"{len(left)} partitions, {left[0]} among them: no leader {wanted} after {timeout:g} s: {detail}",
                 found,
-                [tp for tp in left if isinstance(answers[tp], PolicyViolation)],
+                [tp for tp in left if tp in writable],
             )
         cluster.update_soon()
         await sleep(cluster.reactor, _PAUSE)

@@ -732,6 +732,44 @@ def test_a_source_that_lost_its_fence_is_no_success(clusters: Clusters) -> None:
     assert failback_stage.stage_of(back, is_exported=False) is failback_stage.Stage.RETURNED
 
 
+@pytest.mark.parametrize(
+    "code", [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+)
+def test_partitions_without_a_confirmed_fence_have_no_known_end(
+    clusters: Clusters, code: ErrorCode
+) -> None:
+    """Their high watermarks are the cut while no record was written yet: rpo_records 0 and exit code 0."""
+    clusters.east.topics["u"] = clusters.west.topics["u"] = 1
+    fence_with_cuts(clusters)
+    copied = text_of(clusters.east.topic_id("u"))
+    clusters.configs["west"]["u"] = {MARK: "E", SOURCE_TOPIC_ID: copied}
+    ends = {T0: (0, 5), T1: (0, 5), TopicPartition("u", 0): (0, 5)}
+    for scripted in (clusters.east, clusters.west):
+        scripted.serve_offsets(ends)
+    of_a_mirror = clusters.east.answers[ApiKey.PRODUCE]
+
+    def produced(request: Any) -> Any:
+        answer = of_a_mirror(request)
+        for topic in answer.topics:
+            for each in topic.partitions:
+                each.error_code = ErrorCode.POLICY_VIOLATION if topic.name == "u" else code
+                each.log_end_offset = -1
+        return answer
+
+    class Opening(Fencing):
+        async def _open(self, *_: object) -> None:
+            clusters.east.answers[ApiKey.PRODUCE] = produced
+
+    promoting = clusters.promotion(Opening)
+    assert clusters.result(promoting.run()) == 4, clusters.printed
+    assert promoting.record is not None
+    assert promoting.record["rpo_records"] is None
+    assert [each["source_end"] for each in promoting.record["partitions"]] == [None] * 3
+    text = "\n".join(clusters.printed)
+    assert "east accepts producers in u-0: it has no fence" in text
+    assert "the end of east's own records is unknown in 2 of 3 partitions" in text
+
+
 @pytest.mark.parametrize("soon", [True, False])
 def test_copies_that_are_not_committed_yet_are_waited_for(clusters: Clusters, soon: bool) -> None:
     fence_with_cuts(clusters)
