@@ -258,9 +258,10 @@ def promote(file: Path, flow: str | None, abort: bool, record: Path | None, **op
 
     Exit codes: 0 promoted, no record is left behind, or (--source-lost) their number is unknown; 1
     a cluster refuses a request; 2 invalid options; 3 a cluster is unreachable; 4 promoted, but the
-    source has records behind the cut, or a part of it could not be read; 5 refused: nothing is
-    promoted, and what stays read-only at the source is named. A group with members at the target
-    is named, and keeps its offsets there.
+    source has records behind the cut, has lost its fence, or a part of it could not be read; 5
+    refused: nothing is promoted, and what stays read-only at the source is named; 130 Ctrl-C, 143
+    SIGTERM: undone before the target is opened. A group with members at the target is named, and
+    keeps its offsets there.
     """
     chosen = _flow(_load(file), flow)
     _check_promotion(options, abort=abort, record=record)
@@ -338,9 +339,10 @@ def failback(file: Path, flow: str | None, topics: str, **options: Any) -> None:
     again and copied. Without --execute the command only searches where the logs diverge. A command
     that was killed is continued by the same command.
 
-    Exit codes: 0 the topics are mirrors and kaudit found them CONSISTENT, or a dry run; 1 a
-    cluster refuses; 2 invalid options; 3 a cluster is unreachable; 4 the topics are mirrors, but
-    kaudit did not prove it, or committed offsets are not restored; 5 refused.
+    Exit codes: 0 the topics are mirrors and kaudit found them CONSISTENT, but for offsets that
+    only one cluster still has, or a dry run; 1 a cluster refuses; 2 invalid options; 3 a cluster
+    is unreachable; 4 the topics are mirrors, but kaudit did not prove it, or committed offsets are
+    not restored; 5 refused; 130 Ctrl-C, 143 SIGTERM: nothing is undone, what is changed is named.
     """
 
     def show(reactor: Any, chosen: FlowConfig, options: Options, echo: Echo) -> _Shown:
@@ -365,9 +367,10 @@ def repair(file: Path, plan: Path, flow: str | None, topics: str, **options: Any
     target has is exported first. Without --execute the command prints what it would do. Stop
     kmirror run before.
 
-    Exit codes: 0 repaired and CONSISTENT, or a dry run; 1 a cluster refuses; 2 invalid options; 3
-    a cluster is unreachable; 4 copied, but kaudit did not prove it, committed offsets are not
-    restored, or ranges are left that no copy repairs; 5 refused.
+    Exit codes: 0 repaired and CONSISTENT, but for offsets that only one cluster still has, or a
+    dry run; 1 a cluster refuses; 2 invalid options; 3 a cluster is unreachable; 4 copied, but
+    kaudit did not prove it, committed offsets are not restored, or ranges are left that no copy
+    repairs; 5 refused; 130 Ctrl-C, 143 SIGTERM: nothing is undone, what is changed is named.
     """
 
     def show(reactor: Any, chosen: FlowConfig, options: Options, echo: Echo) -> _Shown:
@@ -391,9 +394,10 @@ def truncate(file: Path, flow: str | None, topics: str, **options: Any) -> None:
     whole. Without --execute the command only searches where the logs diverge. Each truncation has
     its own --export DIR; a command that was killed is continued by the same command.
 
-    Exit codes: 0 truncated and CONSISTENT, or a dry run; 1 a cluster refuses; 2 invalid options; 3
-    a cluster is unreachable; 4 copied, but kaudit did not prove it, or committed offsets are not
-    restored, or the target has no mirror of a topic; 5 refused.
+    Exit codes: 0 truncated and CONSISTENT, but for offsets that only one cluster still has, or a
+    dry run; 1 a cluster refuses; 2 invalid options; 3 a cluster is unreachable; 4 copied, but
+    kaudit did not prove it, or committed offsets are not restored, or the target has no mirror of
+    a topic; 5 refused; 130 Ctrl-C, 143 SIGTERM: nothing is undone, what is changed is named.
     """
 
     def show(reactor: Any, chosen: FlowConfig, options: Options, echo: Echo) -> _Shown:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,6 +169,35 @@ def test_offsets_that_aged_out_excuse_nothing_else(problem: str) -> None:
         kind = FailureKind.UNREADABLE if problem == "unread" else FailureKind.UNDECODABLE
         target.faults.append(Fault(6, 7, kind))
     assert of_two(source, target, 10)[0] != ""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"in_scope": 16},
+        {"not_read": 1},
+        {"unknown_partitions": 1},
+        {"unreadable": [1]},
+        {"findings": {"missing": 1}},
+        {"different": {"gap": 1}},
+        {"exit_codes": [5, 3]},
+    ],
+    ids=str,
+)
+def test_an_incomplete_audit_with_any_other_cause_proves_nothing(changes: dict[str, Any]) -> None:
+    """The logs above give other verdicts in most cases: their reports do not show that each cause counts."""
+    source, target = ten(), ten()
+    source.delete_below(4)
+    report = report_of(audit({TP: source}, {TP: target})).document
+    assert report["verdict"] == "INCOMPLETE"
+    assert report["totals"]["aged_out"] == 4
+
+    def left_open() -> str:
+        return not_proven(report, {TP: 10}, source_id="source", target_id="target")
+
+    assert left_open() == ""
+    (report if "exit_codes" in changes else report["totals"]).update(changes)
+    assert left_open() == "the verdict is INCOMPLETE"
 
 
 def test_logs_without_a_common_offset_prove_nothing() -> None:

@@ -81,6 +81,13 @@ def test_an_option_that_would_have_no_effect_is_refused(
     assert (done.exit_code, named in done.output) == (2, True)
 
 
+@pytest.mark.parametrize("command", ["promote", "failback", "repair", "truncate"])
+def test_the_help_has_the_exit_codes_of_signals_and_of_what_aged_out(command: str) -> None:
+    text = " ".join(CliRunner().invoke(main, [command, "--help"]).output.split())
+    assert "130 Ctrl-C, 143 SIGTERM" in text
+    assert ("lost its fence" if command == "promote" else "only one cluster still has") in text
+
+
 def test_every_option_with_a_fraction_is_a_finite_number() -> None:
     """NaN is in every range, because each comparison with it is false; infinite seconds never pass."""
     kinds = [each.type for command in main.commands.values() for each in command.params]
