@@ -37,7 +37,10 @@ MOST_CAUSES = 1000
 
 
 class Console:
-    """Writes lines, and one status line that is replaced in place on a terminal."""
+    """Writes lines, and one status line that is replaced in place on a terminal.
+
+    Lines that cannot be written are left out: the process that reads them may have ended, and mirroring goes on.
+    """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float], *, quiet: bool = False) -> None:
         self._stream = stream
@@ -51,10 +54,11 @@ class Console:
 
     def write(self, text: str) -> None:
         """Write a line above the status line."""
-        self._write(text)
-        self._stream.write("\n")
+        with suppress(OSError):
+            self._write(text)
+            self._stream.write("\n")
+            self._stream.flush()
         self._shown = 0
-        self._stream.flush()
 
     def event(self, about: str, what: str) -> None:
         """Write a line for a cause, once while it lasts, and again if it returns after `RETURNED_AFTER`."""
@@ -75,8 +79,9 @@ class Console:
         if self._quiet:
             return
         if self._in_place:
-            self._write(text)
-            self._stream.flush()
+            with suppress(OSError):
+                self._write(text)
+                self._stream.flush()
         elif text != self._last_status:
             self._last_status = text
             self.write(text)

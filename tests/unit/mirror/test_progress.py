@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 
 import pytest
+from twisted.internet.task import Clock
 
 from kclient.types import TopicPartition
-from mirrormaker.app import RETURNED_AFTER, Console
+from mirrormaker.app import RETURNED_AFTER, STATUS_EVERY, Console, MirrorProcess
+from mirrormaker.config import MirrorConfig
 from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import LinkCounts, LogEnds
 from mirrormaker.progress import Progress, count, line, seconds, size
@@ -109,6 +111,40 @@ def test_the_status_line_stays_in_place_on_a_terminal() -> None:
     console.status("short")
     console.write("news")
     assert stream.getvalue() == "\ra long line\rshort      \rnews \n"
+
+
+class Closed(Terminal):
+    """A stream of which the reader has ended, such as tee after Ctrl-C."""
+
+    on_terminal = False
+
+    def isatty(self) -> bool:
+        return self.on_terminal
+
+    def write(self, _: str) -> int:
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize("on_terminal", [False, True])
+def test_a_process_without_a_reader_of_its_lines_runs_and_can_be_stopped(on_terminal: bool) -> None:
+    """`kmirror run 2>&1 | tee log` ignored Ctrl-C: its first line is written before the mirrors are stopped."""
+    stream = Closed()
+    stream.on_terminal = on_terminal
+    clock = Clock()
+    config = MirrorConfig.of(
+        {
+            "clusters": "east, west",
+            "east.bootstrap.servers": "a:1",
+            "west.bootstrap.servers": "b:1",
+            "east->west.enabled": "true",
+        }
+    )
+    process = MirrorProcess(clock, config, once=False, stream=stream)
+    process._tick()
+    process._console.event("t-0", "refused")
+    clock.advance(STATUS_EVERY)
+    process.stop(0)
+    assert [mirror._finished.called for mirror in process._mirrors] == [True]
 
 
 def written(events: list[tuple[float, str, str]]) -> list[str]:
