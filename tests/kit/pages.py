@@ -393,7 +393,8 @@ def _environment(directory: Path, bootstrap: Sequence[int]) -> dict[str, str]:
     }
     if bootstrap:
         ours["KCLIENT_BOOTSTRAP_SERVERS"] = ",".join(f"127.0.0.1:{port}" for port in bootstrap)
-    left_out = ("XDG_CONFIG_HOME", "PYTHONWARNINGS")
+    # A worker of xdist sets COLUMNS; what a page shows has the width of a pipe.
+    left_out = ("XDG_CONFIG_HOME", "PYTHONWARNINGS", "COLUMNS")
     theirs = {
         name: value
         for name, value in os.environ.items()
