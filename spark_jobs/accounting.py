@@ -4,7 +4,8 @@ Theory of operation
 ===================
 `spark_jobs.align` sees one partition at a time and only the windows that differ. This module sees the whole run:
 
-1. *Lag.* MISSING records behind everything that the target received, unless the mirror is complete.
+1. *Lag.* MISSING records behind everything that the target received, unless the mirror is complete. In a renumbered
+   target: behind the last common record, what compaction does not explain, but for `Alignment.passed` offsets.
 2. *Explained.* Compaction of one log explains a record below its end that only the other has (`KeySpans`). Gaps that
    the operator accepted explain missing offsets. Gaps of the mirror's ledger explain offsets that neither log has
    (`spark_jobs.gap_ledger`).
@@ -196,6 +197,10 @@ class Ledger:
     """See `Account`."""
     misplaced: Counter[TopicPartition] = field(default_factory=Counter)
     """Offsets of records that belong to another partition: the other half of a MISROUTED finding."""
+    not_passed: Counter[TopicPartition] = field(default_factory=Counter)
+    """Records of `Alignment.passed` that are copies of others, or belong to another partition."""
+    explained_passed: list[Finding] = field(default_factory=list)
+    """Those of `Alignment.passed` that compaction explains."""
     _failures: Mapping[TopicPartition, Sequence[Failure]] = field(init=False)
     _holes: dict[TopicPartition, Ranges] = field(default_factory=lambda: defaultdict(list))
     _equal: dict[TopicPartition, list[WindowResult]] = field(
@@ -215,7 +220,7 @@ class Ledger:
                 self._equal[tp].append(result)
 
     def classify(self) -> None:
-        """Find lag."""
+        """Find lag, but for records that compaction of a renumbered target may explain."""
         for cut in self.evidence.cuts:
             tp = cut.topic_partition
             alignment = self.evidence.alignments.get(tp)
@@ -227,9 +232,23 @@ class Ledger:
             tp = cut.topic_partition
             self.lagging[tp] = cut.lagging
             if tp in self.evidence.tails:
-                lag = [f for f in self.findings[tp] if self._is_lag(f, cut)]
+                lag = [
+                    f
+                    for f in self.findings[tp]
+                    if self._is_lag(f, cut)
+                    and (_is_behind(f, cut) or not self._may_be_compaction(f))
+                ]
                 self._drop(tp, lag)
                 self.lagging[tp] = self._lagging(cut, lag)
+
+    def find_left_lag(self) -> None:
+        """Find what lags of a renumbered target with what is known by now."""
+        for cut in self.evidence.cuts:
+            tp = cut.topic_partition
+            if self.evidence.renumbered and tp in self.evidence.tails:
+                lag = [f for f in self.findings[tp] if self._is_lag(f, cut)]
+                self._drop(tp, lag)
+                self.lagging[tp] += sum(f.owns for f in lag)
 
     def _measure_moves(self) -> None:
         """Add the records of equal windows, which were not aligned, to the distances across them."""
@@ -238,7 +257,27 @@ class Ledger:
             self.findings[tp] = [_with_crossed(f, equal, self.evidence.window) for f in findings]
 
     def _is_lag(self, finding: Finding, cut: PartitionCut) -> bool:
-        return not self.evidence.complete and _is_behind(finding, cut)
+        return not self.evidence.complete and self._is_of_end(finding, cut)
+
+    def _is_of_end(self, finding: Finding, cut: PartitionCut) -> bool:
+        """Return whether *finding* is a record that the target did not receive, as far as its log shows."""
+        if not self.evidence.renumbered:
+            return _is_behind(finding, cut)
+        alignment = self.evidence.alignments.get(cut.topic_partition)
+        if alignment is None or finding.tail_position is None:
+            return False
+        passed_up_to = alignment.passed_up_to - self.not_passed[cut.topic_partition]
+        return finding.finding_class is FindingClass.MISSING and not finding.is_before(passed_up_to)
+
+    def _was_passed(self, finding: Finding) -> bool:
+        """Return whether *finding* is one of `Alignment.passed`."""
+        alignment = self.evidence.alignments.get(finding.topic_partition)
+        return (
+            alignment is not None
+            and alignment.last_common is not None
+            and finding.finding_class is FindingClass.EXTRA
+            and finding.position > alignment.last_common_at_target
+        )
 
     def _lagging(self, cut: PartitionCut, lag: Sequence[Finding]) -> int:
         """Return the offsets that lag in a partition of `Evidence.tails`."""
@@ -274,6 +313,7 @@ class Ledger:
                 continue
             sources.remove(lost)
             self._drop(extra.topic_partition, [extra])
+            self.not_passed[extra.topic_partition] += self._was_passed(extra)
             tp = lost.topic_partition
             self._drop(tp, [lost])
             self.findings[tp].append(
@@ -323,6 +363,8 @@ class Ledger:
                 continue
             if spans.explain(finding, renumbered=self.evidence.renumbered):
                 self._explain(finding.topic_partition, [finding], COMPACTION)
+                if self._was_passed(finding):
+                    self.explained_passed.append(finding)
             elif not finding.flags & KEYLESS:
                 left.append(finding)
         return KeyLookup(left)
@@ -345,24 +387,42 @@ class Ledger:
         """Make one TRUNCATED finding of the records behind the end of a complete mirror's partition."""
         for cut in self.evidence.cuts:
             tp = cut.topic_partition
-            tail = [f for f in self.findings[tp] if _is_behind(f, cut)]
+            tail = [f for f in self.findings[tp] if self._is_of_end(f, cut)]
             if tail:
                 self._drop(tp, tail)
                 self.findings[tp].append(_folded(tail, FindingClass.TRUNCATED))
 
     def extras(self) -> list[Finding]:
-        """Return the findings that are duplicates if the partition has a copy: see `settle_duplicates`."""
+        """Return the findings that are duplicates if the partition has a copy: see `settle_duplicates`.
+
+        Of what compaction explains, those that make a record MISSING unless they are copies.
+        """
+        lacking = {
+            f.topic_partition
+            for f in self._all(FindingClass.MISSING)
+            if self.evidence.renumbered and f.tail_position is not None
+        }
+        explained = [f for f in self.explained_passed if f.topic_partition in lacking]
+        return [*self._left_extras(), *explained]
+
+    def _left_extras(self) -> list[Finding]:
         classes = FindingClass.EXTRA, FindingClass.CORRUPT
         return [f for each in classes for f in self._all(each) if _may_be_copy(f)]
 
     def settle_duplicates(self, copies: Mapping[Place, Copies]) -> None:
         """Turn EXTRA records with a copy in their partition into DUPLICATEs; fold whole partitions."""
-        unmatched = Counter((f.topic, f.partition, f.target_hash or 0) for f in self.extras())
+        left, every = (
+            Counter((f.topic, f.partition, f.target_hash or 0) for f in each)
+            for each in (self._left_extras(), self.extras())
+        )
+        for each in self.explained_passed:
+            self.not_passed[each.topic_partition] += _other_copy(each, copies, every) is not None
         for cut in self.evidence.cuts:
             tp = cut.topic_partition
             settled: list[Finding] = []
             for finding in self.findings[tp]:
-                first = _other_copy(finding, copies, unmatched)
+                first = _other_copy(finding, copies, left)
+                self.not_passed[tp] += first is not None and self._was_passed(finding)
                 settled += [finding] if first is None else _as_duplicate(finding, first)
             self.findings[tp] = settled
             if not cut.on_source:

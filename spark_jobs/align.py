@@ -61,14 +61,6 @@ because most records have none; an equal key alone is not enough either, because
 _LIKENESS_OF_RENUMBERED = {part: weight for part, weight in _LIKENESS.items() if part != "offset"}
 _ALIKE_ENOUGH = 2
 
-BEHIND = 1 << 63
-"""The `tail_position` in a renumbered target: its offsets do not show where a record would be.
-
-What ends its log may be no record: the marker of the mirror's last transaction, or what an aborted one left. So a
-record behind the last one that both logs have lags. But each record that only the target has there may stand for an
-offset of the source that the mirror has passed: see `Alignment.passed`.
-"""
-
 _Pairs = list[tuple[int, int]]
 """Indexes of paired records in the source and in the target."""
 
@@ -147,10 +139,12 @@ class Alignment:
     """Of a renumbered target: offsets of source and target behind the last pair that were not read, and that have no
     record opposite."""
     last_common: int | None = None
-    """Of a renumbered target: the source's offset of the last record that both logs have, or that before its first."""
+    """Of a renumbered target: the source's offset of the last record that both logs have, or that before its start."""
+    last_common_at_target: int = -1
+    """The target's offset of that record."""
     passed: int = 0
-    """Of a renumbered target: the records that only the target has behind `last_common`. As many offsets of the source
-    behind that do not lag."""
+    """Of a renumbered target: the EXTRA records behind `last_common_at_target`. As many offsets of the source behind
+    `last_common` do not lag: docs/design/audit.md."""
 
     @property
     def passed_up_to(self) -> int:
@@ -176,11 +170,8 @@ def align(
     breaks: Sequence[int] = (),
     unread: tuple[Ranges, Ranges] = ([], []),
     common: Common = NOTHING_LEFT_OUT,
-    is_part: bool = False,
 ) -> Alignment:
     """Return every difference between *source* and *target*.
-
-    *is_part*: other parts of both logs may follow, and show what `Alignment.passed_up_to` means for the findings.
 
     *breaks* are offsets, ascending, before which records were left out because they are equal, at equal offsets.
     *common* is what was left out besides.
@@ -197,13 +188,10 @@ def align(
     )
     fixed = {each.source_index: each.target_index for each in common.runs}
     first = aligner.align(_by_offset(source, target, fixed))
-    if any(f.finding_class in _MOVES for f in first.findings) or first.shifted:
-        second = aligner.align(_by_content(source, target, fixed))
-        first = min(first, second, key=lambda each: len(each.findings))
-    if not first.passed or is_part:
+    if not any(f.finding_class in _MOVES for f in first.findings) and not first.shifted:
         return first
-    whole = replace(first, tail_begins=first.passed_up_to)
-    return replace(first, findings=[without_tail(each, whole) for each in first.findings])
+    second = aligner.align(_by_content(source, target, fixed))
+    return min(first, second, key=lambda each: len(each.findings))
 
 
 _MOVES = frozenset({FindingClass.REORDERED, FindingClass.SHIFTED})
@@ -459,7 +447,8 @@ class _Aligner:
             else:
                 left.append(replace(finding, owns=1))
         both = [f for f in left if f.source_offset is not None and f.target_offset is not None]
-        before = self.source[0].offset - 1 if self.source else None
+        # The first records of the source that are left are no start: compaction may have removed others before.
+        start = max((high for low, high in self.unread[0] if low < 0), default=0)
         at_source = [*places[0][-1:], *(f.source_offset or 0 for f in both)]
         at_target = max([*places[1][-1:], *(f.target_offset or 0 for f in both)], default=-1)
         source = _opposite(opposite[0], self.unread[1], places[1])
@@ -472,8 +461,11 @@ class _Aligner:
             beyond=(source.beyond, target.beyond),
             proven=self._proven(places[0], differing),
             unused=(target.unused, source.unused),
-            last_common=max(at_source, default=before),
-            passed=sum(f.source_offset is None and f.position > at_target for f in left),
+            last_common=max(at_source, default=start - 1),
+            last_common_at_target=at_target,
+            passed=sum(
+                f.finding_class is FindingClass.EXTRA and f.position > at_target for f in left
+            ),
         )
 
     def _proven(self, places: Sequence[int], differing: set[int]) -> tuple[int, int]:
@@ -655,9 +647,15 @@ class _Aligner:
         at_offsets = set(self.common.at_target)
         if lost and not self.renumbered:
             at_offsets.update(record.offset for record in self.target)
+        tail = 0
+        if self.renumbered:
+            # Its offsets show only how much room the target has behind the last record that both logs have.
+            place = max((target_index for _, target_index in [*pairs, *corrupt]), default=-1)
+            tail = self.target[place].offset + 1 if place >= 0 else 0
         for index in sorted(lost):
             record = self.source[index]
-            behind = BEHIND if self.renumbered else record.offset + shift
+            behind = tail if self.renumbered else record.offset + shift
+            tail += index > last
             yield self._finding(
                 FindingClass.MISSING,
                 record,

@@ -88,6 +88,13 @@ class KeySpans:
             )
             follows = -1 if finding.follows is None else finding.follows
             followed = any(each and each.last > follows for each in (cleaned, received))
+            if finding.tail_position is not None:
+                # What the source has behind it may lag, too. What the target has behind it may be older: a copy of a
+                # record that the source has cleaned. The last record of a key is gone only if it was a tombstone.
+                absent = was_read and cleaned is None and received is None
+                known = finding.topic_partition not in self.unread[0]
+                deleted = absent and known and others is not None and others.deletes
+                return (superseded and followed) or deleted
             return superseded or followed or (is_tombstone and cleaned is None)
         if any(each and each.last > finding.position for each in (cleaned, others, received)):
             return True

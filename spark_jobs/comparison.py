@@ -395,10 +395,12 @@ class Comparison:
         if lookup.findings:
             with self.cost.timed("explain compaction"):
                 self._explain_compaction(ledger, lookup)
+        ledger.find_left_lag()
         ledger.explain_accepted()
         ledger.find_misrouted()
-        ledger.fold_tails()
         ledger.settle_duplicates(self._copies(ledger.extras()))
+        ledger.find_left_lag()
+        ledger.fold_tails()
         return ledger.account()
 
     def _not_failed(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:

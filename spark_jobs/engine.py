@@ -148,6 +148,8 @@ class KeySpan(NamedTuple):
 
     first: int
     last: int
+    deletes: bool = False
+    """Whether the last one is a tombstone."""
 
 
 class KeysFound(NamedTuple):

@@ -108,7 +108,7 @@ class Finding:
     """Offsets of the partition that this finding accounts for; 0 if another finding accounts for its offset."""
     tail_position: int | None = None
     """For MISSING behind the last common record: the target offset where it would be. Separates lag from loss.
-    In a renumbered target `spark_jobs.align.BEHIND`."""
+    In a renumbered target the lowest offset where it can be."""
     follows: int | None = None
     """The common record before it: its offset in the other log. Of a record that only one log has, if the target is
     renumbered; -1 if there is none."""
@@ -132,6 +132,10 @@ class Finding:
     def is_run(self) -> bool:
         """Whether it stands for findings that `spark_jobs.folding` joined."""
         return self.lowest is not None
+
+    def is_before(self, offset: int) -> bool:
+        """Return whether its record, or its first one, is at the source, below *offset*."""
+        return self.source_offset is not None and self.source_offset < offset
 
     @property
     def position(self) -> int:

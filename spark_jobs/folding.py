@@ -10,6 +10,9 @@ A run stands for records with one fate, so it never joins records that `spark_jo
 * CORRUPT and VISIBILITY: with another field.
 * MISSING: on both sides of an offset of `Folding.edges` (the ends of accepted gaps and of the cut), or of the target's
   end. Behind it they lag, or are truncated. EXTRA: on both sides of the source's end.
+* MISSING behind the last common record of a renumbered target, before and behind `Alignment.passed_up_to`. That is
+  known at the end, so the first `HELD` wait until then. Those before it stay single, up to `Folding.keep`: copies that
+  are found later may move it down.
 * Records that only one log of a compacted topic has, where the other has none at the offset: compaction may explain
   them. The first `Folding.keep_compacted` are single, and the driver looks up their keys. The others are `UNDECIDED`.
   They stay in Spark until their keys were looked up there, and what is left is folded then (`Folding.found`).
@@ -52,6 +55,10 @@ LEAST = 100
 """Findings of a class that stay single in each partition, however many partitions there are."""
 
 
+HELD = 50_000
+"""MISSING records behind the last common one that a task holds until it knows which of them do not lag."""
+
+
 class Folding(NamedTuple):
     """How the findings of one partition are folded."""
 
@@ -67,11 +74,17 @@ class Folding(NamedTuple):
     """Source offsets, ascending, that no run of MISSING records has on both sides."""
     ends: tuple[int, int] = (0, 0)
     """Of the logs of source and target."""
+    renumbered: bool = False
+    """Whether the target has offsets of its own."""
+    keep_passed: int | None = None
+    """Records before `Alignment.passed_up_to` that are single, if not `keep`."""
 
     def found(self, buckets: int) -> Folding:
         """Return how one of *buckets* sets of keys folds what compaction does not explain."""
         return self._replace(
-            keep=max(1, self.keep_compacted // buckets), explainable=frozenset[FindingClass]()
+            keep=max(1, self.keep_compacted // buckets),
+            explainable=frozenset[FindingClass](),
+            keep_passed=self.keep,
         )
 
 
@@ -104,6 +117,7 @@ class FindingBudget(NamedTuple):
             modes.explainable.get(tp.topic, frozenset()),
             modes.edges.get(tp, ()),
             (modes.ends[0].get(tp, 0), modes.ends[1].get(tp, 0)),
+            modes.renumbered,
         )
 
 
@@ -139,6 +153,8 @@ class Folded:
     _runs: dict[tuple[_Place, int], Finding] = field(default_factory=dict)
     """By the part, too, where it must be seen at the end whether the source goes on."""
     _parts: int = 0
+    _held: list[Finding] = field(default_factory=list)
+    """See `HELD`."""
 
     def left(self, finding_class: FindingClass) -> int:
         """Return how many more findings of the class stay single, apart from what compaction may explain."""
@@ -160,16 +176,38 @@ class Folded:
                 yield each
             elif explainable:
                 yield replace(each, flags=each.flags | UNDECIDED)
+            elif each.tail_position is None:
+                self._join(each, place, 0)
+            elif self.folding.renumbered and not each.is_run and len(self._held) < HELD:
+                self._held.append(each)
             else:
-                self._join(each, place, 0 if each.tail_position is None else self._parts)
+                self._join(each, place, self._parts)
+
+    def begin_tail(self) -> None:
+        """Note that the next part has a record of both logs: no record before is of the source's end."""
+        held, self._held = self._held, []
+        for each in held:
+            self._join_at_end(replace(each, tail_position=None))
 
     def end(self, alignment: Alignment) -> list[Finding]:
-        """Return the runs; *alignment* is that of the whole partition."""
+        """Return the runs, and what was held; *alignment* is that of the whole partition."""
         runs, self._runs = self._runs, {}
-        for each in runs.values():
-            run = without_tail(each, alignment)
-            self._join(run, self._place(run), 0)
-        return list(self._runs.values())
+        held, self._held = self._held, []
+        keep = self.folding.keep if self.folding.keep_passed is None else self.folding.keep_passed
+        single: list[Finding] = []
+        for each in [*held, *runs.values()]:
+            found = without_tail(each, alignment)
+            if found.tail_position is None or not found.is_before(alignment.passed_up_to):
+                self._join_at_end(found)
+            elif not found.is_run and len(single) < keep:
+                single.append(found)
+            else:
+                # As a run: compaction explains no record that has no `tail_position` for that reason only.
+                self._join_at_end(as_run(replace(found, tail_position=None)))
+        return [*single, *self._runs.values()]
+
+    def _join_at_end(self, finding: Finding) -> None:
+        self._join(finding, self._place(finding), 0)
 
     def _may_be_explained(self, finding: Finding, place: _Place) -> bool:
         """Return whether compaction may explain *finding*: no log compacts what is behind its end."""

@@ -351,6 +351,8 @@ class _Parts:
     """Of a renumbered target: see `Alignment.proven`."""
     is_proven: bool = True
     """Of a renumbered target: whether all parts so far are proven to their ends."""
+    lacking: int = 0
+    """Of a renumbered target: MISSING records behind the last one that both logs have."""
     given: list[int] = field(default_factory=lambda: [0, 0])
     """Of a renumbered target: below which offset of each log unread offsets were given to a part."""
 
@@ -367,7 +369,6 @@ class _Parts:
                 breaks=[each for each in self.breaks if each > max(self.lasts)],
                 unread=self._unread(failed, nexts),
                 common=replace(reduced.common, before=self.before),
-                is_part=True,
             )
         self._join(alignment, reduced)
         self._pass(reduced)
@@ -380,8 +381,6 @@ class _Parts:
     def end(self) -> Iterator[Finding | Alignment]:
         """Yield the findings that are left, and the alignment of the partition without findings."""
         yield from self.taken()
-        tail_begins = max(self.whole.tail_begins, self.whole.passed_up_to)
-        self.whole = replace(self.whole, tail_begins=tail_begins)
         yield from self.folded.end(self.whole)
         proven = self.proven
         if self.modes.renumbered and proven is None:
@@ -457,7 +456,9 @@ class _Parts:
             behind = int(reduced.source["offset"][-1]) + 1 if reduced.source else whole.tail_begins
             tail_begins = min((each for each in tail if each is not None), default=behind)
         self.has_common = self.has_common or pairs
-        self.found += self.folded.add(alignment.findings)
+        if found_again:
+            self.folded.begin_tail()
+        self.found += self.folded.add(self._placed(alignment.findings, begins=found_again))
         moved = whole.moved or alignment.moved
         if whole.moved and alignment.moved:
             records, *ends, _ = whole.moved
@@ -481,8 +482,31 @@ class _Parts:
             # Records of the next part may be opposite them.
             unused=alignment.unused,
             last_common=alignment.last_common if begins else whole.last_common,
+            last_common_at_target=alignment.last_common_at_target
+            if begins
+            else whole.last_common_at_target,
             passed=alignment.passed + (0 if found_again else whole.passed),
         )
+
+    def _placed(self, findings: Sequence[Finding], *, begins: bool) -> Sequence[Finding]:
+        """Return *findings* with what is known of the parts before; *begins*: this part has a record of both logs."""
+        if not self.modes.renumbered:
+            return findings
+        here, there = self.whole.last_common, self.whole.last_common_at_target
+        first = 0 if begins else there + 1 + self.lacking
+        tail = sum(each.tail_position is not None for each in findings)
+        self.lacking = tail if begins else self.lacking + tail
+        if here is None or (here < 0 and not first):
+            return findings
+        found = []
+        for each in findings:
+            follows, position = each.follows, each.tail_position
+            if follows == -1:
+                follows = here if each.source_offset is None else there
+            if position is not None:
+                position += first
+            found.append(replace(each, follows=follows, tail_position=position))
+        return found
 
     def _prove(self, alignment: Alignment, reduced: Reduced, *, pairs: bool) -> None:
         """Extend what is proven from the first offset of the source on, if all before this part is."""

@@ -37,7 +37,14 @@ from spark_jobs.engine import (
     by_partition,
     offsets_of,
 )
-from spark_jobs.findings import DEFAULT_MAX_FINDINGS, UNDECIDED, Finding, FindingClass, RecordDigest
+from spark_jobs.findings import (
+    DEFAULT_MAX_FINDINGS,
+    TOMBSTONE,
+    UNDECIDED,
+    Finding,
+    FindingClass,
+    RecordDigest,
+)
 from spark_jobs.folding import LOOKED_UP, FindingBudget, Folding, folded, in_order
 from spark_jobs.in_step import DIGEST_FIELDS, MANY, Found, found_in_step
 from spark_jobs.ranges import Ranges, intersect, merged, subtract
@@ -88,6 +95,8 @@ class SparkEngine:
         self._looked_up = looked_up
         self._budget = FindingBudget.among(1, self._shape, max_findings, looked_up)
         self._undecided: DataFrame | None = None
+        self._wholes: Mapping[TopicPartition, Alignment] = {}
+        """The alignments of partitions with findings of `_undecided`, without findings."""
         self._kept: list[DataFrame] = []
         """On disk: what the alignments found."""
 
@@ -135,6 +144,11 @@ class SparkEngine:
         self._undecided = found.where("key is not null")
         partitions = self._undecided.select("topic", "partition").distinct().collect()
         tps = frozenset(TopicPartition(*row) for row in partitions)
+        self._wholes = {
+            tp: replace(each, findings=[])
+            for tp, each in differences.alignments.items()
+            if tp in tps
+        }
         return replace(differences, undecided=tps)
 
     def explain_undecided(
@@ -147,7 +161,7 @@ class SparkEngine:
         """Look up the keys of the findings that the last `differences` left undecided."""
         from pyspark.sql import functions as f_
 
-        undecided, budget = self._undecided, self._budget
+        undecided, budget, wholes = self._undecided, self._budget, self._wholes
         if undecided is None:
             return Explained({}, {})
         buckets = undecided.count() // _UNDECIDED_OF_TASK + 1
@@ -155,7 +169,7 @@ class SparkEngine:
         wanted = undecided.select(*place).distinct()
         spans = [
             _spans(self._hashes(cluster, of_log), wanted, place).select(
-                f_.lit(number).alias("log"), *place, "first", "last"
+                f_.lit(number).alias("log"), *place, *KeySpan._fields
             )
             for number, (cluster, of_log) in enumerate(
                 zip((source, target, source, target), map(_not_empty, ranges), strict=True)
@@ -180,17 +194,22 @@ class SparkEngine:
                 if row["key"] is None:
                     unread.add(row["log"])
                 else:
-                    logs[row["log"]][*tp, row["key"]] = KeySpan(row["first"], row["last"])
+                    span = KeySpan(*(row[name] for name in KeySpan._fields))
+                    logs[row["log"]][*tp, row["key"]] = span
             spans = KeySpans.of(
                 *(
                     KeysFound(log, frozenset([tp] if number in unread else []))
                     for number, log in enumerate(logs)
                 )
             )
-            findings = [_finding(json.loads(text)) for text in left.column("found").to_pylist()]
+            whole = wholes.get(tp, Alignment([]))
+            findings = [
+                without_tail(_finding(json.loads(text)), whole)
+                for text in left.column("found").to_pylist()
+            ]
             owned, others = decided(findings, spans, renumbered=modes.renumbered)
             folding = budget.folding(tp, modes).found(buckets)
-            found: list[Found | int] = [owned, *folded(in_order(others), folding, Alignment([]))]
+            found: list[Found | int] = [owned, *folded(in_order(others), folding, whole)]
             return pa.Table.from_batches(_as_rows(tp, found))
 
         rows = left.cogroup(right).applyInArrow(decide, spark_schema(_FOUND_COLUMNS)).collect()
@@ -333,7 +352,9 @@ class SparkEngine:
         rows = _spans(hashed, wanted, ["key"]).collect()
         return KeysFound(
             {
-                (row["topic"], row["partition"], row["key"]): KeySpan(row["first"], row["last"])
+                (row["topic"], row["partition"], row["key"]): KeySpan(
+                    *(row[name] for name in KeySpan._fields)
+                )
                 for row in rows
                 if row["key"] is not None
             },
@@ -361,7 +382,7 @@ class SparkEngine:
 
 
 def _spans(hashes: DataFrame, wanted: DataFrame, on: list[str]) -> DataFrame:
-    """Return the first and the last offset of each *wanted* key, and a row without a key for unread partitions.
+    """Return the `KeySpan` of each *wanted* key, and a row without a key for unread partitions.
 
     Offsets that were deleted meanwhile, or that cannot be decoded, make no partition an unread one.
     """
@@ -374,7 +395,11 @@ def _spans(hashes: DataFrame, wanted: DataFrame, on: list[str]) -> DataFrame:
     return (
         marked.where(f_.col("is_wanted") | unreadable)
         .groupBy("topic", "partition", "key")
-        .agg(f_.min("offset").alias("first"), f_.max("offset").alias("last"))
+        .agg(
+            f_.min("offset").alias("first"),
+            f_.max("offset").alias("last"),
+            f_.max_by(f_.col("flags").bitwiseAND(TOMBSTONE) > 0, "offset").alias("deletes"),
+        )
     )
 
 

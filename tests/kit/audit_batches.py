@@ -17,7 +17,7 @@ from kclient.types import TopicPartition
 from kclient.wire import batches
 from kclient.wire.compression import Codec, compress
 from kclient.wire.record_writer import encode_record
-from spark_jobs.align import Alignment
+from spark_jobs.align import Alignment, without_tail
 from spark_jobs.arrow_batches import digest_batches, hash_batches, unread_part
 from spark_jobs.compaction import KeySpans, decided
 from spark_jobs.cut import OffsetRange
@@ -36,7 +36,7 @@ from spark_jobs.engine import (
     SpanRanges,
     WindowRows,
 )
-from spark_jobs.findings import UNDECIDED, Finding
+from spark_jobs.findings import TOMBSTONE, UNDECIDED, Finding
 from spark_jobs.folding import FindingBudget, folded
 from spark_jobs.header_batches import HEADER_COLUMNS, header_rows
 from spark_jobs.in_step import DEFAULT_SIZES, Sizes
@@ -226,6 +226,7 @@ class BatchEngine:
         self._meanwhile = meanwhile
         self._reads = 0
         self._undecided: dict[TopicPartition, list[Finding]] = {}
+        self._wholes: dict[TopicPartition, Alignment] = {}
         self._batches: dict[tuple[str, TopicPartition], list[Encoded]] = {}
 
     def tasks(
@@ -365,6 +366,7 @@ class BatchEngine:
                     sizes=self._sizes or DEFAULT_SIZES,
                 )
             failures += [failure_of(name, *tp, text) for name, text in unread]
+        self._wholes = alignments.copy()
         self._undecided = {
             tp: undecided
             for tp, each in alignments.items()
@@ -389,11 +391,15 @@ class BatchEngine:
         )
         for tp, undecided in self._undecided.items():
             for bucket in range(2):
-                of_keys = [f for f in undecided if (f.key_hash or 0) % 2 == bucket]
+                of_keys = [
+                    without_tail(f, self._wholes[tp])
+                    for f in undecided
+                    if (f.key_hash or 0) % 2 == bucket
+                ]
                 owned, others = decided(of_keys, spans, renumbered=modes.renumbered)
                 offsets[tp] += owned
                 folding = self._budget.folding(tp, modes).found(2)
-                left[tp] += folded(others, folding, Alignment([]))
+                left[tp] += folded(others, folding, self._wholes[tp])
         return Explained(offsets, left)
 
     def _rows(
@@ -434,8 +440,16 @@ class BatchEngine:
     ) -> KeysFound:
         rows = self._rows(cluster, ranges)
         failures = _failures(cluster.name, rows)
+        tombstones = {
+            (_partition(row), row["offset"])
+            for row in rows
+            if int(str(row["flags"] or 0)) & TOMBSTONE
+        }
         return KeysFound(
-            {place: KeySpan(min(at), max(at)) for place, at in _offsets(rows, "key", keys).items()},
+            {
+                place: KeySpan(min(at), max(at), (place[:2], max(at)) in tombstones)
+                for place, at in _offsets(rows, "key", keys).items()
+            },
             frozenset(f.topic_partition for f in failures if f.kind is FailureKind.UNREADABLE),
         )
 

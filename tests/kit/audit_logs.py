@@ -286,13 +286,14 @@ class MemoryEngine:
     def spans_of_keys(
         self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], keys: frozenset[int]
     ) -> KeysFound:
-        found: dict[Place, list[int]] = {}
+        found: dict[Place, list[tuple[int, bool]]] = {}
         for tp, record in self._read(cluster, ranges):
             if record.key in keys:
-                found.setdefault((*tp, record.key), []).append(record.offset)
+                at = record.offset, bool(record.flags & TOMBSTONE)
+                found.setdefault((*tp, record.key), []).append(at)
         failures = self._failures(cluster, ranges, drill=False)
         return KeysFound(
-            {place: KeySpan(min(at), max(at)) for place, at in found.items()},
+            {place: KeySpan(min(at)[0], *max(at)) for place, at in found.items()},
             frozenset(f.topic_partition for f in failures if f.kind is FailureKind.UNREADABLE),
         )
 

@@ -162,7 +162,8 @@ def test_the_end_of_the_source_lags_but_for_what_the_target_has_other_records_fo
     target = [replace(each, offset=at) for at, each in enumerate([*source[:1_500], *log(own, 9)])]
     found = in_step(Sequences(source, target, renumbered=True), **sizes)
     tails = [f.source_offset for f in found.findings if f.tail_position is not None]
-    assert tails == list(range(1_500 + own, 2_000))
+    assert tails == list(range(1_500, 2_000))
+    assert found.passed_up_to == 1_500 + own
 
 
 def test_records_from_before_the_start_of_the_source_are_no_finding_however_many() -> None:

@@ -1,0 +1,253 @@
+"""What is behind the last common record of a renumbered target: lag, loss, or what compaction removed.
+
+docs/design/audit.md has the rule. Each case is compared in one alignment, and in step, with runs of findings.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from kclient.types import TopicPartition
+from spark_jobs.comparison import Options
+from spark_jobs.digest import WindowShape
+from spark_jobs.findings import FindingClass
+from spark_jobs.in_step import Sizes
+from spark_jobs.reconcile import Reconciliation, TimeBuckets, reconcile
+from spark_jobs.verdict import ExitCode, Limits, Verdict
+from tests.kit.audit_batches import BatchEngine, Layout
+from tests.kit.audit_logs import Log, MemoryEngine, Rec, classes, log_of, snapshot
+
+TP = TopicPartition("t", 0)
+WINDOW = 50
+MARKER = Rec(b"", b"", 1, control=True)
+SIZES = [None, Sizes(), Sizes(part=20, sample=4, step=10, reach=100), Sizes(part=50, reach=100)]
+"""None: one alignment without runs of findings."""
+
+every_way = pytest.mark.parametrize("sizes", SIZES, ids=["align", "step", "parts20", "parts50"])
+
+
+def run(
+    source: Log,
+    target: Log,
+    sizes: Sizes | None = None,
+    *,
+    keep: int = 1_000,
+    compacted: tuple[bool, bool] = (False, False),
+    **options: Any,
+) -> Reconciliation:
+    logs = {TP: source}, {TP: target}
+    engine = (
+        MemoryEngine(*logs, WINDOW)
+        if sizes is None
+        else BatchEngine(
+            *logs,
+            WindowShape(WINDOW, 0, 1_000, 4),
+            (Layout(), Layout()),
+            keep=keep,
+            keep_compacted=keep,
+            sizes=sizes,
+        )
+    )
+    sides = [
+        snapshot(name, each, frozenset(["t"] if is_compacted else []))
+        for name, each, is_compacted in zip(("source", "target"), logs, compacted, strict=True)
+    ]
+    return reconcile(
+        engine,
+        *sides,
+        Options(WINDOW, renumbered=True, **options),
+        buckets=TimeBuckets(0, 1_000),
+    )
+
+
+def found(run: Reconciliation) -> tuple[dict[str, int], int]:
+    """Return the records of the findings by class, and the lag."""
+    counts: Counter[str] = Counter()
+    for each in run.findings:
+        counts[each.finding_class.value] += each.records
+    return dict(counts), run.counts.lagging
+
+
+def keyed(key: int, version: int) -> Rec:
+    return Rec(b"k%d" % key, b"v%d of %d" % (version, key), 1_000 + version)
+
+
+def full(count: int, keys: int = 1 << 30) -> Log:
+    return log_of(*(keyed(n % keys, n) for n in range(count)))
+
+
+def first_of(log: Log, count: int) -> list[Rec]:
+    return [log.records[at] for at in sorted(log.records)[:count]]
+
+
+@every_way
+@pytest.mark.parametrize("keep", [20, 1_000])
+def test_compaction_explains_all_of_a_large_topic_that_the_target_has_cleaned(
+    sizes: Sizes | None, keep: int
+) -> None:
+    """Whole parts of the source have no record that the target still has."""
+    source = full(400, keys=10)
+    target = source.copy()
+    target.records = {at: each for at, each in target.records.items() if at >= 390}
+    target.append(MARKER)
+    audited = run(source, target, sizes, keep=keep, compacted=(False, True))
+    assert (audited.outcome.verdict, found(audited)) == (Verdict.CONSISTENT, ({}, 0))
+    assert classes(audited) == {"verified": 10, "explained": 390}
+
+
+@every_way
+@pytest.mark.parametrize("keep", [0, 5, 1_000])
+def test_true_lag_of_a_compacted_topic_is_not_explained(sizes: Sizes | None, keep: int) -> None:
+    """Each record that lags is superseded by a later one that lags, too."""
+    source = full(400, keys=10)
+    target = log_of(*first_of(source, 100), *[MARKER] * 300)
+    audited = run(source, target, sizes, keep=keep, compacted=(False, True))
+    assert (audited.outcome.verdict, found(audited)) == (Verdict.LAGGING, ({}, 300))
+
+
+@every_way
+@pytest.mark.parametrize("ending", [0, 1])
+def test_a_source_that_has_rewritten_all_copied_records_makes_none_missing(
+    sizes: Sizes | None, ending: int
+) -> None:
+    """The first version of each key is gone. No record is in both logs, and the source begins at 0."""
+    source = log_of(*(keyed(n, version) for version in range(2) for n in range(5)))
+    target = log_of(*first_of(source, 5), *[MARKER] * ending)
+    for at in range(5):
+        del source.records[at]
+    audited = run(source, target, sizes, compacted=(True, False))
+    assert (audited.outcome.verdict, found(audited)) == (Verdict.LAGGING, ({}, 5))
+
+
+@every_way
+def test_a_copy_that_the_source_has_compacted_proves_which_offsets_were_passed(
+    sizes: Sizes | None,
+) -> None:
+    source = log_of(keyed(0, 0), keyed(1, 1), keyed(2, 2), keyed(2, 3))
+    target = log_of(source.records[0], source.records[2], MARKER)
+    del source.records[2]
+    audited = run(source, target, sizes, compacted=(True, False))
+    assert found(audited) == ({"missing": 1}, 1)
+
+
+@every_way
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_record_and_its_tombstone_that_the_target_has_cleaned_are_no_lag(
+    sizes: Sizes | None, complete: bool
+) -> None:
+    source = full(10)
+    source.append(keyed(99, 1))
+    source.append(Rec(b"k99", None, 1_100))
+    target = log_of(*source.records.values(), MARKER)
+    del target.records[10], target.records[11]
+    audited = run(source, target, sizes, compacted=(False, True), complete=complete)
+    assert (audited.outcome.verdict, found(audited)) == (Verdict.CONSISTENT, ({}, 0))
+    assert classes(audited) == {"verified": 10, "explained": 2}
+
+
+@every_way
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_tombstone_that_is_not_the_last_record_of_its_key_explains_nothing(
+    sizes: Sizes | None, complete: bool
+) -> None:
+    source = full(10)
+    source.append(Rec(b"k99", None, 1_100))
+    source.append(keyed(99, 1))
+    target = log_of(*first_of(source, 10), MARKER, MARKER)
+    audited = run(source, target, sizes, compacted=(False, True), complete=complete)
+    assert found(audited) == (({"truncated": 2}, 0) if complete else ({}, 2))
+
+
+@every_way
+def test_a_tombstone_behind_all_that_the_target_has_room_for_lags(sizes: Sizes | None) -> None:
+    source = full(10)
+    source.append(Rec(b"k99", None, 1_100))
+    target = log_of(*first_of(source, 10))
+    audited = run(source, target, sizes, compacted=(False, True))
+    assert (audited.outcome.verdict, found(audited)) == (Verdict.LAGGING, ({}, 1))
+
+
+def test_records_that_the_target_cleans_during_the_run_are_explained() -> None:
+    """It receives newer records of their keys behind the cut."""
+    source = full(30, keys=10)
+    target = log_of(*first_of(source, 30), MARKER)
+    for at in range(20, 30):
+        del target.records[at]
+    for log in (source, target):
+        for key in range(10):
+            log.append(keyed(key, 100 + key))
+    logs = {TP: source}, {TP: target}
+    sides = [
+        snapshot(name, each, frozenset(["t"]))
+        for name, each in zip(("source", "target"), logs, strict=True)
+    ]
+    for number, end in enumerate((30, 31)):
+        ranges = {TP: sides[number].ranges[TP]}
+        ranges[TP] = type(ranges[TP])(0, end)
+        sides[number].ranges.update(ranges)  # type: ignore[attr-defined]
+    audited = reconcile(
+        MemoryEngine(*logs, WINDOW),
+        *sides,
+        Options(WINDOW, renumbered=True),
+        buckets=TimeBuckets(0, 1_000),
+    )
+    assert (audited.outcome.verdict, found(audited)) == (Verdict.CONSISTENT, ({}, 0))
+    assert classes(audited) == {"verified": 20, "explained": 10}
+
+
+@every_way
+@pytest.mark.parametrize("again", [5, 60])
+def test_records_that_a_killed_mirror_has_copied_again_are_no_sign_of_loss(
+    sizes: Sizes | None, again: int
+) -> None:
+    source = full(300)
+    target = log_of(*first_of(source, 100), *first_of(source, 100)[-again:])
+    limits = Limits(max_lag=1_000, fail_on=frozenset(FindingClass) - {FindingClass.DUPLICATE})
+    audited = run(source, target, sizes, limits=limits)
+    assert found(audited) == ({"duplicate": again}, 200)
+    assert audited.outcome.exit_code is not ExitCode.DIVERGED
+
+
+@every_way
+@pytest.mark.parametrize("complete", [True, False])
+@pytest.mark.parametrize("keep", [2, 100, 1_000])
+def test_strangers_at_the_end_stand_for_as_many_offsets_in_parts_of_any_size(
+    sizes: Sizes | None, keep: int, complete: bool
+) -> None:
+    source = full(2_000)
+    strangers = [Rec(b"other", b"stranger %d" % n, 7) for n in range(10)]
+    target = log_of(*first_of(source, 1_500), *strangers, MARKER)
+    audited = run(source, target, sizes, keep=keep, complete=complete)
+    left = {"truncated": 490} if complete else {}
+    assert found(audited) == ({"missing": 10, "extra": 10, **left}, 0 if complete else 490)
+
+
+@pytest.mark.parametrize("sizes", SIZES[:3])
+@pytest.mark.parametrize("keep", [0, 1_000])
+def test_an_earlier_record_of_the_key_does_not_explain_a_lost_one(
+    sizes: Sizes | None, keep: int
+) -> None:
+    """Whole parts without a common record lie between the lost record and the pairs around it."""
+    source = full(400)
+    source.records[200] = source.records[200]._replace(key=b"k5")
+    target = log_of(*(each for at, each in source.records.items() if not 150 <= at < 250))
+    audited = run(source, target, sizes, keep=keep, compacted=(False, True))
+    assert found(audited) == ({"missing": 100}, 0)
+
+
+@every_way
+def test_an_older_copy_that_the_source_has_cleaned_does_not_explain_the_last_record(
+    sizes: Sizes | None,
+) -> None:
+    source = full(10)
+    source.append(keyed(99, 1))
+    source.append(keyed(99, 2))
+    target = log_of(*first_of(source, 11), MARKER)
+    del source.records[10]
+    audited = run(source, target, sizes, compacted=(True, True))
+    assert (audited.outcome.verdict, found(audited)) == (Verdict.LAGGING, ({}, 1))
+    audited = run(source, target, sizes, compacted=(True, True), complete=True)
+    assert found(audited) == ({"truncated": 1}, 0)
