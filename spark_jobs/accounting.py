@@ -11,9 +11,10 @@ Theory of operation
    (`spark_jobs.gap_ledger`).
 3. *Misrouted.* Of what is left, a record that one partition lacks and another one of the topic has in addition. What
    is explained comes first, so that no pair of records has another verdict than the two (`spark_jobs.folding`).
-4. *Truncated.* What is left of MISSING records behind the target's end of a complete mirror: one finding.
-5. *Duplicate.* An EXTRA record with a copy elsewhere in its partition, or a CORRUPT one that shares nothing with the
+4. *Duplicate.* An EXTRA record with a copy elsewhere in its partition, or a CORRUPT one that shares nothing with the
    source's record. Then the source's is MISSING.
+5. *Truncated.* What is left of MISSING records behind the target's end of a complete mirror: one finding. In a
+   renumbered target copies are known first: they are not among `Alignment.passed`.
 6. *Shifted.* Records that closed up behind a loss, if the loss is explained: neither compaction nor an accepted gap
    moves a record. Another finding explains it only if it begins before them.
 7. *Visibility.* A transaction that has ended in one log only, by the last stable offsets (`spark_jobs.cut`).
