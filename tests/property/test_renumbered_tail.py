@@ -101,14 +101,14 @@ def clean(rng: random.Random, log: Log, below: int, copied: set[Rec]) -> None:
 
 
 def audit(drawn: Drawn, engine: Engine) -> Reconciliation:
-    sides = [
+    source, target = (
         snapshot(name, {TP: log}, frozenset(["t"] if cleans else []))
         for name, log, cleans in zip(
             ("source", "target"), (drawn.source, drawn.target), drawn.cleans, strict=True
         )
-    ]
+    )
     options = Options(drawn.window, drawn.complete, renumbered=True)
-    return reconcile(engine, *sides, options, buckets=TimeBuckets(0, 60))
+    return reconcile(engine, source, target, options, buckets=TimeBuckets(0, 60))
 
 
 def seen(run: Reconciliation) -> tuple[dict[str, int], int, int, Verdict]:
