@@ -185,11 +185,16 @@ class Promotion:
         fenced, doubtful = promotion.fenced(
             marked, there, unreadable, source_id=source_id, target_id=target_id
         )
-        others, ordinary = promotion.of_other_clusters(
+        others, ordinary, undecided = promotion.of_other_clusters(
             marked, there, source_id=source_id, target_id=target_id
         )
         if stated is not None:
             fenced, doubtful = [*fenced, *doubtful], {}
+        doubtful |= {
+            name: f"it is a mirror of cluster {mark}, by a promotion or by its fence: look whether that cluster "
+            "accepts producers"
+            for name, mark in undecided.items()
+        }
         return _Fences(fenced, doubtful, others, ordinary, target_id)
 
     async def _at_the_target(
@@ -344,7 +349,8 @@ class Promotion:
             self._echo(
                 f"{_without_fence(source, writable)}. Records that are written there are not at {target}, and "
                 "rpo_records is null. Stop its producers. kmirror failback of the other direction then exports these "
-                f"records, and makes {source} the mirror"
+                f"records, and makes {source} the mirror; of a compacted topic consume them, and delete it at "
+                f"{source}: kmirror run of the other direction copies it again"
             )
         if lost:
             self._echo(

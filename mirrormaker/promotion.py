@@ -84,13 +84,20 @@ def stage_of(pair: TopicPair) -> Stage:
         raise Refused(f"{name}: the source's topic is itself a mirror, of cluster {fenced}")
     marked = target.overrides.get(MARK, "")
     found = opened(target, pair.source_id)
+    back = opened(source, pair.target_id)
+    if not marked and found is not None and back is not None and back.began_ms > found.began_ms:
+        raise Refused(
+            f"{name}: the source was promoted after the target was. kmirror failback of this direction makes the "
+            "target the mirror again. --topics leaves topics out"
+        )
+    if fenced and MARK not in target.overrides:  # a promotion sets it to ""
+        raise Refused(f"{name}: {_mark_removed(pair.source_id)}. Then run the command again")
     if not marked and (fenced or (found is not None and found.mode == PRODUCERS_STOPPED)):
         return Stage.PROMOTED
     if not marked and found is not None and found.mode == EXCHANGED:
         raise Refused(
             f"{name}: the target was promoted, and the source has lost its mark since, so it may accept producers. "
-            "Stop them. kmirror failback of the other direction then exports what they wrote, and makes the source "
-            "the mirror. --topics leaves topics out"
+            f"Stop them. {way_back(source)}. --topics leaves topics out"
         )
     if marked != pair.source_id:
         of = f"a mirror of cluster {marked}" if marked else "not marked as a mirror"
@@ -109,21 +116,34 @@ def stage_of(pair: TopicPair) -> Stage:
     return Stage.FENCED if fenced else Stage.MIRRORED
 
 
+def _mark_removed(source_id: str) -> str:
+    return f"the target's topic has lost its mark: set {MARK} to {source_id} there again"
+
+
+def way_back(source: Topic) -> str:
+    """Return how *source*, which lost its mark, becomes the mirror of its promoted copy again."""
+    if source.compacted:
+        return (
+            "The topic is compacted, so kmirror failback refuses it: consume what they wrote, delete the topic at the "
+            "source, and kmirror run of the other direction copies it again"
+        )
+    return "kmirror failback of the other direction then exports what they wrote, and makes the source the mirror"
+
+
 def fence_of(source: Topic, target_id: str, topic_id: str) -> dict[str, str | None]:
     """Return the configs that make *source* a mirror of *topic_id* at *target_id* (None: to reset), in one change.
 
     Marks that are there already, of an earlier promotion of *source*, are stored in `PROMOTION`: the fence may be
-    removed by another process.
+    removed by another process. If there are none, that is stored: a mirror without it is no fence.
     """
     fence: dict[str, str | None] = {PATH: None, **mark_of(target_id, topic_id, ())}
     there = source.overrides
     before = {name: there[name] for name in MARKS if name in there}
-    if before:
-        fields = {**promotion_fields(source), _BEFORE: before}
-        text = json.dumps(fields, separators=(",", ":"))
-        if len(text.encode()) > LONGEST_VALUE:
-            text = json.dumps({_BEFORE: before}, separators=(",", ":"))
-        fence[PROMOTION] = text
+    fields = {**promotion_fields(source), _BEFORE: before}
+    text = json.dumps(fields, separators=(",", ":"))
+    if len(text.encode()) > LONGEST_VALUE:
+        text = json.dumps({_BEFORE: before}, separators=(",", ":"))
+    fence[PROMOTION] = text
     return fence
 
 
@@ -182,23 +202,31 @@ def fenced(
 
 def of_other_clusters(
     source: Mapping[str, Topic], target: Mapping[str, Topic], *, source_id: str, target_id: str
-) -> tuple[dict[str, str], dict[str, str]]:
+) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     """Return the marked topics of *source* that are no mirrors of *target_id*, with the ids of their clusters.
 
-    The second result has ordinary mirrors: *target* copied them as such, from that cluster through *source_id*. The
-    first one has the others. Their mark may be a fence, if another cluster was at the target's address.
+    The second result has ordinary mirrors: *target* copied them as such, from that cluster through *source_id*, or is a
+    mirror of the same cluster. The third has those that look like that, and have the setting of a fence: they may also
+    be mirrors since an earlier promotion. The first has the others. Their mark may be a fence, if another cluster was
+    at the target's address.
     """
     found: dict[str, str] = {}
     ordinary: dict[str, str] = {}
+    undecided: dict[str, str] = {}
     for name, topic in source.items():
         mark = topic.overrides.get(MARK, "")
         if mark in ("", target_id):
             continue
         upstream = target[name].upstream if name in target else ()
         is_copied_on = upstream[-1:] == (source_id,) and mark in upstream
-        is_fence = _BEFORE in promotion_fields(topic)
-        (ordinary if is_copied_on and not is_fence else found)[name] = mark
-    return found, ordinary
+        is_of_both = name in target and target[name].overrides.get(MARK) == mark
+        if not (is_copied_on or is_of_both):
+            found[name] = mark
+        elif _BEFORE in promotion_fields(topic):
+            undecided[name] = mark
+        else:
+            ordinary[name] = mark
+    return found, ordinary, undecided
 
 
 def still_mirrors(
@@ -226,6 +254,8 @@ def still_mirrors(
                 f"a mirror of cluster {mark} at the target now"
                 if mark
                 else "promoted by another command"
+                if MARK in target[name].overrides
+                else _mark_removed(source_id)
             )
     return mirrors, others, unread
 

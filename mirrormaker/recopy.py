@@ -1004,7 +1004,8 @@ def _left_open(tp: TopicPartition, ends: LogEnds | KafkaError, cut: int) -> str:
     """Return why the target's log of *tp* may not be what kaudit has read; "" if it may be."""
     if isinstance(ends, KafkaError):
         return f"{tp}: {ends}"
-    if ends.target_end < cut:
+    has_none = ends.target_end == 0 and ends.source_start >= cut  # nothing was there to copy
+    if ends.target_end < cut and not has_none:
         return f"{tp} ends at {ends.target_end} at the target, below its cut {cut}"
     return emptied(tp, ends)
 

@@ -69,7 +69,7 @@ def stage(source: Topic, target: Topic | None, *, copy: str = "t") -> Stage:
     [
         (topic(), topic("E", ID), Stage.MIRRORED),
         (topic("W"), topic("E", ID), Stage.FENCED),
-        (topic("W"), topic(), Stage.PROMOTED),
+        (topic("W"), Topic(2, ID, {MARK: ""}), Stage.PROMOTED),
     ],
 )
 def test_the_marks_of_both_clusters_are_the_state(
@@ -192,6 +192,30 @@ def test_a_source_without_marks_is_promoted_if_the_target_states_it() -> None:
     assert stage(topic(), promoted(stopped)) is Stage.PROMOTED
     with pytest.raises(Refused, match="has lost its mark since"):
         stage(topic(), promoted(FOUND))
+
+
+@pytest.mark.parametrize("mode", [SOURCE_LOST, PRODUCERS_STOPPED])
+def test_a_source_that_was_promoted_later_is_not_called_one_that_lost_its_mark(mode: str) -> None:
+    """The advice was a failback in the wrong direction: it deletes topics that producers write to."""
+    back = Opened("W", mode, FOUND.began_ms + 1, (5, 7), (None, None))
+    for west in (FOUND, replace(FOUND, mode=PRODUCERS_STOPPED)):
+        with pytest.raises(
+            Refused, match="the source was promoted after the target was"
+        ) as refused:
+            stage(promoted(back), promoted(west))
+        assert "kmirror failback of this direction" in str(refused.value)
+
+
+def test_a_compacted_source_that_lost_its_mark_has_a_way_back_that_is_not_refused() -> None:
+    compacted = replace(topic(), effective={"cleanup.policy": "compact"})
+    with pytest.raises(Refused, match="delete the topic at the source"):
+        stage(compacted, promoted(FOUND))
+
+
+def test_a_target_that_lost_its_mark_is_not_promoted() -> None:
+    """A config tool removed it while a promotion ran: the same command then ended with 0, and had compared nothing."""
+    with pytest.raises(Refused, match=f"set {MARK} to E there again"):
+        stage(topic("W"), topic())
 
 
 def test_a_later_command_has_the_record_of_all_partitions() -> None:

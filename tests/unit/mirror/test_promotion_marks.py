@@ -227,6 +227,28 @@ def test_an_abort_leaves_mirrors_alone_that_the_target_has_copies_of(clusters: C
     assert clusters.printed == [*alone, "east: no fence was removed"]
 
 
+def test_an_abort_neither_opens_nor_advises_to_open_mirrors_that_may_be_live(
+    clusters: Clusters,
+) -> None:
+    """A mirror of N at both clusters is ordinary. One that is copied on may be either, with the setting of a fence."""
+    for name in ("of both", "copied on"):
+        clusters.east.topics[name] = clusters.west.topics[name] = 1
+    fence = fence_of(Topic(1, None, {}), "N", "C")
+    clusters.configs["east"] |= {
+        "of both": {MARK: "N"},
+        "copied on": {name: text for name, text in fence.items() if text},
+    }
+    clusters.configs["west"] |= {"of both": {MARK: "N"}, "copied on": {MARK: "E", PATH: "N"}}
+    assert clusters.abort(target_id="W") == 5
+    assert clusters.printed == [
+        "  of both: left alone: a mirror of cluster N",
+        "  copied on: its mark was not removed: it is a mirror of cluster N, by a promotion or by its fence: look "
+        "whether that cluster accepts producers",
+        "east accepts producers again: t",
+    ]
+    assert clusters.configs["east"]["copied on"][MARK] == "N"
+
+
 @pytest.mark.parametrize("copied", ["", "before the fence", "of a promoted topic"])
 def test_an_abort_is_no_success_while_a_topic_may_have_the_fence_of_another_cluster(
     clusters: Clusters, copied: str
@@ -240,10 +262,9 @@ def test_an_abort_is_no_success_while_a_topic_may_have_the_fence_of_another_clus
         path = {PATH: "N"} if copied == "of a promoted topic" else {}
         clusters.configs["west"]["other"] = {MARK: "E", **path}
     assert clusters.abort() == 5
-    assert clusters.printed[:2] == [
-        "  other: its mark was not removed: it is a mirror of cluster N",
-        "east accepts producers again: t",
-    ]
+    line, opened = clusters.printed[:2]
+    assert line.startswith("  other: its mark was not removed: it is a mirror of cluster N")
+    assert opened == "east accepts producers again: t"
     assert clusters.configs["east"]["other"][MARK] == "N"
     assert clusters.abort(target_id="N") == 0
     assert not clusters.configs["east"]["other"].get(MARK)
@@ -683,6 +704,7 @@ class Proving(Recopy):
         (5, 5, "t-0: the target has deleted all that it had"),
         (0, 4, "t-0 ends at 4 at the target, below its cut 5"),
         (4, 5, ""),
+        (0, 0, "t-0 ends at 0 at the target, below its cut 5"),
     ],
 )
 def test_a_failback_is_not_proven_if_the_target_is_emptied_while_kaudit_reads(
@@ -693,6 +715,16 @@ def test_a_failback_is_not_proven_if_the_target_is_emptied_while_kaudit_reads(
     clusters.west.serve_offsets({T0: (start, end), T1: (0, 5)})
     found = clusters.result(Proving(clusters, aged_out).proof({T0: 5, T1: 5}))
     assert found == Proof("r", aged_out) if not reason else reason in str(found)
+
+
+def test_a_failback_is_proven_of_a_partition_that_the_source_had_emptied_before(
+    clusters: Clusters,
+) -> None:
+    """Nothing was there to copy. It was NOT PROVEN, and every repetition was, too."""
+    fence_with_cuts(clusters)
+    clusters.east.serve_offsets({T0: (5, 5), T1: (0, 5)})
+    clusters.west.serve_offsets({T0: (0, 0), T1: (0, 5)})
+    assert clusters.result(Proving(clusters, 0).proof({T0: 5, T1: 5})) == Proof("r", 0)
 
 
 def test_a_source_that_lost_its_fence_is_no_success(clusters: Clusters) -> None:
@@ -712,7 +744,8 @@ def test_a_source_that_lost_its_fence_is_no_success(clusters: Clusters) -> None:
     assert clusters.printed[-1].startswith("east accepts producers in t-0, t-1: it has no fence")
     assert clusters.printed[-1].endswith(
         "Stop its producers. kmirror failback of the other direction then exports these records, and makes east the "
-        "mirror"
+        "mirror; of a compacted topic consume them, and delete it at east: kmirror run of the other direction copies "
+        "it again"
     )
     assert not any("reads it again" in each for each in clusters.printed)
     assert clusters.result(clusters.promotion(Fencing).run()) == 5
