@@ -87,14 +87,16 @@ class KeySpans:
                 each and each.last > finding.position for each in (others, others_newer)
             )
             follows = -1 if finding.follows is None else finding.follows
-            followed = any(each and each.last > follows for each in (cleaned, received))
             if finding.tail_position is not None:
-                # What the source has behind it may lag, too. What the target has behind it may be older: a copy of a
-                # record that the source has cleaned. The last record of a key is gone only if it was a tombstone.
+                # What the source has behind it may lag, too. What the target had behind the pair at the cut may be
+                # older: a copy of a record that the source has cleaned. Only what the target has received since shows
+                # that it replaced the record. The last record of a key is gone only if it was a tombstone.
+                followed = received is not None and received.last > follows
                 absent = was_read and cleaned is None and received is None
                 known = finding.topic_partition not in self.unread[0]
                 deleted = absent and known and others is not None and others.deletes
                 return (superseded and followed) or deleted
+            followed = any(each and each.last > follows for each in (cleaned, received))
             return superseded or followed or (is_tombstone and cleaned is None)
         if any(each and each.last > finding.position for each in (cleaned, others, received)):
             return True

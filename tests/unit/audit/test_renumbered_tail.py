@@ -251,3 +251,39 @@ def test_an_older_copy_that_the_source_has_cleaned_does_not_explain_the_last_rec
     assert (audited.outcome.verdict, found(audited)) == (Verdict.LAGGING, ({}, 1))
     audited = run(source, target, sizes, compacted=(True, True), complete=True)
     assert found(audited) == ({"truncated": 1}, 0)
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_an_older_copy_explains_nothing_if_the_source_receives_a_newer_record_during_the_run(
+    newer: bool,
+) -> None:
+    """The mirror is stuck: the target has version 1, which the source has cleaned, and never received version 2."""
+    source = log_of(keyed(7, 0), keyed(99, 1), keyed(99, 2))
+    target = log_of(*first_of(source, 2), MARKER)
+    del source.records[1]
+    sides = [
+        snapshot(name, {TP: log}, frozenset(["t"]))
+        for name, log in (("source", source), ("target", target))
+    ]
+    if newer:
+        source.append(keyed(99, 3))
+    audited = reconcile(
+        MemoryEngine({TP: source}, {TP: target}, WINDOW),
+        *sides,
+        Options(WINDOW, renumbered=True),
+        buckets=TimeBuckets(0, 1_000),
+    )
+    assert (audited.outcome.verdict, found(audited)) == (Verdict.LAGGING, ({}, 1))
+
+
+@every_way
+@pytest.mark.parametrize("keep", [0, 5, 1_000])
+def test_older_copies_that_the_source_has_cleaned_explain_no_true_lag(
+    sizes: Sizes | None, keep: int
+) -> None:
+    source = log_of(keyed(99, 0), *full(400, keys=10).records.values())
+    target = log_of(*first_of(source, 101), *[MARKER] * 300)
+    for at in range(1, 101):
+        del source.records[at]
+    audited = run(source, target, sizes, keep=keep, compacted=(True, True))
+    assert (audited.outcome.verdict, found(audited)) == (Verdict.LAGGING, ({}, 300))
