@@ -362,7 +362,11 @@ class Ledger:
             )
             if behind:
                 continue
-            if spans.explain(finding, renumbered=self.evidence.renumbered):
+            alignment = self.evidence.alignments.get(finding.topic_partition)
+            passed_up_to = alignment.passed_up_to if alignment else 0
+            if spans.explain(
+                finding, renumbered=self.evidence.renumbered, passed_up_to=passed_up_to
+            ):
                 self._explain(finding.topic_partition, [finding], COMPACTION)
                 if self._was_passed(finding):
                     self.explained_passed.append(finding)

@@ -66,8 +66,11 @@ class KeySpans:
             beyond_target={**self.beyond_target, **target},
         )
 
-    def explain(self, finding: Finding, *, renumbered: bool) -> bool:
-        """Return whether compaction may have removed the record of *finding*, below its end, from the other log."""
+    def explain(self, finding: Finding, *, renumbered: bool, passed_up_to: int = 0) -> bool:
+        """Return whether compaction may have removed the record of *finding*, below its end, from the other log.
+
+        *passed_up_to*: `Alignment.passed_up_to`.
+        """
         if finding.flags & CONTROL:
             return True
         if finding.flags & KEYLESS or finding.key_hash is None:
@@ -90,12 +93,14 @@ class KeySpans:
             if finding.tail_position is not None:
                 # What the source has behind it may lag, too. What the target had behind the pair at the cut may be
                 # older: a copy of a record that the source has cleaned. Only what the target has received since shows
-                # that it replaced the record. The last record of a key is gone only if it was a tombstone.
+                # that it replaced the record. The last record of a key is gone only if it was a tombstone. So is the
+                # last one that the mirror has passed, whatever follows it in what lags.
                 followed = received is not None and received.last > follows
                 absent = was_read and cleaned is None and received is None
                 known = finding.topic_partition not in self.unread[0]
-                deleted = absent and known and others is not None and others.deletes
-                return (superseded and followed) or deleted
+                passed = is_tombstone and finding.is_before(passed_up_to)
+                deletes = passed or (others is not None and others.deletes)
+                return (superseded and followed) or (absent and known and deletes)
             followed = any(each and each.last > follows for each in (cleaned, received))
             return superseded or followed or (is_tombstone and cleaned is None)
         if any(each and each.last > finding.position for each in (cleaned, others, received)):
@@ -105,12 +110,12 @@ class KeySpans:
 
 
 def decided(
-    undecided: Iterable[Finding], spans: KeySpans, *, renumbered: bool
+    undecided: Iterable[Finding], spans: KeySpans, *, renumbered: bool, passed_up_to: int = 0
 ) -> tuple[int, list[Finding]]:
     """Return how many offsets those own that compaction explains, and the other findings."""
     owned, left = 0, []
     for each in undecided:
-        if spans.explain(each, renumbered=renumbered):
+        if spans.explain(each, renumbered=renumbered, passed_up_to=passed_up_to):
             owned += each.owns
         else:
             left.append(replace(each, flags=each.flags & ~UNDECIDED))

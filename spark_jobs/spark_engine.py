@@ -207,7 +207,9 @@ class SparkEngine:
                 without_tail(_finding(json.loads(text)), whole)
                 for text in left.column("found").to_pylist()
             ]
-            owned, others = decided(findings, spans, renumbered=modes.renumbered)
+            owned, others = decided(
+                findings, spans, renumbered=modes.renumbered, passed_up_to=whole.passed_up_to
+            )
             folding = budget.folding(tp, modes).found(buckets)
             found: list[Found | int] = [owned, *folded(in_order(others), folding, whole)]
             return pa.Table.from_batches(_as_rows(tp, found))

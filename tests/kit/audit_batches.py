@@ -396,7 +396,12 @@ class BatchEngine:
                     for f in undecided
                     if (f.key_hash or 0) % 2 == bucket
                 ]
-                owned, others = decided(of_keys, spans, renumbered=modes.renumbered)
+                owned, others = decided(
+                    of_keys,
+                    spans,
+                    renumbered=modes.renumbered,
+                    passed_up_to=self._wholes[tp].passed_up_to,
+                )
                 offsets[tp] += owned
                 folding = self._budget.folding(tp, modes).found(2)
                 left[tp] += folded(others, folding, self._wholes[tp])

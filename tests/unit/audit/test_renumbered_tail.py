@@ -261,15 +261,14 @@ def test_an_older_copy_explains_nothing_if_the_source_receives_a_newer_record_du
     source = log_of(keyed(7, 0), keyed(99, 1), keyed(99, 2))
     target = log_of(*first_of(source, 2), MARKER)
     del source.records[1]
-    sides = [
-        snapshot(name, {TP: log}, frozenset(["t"]))
-        for name, log in (("source", source), ("target", target))
-    ]
+    of_source = snapshot("source", {TP: source}, frozenset(["t"]))
+    of_target = snapshot("target", {TP: target}, frozenset(["t"]))
     if newer:
         source.append(keyed(99, 3))
     audited = reconcile(
         MemoryEngine({TP: source}, {TP: target}, WINDOW),
-        *sides,
+        of_source,
+        of_target,
         Options(WINDOW, renumbered=True),
         buckets=TimeBuckets(0, 1_000),
     )
@@ -287,3 +286,18 @@ def test_older_copies_that_the_source_has_cleaned_explain_no_true_lag(
         del source.records[at]
     audited = run(source, target, sizes, keep=keep, compacted=(True, True))
     assert (audited.outcome.verdict, found(audited)) == (Verdict.LAGGING, ({}, 300))
+
+
+@every_way
+@pytest.mark.parametrize("keep", [0, 1_000])
+def test_a_passed_tombstone_that_the_target_has_cleaned_is_not_missing(
+    sizes: Sizes | None, keep: int
+) -> None:
+    """A copy that the source has cleaned shows that it was passed. A new record of its key lags."""
+    source = full(10)
+    for each in (Rec(b"k99", None, 1_100), keyed(98, 1), keyed(98, 2), keyed(99, 2)):
+        source.append(each)
+    target = log_of(*first_of(source, 12), MARKER)
+    del target.records[10], source.records[11]
+    audited = run(source, target, sizes, keep=keep, compacted=(True, True))
+    assert (audited.outcome.verdict, found(audited)) == (Verdict.LAGGING, ({}, 2))
