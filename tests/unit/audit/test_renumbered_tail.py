@@ -57,7 +57,8 @@ def run(
     ]
     return reconcile(
         engine,
-        *sides,
+        sides[0],
+        sides[1],
         Options(WINDOW, renumbered=True, **options),
         buckets=TimeBuckets(0, 1_000),
     )
@@ -190,7 +191,8 @@ def test_records_that_the_target_cleans_during_the_run_are_explained() -> None:
         sides[number].ranges.update(ranges)  # type: ignore[attr-defined]
     audited = reconcile(
         MemoryEngine(*logs, WINDOW),
-        *sides,
+        sides[0],
+        sides[1],
         Options(WINDOW, renumbered=True),
         buckets=TimeBuckets(0, 1_000),
     )
