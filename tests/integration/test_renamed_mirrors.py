@@ -55,7 +55,7 @@ def test_a_renamed_mirror_is_repaired_by_the_plan_of_its_audit(
     ) as consumer:
         consumer.assign([copy])
         consumer.commit({copy: OffsetAndMetadata(3, "end")})
-    replace_in_log(west, "east.orders", b"second", b"SECOND")
+    replace_in_log(west, "east.orders", b"second", b"SECOND", has_right_crcs=True)
     code, _ = reconciled(
         east, west, "orders", tmp_path / "found", "--target-prefix", "east.", "--settle-rounds", "0"
     )
