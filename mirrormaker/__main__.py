@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from kclient.cli.finite_range import FiniteRange
+from kclient.cli.named_path import NamedPath
 from kclient.errors import ConfigError, KafkaError
 from mirrormaker.config import FlowConfig, MirrorConfig
 from mirrormaker.settings import pattern_list
@@ -25,21 +26,6 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Shown = Awaitable[tuple[int, dict[str, Any] | None]]
 """The exit code of a command, and its record if it has one."""
-
-
-class _NamedPath(click.Path):
-    """A path that may not exist yet. An empty text, as of a variable that is not set, is none: `Path("")` is `.`."""
-
-    def convert(
-        self,
-        value: str | os.PathLike[str],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> Any:
-        """Return *value* as a path; fail if it is empty."""
-        if not os.fspath(value):
-            self.fail("the name is missing", param, ctx)
-        return super().convert(value, param, ctx)
 
 
 class _Commands(click.Group):
@@ -71,10 +57,10 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("file", type=_NamedPath(dir_okay=False, path_type=Path))
+@click.argument("file", type=NamedPath(dir_okay=False, path_type=Path))
 @click.option("--once", is_flag=True, help="Copy up to the source's present log ends, then exit.")
 @click.option("-q", "--quiet", is_flag=True, help="No status line.")
-@click.option("--metrics", metavar="FILE.prom", type=_NamedPath(dir_okay=False, path_type=Path),
+@click.option("--metrics", metavar="FILE.prom", type=NamedPath(dir_okay=False, path_type=Path),
     help="Write metrics for Prometheus to this file every 5 seconds (node_exporter's textfile collector).")  # fmt: skip
 def run(file: Path, once: bool, quiet: bool, metrics: Path | None) -> None:
     """Mirror with the configuration FILE (names as in connect-mirror-maker.properties)."""
@@ -95,7 +81,7 @@ def run(file: Path, once: bool, quiet: bool, metrics: Path | None) -> None:
 
 
 @main.command()
-@click.argument("file", type=_NamedPath(dir_okay=False, path_type=Path))
+@click.argument("file", type=NamedPath(dir_okay=False, path_type=Path))
 @click.option(
     "--max-lag",
     type=click.IntRange(0),
@@ -127,7 +113,7 @@ def status(file: Path, max_lag: int | None, settle: float) -> None:
 
 
 @main.command()
-@click.argument("file", type=_NamedPath(dir_okay=False, path_type=Path))
+@click.argument("file", type=NamedPath(dir_okay=False, path_type=Path))
 def plan(file: Path) -> None:
     """Show what a run would create and change at the target, and change nothing.
 
@@ -147,7 +133,7 @@ def plan(file: Path) -> None:
 
 
 @main.command()
-@click.argument("file", type=_NamedPath(dir_okay=False, path_type=Path))
+@click.argument("file", type=NamedPath(dir_okay=False, path_type=Path))
 @click.option(
     "--format",
     "form",
@@ -175,7 +161,7 @@ def gaps(file: Path, form: str) -> None:
 
 
 @main.command()
-@click.argument("file", type=_NamedPath(dir_okay=False, path_type=Path))
+@click.argument("file", type=NamedPath(dir_okay=False, path_type=Path))
 @click.option("--flow", help="The direction: 'east->west'.")
 @click.option("--groups", default="", metavar="REGEXES", help="Groups; default: as the settings.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text",
@@ -204,7 +190,7 @@ def translate(file: Path, flow: str | None, groups: str, form: str) -> None:
 
 
 @main.command()
-@click.argument("file", type=_NamedPath(dir_okay=False, path_type=Path))
+@click.argument("file", type=NamedPath(dir_okay=False, path_type=Path))
 @click.option("--samples", type=click.IntRange(1), default=20, show_default=True,
     help="Offsets to read of each partition; the first and the last one are among them.")  # fmt: skip
 @click.option("--seed", type=int, help="Read the offsets of an earlier run; default: new ones.")
@@ -233,10 +219,10 @@ def verify(file: Path, samples: int, seed: int | None, max_lag: int) -> None:
 
 
 @main.command()
-@click.argument("file", type=_NamedPath(dir_okay=False, path_type=Path))
+@click.argument("file", type=NamedPath(dir_okay=False, path_type=Path))
 @click.option("--flow", help="The direction to promote the target of: 'east->west'.")
 @click.option("--topics", default=".*", metavar="REGEXES", help="Source topics, as the setting.")
-@click.option("--audit", metavar="DIR", type=_NamedPath(file_okay=False, path_type=Path),
+@click.option("--audit", metavar="DIR", type=NamedPath(file_okay=False, path_type=Path),
     help="Have kaudit prove every record before the target is opened; its report goes to DIR.")  # fmt: skip
 @click.option(
     "--source-lost", is_flag=True, help="Promote without the source: it is not contacted."
@@ -250,7 +236,7 @@ def verify(file: Path, samples: int, seed: int | None, max_lag: int) -> None:
 )
 @click.option("--target-id", metavar="ID",
     help="With --abort, if the target does not answer: its cluster id. No producer has written there.")  # fmt: skip
-@click.option("--record", metavar="FILE", type=_NamedPath(dir_okay=False, path_type=Path),
+@click.option("--record", metavar="FILE", type=NamedPath(dir_okay=False, path_type=Path),
     help="Write the record of the promotion (JSON) to FILE instead of stdout.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show the topics and their state; change nothing.")
 def promote(file: Path, flow: str | None, abort: bool, record: Path | None, **options: Any) -> None:
@@ -304,7 +290,7 @@ def _check_promotion(options: Mapping[str, Any], *, abort: bool, record: Path | 
 
 def _recopy_options(source: str, target: str) -> Callable[[_Command], _Command]:
     """Return a decorator that adds the options of failback and repair (`_recopy`); the help names both clusters so."""
-    directory = _NamedPath(file_okay=False, path_type=Path)
+    directory = NamedPath(file_okay=False, path_type=Path)
     options = [
         click.option("--export", metavar="DIR", type=directory,
             help=f"Where the records go that only {target} has. --execute needs it."),
@@ -315,7 +301,7 @@ def _recopy_options(source: str, target: str) -> Callable[[_Command], _Command]:
             help="The directory for kaudit's report; default: audit below DIR of --export."),
         click.option("--no-audit", "without_audit", is_flag=True, help="Do not run kaudit at the end."),
         click.option("--no-groups", "without_groups", is_flag=True, help="Leave consumer groups out."),
-        click.option("--record", metavar="FILE", type=_NamedPath(dir_okay=False, path_type=Path),
+        click.option("--record", metavar="FILE", type=NamedPath(dir_okay=False, path_type=Path),
             help="Write the record (JSON) to FILE instead of stdout."),
     ]  # fmt: skip
 
@@ -328,7 +314,7 @@ def _recopy_options(source: str, target: str) -> Callable[[_Command], _Command]:
 
 
 @main.command()
-@click.argument("file", type=_NamedPath(dir_okay=False, path_type=Path))
+@click.argument("file", type=NamedPath(dir_okay=False, path_type=Path))
 @click.option("--flow", help="From the promoted cluster to the returned one: 'west->east'.")
 @click.option("--topics", default=".*", metavar="REGEXES", help="Topics, as the setting.")
 @_recopy_options("the promoted cluster", "the returned cluster")
@@ -354,8 +340,8 @@ def failback(file: Path, flow: str | None, topics: str, **options: Any) -> None:
 
 
 @main.command()
-@click.argument("file", type=_NamedPath(dir_okay=False, path_type=Path))
-@click.option("--plan", required=True, type=_NamedPath(dir_okay=False, path_type=Path),
+@click.argument("file", type=NamedPath(dir_okay=False, path_type=Path))
+@click.option("--plan", required=True, type=NamedPath(dir_okay=False, path_type=Path),
     help="repair.json of kaudit.")  # fmt: skip
 @click.option("--flow", help="The direction of the audit: 'east->west'.")
 @click.option("--topics", default=".*", metavar="REGEXES", help="Topics of the plan.")
@@ -382,7 +368,7 @@ def repair(file: Path, plan: Path, flow: str | None, topics: str, **options: Any
 
 
 @main.command()
-@click.argument("file", type=_NamedPath(dir_okay=False, path_type=Path))
+@click.argument("file", type=NamedPath(dir_okay=False, path_type=Path))
 @click.option("--flow", help="The direction of the mirror: 'east->west'.")
 @click.option("--topics", required=True, metavar="REGEXES", help="Topics, as the setting.")
 @_recopy_options("the source", "the target")

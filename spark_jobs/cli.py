@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kclient.cli.named_path import NamedPath
 from spark_jobs.commands.accepted_gaps import accepted_here, read_accepted_gaps
 from spark_jobs.commands.class_archive import class_archive
 from spark_jobs.commands.counts import counts
@@ -27,7 +28,6 @@ from spark_jobs.commands.headers import headers
 from spark_jobs.commands.latency import latency
 from spark_jobs.commands.options import (
     MOST_OFFSETS,
-    NamedPath,
     cluster_names,
     duration_ms,
     pattern_of,

@@ -11,8 +11,9 @@ from tempfile import mkstemp
 
 import click
 
+from kclient.cli.named_path import NamedPath
 from spark_jobs.commands.guard import not_done
-from spark_jobs.commands.options import NamedPath, show, show_kept
+from spark_jobs.commands.options import show, show_kept
 
 
 @click.command("class-archive")

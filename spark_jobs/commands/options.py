@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kclient.cli.finite_range import FiniteRange
+from kclient.cli.named_path import NamedPath
 from kclient.config import parse_addresses
 from kclient.errors import ConfigError
 from spark_jobs.spark_settings import SparkSettings, parse_settings
@@ -39,21 +39,6 @@ def target_names(_context: click.Context, _option: click.Parameter, value: str) 
         return check_form(value)
     except ValueError as problem:
         raise click.BadParameter(str(problem)) from None
-
-
-class NamedPath(click.Path):
-    """A path that may not exist yet. An empty text, as of a variable that is not set, is none: `Path("")` is `.`."""
-
-    def convert(
-        self,
-        value: str | os.PathLike[str],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> Any:
-        """Return *value* as a path; fail if it is empty."""
-        if not os.fspath(value):
-            self.fail("the name is missing", param, ctx)
-        return super().convert(value, param, ctx)
 
 
 def addresses(_context: click.Context, _option: click.Parameter, value: str) -> str:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
+from kclient.cli.named_path import NamedPath
 from spark_jobs.commands.guard import not_done
-from spark_jobs.commands.options import NamedPath, show_kept
+from spark_jobs.commands.options import show_kept
 
 
 @click.command()

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kclient.cli.named_path import NamedPath
 from spark_jobs.commands.guard import DoesNotFit, OtherClusters, guarded
 from spark_jobs.commands.options import (
     MOST_OFFSETS,
-    NamedPath,
     duration_ms,
     pair_of,
     progress_on_stderr,
