@@ -27,6 +27,7 @@ from kbroker.local.state import (
 from kbroker.local.zookeeper import LocalError
 from kbroker.zk.errors import ZooKeeperError
 from kclient.cli import colour
+from kclient.cli.named_path import NamedPath
 
 
 def _progress(text: str) -> None:
@@ -52,7 +53,7 @@ def _reports_errors(command: Callable[..., None]) -> Callable[..., None]:
 _DIRECTORY = click.option(
     "--dir",
     "path",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=NamedPath(path_type=Path, file_okay=False),
     default=DEFAULT_DIRECTORY,
     show_default=True,
     envvar=PATH_VARIABLE,

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from kclient.cli.named_path import NamedPath
+
 OVERRIDE = click.option(
     "--override",
     "overrides",
@@ -15,7 +17,7 @@ OVERRIDE = click.option(
     metavar="KEY=VALUE",
     help="A setting that replaces the file's; may be given many times.",
 )
-FILE = click.argument("file", type=click.Path(path_type=Path))
+FILE = click.argument("file", type=NamedPath(path_type=Path))
 
 
 @click.command()

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from kclient.cli.named_path import NamedPath
+
 
 @click.command()
 @click.option(
@@ -14,7 +16,7 @@ import click
     "directory",
     default="demo-out",
     show_default=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NamedPath(file_okay=False, path_type=Path),
     help="Where clusters and reports go; what an earlier demo left there is removed.",
 )
 @click.option("--seed", default=2013, show_default=True, help="Chooses which records are damaged.")

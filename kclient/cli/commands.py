@@ -11,6 +11,7 @@ import click
 from kclient.cli import colour
 from kclient.cli.finite_range import FiniteRange
 from kclient.cli.help import GlobalOption, Group
+from kclient.cli.named_path import NamedPath
 from kclient.cli.names import CONTEXT
 from kclient.cli.output import FORMATS
 from kclient.cli.run import run_offline
@@ -50,6 +51,7 @@ _GLOBAL: list[Callable[[Any], Any]] = [
         "-F",
         "--command-config",
         "files",
+        type=NamedPath(dir_okay=False),
         multiple=True,
         cls=GlobalOption,
         help="Client properties file (Java names).",

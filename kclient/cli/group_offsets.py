@@ -29,6 +29,7 @@ from kclient.cli.answers import code_for, good_answers
 from kclient.cli.commands import with_settings
 from kclient.cli.exit_codes import FAILED
 from kclient.cli.help import Command
+from kclient.cli.named_path import NamedPath
 from kclient.cli.names import GROUP, TOPIC
 from kclient.cli.offset_spec import Anchor, parse_offsets
 from kclient.cli.output import print_error, show
@@ -66,6 +67,7 @@ _ANCHORS = {
 _RESET_COLUMNS = ("group", "topic", "partition", "new_offset", "current_offset", "change")
 """The first four are those of Kafka's tool."""
 
+_FILE = NamedPath(dir_okay=False, allow_dash=True)
 _all_groups = click.option("--all-groups", is_flag=True, help="All groups of consumers.")
 
 
@@ -136,7 +138,9 @@ _TO_HELP = "As consume -o: start, end, stored, 47, +2, -3, @time or @-1h."
     help="The first record of the last PnDTnHnMnS, as in P1D or PT2H30M.",
 )
 @click.option("--to", metavar="OFFSET", help=_TO_HELP)
-@click.option("--from-file", metavar="CSV", help="The offsets of a file as of export; - is stdin.")
+@click.option(
+    "--from-file", metavar="CSV", type=_FILE, help="The offsets of a file as of export; - is stdin."
+)
 @_run_options
 @with_settings
 def reset_offsets(
@@ -210,7 +214,7 @@ def seek(
         "kclient group import before.csv --execute",
     ),
 )
-@click.argument("path", metavar="FILE")
+@click.argument("path", metavar="FILE", type=_FILE)
 @click.argument("names", nargs=-1, metavar="[GROUP...]", type=GROUP)
 @_run_options
 @with_settings
@@ -530,7 +534,9 @@ def delete_offsets(settings: Settings, name: str, texts: tuple[str, ...]) -> Non
 )
 @click.argument("names", nargs=-1, metavar="[GROUP...]", type=GROUP)
 @_all_groups
-@click.option("--file", "path", metavar="FILE", help="The file to write; default: stdout.")
+@click.option(
+    "--file", "path", metavar="FILE", type=_FILE, help="The file to write; default: stdout."
+)
 @with_settings
 def export(settings: Settings, names: tuple[str, ...], all_groups: bool, path: str | None) -> None:
     """Write committed offsets as CSV.

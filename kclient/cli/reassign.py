@@ -16,6 +16,7 @@ from kclient.admin.assignment import Racks
 from kclient.cli.commands import with_settings
 from kclient.cli.exit_codes import FAILED, UNHEALTHY
 from kclient.cli.help import Group
+from kclient.cli.named_path import NamedPath
 from kclient.cli.names import TOPIC
 from kclient.cli.output import show
 from kclient.cli.reassign_log_dirs import progress_of_moves, start_moves, throttle_copies
@@ -37,12 +38,14 @@ VERIFY_LATER = (
     "to ensure the throttle is removed."
 )
 
+_FILE = NamedPath(dir_okay=False, allow_dash=True)
 _plan_file = click.option(
     "-f",
     "--reassignment-json-file",
     "path",
     required=True,
     metavar="FILE",
+    type=_FILE,
     help="Partitions and their replicas, as `generate` proposes them; - is standard input.",
 )
 _preserve = click.option(
@@ -109,6 +112,7 @@ def _ids(text: str) -> list[int]:
     "--topics-to-move-json-file",
     "path",
     metavar="FILE",
+    type=_FILE,
     help='{"version":1,"topics":[{"topic":"t"}]}',
 )
 @click.option(
