@@ -10,11 +10,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, TypeVar
 
 from kclient.errors import Address, ConfigError
+from kclient.host_names import is_host_name, is_ipv6_literal
 from kclient.settings_elsewhere import ADVICE
 
 C = TypeVar("C", bound="CommonConfig")
@@ -328,6 +330,13 @@ def describe(cls: type[CommonConfig]) -> Iterator[tuple[str, str, Any, str]]:
         yield dotted(f.name), str(f.type), f.default, f.metadata["doc"]
 
 
+_HOST_AND_PORT = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+))(?::([0-9]{0,5}))?")
+"""An IPv6 address in brackets, or another host; and a port, or none."""
+
+_PORT = 9092
+"""Of an address without a port."""
+
+
 def parse_addresses(text: str | list[str] | tuple[str, ...]) -> list[Address]:
     """Parse ``host:port,[::1]:9092``; the default port is 9092.
 
@@ -338,10 +347,16 @@ def parse_addresses(text: str | list[str] | tuple[str, ...]) -> list[Address]:
         entry = part.strip().partition("://")[2] or part.strip()
         if not entry:
             continue
-        host, port = _split_port(entry)
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ConfigError(f"bootstrap.servers: {entry!r} is not host:port")
-        found.append(Address(host, int(port)))
+        match = _HOST_AND_PORT.fullmatch(entry)
+        if match is None and is_ipv6_literal(entry):
+            found.append(Address(entry, _PORT))
+            continue
+        port = int(match[3] or _PORT) if match else 0
+        if match is None or not 0 < port < 65536 or not (match[2] or is_ipv6_literal(match[1])):
+            raise ConfigError(f"bootstrap.servers: {entry!r:.200} is not host:port")
+        if match[2] and not is_host_name(match[2]):
+            raise ConfigError(f"bootstrap.servers: {entry!r:.200} has no valid host name")
+        found.append(Address(match[1] or match[2], port))
     if not found:
         raise ConfigError("bootstrap.servers: no address is given, expected host:port")
     return found
@@ -362,16 +377,6 @@ def read_properties(text: str) -> dict[str, str]:
         name, _, value = stripped.partition("=")
         values[name.strip()] = value.strip()
     return values
-
-
-def _split_port(entry: str) -> tuple[str, str]:
-    if entry.startswith("["):
-        host, _, rest = entry[1:].partition("]")
-        return host, rest.lstrip(":") or "9092"
-    if entry.count(":") > 1:
-        return entry, "9092"
-    host, _, port = entry.partition(":")
-    return host, port or "9092"
 
 
 def snake(name: str) -> str:

@@ -207,7 +207,7 @@ async def alter_configs(
 def _by_broker(resources: Iterable[ConfigResource]) -> dict[int | None, list[ConfigResource]]:
     grouped: dict[int | None, list[ConfigResource]] = {}
     for resource in resources:
-        its_own = resource.type is not ResourceType.TOPIC and resource.name.isdigit()
+        its_own = resource.type is not ResourceType.TOPIC and resource.name.isdecimal()
         grouped.setdefault(int(resource.name) if its_own else None, []).append(resource)
     return grouped
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet import error
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import Protocol
 
@@ -479,5 +480,7 @@ async def _within(
         raise
     except KafkaError:
         raise
+    except DeferredTimeoutError as problem:
+        raise ConnectError(address, cause, f"no answer in {timeout:g} s") from problem
     except Exception as problem:
         raise ConnectError(address, cause, str(problem)) from problem

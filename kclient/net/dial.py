@@ -6,7 +6,6 @@ test reactors) ``connectTCP`` is used instead.
 
 from __future__ import annotations
 
-import socket
 from typing import Any, cast
 
 from twisted.internet import error
@@ -16,6 +15,7 @@ from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 
 from kclient.errors import Address, Cause, ConnectError
+from kclient.host_names import is_host_name, is_ip_literal, is_ipv6_literal
 from kclient.net.transport import PartsConnector
 
 
@@ -42,21 +42,13 @@ class _OneProtocol(ClientFactory):
             waiting.errback(reason)
 
 
-def is_ip_literal(host: str) -> bool:
-    """Return whether *host* is an IPv4 or IPv6 address rather than a name."""
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(family, host)
-        except (OSError, ValueError):
-            continue
-        return True
-    return False
-
-
 def resolve(reactor: Any, address: Address) -> Deferred[list[str]]:
     """Resolve *address* to IP addresses in the resolver's order; raise `ConnectError` if there are none."""
     if is_ip_literal(address.host):
         return succeed([address.host])
+    # A zone, as in fe80::1%eth0, is the resolver's to read.
+    if not (is_host_name(address.host) or is_ipv6_literal(address.host)):
+        return fail(ConnectError(address, Cause.DNS, "it is no valid host name"))
     found: list[str] = []
     done: Deferred[list[str]] = Deferred()
 

@@ -512,7 +512,7 @@ def _partitions_of(text: str) -> list[TopicPartition]:
         raise UsageError(f"Invalid topic arg '{text}', expected topic name and partitions")
     numbers = others[0].split(",")
     for number in numbers:
-        if not number.isdigit():
+        if not number.isdecimal():
             # The second quotation mark is Kafka's.
             raise UsageError(f"Invalid partition '{number}' specified in topic arg '{text}''")
     return [TopicPartition(topic, int(number)) for number in numbers]

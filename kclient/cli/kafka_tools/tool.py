@@ -243,7 +243,7 @@ def check_bootstrap(text: str | None) -> None:
         raise UsageError("Error while validating the bootstrap address\n")
     for part in parts:
         host, _colon, port = part.rpartition(":")
-        if not host or not port.isdigit():
+        if not host or not port.isdecimal():
             raise UsageError("Please provide valid host:port like host1:9091,host2:9092\n")
 
 

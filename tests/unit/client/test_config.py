@@ -68,6 +68,12 @@ def test_acks_may_be_written_in_all_the_usual_ways(given: object, meant: str) ->
         (" a ", [Address("a", 9092)]),
         ("PLAINTEXT://a:1", [Address("a", 1)]),
         ("[::1]:5,[fe80::1]", [Address("::1", 5), Address("fe80::1", 9092)]),
+        ("[fe80::1%eth0]:5,::1", [Address("fe80::1%eth0", 5), Address("::1", 9092)]),
+        (
+            "b\u00fccher.example.:1,my_broker",
+            [Address("b\u00fccher.example.", 1), Address("my_broker", 9092)],
+        ),
+        (f"{'a' * 63}.b:1", [Address("a" * 63 + ".b", 1)]),
     ],
 )
 def test_addresses_are_read(text: str, found: list[Address]) -> None:
@@ -78,6 +84,45 @@ def test_addresses_are_read(text: str, found: list[Address]) -> None:
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
         parse_addresses(text)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "[::1:9092", "[::1]:::9092", "[::1]9092", "[::1", "a]:1", "[]:1", "[a]:1", "[a:b]:1", "a:1:2:9092", ":::1",
+        "a:\u00b2", "a:\u0663", f"a:{'9' * 5000}",
+    ],
+)  # fmt: skip
+def test_the_error_of_a_wrong_address_names_it(entry: str) -> None:
+    """int() refuses a port such as \u00b2, which str.isdigit() takes."""
+    with pytest.raises(
+        ConfigError, match=re.escape(f"bootstrap.servers: {entry!r:.200} is not host:port")
+    ):
+        parse_addresses(f"a:1,{entry}")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "a..b",
+        ".a",
+        ".",
+        "a" * 64,
+        f"b.{'a' * 64}",
+        "\u2024",
+        "\u2024a",
+        "\udcff",
+        "a\0b",
+        "b\u00fccher..de",
+    ],
+)
+def test_the_error_of_a_host_without_a_valid_name_names_it(host: str) -> None:
+    """IDNA refuses it in a thread of the resolver, whose answer then never came."""
+    with pytest.raises(
+        ConfigError,
+        match=re.escape(f"bootstrap.servers: {host + ':9092'!r} has no valid host name"),
+    ):
+        parse_addresses(f"a:1,{host}:9092")
 
 
 def test_an_ipv6_address_is_written_in_brackets() -> None:
