@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from kclient.errors import Address, ConfigError
 from kclient.host_names import is_host_name, is_ipv6_literal
 from kclient.settings_elsewhere import ADVICE
+from kclient.wire.fields import MAX_STRING
 
 C = TypeVar("C", bound="CommonConfig")
 
@@ -400,6 +401,20 @@ def _unknown(written: str) -> str:
     return f"{written}: unknown setting" + (f", did you mean {near[0]}?" if near else "")
 
 
+_IN_REQUESTS = ("client_id", "client_rack", "group_id", "group_instance_id", "transactional_id")
+"""The settings that are strings of requests."""
+
+
+def _check_fits_string(written: str, text: str) -> None:
+    """Raise ValueError unless *text* fits Kafka's type STRING."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"{written}: {text!r:.200} is no text in UTF-8") from None
+    if size > MAX_STRING:
+        raise ValueError(f"{written}: it has {size} bytes in UTF-8, above {MAX_STRING}")
+
+
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
@@ -426,6 +441,8 @@ def _convert(setting: dataclasses.Field[Any], written: str, value: Any) -> Any:
             raise ValueError(f"{written}: {value!r} is above {maximum}")
     else:
         converted = "" if value is None else text
+        if setting.name in _IN_REQUESTS:
+            _check_fits_string(written, converted)
     choices = setting.metadata["choices"]
     if choices:
         converted = {"-1": "all"}.get(converted, converted)

@@ -184,3 +184,28 @@ def test_what_is_not_finite_is_refused(text: str) -> None:
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_the_defaults_pass_the_checks(kind: type[CommonConfig]) -> None:
     assert kind.load({dotted(f.name): f.default for f in dataclasses.fields(kind)}) == kind.load()
+
+
+STRINGS = [
+    (kind, f.name)
+    for kind in CONFIGS
+    for f in dataclasses.fields(kind)
+    if f.name in ("client_id", "client_rack", "group_id", "group_instance_id", "transactional_id")
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), STRINGS)
+def test_a_string_that_requests_cannot_carry_is_refused(
+    kind: type[CommonConfig], name: str
+) -> None:
+    """They have two bytes for its length: with a long client.id the first request ended with a struct.error."""
+    longest, written = "é" * 16_383 + "a", dotted(name)
+    assert getattr(kind.load({written: longest}), name) == longest
+    with pytest.raises(
+        ConfigError, match=f"^{re.escape(written)}: it has 32768 bytes in UTF-8, above 32767$"
+    ):
+        kind.load({written: "é" * 16_384})
+    with pytest.raises(
+        ConfigError, match=rf"^{re.escape(written)}: '\\udcff' is no text in UTF-8$"
+    ):
+        kind.load({written: "\udcff"})
