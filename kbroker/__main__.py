@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 
+from kclient.standard_streams import open_standard_streams
+
 _EXTRA_OF = {"local": "local", "demo": "demo"}
 """The extra that a command needs; the others need `broker`."""
 
 
 def main() -> None:
     """Run the command line; a missing extra is one line and exit code 1."""
+    open_standard_streams()
     from kbroker.cli import kbroker
     from kclient.extras import what_to_install
 

@@ -6,6 +6,7 @@ import gc
 import sys
 
 from kclient.process_end import run_and_end
+from kclient.standard_streams import open_standard_streams
 
 _INTERRUPTED = 130
 
@@ -36,6 +37,7 @@ def main() -> None:
 
 def process() -> None:
     """Be a process of the command line. Imports make objects that stay: the collector waits until a command runs."""
+    open_standard_streams()
     gc.disable()
     run_and_end(main)
 

@@ -17,6 +17,7 @@ import click
 from kclient.cli.finite_range import FiniteRange
 from kclient.cli.named_path import NamedPath
 from kclient.errors import ConfigError, KafkaError
+from kclient.standard_streams import open_standard_streams
 from mirrormaker.config import FlowConfig, MirrorConfig
 from mirrormaker.settings import pattern_list
 
@@ -30,6 +31,11 @@ _Shown = Awaitable[tuple[int, dict[str, Any] | None]]
 
 class _Commands(click.Group):
     """The commands; a missing extra is one line and exit code 1."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Be the process: parse its command line, and run the command."""
+        open_standard_streams()
+        return super().main(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
+from kclient.standard_streams import open_standard_streams
+
 
 def main(run: Callable[[], int] | None = None) -> None:
     """Run the command line, or *run*, and end with its exit code.
@@ -14,7 +16,7 @@ def main(run: Callable[[], int] | None = None) -> None:
     The exit code 1 means DIVERGED. Click's own main function ends with 1 for Ctrl-C and for a closed pipe, and Python
     for any exception; here those are 130 and 70.
     """
-    _open_standard_streams()
+    open_standard_streams()
     code = (run or _run)()
     # Python ends with 120 if it cannot flush: a closed pipe does not change what was found.
     for stream in filter(None, (sys.stdout, sys.stderr)):
@@ -26,19 +28,6 @@ def main(run: Callable[[], int] | None = None) -> None:
     # caught. `python -m` then ends by SIGINT instead of with the exit code. The next exec() clears the note.
     exec("")  # noqa: S102 - constant
     sys.exit(code)
-
-
-def _open_standard_streams() -> None:
-    """Open what the caller has closed (`>&-`): the next file or connection would get its number.
-
-    That holds for the processes that this one starts, too, such as Spark's JVM: they inherit the streams.
-    """
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            opened = os.open(os.devnull, os.O_RDWR)  # It gets the lowest free number.
-            os.set_inheritable(opened, True)
 
 
 def _run() -> int:
