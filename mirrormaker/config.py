@@ -171,7 +171,7 @@ class _Parser:
         from mirrormaker.worker_registry import check_connect
 
         connect, timeout = (
-            self.values[name].strip(),
+            self.values[name],
             self.values.get(timeout_name, DEFAULT_SESSION_TIMEOUT),
         )
         found = WorkerSettings(connect, 0.0)

@@ -63,24 +63,26 @@ RESTART_DELAY = 0.5
 """Seconds before a connection thread that failed is replaced."""
 
 
+_SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?")
 _LAST_PORT = 65_535
 
 
 def parse_connect(text: str) -> tuple[str, str]:
     """Split a `zookeeper.connect` into hosts and chroot ("" or "/name"); ValueError if malformed."""
-    hosts, slash, chroot = text.strip().partition("/")
-    chroot = (slash + chroot).rstrip("/")
-    entry = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:\d{1,5})?"
-    if re.fullmatch(rf"{entry}(,\s*{entry})*", hosts) is None:
-        raise ValueError(
-            f"{text!r:.200} is not a list of ZooKeeper servers: expected host:port,host:port/chroot"
-        )
-    for port in map(int, re.findall(r":(\d{1,5})(?=,|$)", re.sub(r"\s", "", hosts))):
-        if not 0 < port <= _LAST_PORT:
-            raise ValueError(f"{text!r:.200}: {port} is not a port (1 to {_LAST_PORT})")
+    listed, slash, chroot = text.partition("/")
+    chroot = (slash + chroot.strip()).rstrip("/")
+    servers = [each.strip() for each in listed.split(",")]
+    for server in servers:
+        match = _SERVER.fullmatch(server)
+        if match is None:
+            raise ValueError(
+                f"{text!r:.200} is not a list of ZooKeeper servers: expected host:port,host:port/chroot"
+            )
+        if match[2] and not 0 < int(match[2]) <= _LAST_PORT:
+            raise ValueError(f"{text!r:.200}: {match[2]} is not a port (1 to {_LAST_PORT})")
     if "//" in chroot or not re.fullmatch(r"(/[^/\0\s]+)*", chroot):
         raise ValueError(f"the chroot {chroot!r:.200} is not a path")
-    return re.sub(r"\s", "", hosts), chroot
+    return ",".join(servers), chroot
 
 
 class SessionState:
