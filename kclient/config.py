@@ -23,7 +23,7 @@ from kclient.wire.fields import MAX_STRING
 C = TypeVar("C", bound="CommonConfig")
 
 
-_INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
+INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
 """The largest numbers of Kafka's types INT and LONG. Numbers are INT where nothing else is stated."""
 
 
@@ -33,7 +33,7 @@ def _setting(
     *,
     choices: tuple[str, ...] = (),
     minimum: float | None = None,
-    maximum: float = _INT_MAX,
+    maximum: float = INT_MAX,
 ) -> Any:
     bounds = {"minimum": minimum, "maximum": maximum}
     return field(default=default, metadata={"doc": doc, "choices": choices, **bounds})
@@ -55,25 +55,25 @@ class CommonConfig:
         10_000,
         "Timeout of one connection attempt with ApiVersions, in ms.",
         minimum=0,
-        maximum=_LONG_MAX,
+        maximum=LONG_MAX,
     )
     reconnect_backoff_ms: int = _setting(
-        50, "Wait before a new connection attempt to a broker, in ms.", minimum=0, maximum=_LONG_MAX
+        50, "Wait before a new connection attempt to a broker, in ms.", minimum=0, maximum=LONG_MAX
     )
     reconnect_backoff_max_ms: int = _setting(
-        1_000, "Upper bound of that exponential backoff.", minimum=0, maximum=_LONG_MAX
+        1_000, "Upper bound of that exponential backoff.", minimum=0, maximum=LONG_MAX
     )
     retry_backoff_ms: int = _setting(
-        100, "Wait before a failed request is retried, in ms.", minimum=0, maximum=_LONG_MAX
+        100, "Wait before a failed request is retried, in ms.", minimum=0, maximum=LONG_MAX
     )
     retry_backoff_max_ms: int = _setting(
-        1_000, "Upper bound of that exponential backoff.", minimum=0, maximum=_LONG_MAX
+        1_000, "Upper bound of that exponential backoff.", minimum=0, maximum=LONG_MAX
     )
     metadata_max_age_ms: int = _setting(
-        300_000, "Metadata are fetched again after this time.", minimum=0, maximum=_LONG_MAX
+        300_000, "Metadata are fetched again after this time.", minimum=0, maximum=LONG_MAX
     )
     connections_max_idle_ms: int = _setting(
-        540_000, "An idle connection is closed after this time; -1: never.", maximum=_LONG_MAX
+        540_000, "An idle connection is closed after this time; -1: never.", maximum=LONG_MAX
     )
     default_api_timeout_ms: int = _setting(
         60_000, "Timeout of calls without a timeout argument.", minimum=0
@@ -155,16 +155,16 @@ class ProducerConfig(CommonConfig):
         minimum=0,
     )
     linger_ms: float = _setting(
-        5, "How long a batch waits for more records, in ms.", minimum=0, maximum=_LONG_MAX
+        5, "How long a batch waits for more records, in ms.", minimum=0, maximum=LONG_MAX
     )
     buffer_memory: int = _setting(
         33_554_432,
         "Bytes of unacknowledged records; send blocks when it is full.",
         minimum=1,
-        maximum=_LONG_MAX,
+        maximum=LONG_MAX,
     )
     max_block_ms: int = _setting(
-        60_000, "How long send waits for metadata and memory.", minimum=0, maximum=_LONG_MAX
+        60_000, "How long send waits for metadata and memory.", minimum=0, maximum=LONG_MAX
     )
     delivery_timeout_ms: int = _setting(
         120_000, "Time limit from send to acknowledgement, in ms.", minimum=0

@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kclient.config import CommonConfig, dotted, every_setting, read_properties, snake
+from kclient.config import INT_MAX, CommonConfig, dotted, every_setting, read_properties, snake
 from kclient.errors import ConfigError
 from mirrormaker.settings import (
     DEPRECATED,
-    INT,
     NOT_APPLICABLE,
     LinkSettings,
     contradictions,
@@ -184,7 +183,7 @@ class _Parser:
         except ValueError as problem:
             self.problems.append(f"{name}: {problem}")
         try:
-            found = WorkerSettings(connect, number(1000, INT)(timeout.strip()) / 1000)
+            found = WorkerSettings(connect, number(1000, INT_MAX)(timeout.strip()) / 1000)
         except ValueError as problem:
             self.problems.append(f"{timeout_name}: {problem}")
         if not settings.refresh_topics:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from kclient.config import INT_MAX, LONG_MAX
 from mirrormaker.link_state import GapPolicy
 from mirrormaker.patterns import compiled
 from mirrormaker.replication_policy import load_policy
@@ -42,17 +43,11 @@ def boolean(text: str) -> bool:
     return lowered == "true"
 
 
-INT = (1 << 31) - 1
-"""The most of Kafka's type INT: what requests carry in 4 bytes."""
-
-LONG = (1 << 63) - 1
-"""The most of Kafka's type LONG."""
-
 _MOST_REPLICAS = (1 << 15) - 1
 """CreateTopics carries a replication factor in 2 bytes."""
 
 
-def number(minimum: int, most: int = LONG) -> Callable[[str], int]:
+def number(minimum: int, most: int = LONG_MAX) -> Callable[[str], int]:
     """Return a reader of whole numbers from *minimum* to *most*, both included."""
 
     def read(text: str) -> int:
@@ -327,12 +322,12 @@ class LinkSettings:
         "Bytes of fetched records that the target has not acknowledged.",
     )
     fetch_max_bytes: int = _setting(
-        "fetch.max.bytes", 16 << 20, number(1, INT), "Bytes of one fetch.", "consumer"
+        "fetch.max.bytes", 16 << 20, number(1, INT_MAX), "Bytes of one fetch.", "consumer"
     )
     max_partition_fetch_bytes: int = _setting(
         "max.partition.fetch.bytes",
         4 << 20,
-        number(1, INT),
+        number(1, INT_MAX),
         "Bytes of one partition in a fetch.",
         "consumer",
     )
@@ -344,12 +339,16 @@ class LinkSettings:
         "consumer",
     )
     fetch_max_wait_ms: int = _setting(
-        "fetch.max.wait.ms", 500, number(0, INT), "How long a fetch waits for records.", "consumer"
+        "fetch.max.wait.ms",
+        500,
+        number(0, INT_MAX),
+        "How long a fetch waits for records.",
+        "consumer",
     )
     transaction_timeout_ms: int = _setting(
         "transaction.timeout.ms",
         60_000,
-        number(1000, INT),
+        number(1000, INT_MAX),
         "With target.offsets=renumber: milliseconds after which the target aborts a transaction.",
         "producer",
     )
@@ -368,19 +367,19 @@ class LinkSettings:
         "producer",
     )
     max_request_size: int = _setting(
-        "max.request.size", 8 << 20, number(1, INT), "Bytes of one append request.", "producer"
+        "max.request.size", 8 << 20, number(1, INT_MAX), "Bytes of one append request.", "producer"
     )
     max_in_flight: int = _setting(
         "max.in.flight.requests.per.connection",
         4,
-        number(1, INT),
+        number(1, INT_MAX),
         "Unanswered append requests per broker.",
         "producer",
     )
     request_timeout_ms: int = _setting(
         "request.timeout.ms",
         30_000,
-        number(1, INT),
+        number(1, INT_MAX),
         "Milliseconds after which an unanswered append counts as failed.",
         "producer",
     )

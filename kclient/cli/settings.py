@@ -16,6 +16,7 @@ from kclient.cli.exit_codes import FAILED, USAGE
 from kclient.cli.output import TEXT_FORMATS, print_error, show
 from kclient.config import (
     CONFIGS,
+    INT_MAX,
     NO_EFFECT,
     CommonConfig,
     dotted,
@@ -146,7 +147,7 @@ class Settings:
 
 def milliseconds(seconds: float) -> int:
     """Return a timeout in ms, at most what Kafka's type INT holds: 24 days, which is for ever."""
-    return int(min(seconds * 1000, 2**31 - 1))
+    return int(min(seconds * 1000, INT_MAX))
 
 
 def chosen_context(option: str | None, *, needed: bool = True) -> Context | None:

@@ -117,7 +117,7 @@ def test_the_error_of_a_wrong_address_names_it(entry: str) -> None:
     ],
 )
 def test_the_error_of_a_host_without_a_valid_name_names_it(host: str) -> None:
-    """IDNA refuses it in a thread of the resolver, whose answer then never came."""
+    """The thread of the resolver, in which IDNA refuses it, gave no answer."""
     with pytest.raises(
         ConfigError,
         match=re.escape(f"bootstrap.servers: {host + ':9092'!r} has no valid host name"),

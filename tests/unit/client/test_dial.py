@@ -20,7 +20,7 @@ def test_a_name_that_is_none_is_not_given_to_the_resolver(host: str) -> None:
 
 
 class NoAnswer(Clock):
-    """A reactor whose resolver does not answer."""
+    """A reactor with a resolver that does not answer."""
 
     nameResolver = property(lambda self: self)  # noqa: N815 (Twisted's name)
 
