@@ -12,7 +12,7 @@ from kclient.cli import colour
 from kclient.cli.finite_range import FiniteRange
 from kclient.cli.help import GlobalOption, Group
 from kclient.cli.named_path import NamedPath
-from kclient.cli.names import CONTEXT
+from kclient.cli.names import CONTEXT, SERVERS
 from kclient.cli.output import FORMATS
 from kclient.cli.run import run_offline
 from kclient.cli.settings import DEFAULT_TIMEOUT_S, DUMP, Settings, list_settings
@@ -36,6 +36,7 @@ _GLOBAL: list[Callable[[Any], Any]] = [
         "--bootstrap-servers",
         "--brokers",
         "bootstrap",
+        type=SERVERS,
         cls=GlobalOption,
         help="Bootstrap servers: host:port,... (or KCLIENT_BOOTSTRAP_SERVERS).",
     ),

@@ -34,10 +34,20 @@ class _Name(click.ParamType[str]):
         return _items(_from_cluster(_settings_on_line(ctx), self._lookup), incomplete)
 
 
-class _ContextName(click.ParamType[str]):
-    """The name of a context (kclient/contexts.py)."""
+class _ClusterName(click.ParamType[str]):
+    """What chooses a cluster. An empty text, as of a variable that is not set, would choose another one in silence."""
 
     name = "text"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return *value*; fail if it is empty."""
+        if not value.strip():
+            self.fail("it is empty: leave the option out for the usual cluster", param, ctx)
+        return value
+
+
+class _ContextName(_ClusterName):
+    """The name of a context (kclient/contexts.py)."""
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -69,6 +79,8 @@ async def _groups(admin: Any) -> Iterable[str]:
 TOPIC = _Name(_topics)
 GROUP = _Name(_groups)
 CONTEXT = _ContextName()
+SERVERS = _ClusterName()
+"""Bootstrap servers."""
 
 
 def _settings_on_line(ctx: click.Context) -> Settings:

@@ -18,7 +18,7 @@ from kclient.cli.answers import code_for, print_problems
 from kclient.cli.commands import with_settings
 from kclient.cli.delivery import Deliveries, Given
 from kclient.cli.help import Command
-from kclient.cli.names import CONTEXT, TOPIC
+from kclient.cli.names import CONTEXT, SERVERS, TOPIC
 from kclient.cli.offset_range import NO_SUCH_TOPIC_S, assign, read_range
 from kclient.cli.offset_spec import OffsetSpec, parse_offsets
 from kclient.cli.output import print_error
@@ -54,7 +54,12 @@ class _Copy:
     help="Where to begin and end, as of consume -o: 47, -3, 47:99, @-1h, @t1:t2.",
 )
 @click.option("--dst-context", type=CONTEXT, metavar="NAME", help="The context of DST's cluster.")
-@click.option("--dst-bootstrap-server", metavar="HOST:PORT", help="The brokers of DST's cluster.")
+@click.option(
+    "--dst-bootstrap-server",
+    type=SERVERS,
+    metavar="HOST:PORT",
+    help="The brokers of DST's cluster.",
+)
 @click.option(
     "-z",
     "--compression",

@@ -40,6 +40,13 @@ def test_what_is_no_int_is_refused(text: str) -> None:
     assert problems_of(num_partitions=text)[0].startswith("num.partitions: ")
 
 
+@pytest.mark.parametrize(
+    "host", ["", "h", "a-b.c.", "127.0.0.1", "[::1]", "[fe80::1%eth0]", "bücher"]
+)
+def test_hosts_of_listeners(host: str) -> None:
+    assert KafkaConfig.of({**GOOD, "listeners": f"PLAINTEXT://{host}:1"})
+
+
 def test_numbers_may_have_blanks_around_them() -> None:
     assert KafkaConfig.of({**GOOD, "num.partitions": " 5 "}).num_partitions == 5
 
@@ -63,6 +70,8 @@ def test_other_words_are_no_booleans(text: str) -> None:
         "PLAINTEXT://h:1,B://:1",
         "WHAT://h:1",
         "SSL://h:1",
+        "PLAINTEXT://a..b:1",
+        f"PLAINTEXT://{64 * 'a'}:1",
         "nonsense",
         "",
     ],
