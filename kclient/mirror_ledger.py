@@ -62,7 +62,8 @@ def without_lineage(copy: str) -> str:
 class GapKey(NamedTuple):
     """What identifies an entry: the source's cluster id, the partition at the target, the first offset, the type.
 
-    A topic at the target is removed once, and its successor may be, too: a `REMOVAL` has the topic id.
+    A topic at the target is removed once, and its successor may be, too: a `REMOVAL` has the topic id. A copy ends
+    once, and any number of later source topics may follow: a `LINEAGE` has the topic id of the later one.
     """
 
     source_cluster_id: str
@@ -71,6 +72,9 @@ class GapKey(NamedTuple):
     first: int
     type: str = GAP
     target_topic_id: str = ""
+    """"" except for a `REMOVAL`."""
+    source_topic_id_after: str = ""
+    """"" except for a `LINEAGE`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +103,14 @@ class GapEntry:
     @property
     def key(self) -> GapKey:
         """What identifies the entry."""
-        removed = self.target_topic_id if self.type == REMOVAL else ""
         return GapKey(
-            self.source_cluster_id, self.topic, self.partition, self.first, self.type, removed
+            self.source_cluster_id,
+            self.topic,
+            self.partition,
+            self.first,
+            self.type,
+            self.target_topic_id if self.type == REMOVAL else "",
+            self.source_topic_id_after if self.type == LINEAGE else "",
         )
 
     @property
@@ -136,14 +145,21 @@ def encode_key(key: GapKey) -> bytes:
     """Return the key of a record. One without a topic id has the bytes that it had before there was one."""
     fields = key._asdict()
     fields["from"] = fields.pop("first")
-    if not key.target_topic_id:
-        del fields["target_topic_id"]
+    for topic_id in ("target_topic_id", "source_topic_id_after"):
+        if not fields[topic_id]:
+            del fields[topic_id]
     return encoded(fields)
 
 
 def view(records: Iterable[tuple[bytes | None, bytes | None]]) -> GapView:
-    """Return the ledger of *records*, keys and values in the order of the log."""
-    latest = dict(records)
+    """Return the ledger of *records*, keys and values in the order of the log.
+
+    Keys of earlier releases have no topic ids, so an entry may have two keys. Its latest record counts, too.
+    """
+    latest: dict[bytes | None, bytes | None] = {}
+    for key, value in records:
+        latest.pop(key, None)  # a key that is there would keep its place
+        latest[key] = value
     entries = {}
     unreadable = 0
     for key, value in latest.items():

@@ -153,6 +153,38 @@ def test_a_recreated_topic_is_copied_to_another_topic_with_the_policy_new_lineag
         assert f"orders was created again at the source: it is compared with {later}" in done.output
 
 
+def test_a_topic_that_is_recreated_twice_has_both_lineages_in_the_ledger_and_in_the_audit(
+    east: Cluster, west: Cluster, mirror: MakeMirror, tmp_path: Path
+) -> None:
+    """Both entries begin where the first copy ends. Before, the second one replaced the first one."""
+    make_topic(east, "orders")
+    produce(east, "orders", 20, **SINGLE)
+    copier = mirror({"gap.policy": "new-lineage"})
+    assert copier.run_once() == 0, copier.output
+    ids = [setting_of(west, "orders", TOPIC_ID)]
+    for count in (30, 40):
+        recreate(east, "orders", count)
+        copier = mirror({"gap.policy": "new-lineage"})
+        assert copier.run_once() == 0, copier.output
+        (found,) = re.findall(r"topic lineage\.(\S+)\.orders: created with", copier.output)
+        ids.append(found)
+    first, second, third = ids
+    code, output = copier.ask("gaps", "--format", "json")
+    entries = list(map(json.loads, output.splitlines()))
+    assert (code, {each["type"] for each in entries}) == (0, {"lineage"})
+    assert {each["source_topic_id_after"] for each in entries} == {second, third}
+    assert [each["from"] for each in entries] == [20, 20]
+
+    clusters = ("--source", east.bootstrap, "--target", west.bootstrap, "--topics", "orders")
+    spark = ("--master", "local[2]", "-q", "--no-self-test", "--settle-rounds", "0")
+    done = kaudit("reconcile", *clusters, "--out", str(tmp_path / "audit"), *spark)
+    report = json.loads((tmp_path / "audit" / "report.json").read_text())
+    assert (report["verdict"], done.exit_code) == ("INCOMPLETE", 5), done.output
+    counted = {each["topic"]: (each["verified"], each["aged_out"]) for each in report["topics"]}
+    earlier = {f"lineage.{first}.orders": (0, 20), f"lineage.{second}.orders": (0, 30)}
+    assert counted == {"orders": (40, 0), **earlier}
+
+
 def test_a_running_mirror_does_not_splice_a_recreated_topic(
     east: Cluster, west: Cluster, mirror: MakeMirror
 ) -> None:

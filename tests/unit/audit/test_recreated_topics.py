@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from kclient.mirror_ledger import GAP, LINEAGE, GapEntry
+from kclient.mirror_ledger import GAP, LINEAGE, GapEntry, encode, view
 from kclient.types import TopicPartition
 from kclient.wire.produce import MIRROR_SOURCE_TOPIC_CONFIG
 from spark_jobs import counts_report, headers_report
@@ -166,9 +166,10 @@ def test_topics_that_were_created_again_twice_have_two_earlier_copies() -> None:
         records(9, "newest"),
         now=C,
     )
-    (each,) = found.find(ENDED, second)
+    entries = view(map(encode, (ENDED, second))).sorted()
+    (each,) = found.find(*entries)
     assert (each.copy, [old.topic for old in each.earlier]) == (latest, [LATER, "orders"])
-    run = found.audit(ENDED, second)
+    run = found.audit(*entries)
     assert (named(run), classes(run)) == ([], {"verified": 9, "aged out": 80})
 
 

@@ -61,6 +61,31 @@ def test_a_topic_that_is_truncated_twice_has_both_removals() -> None:
     assert "target_topic_id" not in json.loads(encode(GAP)[0])
 
 
+def test_a_topic_that_is_created_again_twice_has_both_lineages() -> None:
+    """The first copy ends once, so both begin at the same offset. Before, the second one replaced the first one."""
+    first = replace(RECREATED, type=LINEAGE)
+    second = replace(first, source_topic_id_after="c")
+    lineages = [encode(first), encode(second)]
+    assert view(lineages).sorted() == [first, second]
+    assert view([*lineages, (encode_key(first.key), None)]).sorted() == [second]
+    key = json.loads(lineages[0][0])
+    assert key.pop("source_topic_id_after") == "b"
+    earlier = (encoded(key), lineages[0][1])  # as an earlier release wrote it
+    assert view([earlier, lineages[1]]).sorted() == [first, second]
+    assert view([earlier, lineages[0]]).sorted() == [first]
+    assert "source_topic_id_after" not in json.loads(encode(RECREATED)[0])
+
+
+def test_the_latest_record_of_an_entry_counts_also_if_an_earlier_release_wrote_it() -> None:
+    first = replace(RECREATED, type=LINEAGE)
+    key, value = encode(first)
+    old_key = json.loads(key)
+    del old_key["source_topic_id_after"]
+    latest = replace(first, target_topic_id="u")
+    records = [(encoded(old_key), value), (key, value), (encoded(old_key), encode(latest)[1])]
+    assert view(records).sorted() == [latest]
+
+
 def test_the_latest_record_of_a_key_is_the_entry_and_a_null_value_deletes_it() -> None:
     wider, other = replace(GAP, until=160), replace(GAP, first=200, until=201)
     records = [encode(GAP), encode(other), encode(wider), (encode(other)[0], None)]
