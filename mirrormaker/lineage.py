@@ -69,7 +69,7 @@ def interruption(lineage: Lineage, ends: LogEnds) -> Gap | None:
     """Return the gap between the records of the earlier topic and those of the new one, if there are two topics."""
     if not lineage.is_interrupted:
         return None
-    until = max(ends.target_end, ends.source_start)
+    until = max(ends.target_end, ends.copied_from)
     return Gap(ends.target_end, until, Cause.RECREATED, lineage.copied, lineage.source)
 
 
@@ -92,9 +92,9 @@ def refused(gap: Gap, ends: LogEnds, *, skip: bool) -> Problem | None:
             f"{changed}. {_TRUNCATE}; gap.policy=new-lineage copies it to another topic; gap.policy=skip continues, if "
             "the new log starts there"
         )
-    elif ends.source_start < gap.first:
+    elif ends.copied_from < gap.first:
         detail = (
-            f"{changed}, and the new log starts at {ends.source_start}. {_TRUNCATE}; gap.policy=new-lineage copies it "
+            f"{changed}, and the new log starts at {ends.starts}. {_TRUNCATE}; gap.policy=new-lineage copies it "
             "to another topic"
         )
     else:

@@ -43,7 +43,7 @@ class Cause(Enum):
     """Why a link stopped, or why offsets are missing; operators read the value."""
 
     RETENTION = "the source deleted records before they were copied"
-    COMPACTION = "the source has no records at these offsets any more (compaction)"
+    COMPACTION = "the source has no records at some of these offsets any more (compaction)"
     TARGET_AHEAD = "the target has offsets that the source does not have"
     TARGET_LOST = "the target has lost records that it had acknowledged"
     TARGET_WRITTEN = "the target has records behind the position of the mirror"
@@ -78,7 +78,7 @@ class GapPolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets [first, until) that are not in the target.
+    """Offsets [first, until) that are not in the target. With the cause COMPACTION, only some of them are not.
 
     With the cause RECREATED, records below *first* are of the source topic id *before*, those from *until* on of
     *after*; the range may be empty.
@@ -91,7 +91,10 @@ class Gap:
     after: str = ""
 
     def __str__(self) -> str:
-        skipped = f"offsets {self.first}-{self.until - 1} are skipped"
+        offsets = f"offsets {self.first}-{self.until - 1}"
+        if self.cause is Cause.COMPACTION:
+            return f"{offsets} are copied with holes: {self.cause.value}"
+        skipped = f"{offsets} are skipped"
         if self.cause is not Cause.RECREATED:
             return f"{skipped}: {self.cause.value}"
         changed = f"topic id {self.before} became {self.after} at offset {self.until}"
@@ -129,6 +132,10 @@ class LogEnds:
 
     *source_end* is the last stable offset: records from there on belong to open transactions, and are not read yet. A
     last batch is None where that log lacks the offset.
+
+    The source's log may start inside a batch, after DeleteRecords. Brokers keep and send that batch whole, so it is
+    copied whole: *source_first_batch* holds the offset *source_start*. It is None if it was not read, because the
+    target ends above, or if there is none.
     """
 
     source_start: int
@@ -141,8 +148,22 @@ class LogEnds:
     """The end of the source's committed records; not below `source_end`. -1 if it was not read."""
     target_topic_id: UUID | None = None
     """The topic id at the target before its log was read; None if it is unknown."""
+    source_first_batch: LastBatch | None = None
     problem: Problem | None = None
     """Why the target cannot be continued, if its position shows it (`mirrormaker.renumbered_ends`)."""
+
+    @property
+    def copied_from(self) -> int:
+        """The offset of the first batch of the source, which may be below its log start."""
+        batch = self.source_first_batch
+        return self.source_start if batch is None else batch.base_offset
+
+    @property
+    def starts(self) -> str:
+        """Where the source's log starts, for operators."""
+        inside = self.copied_from < self.source_start
+        where = f", inside a batch that begins at {self.copied_from}" if inside else ""
+        return f"{self.source_start}{where}"
 
     @property
     def lag(self) -> int:

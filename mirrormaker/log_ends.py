@@ -73,7 +73,7 @@ async def _with_last_batches(
     pairs: Mapping[TopicPartition, TopicPartition],
     answers: dict[TopicPartition, LogEnds | KafkaError],
 ) -> dict[TopicPartition, LogEnds | KafkaError]:
-    """Add the last batch below the target's end, from each log that has it."""
+    """Add the last batch below the target's end, from each log that has it, and where the source's log starts."""
     at: dict[TopicPartition, int] = {}
     copied: dict[TopicPartition, int] = {}
     for tp, ends in answers.items():
@@ -95,6 +95,26 @@ async def _with_last_batches(
             source_last_batch=theirs if isinstance(theirs, LastBatch) else None,
             target_last_batch=ours if isinstance(ours, LastBatch) else None,
         )
+    return await with_first_batches(source, answers)
+
+
+async def with_first_batches(
+    source: Cluster, answers: dict[TopicPartition, LogEnds | KafkaError]
+) -> dict[TopicPartition, LogEnds | KafkaError]:
+    """Add the batch that holds the source's log start, where the target ends at or below it."""
+    at = {
+        tp: ends.source_start + 1
+        for tp, ends in answers.items()
+        if isinstance(ends, LogEnds)
+        and ends.source_start > 0
+        and ends.target_end <= ends.source_start < max(ends.source_end, ends.source_high_watermark)
+    }
+    for tp, found in (await last_batches(source, at)).items():
+        ends = answers[tp]
+        if isinstance(found, KafkaError):
+            answers[tp] = found
+        elif isinstance(ends, LogEnds):
+            answers[tp] = replace(ends, source_first_batch=found)
     return answers
 
 

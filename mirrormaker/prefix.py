@@ -28,7 +28,7 @@ def judgement(
         return problem or missing
     detail = (
         f"offsets {missing.first}-{missing.until - 1} are deleted, the source starts at "
-        f"{ends.source_start}; gap.policy=skip continues there"
+        f"{ends.starts}; gap.policy=skip continues there"
     )
     return Problem(missing.cause, detail, missing)
 
@@ -63,8 +63,11 @@ def mismatch(ends: LogEnds, *, compacted: bool) -> Problem | None:
 
 
 def aged_out(ends: LogEnds) -> Gap | None:
-    """Return the offsets that retention deleted at the source before they were copied, if any."""
+    """Return the offsets that retention deleted at the source before they were copied, if any.
+
+    None are missing if the source's log starts inside a batch that begins where the target ends.
+    """
     never_written = ends.target_end == 0
-    if never_written or ends.target_end >= ends.source_start:
+    if never_written or ends.target_end >= ends.copied_from:
         return None
-    return Gap(ends.target_end, ends.source_start, Cause.RETENTION)
+    return Gap(ends.target_end, ends.copied_from, Cause.RETENTION)

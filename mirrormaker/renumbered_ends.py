@@ -22,7 +22,7 @@ from kclient.types import TopicPartition
 from kclient.wire.errors import KafkaError, OffsetNotAvailable
 from mirrormaker.lineage import Lineage, text_of
 from mirrormaker.link_state import Cause, LastBatch, LogEnds, PartitionFetch, Problem
-from mirrormaker.log_ends import high_watermarks, source_offsets
+from mirrormaker.log_ends import high_watermarks, source_offsets, with_first_batches
 from mirrormaker.position import Position
 from mirrormaker.renumber import first_visible
 from mirrormaker.source import Fetched, Outcome, fetch, last_batches
@@ -87,7 +87,7 @@ async def read_renumbered_ends(
             source_high_watermark=watermark,
             problem=refusal(position, target_end, group, written=written),
         )
-    return await _with_source_batches(source, answers)
+    return await with_first_batches(source, await _with_source_batches(source, answers))
 
 
 async def _visible_behind(

@@ -166,6 +166,39 @@ def test_a_skipped_gap_is_in_the_ledger_and_kmirror_gaps_prints_it(
     assert len(records(west)) == 1, "a run without a new gap writes nothing"
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_gap_ends_where_the_first_batch_begins_that_is_copied(
+    east: Cluster, west: Cluster, mirror: MakeMirror, tmp_path: Path, *, is_whole: bool
+) -> None:
+    """The source's log starts inside a batch, which it sends whole. Before, its first records were in the gap, too.
+
+    *is_whole*: the batch begins where the target ends. Then nothing is missing, and gap.policy=fail copies it.
+    """
+    make_topic(east, "orders")
+    produce(east, "orders", 10)
+    assert mirror().run_once() == 0
+    base = 10 if is_whole else 20
+    produce(east, "orders", base - 10)
+    with BlockingProducer(bootstrap_servers=east.bootstrap, linger_ms=1000) as producer:
+        sent = [producer.send("orders", b"%d" % n, partition=0) for n in range(10)]
+        producer.flush()
+        assert [each.result(10).offset for each in sent] == [*range(base, base + 10)]
+    assert offsets(east, "orders")[-1] == base, "one batch"
+    delete_records(east, "orders", base + 5)
+    copier = mirror({} if is_whole else SKIP)
+    assert copier.run_once() == 0, copier.output
+    assert offsets(west, "orders") == [*range(10), base]
+    assert ranges(west) == ([] if is_whole else [("orders", 0, 10, 20, "retention")])
+    clusters = ("--source", east.bootstrap, "--target", west.bootstrap, "--topics", "orders")
+    spark = ("--master", "local[2]", "-q", "--no-self-test", "--settle-rounds", "0")
+    done = kaudit("reconcile", *clusters, "--out", str(tmp_path / "audit"), *spark)
+    report = json.loads((tmp_path / "audit" / "report.json").read_text())
+    assert (report["verdict"], done.exit_code) == ("INCOMPLETE", 5), (
+        done.output
+    )  # what is deleted has aged out
+    assert report["explained"] == ({} if is_whole else {"retention (ledger)": 10})
+
+
 def test_the_ledger_is_readable_without_the_source_and_unreachable_is_3(
     east: Cluster, west: Cluster, mirror: MakeMirror
 ) -> None:

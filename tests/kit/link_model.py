@@ -151,6 +151,12 @@ class LinkModel:
             self.source_start = gone[-1].end
             del self.source[:count]
 
+    def delete_records(self, count: int) -> None:
+        """The source deletes its oldest *count* offsets; the log may start inside a batch, which stays whole."""
+        self.versions.append(list(self.source))
+        self.source_start = min(self.source_start + count, self.source_end)
+        self.source = [b for b in self.source if b.end > self.source_start]
+
     def judge(self, append: Append) -> int | None:
         """Do what the target's leader does; the answer as in `replies`."""
         crc = self.target[-1].crc if self.target else 0
@@ -214,6 +220,7 @@ class LinkModel:
             self.target_end,
             source_last_batch,
             tail_of(self.target, self.target_end, start) if self.target else None,
+            source_first_batch=tail_of(self.source, self.source_start + 1, self.source_start),
         )
         self.perform(self.link.located(generation, ends))
 

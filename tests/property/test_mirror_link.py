@@ -179,19 +179,23 @@ class Meddling(OneLink):
 class Skipping(OneLink):
     """A source that deletes records before they are copied, the policy skip, kills, and a ledger that may fail."""
 
-    @initialize(first=st.lists(ones, max_size=5))
+    @initialize(first=st.lists(spans, max_size=5))
     def begin(self, first):
         self.model = LinkModel(gap_policy=GapPolicy.SKIP)
         for each in first:
             self.model.produce(*each)
 
-    @rule(each=ones)
+    @rule(each=spans)
     def produce(self, each):
         self.model.produce(*each)
 
     @rule(count=st.integers(1, 4))
     def the_source_deletes_its_oldest_records(self, count):
         self.model.age_out(count)
+
+    @rule(count=st.integers(1, 6))
+    def records_of_the_source_are_deleted(self, count):
+        self.model.delete_records(count)
 
     @precondition(lambda self: self.model.locates)
     @rule()

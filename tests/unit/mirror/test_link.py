@@ -181,6 +181,53 @@ def test_or_is_declared_and_skipped() -> None:
     assert link.next_append().expected_log_end == 5
 
 
+@pytest.mark.parametrize(("base", "gap"), [(6, (5, 6)), (8, (5, 8)), (5, None), (4, None)])
+def test_a_gap_ends_where_the_batch_begins_that_has_the_log_start_of_the_source(
+    base: int, gap: tuple[int, int] | None
+) -> None:
+    """After DeleteRecords the log starts inside a batch, which the source sends whole: all of it is copied."""
+    at = replace(ends(8, 10, 5), source_first_batch=tail(10, base=base))
+    link = PartitionLink(TP, gap_policy=GapPolicy.SKIP)
+    link.start()
+    if gap is None:
+        assert link.located(0, at) == []
+    else:
+        assert recording(link, at) == [ReportGap(Gap(*gap, Cause.RETENTION))]
+    assert link.fetch_offset == 8
+    effects = link.fetched(0, 8, run(base, 10), 10)
+    if base < 5:
+        assert stopped(effects).cause is Cause.STRADDLES
+    else:
+        assert (effects, link.next_append().expected_log_end) == ([], 5)
+
+
+def test_a_refused_gap_names_the_batch_in_which_the_source_starts() -> None:
+    link = PartitionLink(TP)
+    link.start()
+    at = replace(ends(8, 10, 5), source_first_batch=tail(10, base=7))
+    assert stopped(link.located(0, at)).detail == (
+        "offsets 5-6 are deleted, the source starts at 8, inside a batch that begins at 7; gap.policy=skip continues "
+        "there"
+    )
+
+
+@pytest.mark.parametrize(("base", "until"), [(7, 7), (5, 5), (4, None)])
+def test_a_recreated_topic_that_starts_inside_a_batch_is_continued_with_the_whole_batch(
+    base: int, until: int | None
+) -> None:
+    link = PartitionLink(TP, lineage=RECREATED, gap_policy=GapPolicy.SKIP)
+    link.start()
+    at = replace(ends(8, 10, 5), source_first_batch=tail(10, base=base))
+    if until is None:
+        detail = stopped(link.located(0, at)).detail
+        assert (
+            "the new log starts at 8, inside a batch that begins at 4. kmirror truncate" in detail
+        )
+    else:
+        gap = Gap(5, until, Cause.RECREATED, "first", "second")
+        assert recording(link, at) == [ReportGap(gap)]
+
+
 def test_nothing_is_fetched_or_appended_before_the_gap_is_in_the_ledger() -> None:
     link = PartitionLink(TP, gap_policy=GapPolicy.SKIP)
     gap = Gap(5, 8, Cause.RETENTION)
@@ -272,7 +319,11 @@ def test_offsets_removed_by_compaction_are_no_gap_but_other_missing_offsets_are(
     quiet = copying(compacted=True)
     assert quiet.fetched(0, 0, run(3, 5), 10) == []
     strict = copying()
-    assert strict.fetched(0, 0, run(3, 5), 10) == [ReportGap(Gap(0, 5, Cause.COMPACTION))]
+    gap = Gap(0, 5, Cause.COMPACTION)
+    assert strict.fetched(0, 0, run(3, 5), 10) == [ReportGap(gap)]
+    assert str(gap) == (
+        "offsets 0-4 are copied with holes: the source has no records at some of these offsets any more (compaction)"
+    )
 
 
 def test_a_batch_from_before_the_targets_end_stops_it() -> None:
