@@ -215,11 +215,8 @@ class Catalog:
 
         *compared* is the result of `compared_with`. A broker of an earlier release refuses it.
         """
-        marks: dict[str, str | None] = {PATH: None, **mark_of(source_id, topic_id, upstream)}
-        if compared:
-            await self.change(topic, {**marks, **compared})
-        else:
-            await self._alter(topic, marks)
+        marks = {PATH: None, **mark_of(source_id, topic_id, upstream)}
+        await self.change(topic, {**marks, **(compared or {})})
 
     async def fence(self, topic: str, source_id: str) -> None:
         """Mark *topic* as a mirror without a lineage, in one change: no producer can write. Raise KafkaError."""
@@ -234,16 +231,21 @@ class Catalog:
         return problem if found else "too many partitions"
 
     async def change(self, topic: str, values: Mapping[str, str | None]) -> str:
-        """Set configs of *topic* (None: reset them), in one change. Raise KafkaError.
+        """Set configs of *topic* (None: reset them), in one change. Raise KafkaError; a refused change sets none.
 
-        A broker of an earlier release refuses `PROMOTION`. Then the others are set without it, and the reason is
-        returned; else "".
+        A broker of an earlier release refuses `PROMOTION`. Then the others are set without it, also in one change, and
+        the reason is returned; else "".
         """
-        refused = await self._set_configs({topic: values})
-        for (_, name), problem in refused.items():
-            if name != PROMOTION:
-                raise problem
-        return str(refused.get((topic, PROMOTION), ""))
+        try:
+            await self._alter(topic, values)
+        except KafkaError as problem:
+            if PROMOTION not in values or problem.retriable:
+                raise
+            others = {name: value for name, value in values.items() if name != PROMOTION}
+            if others:
+                await self._alter(topic, others)
+            return str(problem)
+        return ""
 
     async def _alter(self, topic: str, values: Mapping[str, str | None]) -> None:
         resource = ConfigResource(ResourceType.TOPIC, topic)

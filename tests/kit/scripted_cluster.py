@@ -334,11 +334,13 @@ class ScriptedCluster:
 
     def serve_configs(
         self, overrides: dict[str, dict[str, str]], *, refused: Collection[str] = ()
-    ) -> None:
+    ) -> list[dict[str, str | None]]:
         """Answer requests that read and change the configs of topics from and into *overrides*, by topic.
 
-        The names in *refused* are unknown to these brokers: a change with one of them is refused as a whole.
+        The names in *refused* are unknown to these brokers: a change with one of them is refused as a whole. Return the
+        list of the changes that are accepted, to which later ones are added; None resets a config.
         """
+        accepted: list[dict[str, str | None]] = []
 
         def described(name: str) -> Any:
             return describe_configs.DescribeConfigsResult(
@@ -365,6 +367,7 @@ class ScriptedCluster:
                 topic.pop(each.name, None)
                 if each.config_operation == 0:
                     topic[each.name] = each.value or ""
+            accepted.append({each.name: topic.get(each.name) for each in asked.configs})
             return answer
 
         self.answers[ApiKey.DESCRIBE_CONFIGS] = lambda request: (
@@ -377,6 +380,7 @@ class ScriptedCluster:
                 responses=[altered(each) for each in request.resources]
             )
         )
+        return accepted
 
     def serve_commits(self, committed: dict[TopicPartition, int]) -> None:
         """Answer OffsetFetch and OffsetCommit from and into *committed*."""

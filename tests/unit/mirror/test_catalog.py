@@ -11,12 +11,14 @@ from twisted.internet.defer import Deferred
 from kclient.config import CommonConfig
 from kclient.errors import KafkaError, KafkaTimeoutError
 from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import InvalidConfig
 from kclient.wire.schema import create_topics, describe_configs
 from kclient.wire.versions import ApiKey
 from mirrormaker.catalog import Catalog
 from mirrormaker.config import MirrorConfig
+from mirrormaker.lineage import SOURCE_TOPIC_ID
 from mirrormaker.mirror import Mirror
-from mirrormaker.topics import MARK, Creation, Plan
+from mirrormaker.topics import MARK, PATH, PROMOTION, Creation, Plan
 from tests.kit.scripted_cluster import ScriptedCluster
 
 TOPIC_CONFIG = 1
@@ -103,6 +105,34 @@ def test_configs_that_were_read_before_stay_known_while_they_cannot_be_read() ->
     cluster.errors["orders"] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert cluster.topics() == before
     assert cluster.catalog.unreadable == {}
+
+
+@pytest.mark.parametrize("refused", [(), (PROMOTION,)])
+def test_all_marks_are_set_in_one_change_also_by_a_broker_that_refuses_the_promotion(
+    refused: tuple[str, ...],
+) -> None:
+    """Before, such a broker got them one by one, and a kill in between left a mirror of another topic id."""
+    cluster = Described()
+    configs = {"orders": {PATH: "older", SOURCE_TOPIC_ID: "before"}}
+    accepted = cluster.scripted.serve_configs(configs, refused=refused)
+    compared = {PROMOTION: '{"compared":1}'}
+    marks = {PATH: None, MARK: "east", SOURCE_TOPIC_ID: "now"}
+    cluster.done(cluster.catalog.mark("orders", "east", "now", (), compared))
+    assert accepted == [marks if refused else {**marks, **compared}]
+    problem = cluster.done(cluster.catalog.promoted("orders", "found"))
+    assert accepted[1:] == [{MARK: ""} if refused else {MARK: "", PROMOTION: "found"}]
+    assert ("INVALID_CONFIG" in problem) == bool(refused)
+
+
+@pytest.mark.parametrize("compared", [None, {PROMOTION: '{"compared":1}'}])
+def test_a_mark_that_is_refused_sets_nothing(compared: dict[str, str] | None) -> None:
+    """Apache Kafka does not know the marks. Before, the configs that it knew were set if there was a promotion."""
+    cluster = Described()
+    configs: dict[str, dict[str, str]] = {}
+    accepted = cluster.scripted.serve_configs(configs, refused=(MARK,))
+    with pytest.raises(InvalidConfig):
+        cluster.done(cluster.catalog.mark("orders", "east", "now", ("far",), compared))
+    assert (accepted, configs) == ([], {})
 
 
 def test_a_topic_that_another_client_created_meanwhile_is_compared_before_it_is_copied_to() -> None:
