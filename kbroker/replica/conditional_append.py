@@ -48,9 +48,11 @@ def append_copied(
     """
     log, leader_state = partition.require_leader_for_append(acks)
     if not log.config.kbroker_mirror_source_cluster_id:
+        way = "which kmirror sets to the source cluster's id"
+        if log.config.is_promoted_mirror:
+            way = "and it was promoted; kmirror promote of the flow from this cluster makes it a mirror again"
         raise PolicyViolation(
-            f"{partition}: the topic is no mirror: conditional appends need {MIRROR_SOURCE_CONFIG},"
-            " which kmirror sets to the source cluster's id"
+            f"{partition}: the topic is no mirror: conditional appends need {MIRROR_SOURCE_CONFIG}, {way}"
         )
     if topics is not NO_TOPICS:
         _check_topics(partition, log, topics)

@@ -272,8 +272,9 @@ class Partition:
         config = log.config
         if config.kbroker_mirror_source_cluster_id:
             raise PolicyViolation(
-                f"{self} is a mirror of cluster {config.kbroker_mirror_source_cluster_id} and read-only;"
-                f" to promote it, stop kmirror and set {MIRROR_SOURCE_CONFIG} to the empty string"
+                f"{self} is a mirror of cluster {config.kbroker_mirror_source_cluster_id} and read-only"
+                f" ({MIRROR_SOURCE_CONFIG}): produce to that cluster. kmirror promote makes it writable;"
+                " kmirror promote --abort does, if a promotion was not finished"
             )
         info = check_produced(
             buf, max_batch_bytes=config.max_message_bytes, zstd_allowed=zstd_allowed

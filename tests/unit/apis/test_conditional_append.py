@@ -313,6 +313,8 @@ def test_a_mirror_is_read_only_for_ordinary_producers(
         if version >= 8:
             assert "t-0 is a mirror of cluster source and read-only" in outcome.error_message
             assert "kbroker.mirror.source.cluster.id" in outcome.error_message
+            assert "kmirror promote makes it writable" in outcome.error_message
+            assert "kmirror promote --abort" in outcome.error_message, "the mark may be a fence"
     assert held(broker) == [(0, 2, 0)]
     assert append(broker, at(2), 2, after=at(0)).error_code == 0
 
@@ -333,7 +335,17 @@ def test_a_mirror_that_was_promoted_takes_ordinary_appends_and_none_of_the_mirro
     append(broker, at(0), 0)
     promote(broker)
     assert broker.produce(batch_of(5))[0].base_offset == 2
-    assert append(broker, at(3), 3, after=batch_of(5)).error_code == ErrorCode.POLICY_VIOLATION
+    refused = append(broker, at(3), 3, after=batch_of(5))
+    assert refused.error_code == ErrorCode.POLICY_VIOLATION
+    assert "kbroker.mirror.source.cluster.id, which kmirror sets" in refused.error_message
+    configure(broker, source="", kbroker_mirror_source_topic_id="source topic")
+    log_of(broker).config = broker.topic_configs["t"]
+    refused = append(broker, at(3), 3, after=batch_of(5))
+    assert refused.error_code == ErrorCode.POLICY_VIOLATION
+    assert (
+        "kmirror promote of the flow from this cluster makes it a mirror again"
+        in refused.error_message
+    )
 
 
 def test_a_broker_advertises_conditional_appends(broker: ApiBroker) -> None:
