@@ -35,19 +35,16 @@ class ApiVersions:
     def __init__(
         self, served: Mapping[ApiKey, VersionRange], authorizer: InterBrokerAuthorizer
     ) -> None:
-        self._served = served
+        self._ranges = [
+            ApiVersion(api_key=int(api), min_version=versions.min, max_version=versions.max)
+            for api, versions in sorted(served.items())
+        ]
         self._authorizer = authorizer
 
     def unsupported_version(self) -> ApiVersionsResponse:
         """Return the response to a version that is not served."""
         code = int(ErrorCode.UNSUPPORTED_VERSION)
-        return ApiVersionsResponse(error_code=code, api_keys=self._ranges())
-
-    def _ranges(self) -> list[ApiVersion]:
-        return [
-            ApiVersion(api_key=int(api), min_version=versions.min, max_version=versions.max)
-            for api, versions in sorted(self._served.items())
-        ]
+        return ApiVersionsResponse(error_code=code, api_keys=self._ranges)
 
     def __call__(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
         """Answer; a client software name or version that is none is INVALID_REQUEST (KIP-511)."""
@@ -61,7 +58,7 @@ class ApiVersions:
         ):
             return ApiVersionsResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
         return ApiVersionsResponse(
-            api_keys=self._ranges(),
+            api_keys=self._ranges,
             supported_features=[
                 SupportedFeatureKey(
                     CONDITIONAL_APPEND, CONDITIONAL_APPEND_VERSION, CONDITIONAL_APPEND_VERSION

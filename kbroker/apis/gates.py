@@ -66,6 +66,10 @@ class ControllerEpochs:
         self._waiting: list[Deferred[None]] | None = None
         """The requests that share the read in flight; None without a read."""
 
+    def is_confirmed(self, claimed: int) -> bool:
+        """Return whether controller epoch *claimed* or a later one was read already."""
+        return claimed <= self._known
+
     async def confirm(self, claimed: int) -> None:
         """Return if ZooKeeper holds controller epoch *claimed* or a later one.
 
@@ -130,7 +134,10 @@ class BrokerGates:
     def wait(self, gate: Gate, request: Any) -> Awaitable[object] | None:
         """Return what *request* waits for at *gate*; None: the gate is open."""
         if gate is Gate.REGISTERED:
-            return self._registered(request.controller_epoch)
+            epoch = request.controller_epoch
+            if self._registration.is_known and self._controller_epochs.is_confirmed(epoch):
+                return None
+            return self._registered(epoch)
         if gate is Gate.METADATA and not self._metadata.is_whole:
             return self._metadata.received_within(METADATA_SECONDS, self._clock, self._broker_id)
         return None

@@ -233,6 +233,8 @@ async def for_each(
 
     After an error nothing more is begun, and it is raised.
     """
+    if not things:
+        return []
     todo = iter(enumerate(things))
     results: list[Any] = [None] * len(things)
     share = turns.slice()

@@ -267,9 +267,10 @@ class LogCleaner:
         self, high_watermark: HighWatermark, begun: Collection[UnifiedLog]
     ) -> Generator[None, None, dict[TopicPartition, tuple[LogToClean, LogConfig]]]:
         found = {}
-        here = set(self._logs.values())
-        self._uncleanable = {log: why for log, why in self._uncleanable.items() if log in here}
-        self._failed = {log: None for log in self._failed if log in here}
+        if self._uncleanable or self._failed:
+            here = set(self._logs.values())
+            self._uncleanable = {log: why for log, why in self._uncleanable.items() if log in here}
+            self._failed = {log: None for log in self._failed if log in here}
         for key, log in list(self._logs.items()):
             if log.config.compacted and log not in begun and not _is_clean(log):
                 to_clean = self._to_clean(key, log, high_watermark)

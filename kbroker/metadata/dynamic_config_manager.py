@@ -33,7 +33,7 @@ from twisted.python.failure import Failure
 
 from kbroker.common.gather import all_of
 from kbroker.common.turns import Turns, WithoutTurns, for_each
-from kbroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, KafkaConfig, LogConfig
+from kbroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, ConfigError, KafkaConfig, LogConfig
 from kbroker.metadata.config_admin_manager import BROKERS, TOPICS
 from kbroker.metadata.core.config_entries import (
     BrokerLayers,
@@ -155,9 +155,14 @@ class DynamicConfigManager:
         defaults = self._effective.log_defaults
         if not overrides:
             return defaults
-        usable, problems = usable_topic_config(overrides, defaults)
+        problems: list[str] = []
+        try:
+            config = defaults.overridden(overrides)
+        except ConfigError:
+            usable, problems = usable_topic_config(overrides, defaults)
+            config = defaults.overridden(usable)
         self._report(f"/config/topics/{topic}", problems)
-        return defaults.overridden(usable)
+        return config
 
     def _report(self, path: str, problems: list[str]) -> None:
         text = "; ".join(problems)
@@ -187,11 +192,7 @@ class DynamicConfigManager:
 
         Does not wait for a reconnect: until then the known settings or the defaults apply.
         """
-        missing = {
-            name: topic_id
-            for name, topic_id in topics.items()
-            if name not in self._topics or self._topics[name][0] != topic_id
-        }
+        missing = self._missing(topics)
 
         async def load(name: str) -> None:
             await self._load(name, missing[name])
@@ -204,7 +205,17 @@ class DynamicConfigManager:
         A controller uses min.insync.replicas of every topic, also of those without a replica on its broker.
         """
         self.forget_topics(deleted)
-        self._run(self.load_topics(topics))
+        missing = self._missing(topics)
+        if missing:
+            self._run(self.load_topics(missing))
+
+    def _missing(self, topics: Mapping[str, UUID | None]) -> dict[str, UUID | None]:
+        """Return those of *topics* (name -> id) with settings that are not in memory."""
+        return {
+            name: topic_id
+            for name, topic_id in topics.items()
+            if name not in self._topics or self._topics[name][0] != topic_id
+        }
 
     async def _load(self, name: str, topic_id: UUID | None) -> None:
         overrides = await self._read_now(name)

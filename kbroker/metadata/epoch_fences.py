@@ -133,10 +133,15 @@ class Registration:
             each.callback(None)
         return is_another
 
+    @property
+    def is_known(self) -> bool:
+        """Whether this broker has registered."""
+        return self.broker_epoch >= 0
+
     def known(self) -> Deferred[None]:
         """Fire once this broker has registered for the first time."""
         known: Deferred[None] = Deferred()
-        if self.broker_epoch >= 0:
+        if self.is_known:
             known.callback(None)
         else:
             self._waiting.append(known)

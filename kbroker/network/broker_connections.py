@@ -43,9 +43,11 @@ class BrokerConnections:
         self, broker_id: int, host: str, port: int, api: ApiKey, version: int, request: Any
     ) -> Deferred[Any]:
         """Send *request* to a broker's inter-broker listener and fire with its response."""
-        return Deferred.fromCoroutine(
-            self._send(broker_id, Address(host, port), api, version, request)
-        )
+        address = Address(host, port)
+        open_one = getattr(self._connections.get((broker_id, address)), "result", None)
+        if isinstance(open_one, Connection) and not self._closed:
+            return open_one.request(api, version, request)
+        return Deferred.fromCoroutine(self._send(broker_id, address, api, version, request))
 
     async def _send(
         self, broker_id: int, address: Address, api: ApiKey, version: int, request: Any

@@ -172,6 +172,7 @@ class SocketServer:
         service: Service,
         *,
         clock: Callable[[], float] = time.monotonic,
+        scratch: bytearray | None = None,
     ) -> None:
         self.reactor = reactor
         self.config = config
@@ -183,7 +184,8 @@ class SocketServer:
         """That of the inter-broker listener, where clients have another one."""
         self.unsent = UnsentMemory()
         """Of all connections."""
-        self.scratch = bytearray(READ_SIZE)
+        self.scratch = bytearray(READ_SIZE) if scratch is None else scratch
+        """What a read goes into; servers of one thread may share it."""
         self.quotas = ConnectionQuotas(config)
         self.refusals = RefusalLog()
         self.connections: dict[Connection, None] = {}

@@ -128,6 +128,13 @@ class LogSchedule:
         self._log_manager.compact(self._high_watermark, self._in_turns)
 
     def _in_turns(self, look: LookSteps) -> None:
+        try:
+            next(look)
+        except StopIteration:
+            return  # nothing is dirty, as a rule
+        except Exception:
+            self._failed(Failure())
+            return
         turns = WorkerTurns(self._reactor, THINGS_PER_TURN)
         Deferred.fromCoroutine(turns.through(look)).addErrback(self._failed)
 

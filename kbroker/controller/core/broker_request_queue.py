@@ -102,23 +102,27 @@ class _Batch:
     closed: bool = False
     """A request of it was sent, or it was closed by its sender: nothing may join."""
 
-    def take(self, most: int, numbers: Iterator[int]) -> PendingRequest | None:
-        """Take the next request, of *most* partitions; *numbers* are for the parts of a full UpdateMetadata."""
+    def take(self, most: int, numbers: Iterator[int], number: int) -> PendingRequest:
+        """Take the next request, of *most* partitions, as *number*; *numbers* are for the parts of an UpdateMetadata.
+
+        There must be one.
+        """
         self.closed = True
         if self.leaders:
-            return PendingLeaderAndIsr(_some(self.leaders, most), tuple(self.live_leaders.values()))
+            leaders = tuple(self.live_leaders.values())
+            return PendingLeaderAndIsr(_some(self.leaders, most), leaders, number)
         if self.live_brokers is not None:
             updates = _some(self.metadata, most)
             has_more = self.full and bool(self.metadata)
             self.in_parts = self.in_parts or has_more
             part = next(numbers) if self.in_parts else -1
-            metadata = PendingUpdateMetadata(updates, self.live_brokers, self.full, part, has_more)
+            metadata = PendingUpdateMetadata(
+                updates, self.live_brokers, self.full, part, has_more, number
+            )
             if not self.metadata:
                 self.live_brokers = None
             return metadata
-        if self.stops:
-            return PendingStopReplica(_some(self.stops, most))
-        return None
+        return PendingStopReplica(_some(self.stops, most), number)
 
 
 class BrokerRequestQueue:
@@ -193,11 +197,12 @@ class BrokerRequestQueue:
         if self._out is not None:
             return None
         while self._rounds:
-            pending = self._rounds[0].take(self._most, self._numbers)
-            if pending is not None:
-                self._out = replace(pending, number=next(self._request_numbers))
-                return self._out
-            self._rounds.popleft()
+            first = self._rounds[0]
+            if _is_empty(first):
+                self._rounds.popleft()
+                continue
+            self._out = first.take(self._most, self._numbers, next(self._request_numbers))
+            return self._out
         return None
 
     def answered(self) -> None:

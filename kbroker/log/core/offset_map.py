@@ -1,7 +1,7 @@
 """The last offset of each key, in a table of fixed size: how the log cleaner finds records that are superseded.
 
 An entry has 24 bytes, as in Kafka's SkimpyOffsetMap: a hash of the key, 16 bytes, and the offset + 1; 0 is an empty
-slot. The table is one zeroed allocation, so memory that no key uses is not touched. Two keys with the same hash would
+slot. The table is one anonymous mapping, so memory that no key uses is not touched. Two keys with the same hash would
 lose a record: BLAKE2b has no collisions that a producer could construct, MD5 (Kafka's) has. Probing is double hashing
 over a prime number of slots: a probe reaches every slot, and a miss at load 0.9 costs 10 probes.
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from hashlib import blake2b
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import Final
 
 from kclient.wire.record_cursor import RecordCursor
@@ -30,7 +31,7 @@ class OffsetMap:
 
     def __init__(self, memory_bytes: int) -> None:
         self.slots = _prime_up_to(memory_bytes // ENTRY_BYTES)
-        self._table = bytearray(self.slots * ENTRY_BYTES)
+        self._table = mmap(-1, self.slots * ENTRY_BYTES, flags=MAP_PRIVATE | MAP_ANONYMOUS)
         self.size = 0
         """How many keys it holds."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import random
+from pathlib import Path
 
 import pytest
 
@@ -43,3 +45,14 @@ def test_the_memory_of_the_map_is_what_it_was_given_or_less() -> None:
 def test_a_map_without_room_for_a_key_is_refused() -> None:
     with pytest.raises(ValueError, match="3 entries"):
         OffsetMap(2 * ENTRY_BYTES)
+
+
+def test_memory_that_no_key_uses_is_not_touched() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    before = resident()
+    found = OffsetMap(256 << 20)
+    found.put(b"key", 1)
+    assert found.get(b"key") == 1
+    assert resident() - before < 64 << 20
