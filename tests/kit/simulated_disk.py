@@ -159,6 +159,8 @@ class SimulatedDisk:
         self.faults: dict[str, int] = {}
         """By disk ("/data"): the error of every change, errno.EIO or errno.ENOSPC."""
         self._places: dict[Directory, str] = {}
+        self._found: dict[str, Directory] = {}
+        """Directories by path, as they were looked up; empty after one went away."""
 
     def _may_change(self, path: str) -> None:
         """Raise OSError where the disk of *path* refuses everything."""
@@ -179,6 +181,7 @@ class SimulatedDisk:
         """End the machine: what was not synced is there or not, as *rng* decides."""
         self.kill()
         self._root.lose_power(rng, rng.choice([0, *self._root.moments()]))
+        self._found.clear()
 
     def wipe(self, path: str) -> None:
         """Put an empty disk where a directory was; nothing is left of it, not even unsynced names."""
@@ -186,6 +189,7 @@ class SimulatedDisk:
         if name in parent.names:
             parent.change(**{name: None})
             parent.sync()
+            self._found.clear()
 
     def durable(self, directory: str) -> dict[str, bytes]:
         """Return the synced names and contents of the files in *directory*: what no power loss takes."""
@@ -320,7 +324,10 @@ class SimulatedDisk:
             raise _error(errno.ENOENT, source)
         if self.faults.get(_mount(source)) == errno.EIO:
             self._may_change(source)
-        parent.change(**{new_name: parent.names[name], name: None})
+        node = parent.names[name]
+        parent.change(**{new_name: node, name: None})
+        if isinstance(node, Directory):
+            self._found.clear()
 
     def unlink(self, path: str, /) -> None:
         self.size(path)
@@ -336,6 +343,7 @@ class SimulatedDisk:
             self._may_change(path)
         parent, name = self._place(path)
         parent.change(**{name: None})
+        self._found.clear()
 
     def lock(self, path: str, /) -> int | None:
         fd = self.open(path, os.O_CREAT)
@@ -345,12 +353,16 @@ class SimulatedDisk:
         return fd
 
     def _directory(self, path: str) -> Directory:
+        found = self._found.get(path)
+        if found is not None:
+            return found
         node: File | Directory | None = self._root
         for name in path.split("/"):
             if name:
                 node = node.names.get(name) if isinstance(node, Directory) else None
         if not isinstance(node, Directory):
             raise _error(errno.ENOENT, path)
+        self._found[path] = node
         return node
 
     def _place(self, path: str) -> tuple[Directory, str]:

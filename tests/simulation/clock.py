@@ -21,6 +21,9 @@ EPOCH = 1_700_000_000.0
 DISK_SECONDS = (0.0005, 0.02)
 """How long work in the disk's pool takes."""
 
+WAITS, CALLED, CANCELLED = range(3)
+"""States of a `Call`."""
+
 
 class Call:
     """A delayed call: the part of Twisted's IDelayedCall that is used."""
@@ -28,11 +31,10 @@ class Call:
     __slots__ = (
         "args",
         "arrival",
-        "called",
-        "cancelled",
         "function",
         "process",
         "scheduler",
+        "state",
         "time",
     )
 
@@ -52,28 +54,27 @@ class Call:
         self.args = args
         self.arrival = arrival
         """Whether it comes from outside of the process, and not from a timer of its own."""
-        self.called = False
-        self.cancelled = False
+        self.state = WAITS
 
     def __lt__(self, other: Call) -> bool:
         return False  # the heap's entries differ before it comes to this
 
     def active(self) -> bool:
-        return not (self.called or self.cancelled)
+        return self.state == WAITS
 
     def cancel(self) -> None:
-        if self.called:
+        if self.state == CALLED:
             raise AlreadyCalled
-        if self.cancelled:
+        if self.state == CANCELLED:
             raise AlreadyCancelled
-        self.cancelled = True
+        self.state = CANCELLED
 
     def getTime(self) -> float:  # noqa: N802
         return self.time
 
     def reset(self, seconds: float) -> None:
         self.cancel()
-        self.cancelled = False
+        self.state = WAITS
         self.time = self.scheduler.now + seconds
         self.scheduler.push(self)
 
@@ -116,7 +117,7 @@ class Scheduler:
         heap = self._heap
         while heap and heap[0][0] <= until:
             time, number, call = heappop(heap)
-            if call.cancelled or call.called or call.time != time:
+            if call.state or call.time != time:
                 continue
             process = call.process
             if process is not None:
@@ -127,7 +128,7 @@ class Scheduler:
                     continue
             self.now = time
             self.steps += 1
-            call.called = True
+            call.state = CALLED
             call.function(*call.args)
             return process
         self.now = max(self.now, until)

@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from kbroker.common.endpoint import Endpoint
 from kbroker.config import KafkaConfig
 from kbroker.log.slices import FileSlice
+from kbroker.network.plaintext_transport import READ_SIZE
 from kbroker.network.socket_server import Listener, SocketServer
 from kclient.errors import Address, Cause, ConnectError
 from kclient.net.connection import Connection
@@ -28,6 +29,9 @@ LATENCY = (0.0003, 0.004)
 SLOW_LATENCY = (0.02, 0.6)
 SYN_SECONDS = (1.0, 3.0)
 """Seconds from one SYN without an answer to the next."""
+
+SCRATCH = bytearray(READ_SIZE)
+"""Of all servers: nothing stays in it from one step to the next."""
 
 CONNECTION_DONE = Failure(ConnectionDone())
 
@@ -67,7 +71,8 @@ class Network:
     def unblock(self, source: int, target: int) -> None:
         self._blocked.discard((source, target))
         for link in list(self.links):
-            link.send_waiting()
+            if {link.caller, link.callee} == {source, target}:
+                link.send_waiting()
 
     def stall(self, source: int, target: int, caller: int | None = None) -> None:
         """Let nothing pass for a while in the connections that there are, or in those of one *caller*; new ones work.
@@ -175,7 +180,7 @@ class _SocketServer(SocketServer):
     """A broker's listeners, without sockets."""
 
     def __init__(self, process: Process, config: KafkaConfig, service: Any, host: Host) -> None:
-        super().__init__(process, config, service, clock=process.seconds)
+        super().__init__(process, config, service, clock=process.seconds, scratch=SCRATCH)
         self._host = host
 
     def start(self, endpoints: tuple[Endpoint, ...] | None = None) -> tuple[Endpoint, ...]:

@@ -150,8 +150,8 @@ class Node:
     @property
     def partitions(self) -> Mapping[TopicPartition, Partition]:
         """The partitions that the broker hosts; none before it has loaded its logs."""
-        parts = self.parts
-        return parts.replica_manager.registry.partitions if parts is not None else {}
+        parts = None if self.broker is None else self.broker.bootstrapped
+        return {} if parts is None else parts.replica_manager.registry.partitions
 
     @property
     def listens(self) -> bool:

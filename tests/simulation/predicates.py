@@ -216,30 +216,31 @@ class Observer:
         """Look at *node*, where something may have happened."""
         if node.fatal:
             raise Broken(f"NoErrors: {node.fatal[0]}")
-        self.check_disk(node)
-        broker = node.broker
-        if broker is None or not node.running:
+        if node.wrong is not None or node.disk.written_after_a_failure:
+            self.check_disk(node)
+        process = node.process
+        if process is None or not process.alive:
             return
         copy_of = self._copy_of
         for partition in node.partitions.values():
             log = partition.log
             if log is None:
                 continue
-            leader_state, follower_state, role = (
+            leader_state, role, flush_state = (
                 partition.leader_state,
-                partition.follower_state,
                 partition.role,
+                log.flush_state,
             )
             pending = None
             if leader_state is not None:
                 mark, pending = leader_state.high_watermark, leader_state.pending
-            elif follower_state is not None:
+            elif (follower_state := partition.follower_state) is not None:
                 mark = follower_state.high_watermark
             else:
                 mark = partition.high_watermark
             seen = (
-                log, log.log_end_offset, log.flush_state.truncations, mark, leader_state, role.leader_epoch,
-                log.log_start_offset, pending, log.recovery_point,
+                log, log.log_end_offset, flush_state.truncations, mark, leader_state, role.leader_epoch,
+                log.log_start_offset, pending, flush_state.recovery_point,
             )  # fmt: skip
             topic_id = role.topic_id
             found = copy_of.get(partition)

@@ -24,6 +24,7 @@ from tests.simulation.clock import Process
 from tests.simulation.zookeeper import ZOOKEEPER, Ensemble, ZkSession
 
 LATENCY = (0.0005, 0.006)
+READS = (wire.GetData, wire.Exists, wire.GetChildren2, ReadMany)
 
 
 class ZkConnection:
@@ -177,8 +178,7 @@ class ZkConnection:
             self.ensemble.end(session)
             self._reply(self._closed, generation)
             return
-        reads = isinstance(message, wire.GetData | wire.Exists | wire.GetChildren2 | ReadMany)
-        if reads:
+        if isinstance(message, READS):
             result = self._server.read(message, self)
         elif isinstance(message, wire.Sync):
             self._server.catch_up()  # what was committed until now; more than that is no harm
