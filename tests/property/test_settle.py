@@ -168,6 +168,7 @@ def test_compaction_of_logs_that_are_written_meanwhile_is_no_difference(
 
 
 @pytest.mark.parametrize("renumbered", [False, True])
+@pytest.mark.long
 def test_compaction_does_not_explain_a_record_with_the_last_value_of_its_key(
     *, renumbered: bool
 ) -> None:

@@ -134,6 +134,7 @@ def test_a_run_does_not_take_a_copy_for_the_record_that_is_in_its_place(at_end: 
     assert found.verified == 16
 
 
+@pytest.mark.long
 def test_parts_with_a_shift_do_not_begin_it_again() -> None:
     source = log(8_000)
     extra = log(1, seed=2)
@@ -166,6 +167,7 @@ def test_the_end_of_the_source_lags_but_for_what_the_target_has_other_records_fo
     assert found.passed_up_to == 1_500 + own
 
 
+@pytest.mark.long
 def test_records_from_before_the_start_of_the_source_are_no_finding_however_many() -> None:
     every = log(20_000)
     source = every[15_000:]
@@ -206,6 +208,7 @@ def test_equal_offsets_of_a_renumbered_target_make_no_record_a_damaged_one() -> 
     assert classes == {"missing": 30, "extra": 30}
 
 
+@pytest.mark.long
 def test_damage_of_every_second_record_is_corrupt_in_whatever_parts() -> None:
     source = log(3_000)
     target = [each for each in damaged(source, 2) if each.offset % 100 != 4]

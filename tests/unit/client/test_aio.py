@@ -311,6 +311,7 @@ def test_one_loop_after_the_other_and_two_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("closes", [True, False])
+@pytest.mark.long
 def test_a_loop_leaves_no_file_descriptors_behind(closes: bool) -> None:
     async def main() -> None:
         it = OnScriptedCluster()

@@ -205,6 +205,7 @@ def test_a_reassignment_that_ended_before_its_neighbours_is_completed_soon(world
     assert world.replicas_of(5) == (2, 3, 4, 1)
 
 
+@pytest.mark.long
 def test_no_turn_of_a_controller_is_long_whatever_happens_to_its_partitions(world: World) -> None:
     seen: dict[str, int] = {}
 
