@@ -46,7 +46,7 @@ from spark_jobs.engine import (
     by_partition,
     offsets_of,
 )
-from spark_jobs.findings import KEYLESS, Finding, FindingClass
+from spark_jobs.findings import KEYLESS, Finding, FindingClass, as_damaged
 from spark_jobs.folding import has_no_other
 from spark_jobs.ranges import Ranges, intersect, merged, subtract, total
 from spark_jobs.verdict import Counts
@@ -202,6 +202,8 @@ class Ledger:
     """Records of `Alignment.passed` that are copies of others, or belong to another partition."""
     explained_passed: list[Finding] = field(default_factory=list)
     """Those of `Alignment.passed` that compaction explains."""
+    damaged: set[TopicPartition] | None = None
+    """Partitions of which `Finding.damaged` behind the last pair is true; None: not known yet."""
     _failures: Mapping[TopicPartition, Sequence[Failure]] = field(init=False)
     _holes: dict[TopicPartition, Ranges] = field(default_factory=lambda: defaultdict(list))
     _equal: dict[TopicPartition, list[WindowResult]] = field(
@@ -267,8 +269,20 @@ class Ledger:
         alignment = self.evidence.alignments.get(cut.topic_partition)
         if alignment is None or finding.tail_position is None:
             return False
-        passed_up_to = alignment.passed_up_to - self.not_passed[cut.topic_partition]
+        passed_up_to = self._passed_up_to(cut.topic_partition, alignment)
         return finding.finding_class is FindingClass.MISSING and not finding.is_before(passed_up_to)
+
+    def _passed_up_to(self, tp: TopicPartition, alignment: Alignment) -> int:
+        """Return the end of the source's offsets that the mirror has passed, as far as is known by now.
+
+        Until the copies were looked up, records behind the last pair may be damaged ones: then it is the higher end.
+        """
+        if alignment.damaged is not None:
+            if self.damaged is None:
+                return alignment.most_passed_up_to
+            if tp in self.damaged:
+                return alignment.damaged.passed_up_to
+        return alignment.passed_up_to - self.not_passed[tp]
 
     def _was_passed(self, finding: Finding) -> bool:
         """Return whether *finding* is one of `Alignment.passed`."""
@@ -435,6 +449,44 @@ class Ledger:
                 if len(foreign) > 1:
                     self._drop(tp, foreign)
                     self.findings[tp].append(_folded(foreign, FindingClass.EXTRA))
+
+    def settle_damaged(self) -> None:
+        """Turn EXTRA records of a renumbered target into CORRUPT ones with the MISSING records that they may be.
+
+        Not behind the last pair of a partition that has a copy there: those were like records that lag, too.
+        """
+        self.damaged = set()
+        for cut in self.evidence.cuts:
+            tp = cut.topic_partition
+            extras = {
+                f.damaged.source_offset: f
+                for f in self.findings[tp]
+                if f.finding_class is FindingClass.EXTRA and f.damaged is not None
+            }
+            pairs = [
+                (extras[f.source_offset], f)
+                for f in self.findings[tp]
+                if f.finding_class is FindingClass.MISSING
+                and not f.is_run
+                and f.source_offset in extras
+            ]
+            of_tail = sum(self._was_passed(extra) for extra, _ in pairs)
+            alignment = self.evidence.alignments.get(tp)
+            tail = None if alignment is None else alignment.damaged
+            if tail is not None and tail.records == of_tail and not self._repeats(tp):
+                self.damaged.add(tp)
+            else:
+                pairs = [each for each in pairs if not self._was_passed(each[0])]
+            self._drop(tp, [each for pair in pairs for each in pair])
+            self.findings[tp] += [as_damaged(extra, lost) for extra, lost in pairs]
+
+    def _repeats(self, tp: TopicPartition) -> bool:
+        """Return whether a record behind the last pair is a copy of another, or belongs to another partition."""
+        last = self.evidence.alignments[tp].last_common_at_target
+        return self.not_passed[tp] > 0 or any(
+            f.finding_class is FindingClass.DUPLICATE and max(f.position, f.last_offset or 0) > last
+            for f in self.findings[tp]
+        )
 
     def _add_shifts(self) -> None:
         """Add a finding for records at other offsets, if no other finding before them is left as their cause."""

@@ -14,7 +14,8 @@ alone cannot either: equal records repeat. So both pairings are tried, and the a
 3. *Classify.* An unmatched target record is a DUPLICATE if its content occurs elsewhere in the target. The pairs
    that kept their position cut both sequences into the same gaps. Inside one gap an unmatched source record and an
    unmatched target record that are alike enough (`_LIKENESS`) are one CORRUPT record, the most alike first. Of the
-   rest, a source record is MISSING and a target record is EXTRA.
+   rest, a source record is MISSING and a target record is EXTRA. So are alike records behind the last pair of a
+   renumbered target. They may be a copy and a record that lags: `Finding.damaged` has the pair.
 4. *Visibility.* A pair with equal content and offset that only one log calls aborted is in a VISIBILITY run.
 5. *Shift.* The distance between paired records is in offsets, or in places that either log uses. It may change by one
    for each record that another finding adds, removes or moves. Any other change begins a SHIFTED run.
@@ -43,7 +44,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from spark_jobs.findings import ABORTED, TAKEN, Finding, FindingClass, RecordDigest
+from spark_jobs.findings import ABORTED, TAKEN, Damaged, Finding, FindingClass, RecordDigest
 from spark_jobs.ranges import Ranges, merged
 from spark_jobs.visibility import runs
 
@@ -106,9 +107,27 @@ class Common:
     ranks: Mapping[int, int] | None = None
     """For each offset that was not left out, its number among all offsets of both logs. None: nothing was left out."""
     before: PairBefore = NO_PAIR
+    has_pair_before: bool = False
+    """Whether both logs have a record before both sequences."""
 
 
 NOTHING_LEFT_OUT = Common()
+
+
+class DamagedTail(NamedTuple):
+    """What is behind the last pair of a renumbered target if its `Finding.damaged` are damaged records."""
+
+    records: int
+    """How many they are."""
+    last_common: int
+    """As in `Alignment`."""
+    last_common_at_target: int
+    passed: int
+
+    @property
+    def passed_up_to(self) -> int:
+        """The end of the source's offsets that the mirror may have passed."""
+        return self.last_common + self.passed + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +164,19 @@ class Alignment:
     passed: int = 0
     """Of a renumbered target: the EXTRA records behind `last_common_at_target`. As many offsets of the source behind
     `last_common` do not lag: docs/design/audit.md."""
+    damaged: DamagedTail | None = None
+    """Of a renumbered target, if records behind the last pair may be damaged."""
 
     @property
     def passed_up_to(self) -> int:
         """The end of the source's offsets that the mirror may have passed."""
         return 0 if self.last_common is None else self.last_common + self.passed + 1
+
+    @property
+    def most_passed_up_to(self) -> int:
+        """The same while it is not known whether records behind the last pair are damaged: the higher end."""
+        damaged = 0 if self.damaged is None else self.damaged.passed_up_to
+        return max(self.passed_up_to, damaged)
 
 
 def without_tail(finding: Finding, alignment: Alignment) -> Finding:
@@ -446,11 +473,15 @@ class _Aligner:
                 opposite[0][gaps[0]] += 1
             else:
                 left.append(replace(finding, owns=1))
+        left = _with_both(left)
         both = [f for f in left if f.source_offset is not None and f.target_offset is not None]
         # The first records of the source that are left are no start: compaction may have removed others before.
         start = max((high for low, high in self.unread[0] if low < 0), default=0)
         at_source = [*places[0][-1:], *(f.source_offset or 0 for f in both)]
         at_target = max([*places[1][-1:], *(f.target_offset or 0 for f in both)], default=-1)
+        passed = [
+            f for f in left if f.finding_class is FindingClass.EXTRA and f.position > at_target
+        ]
         source = _opposite(opposite[0], self.unread[1], places[1])
         target = _opposite(opposite[1], self.unread[0], places[0])
         return Alignment(
@@ -463,9 +494,8 @@ class _Aligner:
             unused=(target.unused, source.unused),
             last_common=max(at_source, default=start - 1),
             last_common_at_target=at_target,
-            passed=sum(
-                f.finding_class is FindingClass.EXTRA and f.position > at_target for f in left
-            ),
+            passed=len(passed),
+            damaged=_damaged_tail(passed),
         )
 
     def _proven(self, places: Sequence[int], differing: set[int]) -> tuple[int, int]:
@@ -604,7 +634,7 @@ class _Aligner:
                 owns=int(record.offset not in at_offsets),
                 follows=follows.of_target(index),
             )
-        corrupt = _pair_corrupt(
+        corrupt, maybe = _pair_corrupt(
             self.source,
             self.target,
             lost,
@@ -612,28 +642,33 @@ class _Aligner:
             kept,
             compacted=self.compacted,
             renumbered=self.renumbered,
+            has_pair_before=self.common.has_pair_before,
         )
         for source_index, target_index in corrupt:
             before, after = self.source[source_index], self.target[target_index]
-            differing = [
-                label
-                for part, label in PARTS.items()
-                if getattr(before, part) != getattr(after, part)
-            ]
             yield self._finding(
                 FindingClass.CORRUPT,
                 before,
                 after,
-                field=",".join(differing) or "content",
+                field=_differing(before, after),
                 owns=1 + (after.offset not in at_offsets),
             )
         left = set(lost) - {pair[0] for pair in corrupt}
         yield from self._lost(left, kept, pairs, corrupt, follows)
+        damaged = {
+            target_index: Damaged(before.offset, _differing(before, self.target[target_index]))
+            for source_index, target_index in maybe
+            for before in [self.source[source_index]]
+        }
         for index in sorted(set(unknown) - {pair[1] for pair in corrupt}):
             record = self.target[index]
-            owns = int(record.offset not in at_offsets)
             yield self._finding(
-                FindingClass.EXTRA, None, record, owns=owns, follows=follows.of_target(index)
+                FindingClass.EXTRA,
+                None,
+                record,
+                owns=int(record.offset not in at_offsets),
+                follows=follows.of_target(index),
+                damaged=damaged.get(index),
             )
 
     def _lost(
@@ -744,17 +779,23 @@ def _pair_corrupt(
     *,
     compacted: bool,
     renumbered: bool,
-) -> _Pairs:
-    """Pair unmatched records of the same gap that are one record with changed parts."""
+    has_pair_before: bool,
+) -> tuple[_Pairs, _Pairs]:
+    """Pair unmatched records of the same gap that are one record with changed parts, and those that may be one.
+
+    Behind the last pair of a renumbered target nothing shows that the records are in one place. A mirror without
+    transactions repeats records there, and those of the source were not copied yet. They are alike if all have one
+    key and one timestamp, for example. The first copies may be among what was left out.
+    """
     if not lost or not found:
-        return []
+        return [], []
     if compacted and not renumbered:
         places = {target[index].offset: index for index in found}
         return [
             (index, places[source[index].offset])
             for index in lost
             if source[index].offset in places
-        ]
+        ], []
     kept_sources = [source_index for source_index, _ in kept]
     kept_targets = [target_index for _, target_index in kept]
     gaps: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
@@ -763,15 +804,46 @@ def _pair_corrupt(
     for index in found:
         gaps[bisect_left(kept_targets, index)][1].append(index)
     corrupt: _Pairs = []
+    maybe: _Pairs = []
     likeness = _LIKENESS_OF_RENUMBERED if renumbered else _LIKENESS
-    for lost_here, found_here in gaps.values():
-        if lost_here and found_here:
-            corrupt.extend(
-                each
-                for each in _pair_gap(source, target, lost_here, found_here, likeness)
-                if not compacted or _same_key_and_timestamp(source, target, *each)
-            )
-    return corrupt
+    for gap, (lost_here, found_here) in gaps.items():
+        if not lost_here or not found_here:
+            continue
+        pairs = _pair_gap(source, target, lost_here, found_here, likeness)
+        if compacted:
+            pairs = [each for each in pairs if _same_key_and_timestamp(source, target, *each)]
+        elif renumbered and gap == len(kept) and (kept or has_pair_before):
+            maybe += pairs
+            continue
+        corrupt += pairs
+    return corrupt, maybe
+
+
+def _differing(before: RecordDigest, after: RecordDigest) -> str:
+    """Return the parts that differ, as `Finding.field` of CORRUPT."""
+    differing = [
+        label for part, label in PARTS.items() if getattr(before, part) != getattr(after, part)
+    ]
+    return ",".join(differing) or "content"
+
+
+def _with_both(findings: Sequence[Finding]) -> list[Finding]:
+    """Return *findings*, `Finding.damaged` only where the record of the source is MISSING."""
+    missing = {f.source_offset for f in findings if f.finding_class is FindingClass.MISSING}
+    return [
+        f if f.damaged is None or f.damaged.source_offset in missing else replace(f, damaged=None)
+        for f in findings
+    ]
+
+
+def _damaged_tail(passed: Sequence[Finding]) -> DamagedTail | None:
+    """Return what is behind the last pair if the EXTRA records *passed* there are what they may be."""
+    pairs = [(f.damaged.source_offset, f.position) for f in passed if f.damaged is not None]
+    if not pairs:
+        return None
+    last = max(position for _, position in pairs)
+    behind = sum(f.position > last for f in passed)
+    return DamagedTail(len(pairs), max(offset for offset, _ in pairs), last, behind)
 
 
 def _same_key_and_timestamp(

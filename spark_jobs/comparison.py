@@ -399,6 +399,7 @@ class Comparison:
         ledger.explain_accepted()
         ledger.find_misrouted()
         ledger.settle_duplicates(self._copies(ledger.extras()))
+        ledger.settle_damaged()
         ledger.find_left_lag()
         ledger.fold_tails()
         return ledger.account()

@@ -6,8 +6,9 @@ offsets and hashes, never payload, so a report can be shared where the data must
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
 from kclient.types import TopicPartition
 
@@ -79,6 +80,14 @@ class RecordDigest:
     flags: int = 0
 
 
+class Damaged(NamedTuple):
+    """The record of the source that a record of the target may be, with other parts."""
+
+    source_offset: int
+    field: str
+    """As `Finding.field` of CORRUPT."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One difference. An offset is None where that log lacks the record."""
@@ -122,6 +131,8 @@ class Finding:
     """Of such a run: a sum over the offsets of its records, so that two runs of the same records are known."""
     where: str = "unknown"
     """Which log is not what the mirror copied: `spark_jobs.attribution.Where`."""
+    damaged: Damaged | None = None
+    """Of an EXTRA record behind the last pair of a renumbered target: what it is if no record there is a copy."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -154,3 +165,19 @@ class Finding:
         if self.finding_class is not FindingClass.MISROUTED:
             offsets.append(self.target_offset)
         return min(each for each in offsets if each is not None)
+
+
+def as_damaged(extra: Finding, lost: Finding) -> Finding:
+    """Return the record *lost* with other parts, which the target has as *extra*, as a CORRUPT finding."""
+    assert extra.damaged is not None
+    return replace(
+        lost,
+        finding_class=FindingClass.CORRUPT,
+        target_offset=extra.target_offset,
+        target_hash=extra.target_hash,
+        field=extra.damaged.field,
+        flags=lost.flags & ~TAKEN,
+        tail_position=None,
+        follows=None,
+        owns=1,
+    )

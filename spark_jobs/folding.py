@@ -10,7 +10,7 @@ A run stands for records with one fate, so it never joins records that `spark_jo
 * CORRUPT and VISIBILITY: with another field.
 * MISSING: on both sides of an offset of `Folding.edges` (the ends of accepted gaps and of the cut), or of the target's
   end. Behind it they lag, or are truncated. EXTRA: on both sides of the source's end.
-* MISSING behind the last common record of a renumbered target, before and behind `Alignment.passed_up_to`. That is
+* MISSING behind the last common record of a renumbered target, before and behind `Alignment.most_passed_up_to`. That is
   known at the end, so the first `HELD` wait until then. Those before it stay single, up to `Folding.keep`: copies that
   are found later may move it down.
 * Records that only one log of a compacted topic has, where the other has none at the offset: compaction may explain
@@ -197,7 +197,7 @@ class Folded:
         single: list[Finding] = []
         for each in [*held, *runs.values()]:
             found = without_tail(each, alignment)
-            if found.tail_position is None or not found.is_before(alignment.passed_up_to):
+            if found.tail_position is None or not found.is_before(alignment.most_passed_up_to):
                 self._join_at_end(found)
             elif not found.is_run and len(single) < keep:
                 single.append(found)
@@ -274,6 +274,7 @@ def as_run(finding: Finding) -> Finding:
         flags=0,
         first_target_offset=None,
         distance=None,
+        damaged=None,
         last_offset=last,
         lowest=min(offsets),
         highest=max(*offsets, last),

@@ -14,7 +14,8 @@ opposite each other, however many records of one log lie between them.
 
 What a record is opposite of is decided within a part, and within the reach of `CommonRuns`. So a record that moved
 farther, past more than a part of other differences, is MISSING in one place and EXTRA in another. No difference is
-without a finding by that.
+without a finding by that. Records behind the last pair of a part that may be damaged are held until a later part has
+a pair, or the partition ends.
 
 In: batches of `HASH_COLUMNS` of one partition, in the order of its log.  Out: `Found`.  Owner: a Spark task; pure.
 """
@@ -28,7 +29,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kclient.types import TopicPartition
-from spark_jobs.align import NO_PAIR, Alignment, PairBefore, align, longest_increasing
+from spark_jobs.align import (
+    NO_PAIR,
+    Alignment,
+    PairBefore,
+    align,
+    longest_increasing,
+)
 from spark_jobs.arrow_batches import unread_part
 from spark_jobs.bulk import Columns, align_in_place
 from spark_jobs.common_runs import (
@@ -42,7 +49,14 @@ from spark_jobs.common_runs import (
     with_previous,
 )
 from spark_jobs.engine import Modes
-from spark_jobs.findings import ABORTED, CONTROL, Finding, FindingClass, RecordDigest
+from spark_jobs.findings import (
+    ABORTED,
+    CONTROL,
+    Finding,
+    FindingClass,
+    RecordDigest,
+    as_damaged,
+)
 from spark_jobs.folding import Folded, Folding
 from spark_jobs.ranges import Ranges, intersect, merged, subtract, total
 from spark_jobs.record_arrays import Integers
@@ -320,6 +334,16 @@ def columns_of(batch: pa.RecordBatch, *, without_markers: bool) -> tuple[Columns
     }, texts
 
 
+def _damaged(held: Sequence[Finding]) -> list[Finding]:
+    """Return the CORRUPT findings of EXTRA records and the MISSING ones that they are."""
+    lost = {each.source_offset: each for each in held if each.damaged is None}
+    return [
+        as_damaged(each, lost[each.damaged.source_offset])
+        for each in held
+        if each.damaged is not None
+    ]
+
+
 def _size(columns: Columns) -> int:
     return int(columns["offset"].size)
 
@@ -353,6 +377,10 @@ class _Parts:
     """Of a renumbered target: whether all parts so far are proven to their ends."""
     lacking: int = 0
     """Of a renumbered target: MISSING records behind the last one that both logs have."""
+    held: list[Finding] = field(default_factory=list)
+    """Of a renumbered target: records behind the last pair that may be damaged, and the source's that they may be."""
+    held_behind: list[Finding] = field(default_factory=list)
+    """The same of later parts, which have no pair: as many records as a part has, about."""
     given: list[int] = field(default_factory=lambda: [0, 0])
     """Of a renumbered target: below which offset of each log unread offsets were given to a part."""
 
@@ -368,7 +396,7 @@ class _Parts:
                 renumbered=self.modes.renumbered,
                 breaks=[each for each in self.breaks if each > max(self.lasts)],
                 unread=self._unread(failed, nexts),
-                common=replace(reduced.common, before=self.before),
+                common=replace(reduced.common, before=self.before, has_pair_before=self.has_common),
             )
         self._join(alignment, reduced)
         self._pass(reduced)
@@ -380,6 +408,8 @@ class _Parts:
 
     def end(self) -> Iterator[Finding | Alignment]:
         """Yield the findings that are left, and the alignment of the partition without findings."""
+        unknown = [replace(each, damaged=None) for each in self.held_behind]
+        self.found += self.folded.add([*self.held, *unknown])
         yield from self.taken()
         yield from self.folded.end(self.whole)
         proven = self.proven
@@ -458,7 +488,8 @@ class _Parts:
         self.has_common = self.has_common or pairs
         if found_again:
             self.folded.begin_tail()
-        self.found += self.folded.add(self._placed(alignment.findings, begins=found_again))
+        placed = self._placed(alignment.findings, begins=found_again)
+        self.found += self.folded.add(self._held_back(placed, begins=found_again))
         moved = whole.moved or alignment.moved
         if whole.moved and alignment.moved:
             records, *ends, _ = whole.moved
@@ -486,7 +517,37 @@ class _Parts:
             if begins
             else whole.last_common_at_target,
             passed=alignment.passed + (0 if found_again else whole.passed),
+            damaged=alignment.damaged
+            if found_again
+            else whole.damaged
+            and whole.damaged._replace(passed=whole.damaged.passed + alignment.passed),
         )
+
+    def _held_back(self, findings: Sequence[Finding], *, begins: bool) -> Sequence[Finding]:
+        """Return *findings* without those to hold; and those that were held if *begins*: then they are damaged.
+
+        A pair in a later part shows that they are in one place.
+        """
+        before: list[Finding] = []
+        if begins:
+            before = _damaged([*self.held, *self.held_behind])
+            self.held, self.held_behind = [], []
+        places = {each.damaged.source_offset for each in findings if each.damaged is not None}
+        if not places:
+            return [*before, *findings]
+        held: list[Finding] = []
+        left: list[Finding] = []
+        for each in findings:
+            lost = each.finding_class is FindingClass.MISSING and each.source_offset in places
+            (held if lost or each.damaged is not None else left).append(each)
+        if begins:
+            self.held = held
+        elif len(self.held_behind) < self.part:
+            # Which record of the source is opposite is not known across parts.
+            self.held_behind += held
+        else:
+            left += [replace(each, damaged=None) for each in held]
+        return [*before, *left]
 
     def _placed(self, findings: Sequence[Finding], *, begins: bool) -> Sequence[Finding]:
         """Return *findings* with what is known of the parts before; *begins*: this part has a record of both logs."""

@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from kclient.types import TopicPartition
-from spark_jobs.align import Alignment, align, without_tail
+from spark_jobs.align import Alignment, DamagedTail, align, without_tail
 from spark_jobs.arrow_batches import as_arrow, spark_schema, unread_part
 from spark_jobs.compaction import KeySpans, decided
 from spark_jobs.cut import OffsetRange
@@ -41,6 +41,7 @@ from spark_jobs.findings import (
     DEFAULT_MAX_FINDINGS,
     TOMBSTONE,
     UNDECIDED,
+    Damaged,
     Finding,
     FindingClass,
     RecordDigest,
@@ -423,7 +424,8 @@ def _differences(rows: Sequence[Row]) -> Differences:
         if "verified" in found:
             names = ("moved", "aged_out", "opposite", "beyond", "proven", "unused")
             pairs = {name: found[name] and tuple(found[name]) for name in names}
-            counts[tp] = Alignment(**{**found, **pairs})
+            damaged = found["damaged"] and DamagedTail(*found["damaged"])
+            counts[tp] = Alignment(**{**found, **pairs, "damaged": damaged})
         elif "unread" in found:
             name, text = found["unread"]
             failures.append(failure_of(name, *tp, text))
@@ -575,7 +577,9 @@ def _undecided_key(found: Found | int) -> int | None:
 
 
 def _finding(document: dict[str, Any]) -> Finding:
-    return Finding(**{**document, "finding_class": FindingClass(document["finding_class"])})
+    damaged = document["damaged"] and Damaged(*document["damaged"])
+    named = FindingClass(document["finding_class"])
+    return Finding(**{**document, "finding_class": named, "damaged": damaged})
 
 
 def _union(frames: Sequence[DataFrame]) -> DataFrame:

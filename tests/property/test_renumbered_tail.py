@@ -40,6 +40,8 @@ class Drawn:
     lost: list[Rec] = field(default_factory=list)
     strangers: int = 0
     repeated: int = 0
+    damaged: int = 0
+    """How many of the last copies have another value."""
     cleans: tuple[bool, bool] = (False, False)
     complete: bool = False
     window: int = 10
@@ -47,18 +49,26 @@ class Drawn:
     @property
     def is_healthy(self) -> bool:
         """Whether the mirror copied everything in order, and maybe some of it twice."""
-        return not self.lost and not self.strangers
+        return not self.lost and not self.strangers and not self.damaged
 
 
-def drawn(rng: random.Random) -> Drawn:
+LIKE_EACH_OTHER = 5_000
+"""The timestamp of records that differ in their values only."""
+
+
+def drawn(rng: random.Random, *, alike: bool = False) -> Drawn:
+    """Draw two logs; *alike*: their records have no keys and one timestamp, and the last copy may be damaged."""
     made = Drawn(complete=rng.random() < 0.3, window=rng.choice([7, 10, 50]))
     made.cleans = rng.choice([(False, False), (False, True), (True, False), (True, True)])
+    if alike:
+        made.cleans = False, False
     keys = rng.choice([3, 10, 1 << 30]) if any(made.cleans) else 1 << 30
     markers = rng.choice([0.0, 0.0, 0.2])
     for number in range(rng.choice([20, 60, 200])):
         deletes = any(made.cleans) and rng.random() < 0.15
         value = None if deletes else b"v%d" % number
-        made.source.append(Rec(b"k%d" % (number % min(keys, rng.randrange(1, 300))), value, number))
+        record = Rec(b"k%d" % (number % min(keys, rng.randrange(1, 300))), value, number)
+        made.source.append(Rec(None, value, LIKE_EACH_OTHER) if alike else record)
         if rng.random() < markers:
             made.source.append(MARKER)
     written = [each for _, each in sorted(made.source.records.items()) if not each.control]
@@ -70,9 +80,7 @@ def drawn(rng: random.Random) -> Drawn:
         made.strangers = rng.choice([1, 4, 30])
     elif not lost and rng.random() < 0.3:
         made.repeated = min(copied, rng.choice([1, 3, 20]))
-    target = [each for at, each in enumerate(written[:copied]) if at not in lost]
-    target += target[-made.repeated :] if made.repeated else []
-    target += [Rec(b"stranger", b"%d" % n, n) for n in range(made.strangers)]
+    target = copies(rng, made, written[:copied], lost, alike=alike)
     ends = rng.choice([0.0, 0.1])
     for each in target:
         made.target.append(each)
@@ -85,6 +93,29 @@ def drawn(rng: random.Random) -> Drawn:
         if cleans:
             clean(rng, log, rng.choice([log.end // 2, log.end - 1]), set(written[:copied]))
     return made
+
+
+def copies(
+    rng: random.Random, made: Drawn, written: list[Rec], lost: set[int], *, alike: bool
+) -> list[Rec]:
+    """Return the records of the target: those *written* that were copied and not *lost*, and others behind them."""
+    target = [each for at, each in enumerate(written) if at not in lost]
+    if alike and target and made.is_healthy and rng.random() < 0.5:
+        damage(rng, made, target)
+    elif made.repeated:
+        target += target[-made.repeated :]
+    return [*target, *(Rec(b"stranger", b"%d" % n, n) for n in range(made.strangers))]
+
+
+def damage(rng: random.Random, made: Drawn, target: list[Rec]) -> None:
+    """Change the values of the last copies in *target*, and maybe repeat the copies before them."""
+    made.damaged = rng.randrange(1, min(len(target), 4) + 1)
+    intact = target[: -made.damaged]
+    made.repeated = min(len(intact), rng.choice([0, 0, 1, 3]))
+    last = [
+        each._replace(value=b"damaged %d" % n) for n, each in enumerate(target[-made.damaged :])
+    ]
+    target[:] = [*intact, *intact[len(intact) - made.repeated :], *last]
 
 
 def clean(rng: random.Random, log: Log, below: int, copied: set[Rec]) -> None:
@@ -129,7 +160,7 @@ def data(log: Log) -> dict[int, Rec]:
     return {at: each for at, each in sorted(log.records.items()) if not each.control}
 
 
-def check(made: Drawn, run: Reconciliation) -> None:
+def check(made: Drawn, run: Reconciliation, *, in_parts: bool = False) -> None:
     """Compare with what is true."""
     records, lagging, _, verdict = seen(run)
     source, target = data(made.source), list(data(made.target).values())
@@ -146,7 +177,9 @@ def check(made: Drawn, run: Reconciliation) -> None:
             assert left <= sum(final[each.key] in made.lag for each in source.values())
         else:
             assert left == behind
-    if not any(made.cleans) and made.target.end:
+    if made.damaged:
+        check_damaged(made, records, lagging, in_parts=in_parts)
+    elif not any(made.cleans) and made.target.end:
         last = max((at for at, each in source.items() if each in target), default=-1)
         alone = [at for at, each in source.items() if each not in target]
         tail = [at for at in alone if at > last + made.strangers]
@@ -163,10 +196,38 @@ def check(made: Drawn, run: Reconciliation) -> None:
         assert not made.complete or verdict is Verdict.DIVERGED
 
 
+def check_damaged(made: Drawn, records: dict[str, int], lagging: int, *, in_parts: bool) -> None:
+    """Compare with what is true of damaged last copies: beside repeated ones nothing shows which records they were."""
+    behind = records.pop("truncated", 0) if made.complete else lagging
+    if made.repeated:
+        # An EXTRA record stands for an offset, which may be that of a marker.
+        missing = records.pop("missing", 0)
+        assert missing <= made.damaged
+        assert missing + behind == made.damaged + len(made.lag)
+        assert records == {"duplicate": made.repeated, "extra": made.damaged}
+    else:
+        # What is opposite is known within a part only: beyond it a damaged record is EXTRA, and MISSING or lag.
+        corrupt = records.pop("corrupt", 0)
+        extra, missing = records.pop("extra", 0), records.pop("missing", 0)
+        assert (records, corrupt + extra) == ({}, made.damaged)
+        assert missing <= extra
+        assert missing + behind == extra + len(made.lag)
+        assert in_parts or not extra
+
+
 @pytest.mark.parametrize("seed", range(examples(1_500)))
 def test_each_way_to_compare_finds_the_same_and_what_is_true(seed: int) -> None:
     rng = random.Random(f"renumbered tail {seed}")
-    made = drawn(rng)
+    check_each_way(rng, drawn(rng))
+
+
+@pytest.mark.parametrize("seed", range(examples(500)))
+def test_each_way_is_true_of_records_that_are_like_each_other(seed: int) -> None:
+    rng = random.Random(f"renumbered tail of like records {seed}")
+    check_each_way(rng, drawn(rng, alike=True))
+
+
+def check_each_way(rng: random.Random, made: Drawn) -> None:
     logs = {TP: made.source}, {TP: made.target}
     whole = audit(made, MemoryEngine(*logs, made.window))
     check(made, whole)
@@ -178,15 +239,17 @@ def test_each_way_to_compare_finds_the_same_and_what_is_true(seed: int) -> None:
     )
     for part, reach in ((1 << 30, 1 << 30), (rng.randrange(1, 10), 30), (50, 60)):
         sizes = Sizes(part, rng.randrange(1, 5), rng.randrange(1, 20), rng.randrange(3, 9), reach)
-        # A copy that is in a run is EXTRA.
-        keep = 1_000 if made.repeated else rng.choice([0, 2, 5, 1_000])
+        # A copy that is in a run is EXTRA, and so is a damaged last one.
+        keep = 1_000 if made.repeated or made.damaged else rng.choice([0, 2, 5, 1_000])
         # Of what compaction explains in a Spark task no copies are looked up.
         looked_up = rng.choice([0, 3, 20, 1_000])
         compacted = 1_000 if made.repeated and made.cleans[0] else looked_up
         run = audit(made, in_step(keep=keep, keep_compacted=compacted, sizes=sizes))
         if run.counts.verified != whole.counts.verified:
             continue  # A pair was not in reach.
-        if made.repeated and made.cleans[0]:
+        if made.damaged:
+            check(made, run, in_parts=part < 1 << 30)
+        elif made.repeated and made.cleans[0]:
             # Another copy may be the pair: compaction explains others of what the target has twice.
             assert lacking(run) == lacking(whole), (sizes, keep, compacted)
         else:

@@ -303,3 +303,67 @@ def test_a_passed_tombstone_that_the_target_has_cleaned_is_not_missing(
     del target.records[10], source.records[11]
     audited = run(source, target, sizes, keep=keep, compacted=(True, True))
     assert (audited.outcome.verdict, found(audited)) == (Verdict.LAGGING, ({}, 2))
+
+
+def at_once(number: int) -> Rec:
+    """A record without a key, of a batch in which all have one timestamp."""
+    return Rec(None, b"v%d" % number, 5_000)
+
+
+def of_one_device(number: int) -> Rec:
+    return Rec(b"device", b"v%d" % number, 5_000)
+
+
+def of_one_value(number: int) -> Rec:
+    return Rec(None, b"beat", 1_000 + number)
+
+
+@every_way
+@pytest.mark.parametrize("made", [at_once, of_one_device, of_one_value])
+@pytest.mark.parametrize("behind", [0, 1, 20])
+@pytest.mark.parametrize("again", [1, 10, 15])
+def test_repeated_records_that_are_like_those_that_lag_are_no_damaged_ones(
+    sizes: Sizes | None, made: Any, behind: int, again: int
+) -> None:
+    source = log_of(*(made(n) for n in range(300 + behind)))
+    copied = first_of(source, 300)
+    audited = run(source, log_of(*copied, *copied[-again:]), sizes)
+    assert found(audited) == ({"duplicate": again}, behind)
+
+
+@every_way
+@pytest.mark.parametrize("made", [at_once, of_one_device, of_one_value, lambda n: keyed(n, n)])
+@pytest.mark.parametrize("behind", [0, 1, 20])
+@pytest.mark.parametrize("complete", [True, False])
+def test_the_last_copy_is_named_as_damaged_if_no_copy_was_repeated(
+    sizes: Sizes | None, made: Any, behind: int, complete: bool
+) -> None:
+    source = log_of(*(made(n) for n in range(300 + behind)))
+    copied = first_of(source, 300)
+    part = "timestamp" if made is of_one_value else "value"
+    changed: dict[str, Any] = {part: 77 if part == "timestamp" else b"changed"}
+    target = log_of(*copied[:-1], copied[-1]._replace(**changed))
+    audited = run(source, target, sizes, complete=complete)
+    truncated = {"truncated": behind} if complete and behind else {}
+    assert found(audited) == ({"corrupt": 1, **truncated}, 0 if complete else behind)
+    (corrupt,) = (each for each in audited.findings if each.finding_class is FindingClass.CORRUPT)
+    assert (corrupt.source_offset, corrupt.target_offset, corrupt.field) == (299, 299, part)
+    assert None not in (corrupt.source_hash, corrupt.target_hash)
+
+
+@every_way
+def test_a_damaged_record_beside_repeated_ones_is_missing_and_extra(sizes: Sizes | None) -> None:
+    """Nothing shows which record of the source the damaged one was."""
+    source = log_of(*map(at_once, range(320)))
+    copied = first_of(source, 300)
+    damaged = source.records[300]._replace(value=b"changed")
+    audited = run(source, log_of(*copied, *copied[-3:], damaged), sizes)
+    assert found(audited) == ({"duplicate": 3, "extra": 1, "missing": 1}, 19)
+
+
+@every_way
+def test_a_lost_record_before_the_damaged_last_copy_is_missing(sizes: Sizes | None) -> None:
+    source = full(320)
+    copied = first_of(source, 300)
+    audited = run(source, log_of(*copied[:-2], copied[-1]._replace(value=b"changed")), sizes)
+    assert found(audited) == ({"missing": 1, "corrupt": 1}, 20)
