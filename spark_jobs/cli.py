@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kclient.cli.named_path import NamedPath
-from spark_jobs.commands.accepted_gaps import accepted_here, read_accepted_gaps
+from spark_jobs.commands.accepted_gaps import AcceptedHere, accepted_here, read_accepted_gaps
 from spark_jobs.commands.class_archive import class_archive
 from spark_jobs.commands.counts import counts
 from spark_jobs.commands.diff import diff, parsed_schema
@@ -339,6 +339,7 @@ class _Run:
         self._on = spark_settings(flags)
         self._out: Path = flags["out"]
         self._evidence: EvidenceRead | None = None
+        self._accepted = AcceptedHere((), ())
         self._written = False
         self._started = time.monotonic()
         now = datetime.now(tz=UTC)
@@ -406,9 +407,7 @@ class _Run:
             read_committed=self._options.renumbered,
             stable=not self._options.renumbered,
         )
-        accepted = accepted_here(flags["accepted_gaps"], found.source, found.target)
-        if accepted.notice:
-            show(f"kaudit: {accepted.notice}", err=True)  # With --quiet, too: it is no progress.
+        accepted = self._named_gaps(found.source, found.target)
         self._options = replace(
             self._options,
             ledger=found.ledger,
@@ -417,6 +416,15 @@ class _Run:
             accepted_if=accepted.unchecked,
         )
         return found.source, found.target
+
+    def _named_gaps(self, source: ClusterSnapshot, target: ClusterSnapshot) -> AcceptedHere:
+        """Return the gaps of `--accepted-gaps` in an audit of both; name those that are now known to have no effect."""
+        accepted = accepted_here(self._flags["accepted_gaps"], source, target)
+        notice = accepted.since(self._accepted).notice
+        if notice:
+            show(f"kaudit: {notice}", err=True)  # With --quiet, too: it is no progress.
+        self._accepted = accepted
+        return accepted
 
     def _ledger(self) -> LedgerRead | None:
         """Return the gap ledger of the target; None with --no-ledger."""
@@ -567,6 +575,7 @@ class _Run:
         from spark_jobs.report.files import write_report
         from spark_jobs.report.screen import first_screen
 
+        self._named_gaps(run.source, run.target)  # As the last look knows them.
         self._end()
         report = build_report(run, self._meta, self._flags["max_findings"])
         report = replace(report, fields=self._field_names(report))

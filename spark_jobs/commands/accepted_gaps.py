@@ -48,6 +48,11 @@ class AcceptedHere(NamedTuple):
     unchecked: tuple[tuple[AcceptedGap, str], ...] = ()
     """Gaps with the topic id of their line. That of the target is unknown: a later look may be the first to know it."""
 
+    def since(self, earlier: AcceptedHere) -> AcceptedHere:
+        """Return this without the lines that were known to be without effect *earlier*."""
+        known = set(earlier.unmatched)
+        return self._replace(unmatched=tuple(each for each in self.unmatched if each not in known))
+
     @property
     def notice(self) -> str:
         """What an operator has to know about `unmatched`; "" if there is nothing."""

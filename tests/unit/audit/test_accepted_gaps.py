@@ -21,6 +21,7 @@ from spark_jobs.recreated_topics import EarlierCopy, RecreatedTopic, named_by_so
 from spark_jobs.scope import Paired
 from spark_jobs.snapshot import WHOLE_TOPIC, ClusterSnapshot
 from spark_jobs.target_names import name_at_target
+from tests.kit.audit_reports import audited
 
 TP = TopicPartition("orders", 0)
 
@@ -181,3 +182,36 @@ def test_an_audit_takes_the_gaps_and_names_the_others_with_quiet_too(
     assert (result.exit_code, found) == (0, [AcceptedGap(*TP, 2, 5, "retention")])
     assert "kaudit: --accepted-gaps: 1 in no partition in scope" in result.stderr
     assert "; 1 of another source cluster than source, so without effect" in result.stderr
+
+
+def test_a_line_that_only_a_later_look_refuses_is_named_once_when_the_audit_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target does not know its topic id at the first look."""
+    audited_later = audited(1, "corrupt")
+
+    def reconciled(self: cli._Run) -> int:
+        source, target = self._snapshots()
+        target = replace(target, topic_ids={"orders": "another"})
+        self._report(replace(audited_later, source=source, target=target))
+        return 0
+
+    monkeypatch.setattr(cli._Run, "_reconcile", reconciled)
+    monkeypatch.setattr(scope, "paired", lambda *_, **__: Paired(*clusters(), (), None))
+    gaps = tmp_path / "gaps.jsonl"
+    entries = [
+        GapEntry("source", "orders", number, 2, 5, "retention", target_topic_id="one")
+        for number in (0, 7)
+    ]
+    gaps.write_text("".join(f"{json.dumps(each.as_json())}\n" for each in entries))
+    words = ["--source", "a:1", "--target", "b:1", "--topics", "orders", "--quiet"]
+    words += ["--accepted-gaps", str(gaps), "--out", str(tmp_path / "out"), "--no-evidence"]
+    result = CliRunner().invoke(cli.kaudit, ["reconcile", *words])
+    assert (result.exit_code, result.stderr.splitlines()) == (
+        0,
+        [
+            "kaudit: --accepted-gaps: 1 in no partition in scope, so without effect: orders-7 from 2 until 5",
+            "kaudit: --accepted-gaps: 1 of another topic id at the target, so without effect: "
+            "orders-0 from 2 until 5",
+        ],
+    )

@@ -9,7 +9,7 @@ import pytest
 
 from kclient.types import TopicPartition
 from spark_jobs.accounting import AcceptedGap
-from spark_jobs.commands.accepted_gaps import AcceptedLine, accepted_here
+from spark_jobs.commands.accepted_gaps import AcceptedLine, Unmatched, accepted_here
 from spark_jobs.comparison import Options
 from spark_jobs.cut import LogRange, PartitionCut, freeze
 from spark_jobs.engine import FailureKind
@@ -342,6 +342,33 @@ def test_a_gap_of_the_operator_is_one_of_the_topic_that_a_later_look_knows(
         again=lambda _cuts: Moment(source, now),
     )
     assert run.outcome.verdict is verdict
+    refused = accepted_here([line], run.source, run.target).since(found)
+    reason = "of another topic id at the target"
+    assert refused.unmatched == (() if of_line == "one" else (Unmatched(line.gap, reason),))
+
+
+def test_a_gap_of_a_partition_that_a_later_look_does_not_list_is_named() -> None:
+    """At the first look the topic has no known partitions."""
+    logs = {TP: full(40)}
+    source, now = snapshot("source", logs), snapshot("target", logs)
+    whole = {TopicPartition("t", WHOLE_TOPIC): "UNKNOWN_TOPIC_OR_PARTITION"}
+    first = replace(now, ranges={}, configs={}, unreadable=whole)
+    lines = [
+        AcceptedLine(AcceptedGap("t", number, 10, 20, "c"), at_target=False) for number in (0, 7)
+    ]
+    found = accepted_here(lines, source, first)
+    assert not found.unmatched
+    run = reconcile(
+        MemoryEngine(logs, logs, 10),
+        source,
+        first,
+        replace(OPTIONS, accepted=found.gaps),
+        buckets=TIMES,
+        again=lambda _cuts: Moment(source, now),
+    )
+    assert run.outcome.verdict is Verdict.CONSISTENT
+    refused = accepted_here(lines, run.source, run.target).since(found)
+    assert refused.unmatched == (Unmatched(lines[1].gap, "in no partition in scope"),)
 
 
 def test_no_round_is_made_without_patience() -> None:
