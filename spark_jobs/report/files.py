@@ -6,6 +6,7 @@ the last one: where it is, the others are of the same run.
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +35,8 @@ PREVIOUS = "report.previous.json"
 """report.json of the run before, so that its SHA-256 in `meta.previous` can be verified."""
 DIGESTS_REPORT = "digests.report.json"
 """A copy of the report.json that belongs to digests.parquet. A run that fails leaves both for the next one."""
+DIGESTS_NEXT = f".{DIGESTS}.next"
+"""The digests of `DIGESTS_REPORT` if a run was killed before it gave them their name; or those of no report."""
 
 
 def write_report(out: Path, report: Report) -> Path:
@@ -47,10 +50,35 @@ def write_report(out: Path, report: Report) -> Path:
     replace_file(out / "timeline.png", timeline_png(report.document))
     replace_file(out / "report.md", markdown(report, page=_name_of(page)))
     replace_file(out / "metrics.prom", metrics(report.document))
-    replace_file(out / DIGESTS, report.digests)
-    replace_file(out / DIGESTS_REPORT, json_text(report.document))
-    replace_file(out / "report.json", json_text(report.document))
+    text = json_text(report.document)
+    keep_digests(out, report.digests, text)
+    replace_file(out / "report.json", text)
     return page
+
+
+def keep_digests(out: Path, digests: bytes, report: str) -> None:
+    """Replace what *out* keeps for later runs by *digests* and the text of their *report*.
+
+    Both become valid with the rename of the report: until then the older ones stay. The digests get their name after
+    that, here or in the next run.
+    """
+    digests_next = out / DIGESTS_NEXT
+    if is_of_report(
+        digests_next, out / DIGESTS_REPORT
+    ):  # A run was killed before it gave them their name.
+        digests_next.replace(out / DIGESTS)
+    replace_file(digests_next, digests)
+    replace_file(out / DIGESTS_REPORT, report)
+    digests_next.replace(out / DIGESTS)
+
+
+def is_of_report(digests: Path, report: Path) -> bool:
+    """Return whether *report* has the hash of the file *digests*."""
+    try:
+        known = json.loads(report.read_bytes())["files"][DIGESTS]
+        return bool(known == file_hash(digests))
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False
 
 
 def _name_of(path: Path) -> str:

@@ -6,6 +6,7 @@ docs/design/audit-incremental.md has what a later run may conclude from it.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from spark_jobs.report.digests import (
     rows_of,
 )
 from spark_jobs.report.document import SCHEMA_VERSION
-from spark_jobs.report.files import DIGESTS_REPORT, PREVIOUS
+from spark_jobs.report.files import DIGESTS_NEXT, DIGESTS_REPORT, PREVIOUS
 from spark_jobs.report.hashes import file_hash
 from spark_jobs.verdict import ExitCode
 from spark_jobs.windows import Digest
@@ -51,9 +52,7 @@ def _load(directory: Path, key: HashKey) -> Kept:
     if document["schema_version"] != SCHEMA_VERSION or "files" not in document:
         raise KeptUnusable(f"{DIGESTS_REPORT} is no report of this version of kaudit")
     _check_chain(directory, document, text)
-    content = (directory / DIGESTS).read_bytes()
-    if sha256(content).hexdigest() != document["files"][DIGESTS]:
-        raise KeptUnusable(f"{DIGESTS} is not the file of its report: another SHA-256")
+    content = kept_digests(directory, document)
     rows, about = rows_of(content)
     if about["version"] != str(DIGESTS_VERSION) or about["hash"] != key.function:
         raise KeptUnusable(
@@ -83,6 +82,16 @@ def _load(directory: Path, key: HashKey) -> Kept:
         },
         _partitions(document, rows, numbers, window),
     )
+
+
+def kept_digests(directory: Path, document: dict[str, Any]) -> bytes:
+    """Return the digests of the report *document*; raise KeptUnusable if *directory* has others."""
+    for name in (DIGESTS, DIGESTS_NEXT):
+        with suppress(FileNotFoundError):
+            content = (directory / name).read_bytes()
+            if sha256(content).hexdigest() == document["files"][DIGESTS]:
+                return content
+    raise KeptUnusable(f"{DIGESTS} is not the file of its report: another SHA-256")
 
 
 def _check_chain(directory: Path, document: dict[str, Any], text: bytes) -> None:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
+import os
 import random
+import shutil
+import signal
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -26,8 +32,15 @@ from spark_jobs.later_looks import Moment
 from spark_jobs.ranges import merged
 from spark_jobs.reconcile import TimeBuckets, reconcile
 from spark_jobs.report.contents import json_text
-from spark_jobs.report.files import write_error, write_report
-from spark_jobs.report.kept_files import KeptUnusable, load_kept
+from spark_jobs.report.digests import DIGESTS
+from spark_jobs.report.files import (
+    DIGESTS_REPORT,
+    keep_digests,
+    remove_report,
+    write_error,
+    write_report,
+)
+from spark_jobs.report.kept_files import KeptUnusable, kept_digests, load_kept
 from spark_jobs.report.screen import first_screen
 from spark_jobs.settle import Patience
 from spark_jobs.verdict import ExitCode, Verdict
@@ -195,6 +208,68 @@ def test_a_directory_without_kept_digests_is_refused(history: History, name: str
     refusal(history)
     (history.out / name).unlink()
     refusal(history)
+
+
+def killed(work: Callable[[], object], at: int) -> bool:
+    """Do *work* in a process that is killed before its rename number *at*; return whether it was."""
+    child = os.fork()
+    if not child:
+        left = itertools.count(at, -1)
+
+        def kill(event: str, _: tuple[object, ...]) -> None:
+            if event == "os.rename" and next(left) == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(kill)
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def test_a_run_that_is_killed_before_any_rename_leaves_the_digests_of_a_whole_run(
+    history: History,
+) -> None:
+    kept: dict[int, str] = {}
+    history.write(10)
+    history.mirror()
+    before, out = history.out.with_name("before"), history.out.with_name("killed")
+    shutil.copytree(history.out, before)
+    report = history.report(history.audit(load_kept(history.out)))
+
+    def run() -> None:
+        remove_report(out)
+        write_report(out, report)
+
+    for at in itertools.count():
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(before, out)
+        if not killed(run, at):
+            break
+        kept[at] = load_kept(out).runs[-1].run_id
+        run()
+        assert load_kept(out).runs[-1].run_id == "run-002"
+    assert list(kept.values()) == sorted(kept.values())
+    assert set(kept.values()) == {"run-001", "run-002"}
+
+
+def test_runs_that_are_killed_one_after_the_other_leave_the_digests_of_a_whole_run(
+    tmp_path: Path,
+) -> None:
+    for first, second in itertools.product(range(4), repeat=2):
+        out = tmp_path / f"{first} {second}"
+        for number, at in enumerate((9, first, second)):
+            digests = b"digests of %d" % number
+            text = json_text({"run": number, "files": {DIGESTS: sha256(digests).hexdigest()}})
+            killed(partial(keep_digests, out, digests, text), at)
+            document = json.loads((out / DIGESTS_REPORT).read_bytes())
+            assert kept_digests(out, document) == b"digests of %d" % document["run"], (
+                first,
+                second,
+            )
+        killed(partial(keep_digests, out, digests, text), 9)
+        assert (out / DIGESTS).read_bytes() == kept_digests(out, json.loads(text)) == digests
 
 
 def test_another_version_of_the_hash_is_refused(history: History) -> None:
