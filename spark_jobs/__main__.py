@@ -48,6 +48,11 @@ def _run() -> int:
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
+    except OSError as problem:
+        # What Click prints itself, such as the help: a full disk did not take it.
+        with suppress(OSError):
+            click.echo(f"kaudit: {problem}; this is not a verdict", err=True)
+        return ExitCode.INTERNAL
     except Exception as problem:
         if isinstance(problem, ModuleNotFoundError):
             advice = what_to_install(problem, "kaudit", "audit")

@@ -115,6 +115,17 @@ def test_without_files_a_lost_result_is_no_verdict(
     assert (len(stderr), "No space left on device" in stderr[0]) == (1, True)
 
 
+@pytest.mark.parametrize("words", [("--help",), ("--version",), ("reconcile", "--help")])
+def test_help_that_a_full_disk_does_not_take_ends_with_one_line_of_cause(
+    words: tuple[str, ...],
+) -> None:
+    with open("/dev/full", "wb", buffering=0) as full:
+        program = [sys.executable, "-m", "spark_jobs", *words]
+        done = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == ExitCode.INTERNAL
+    assert done.stderr == "kaudit: [Errno 28] No space left on device; this is not a verdict\n"
+
+
 def test_progress_that_cannot_be_printed_ends_no_audit(monkeypatch: pytest.MonkeyPatch) -> None:
     with full_disk() as stream:
         monkeypatch.setattr(sys, "stderr", stream)
