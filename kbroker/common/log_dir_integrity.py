@@ -68,9 +68,12 @@ class BrokerEpochs(NamedTuple):
         index = bisect_right(self.ranges, (broker_epoch, MAX_BROKER_EPOCH)) - 1
         return index >= 0 and broker_epoch <= self.ranges[index][1]
 
-    def opened(self) -> BrokerEpochs:
-        """Return the set with every later epoch."""
-        return BrokerEpochs((*self.ranges[:-1], (self.ranges[-1][0], MAX_BROKER_EPOCH)))
+    def opened(self, since: int = 0) -> BrokerEpochs:
+        """Return the set with every later epoch, or with those from *since* on."""
+        first, last = self.ranges[-1]
+        if since <= last + 1:
+            return BrokerEpochs((*self.ranges[:-1], (first, MAX_BROKER_EPOCH)))
+        return _limited((*self.ranges, (since, MAX_BROKER_EPOCH)))
 
     def registered(self, broker_epoch: int) -> BrokerEpochs:
         """Return the set with the epoch of a registration, where an open end now ends.
@@ -80,14 +83,15 @@ class BrokerEpochs(NamedTuple):
         *others, (first, last) = self.ranges
         if self.is_open and broker_epoch >= first:
             return BrokerEpochs((*others, (first, broker_epoch)))
+        if self.is_open and others:
+            return BrokerEpochs(tuple(others)).registered(
+                broker_epoch
+            )  # the registration is still there
         if broker_epoch == last:
             return self
         if self.is_open or broker_epoch < last:
             return broker_epochs(broker_epoch)
-        ranges = (*self.ranges, (broker_epoch, broker_epoch))
-        if len(ranges) > MAX_RANGES:
-            ranges = ((ranges[0][0], ranges[1][1]), *ranges[2:])
-        return BrokerEpochs(ranges)
+        return _limited((*self.ranges, (broker_epoch, broker_epoch)))
 
     def since(self, broker_epoch: int) -> BrokerEpochs | None:
         """Return the epochs that are not below *broker_epoch*; None if there is none."""
@@ -105,6 +109,12 @@ class BrokerEpochs(NamedTuple):
             if max(low, lower) <= min(high, higher)
         )
         return BrokerEpochs(tuple(ranges)) if ranges else None
+
+
+def _limited(ranges: tuple[EpochRange, ...]) -> BrokerEpochs:
+    if len(ranges) > MAX_RANGES:
+        ranges = ((ranges[0][0], ranges[1][1]), *ranges[2:])
+    return BrokerEpochs(ranges)
 
 
 def broker_epochs(*items: int | EpochRange) -> BrokerEpochs:

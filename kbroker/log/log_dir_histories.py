@@ -66,6 +66,8 @@ class LogDirHistories:
         """Whether ZooKeeper may hold a registration with a broker epoch that is not known here."""
         self._has_unknown_epoch = False
         """Whether an attempt to register has ended without its broker epoch."""
+        self._first_unknown = 0
+        """The least broker epoch that ZooKeeper may hold and that is not known here."""
 
     # Start
 
@@ -121,18 +123,33 @@ class LogDirHistories:
 
     # Registrations
 
-    def registering(self) -> None:
-        """Handle the begin of an attempt to register: the files get an open end with it."""
+    def registering(self, after: int = -1) -> None:
+        """Handle the begin of an attempt to register, with a broker epoch above *after*: the files get an open end."""
         self._has_unknown_epoch = self._is_registering
+        if not self._is_registering:
+            self._first_unknown = after + 1
         self._is_registering = True
-        self._published = {path: each.intact for path, each in self._integrities.items()}
+        self._published = {
+            path: each.intact if self._kept(path) is None else self._with_unknown(each.intact)
+            for path, each in self._integrities.items()
+        }
 
     def registration(self, *, has_failed: bool = False) -> LogDirIntegrity:
         """Return the content of the next registration, after the files of that attempt were written.
 
-        If a directory failed in this run, the registration does not vouch for the replicas in it: it is partial.
+        It covers the epoch of an attempt without an outcome: this broker may have been elected under it. If a directory
+        failed in this run, the registration does not vouch for the replicas in it: it is partial.
         """
-        return _partial(self.integrity) if has_failed else self.integrity
+        integrity = self.integrity
+        if all(self._kept(path) is not None for path in self._integrities):
+            integrity = integrity._replace(intact=self._with_unknown(integrity.intact))
+        return _partial(integrity) if has_failed else integrity
+
+    def _with_unknown(self, intact: BrokerEpochs | None) -> BrokerEpochs | None:
+        """Return *intact* with the epoch of an attempt to register that has ended without it, if there was one."""
+        if intact is None or not self._has_unknown_epoch:
+            return intact
+        return intact.opened(self._first_unknown)
 
     def registered(self, broker_epoch: int) -> None:
         """Handle a registration under *broker_epoch*: what was lost is reported now."""
@@ -140,8 +157,7 @@ class LogDirHistories:
         if any(each is None for each in kept.values()):
             self._lost_at = broker_epoch
         for path, each in kept.items():
-            if each is not None and self._has_unknown_epoch:
-                each = each.opened()
+            each = self._with_unknown(each)
             intact = broker_epochs(broker_epoch) if each is None else each.registered(broker_epoch)
             self._integrities[path] = LogDirIntegrity(LogDirCondition.CLEAN, intact)
         condition = LogDirCondition.PARTIAL if self._unread else LogDirCondition.CLEAN
@@ -217,13 +233,16 @@ class LogDirHistories:
     def history_of(self, path: str, failed: Iterable[str]) -> LogDirHistory:
         """Return the present content of a directory's file, while the directories at the paths *failed* have failed."""
         integrity, intact = self._integrities[path], self._kept(path)
-        is_unknown = self._is_registering or integrity.intact is None
+        if intact is not None and self._is_registering:
+            intact = intact.opened(self._first_unknown)
+        elif intact is not None and integrity.intact is None:
+            intact = intact.opened()
         away = set() if self._has_lost_directory() else self.missing_directories
         absent = away.union(self._ids[each] for each in failed if each in self._ids)
         loss = self.integrity.condition if integrity.intact is not None else integrity.condition
         return LogDirHistory(
             self.boot_id,
-            intact.opened() if intact is not None and is_unknown else intact,
+            intact,
             tuple(sorted(away.union(self._ids.values()))),
             loss if intact is None else None,
             tuple(sorted(absent)),

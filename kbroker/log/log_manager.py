@@ -260,13 +260,14 @@ class LogManager:
 
     # Registrations of the broker
 
-    def registering(self) -> LogDirIntegrity:
-        """Return what the directories vouch for, for the registration. The next start covers the epoch of it.
+    def registering(self, after: int = -1) -> LogDirIntegrity:
+        """Return what the directories vouch for, for a registration above epoch *after*; -1: no bound is known.
 
+        The next start covers the epoch of it.
         A directory that fails with this write does not cover that epoch: the registration must not vouch for it.
         """
         self._lower_doubted_high_watermarks()
-        self.histories.registering()
+        self.histories.registering(after)
         self._write_histories()
         return self.histories.registration(has_failed=bool(self.offline))
 

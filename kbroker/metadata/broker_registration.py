@@ -15,7 +15,8 @@ KAFKA-7165):
 - it belongs to another broker: two brokers have the same broker.id, and the second must not run.
 
 The registration also holds what the log directories vouch for (KIP-966). `History` returns it, and gets every broker
-epoch before the listeners of events.
+epoch before the listeners of events. If the answer to a create is lost and its session ends, that broker epoch stays
+unknown here. The controller may have elected this broker under it, so `History` gets a lower bound first.
 
 Invariants
 1. `broker_epoch` is the czxid of a znode owned by the current session, or None.
@@ -87,8 +88,11 @@ RegistrationEvent = Registered | Unregistered
 class History(Protocol):
     """The history of the log directories: which registrations of the broker wrote them."""
 
-    def registering(self) -> LogDirIntegrity:
-        """Return the part of the next registration that the log directories determine."""
+    def registering(self, after: int) -> LogDirIntegrity:
+        """Return the part of the next registration that the log directories determine.
+
+        Its broker epoch is above *after*, if the previous registration is not still there.
+        """
 
     def registered(self, broker_epoch: int) -> None:
         """Record the broker epoch of the registration."""
@@ -303,7 +307,9 @@ class BrokerRegistration:
         if session is None:
             raise SessionExpired(self._path)
         zk = self._zk.in_session(session)
-        info = self._info()
+        # Each registration so far has changed the children, so its epoch is not above their pzxid. The next one is.
+        brokers = await zk.exists(znodes.BROKER_IDS)
+        info = self._info(-1 if brokers is None else brokers.pzxid)
         data = znodes.encode_broker(info)
         deadline: float | None = None
         while True:
@@ -323,8 +329,8 @@ class BrokerRegistration:
             deadline = self._refuse_or_wait_until(node, session, deadline)
             await self._until_free(deadline)
 
-    def _info(self) -> BrokerInfo:
-        integrity = self._history.registering()
+    def _info(self, after: int) -> BrokerInfo:
+        integrity = self._history.registering(after)
         if not self._is_extended:
             return self._registration
         return replace(self._registration, integrity=integrity)

@@ -8,7 +8,7 @@ from kbroker.common.log_dir_integrity import UNKNOWN_INTEGRITY, LogDirIntegrity
 class NoHistory:
     """Log directories that vouch for nothing, and keep nothing of a registration."""
 
-    def registering(self) -> LogDirIntegrity:
+    def registering(self, _after: int) -> LogDirIntegrity:
         """Return the integrity of unknown directories."""
         return UNKNOWN_INTEGRITY
 

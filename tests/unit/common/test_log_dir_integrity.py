@@ -29,27 +29,35 @@ def test_a_set_of_broker_epochs_is_a_set(one: list[int], other: list[int], epoch
     assert (first.first, first.last) == (one[0], one[-1])
 
 
-@given(EPOCHS, st.lists(st.tuples(st.booleans(), st.integers(1, 9)), max_size=8))
+@given(EPOCHS, st.lists(st.tuples(st.none() | st.integers(0, 5), st.integers(1, 9)), max_size=8))
 def test_registrations_are_covered_and_those_between_them_only_if_the_end_was_open(
-    known: list[int], steps: list[tuple[bool, int]]
+    known: list[int], steps: list[tuple[int | None, int]]
 ) -> None:
     epochs, expected = broker_epochs(*known), set(known)
-    for is_open, further in steps:
+    for open_after, further in steps:
         last = epochs.last
-        if is_open:
-            epochs = epochs.opened()
+        if open_after is not None:
+            epochs = epochs.opened(last + open_after)
             assert epochs.covers(last + 1000)
-            expected |= set(range(last, last + further))
+            expected |= set(range(last + open_after, last + further))
         epochs = epochs.registered(last + further)
         expected.add(last + further)
     assert {n for n in range(200) if epochs.covers(n)} == expected
+
+
+@given(EPOCHS, st.integers(0, 50))
+def test_a_registration_that_is_still_there_takes_nothing_away(
+    known: list[int], since: int
+) -> None:
+    epochs = broker_epochs(*known)
+    assert members(epochs.opened(since).registered(epochs.last)) == set(known)
 
 
 def test_beyond_its_most_ranges_a_set_takes_the_oldest_two_for_one() -> None:
     epochs = broker_epochs(0)
     for registration in range(1, 2 * MAX_RANGES):
         epochs = epochs.registered(10 * registration)
-    assert len(epochs.ranges) == MAX_RANGES
+    assert len(epochs.ranges) == len(epochs.opened(epochs.last + 9).ranges) == MAX_RANGES
     assert epochs.covers(5)
     assert not epochs.covers(epochs.last - 5)
     assert all(epochs.covers(10 * n) for n in range(2 * MAX_RANGES))

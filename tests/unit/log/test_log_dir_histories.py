@@ -119,9 +119,9 @@ def test_an_old_copy_covers_nothing_older_after_the_next_registration() -> None:
 
 def test_a_broker_that_stops_while_it_registers_covers_every_later_epoch() -> None:
     made = histories({"a": LogDirHistory("boot", broker_epochs((10, 63)), ("A",))}, [T0])
-    made.registering()
+    made.registering(70)
     history = made.history_of("a", ())
-    assert history.intact == broker_epochs((10, MAX_BROKER_EPOCH))
+    assert history.intact == broker_epochs((10, 63), (71, MAX_BROKER_EPOCH))
 
 
 def test_a_new_directory_covers_what_the_others_do() -> None:
@@ -138,11 +138,11 @@ def test_a_registration_does_not_cover_the_replicas_of_a_directory_that_failed()
     made = histories({"a": None, "b": None})
     made.registering()
     made.registered(10)
-    made.registering()
+    made.registering(12)
     assert made.registration() == LogDirIntegrity(LogDirCondition.CLEAN, broker_epochs(10))
-    made.registering()
+    made.registering(14)
     assert made.registration(has_failed=True) == LogDirIntegrity(
-        LogDirCondition.PARTIAL, broker_epochs(10)
+        LogDirCondition.PARTIAL, broker_epochs(10, (13, MAX_BROKER_EPOCH))
     )
 
 
@@ -169,13 +169,55 @@ def test_a_missing_directory_may_have_held_any_replica() -> None:
 
 def test_an_attempt_to_register_without_an_outcome_leaves_its_epoch_covered() -> None:
     made = histories({"a": LogDirHistory("boot", broker_epochs(10), ("A",))}, [T0])
-    made.registering()
-    made.registering()  # the session of the first attempt expired
+    made.registering(40)
+    assert made.registration().intact == broker_epochs(10)
+    made.registering(60)  # the session of the first attempt expired
     made.registered(70)
-    assert made.history_of("a", ()).intact == broker_epochs((10, 70))
-    made.registering()
+    assert made.history_of("a", ()).intact == broker_epochs(10, (41, 70))
+    made.registering(75)
     made.registered(80)
-    assert made.history_of("a", ()).intact == broker_epochs((10, 70), 80)
+    assert made.history_of("a", ()).intact == broker_epochs(10, (41, 70), 80)
+
+
+def test_the_next_attempt_covers_the_epoch_under_which_the_broker_was_elected_meanwhile() -> None:
+    made = histories({"a": LogDirHistory("boot", broker_epochs(10), ("A",))}, [T0])
+    made.registering(40)
+    for after in (60, 65):
+        made.registering(after)
+        assert made.registration() == LogDirIntegrity(
+            LogDirCondition.CRASHED, broker_epochs(10, (41, MAX_BROKER_EPOCH))
+        )
+        assert made.vouched_for("a", T0) == broker_epochs(10, (41, MAX_BROKER_EPOCH))
+    made.registered(70)
+    made.registering(75)
+    assert made.registration().intact == broker_epochs(10, (41, 70))
+
+
+def test_an_attempt_without_an_outcome_adds_nothing_to_an_old_copy() -> None:
+    made = histories(
+        {
+            "a": LogDirHistory("boot", broker_epochs((10, 63)), BOTH),
+            "b": LogDirHistory("boot", broker_epochs((10, 150)), BOTH),
+        },
+        [T0],
+    )
+    made.registering(160)
+    made.registering(180)
+    assert made.registration().intact == broker_epochs((10, 63))
+    assert made.vouched_for("a", T0) == broker_epochs((10, 63))
+
+
+def test_directories_that_were_all_restored_do_not_cover_what_they_never_held() -> None:
+    made = histories({"a": LogDirHistory("boot", broker_epochs(10), ("A",))}, [T0])
+    made.registering(40)
+    killed = made.history_of("a", ())
+    assert killed.intact == broker_epochs(10, (41, MAX_BROKER_EPOCH)), (
+        "epochs up to 40 are of another time"
+    )
+    later = histories({"a": killed}, [T0])
+    later.registering(60)
+    later.registered(70)
+    assert later.history_of("a", ()).intact == broker_epochs(10, (41, 70))
 
 
 def test_a_file_that_could_not_be_written_reports_a_loss_only_once() -> None:

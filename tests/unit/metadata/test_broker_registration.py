@@ -8,7 +8,8 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from kbroker.common.endpoint import Endpoint
-from kbroker.metadata.broker_registration import BrokerRegistration, enter_cluster
+from kbroker.common.log_dir_integrity import LogDirIntegrity
+from kbroker.metadata.broker_registration import BrokerRegistration, History, enter_cluster
 from kbroker.zk import znodes
 from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.reconnect import Reconnect
@@ -32,8 +33,27 @@ class Breaking(ZkConnection):
             self.process.callLater(0, self.broken)
 
 
+class Bounds(NoHistory):
+    """Log directories that record the lower bound of each attempt, and the broker epoch."""
+
+    def __init__(self) -> None:
+        self.afters: list[int] = []
+        self.broker_epochs: list[int] = []
+
+    def registering(self, after: int) -> LogDirIntegrity:
+        self.afters.append(after)
+        return super().registering(after)
+
+    def registered(self, broker_epoch: int) -> None:
+        self.broker_epochs.append(broker_epoch)
+
+
 def enter(
-    breaks: set[int], advertised: Endpoint | None = None, *, meanwhile: float | None = None
+    breaks: set[int],
+    advertised: Endpoint | None = None,
+    *,
+    meanwhile: float | None = None,
+    history: History | None = None,
 ) -> tuple[int, str, list[Exception]]:
     """Enter a cluster; return how many requests that took, the cluster's id, and what was fatal.
 
@@ -63,7 +83,7 @@ def enter(
         registration = znodes.BrokerInfo(1, (endpoint,), timestamp=1)
         member = BrokerRegistration(
             process, zk, registration, cluster_id=cluster_id, reconnect=reconnect,
-            on_event=lambda _event: None, on_fatal=fatal.append, history=NoHistory(), is_extended=True,
+            on_event=lambda _event: None, on_fatal=fatal.append, history=history or NoHistory(), is_extended=True,
         )  # fmt: skip
         if advertised is not None and meanwhile is not None:
             process.callLater(meanwhile, member.advertise, (advertised,))
@@ -99,6 +119,14 @@ def test_a_break_behind_any_request_does_not_prevent_the_registration() -> None:
         again += needed > asked
         assert not fatal
     assert again > asked // 2  # else next to none of the answers was lost
+
+
+def test_the_log_directories_get_a_lower_bound_of_the_broker_epoch_before_it_exists() -> None:
+    asked, _, _ = enter(set())
+    for at in range(1, asked + 1):
+        bounds = Bounds()
+        enter({at}, history=bounds)
+        assert -1 < bounds.afters[0] < bounds.broker_epochs[0]
 
 
 def test_breaks_one_after_another_are_waited_out() -> None:
