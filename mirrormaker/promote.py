@@ -179,9 +179,9 @@ class Promotion:
         except Refused:
             if stated is None:
                 raise
-            return _Fences(promotion.marked_by(marked, stated))
+            return _Fences(*promotion.marked_by(marked, stated))
         if stated not in (None, target_id):
-            return _Fences(promotion.marked_by(marked, stated))
+            return _Fences(*promotion.marked_by(marked, stated))
         fenced, doubtful = promotion.fenced(
             marked, there, unreadable, source_id=source_id, target_id=target_id
         )
@@ -189,7 +189,8 @@ class Promotion:
             marked, there, source_id=source_id, target_id=target_id
         )
         if stated is not None:
-            fenced, doubtful = [*fenced, *doubtful], {}
+            fenced += [name for name in doubtful if promotion.may_be_fence(marked[name])]
+            doubtful = {name: why for name, why in doubtful.items() if name not in fenced}
         doubtful |= {
             name: f"it is a mirror of cluster {mark}, by a promotion or by its fence: look whether that cluster "
             "accepts producers"

@@ -20,6 +20,7 @@ from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.link_state import LogEnds
 from mirrormaker.prefix import mismatch, target_ahead
 from mirrormaker.topics import (
+    CREATE_TIME,
     MARK,
     MARKS,
     PATH,
@@ -90,7 +91,9 @@ def stage_of(pair: TopicPair) -> Stage:
             f"{name}: the source was promoted after the target was. kmirror failback of this direction makes the "
             "target the mirror again. --topics leaves topics out"
         )
-    if fenced and MARK not in target.overrides:  # a promotion sets it to ""
+    # A promotion sets the mark to "". Without one, *source* is a mirror of the other direction, unless there is a trace.
+    has_trace = SOURCE_TOPIC_ID in target.overrides or may_be_fence(source)
+    if fenced and MARK not in target.overrides and has_trace:
         raise Refused(f"{name}: {_mark_removed(pair.source_id)}. Then run the command again")
     if not marked and (fenced or (found is not None and found.mode == PRODUCERS_STOPPED)):
         return Stage.PROMOTED
@@ -157,14 +160,36 @@ def marks_before_the_fence(source: Topic) -> dict[str, str | None]:
     return {name: before.get(name) for name in MARKS} | {PROMOTION: text}
 
 
-def marked_by(topics: Mapping[str, Topic], target_id: str) -> list[str]:
-    """Return which of *topics* are marked as mirrors of *target_id*. Raise `Refused` if none is."""
+def may_be_fence(topic: Topic) -> bool:
+    """Return whether the mark of *topic* may be the fence of a promotion.
+
+    A fence states the marks from before it. That of an earlier release, or one that a broker stored without
+    `PROMOTION`, does not. But kmirror sets `CREATE_TIME` on each topic that it copies to, and a fence does not.
+    """
+    if _BEFORE in promotion_fields(topic):
+        return True
+    return any(topic.overrides.get(name) != value for name, value in CREATE_TIME.items())
+
+
+def marked_by(topics: Mapping[str, Topic], target_id: str) -> tuple[list[str], dict[str, str]]:
+    """Return which of *topics*, marked as mirrors of *target_id*, may have a fence. Raise `Refused` if none is marked.
+
+    The second result has the others, with the reason.
+    """
     found = [name for name, topic in topics.items() if topic.overrides.get(MARK) == target_id]
     if not found:
         raise Refused(
             f"no topic is marked as a mirror of the cluster {target_id}: {marks_of(topics)}"
         )
-    return found
+    fences = [name for name in found if may_be_fence(topics[name])]
+    return fences, {name: _ordinary(target_id) for name in found if name not in fences}
+
+
+def _ordinary(target_id: str) -> str:
+    return (
+        f"it seems to be an ordinary mirror of cluster {target_id}. If it is not, kmirror promote --source-lost of the "
+        "other direction opens it"
+    )
 
 
 def marks_of(topics: Mapping[str, Topic]) -> str:
@@ -182,14 +207,16 @@ def fenced(
 ) -> tuple[list[str], dict[str, str]]:
     """Return the topics of *source* that a promotion has fenced and not opened at the target.
 
-    The second result has, with the reason, those of which that is unknown. *unreadable* are topics of the target with
-    configs that cannot be read.
+    The second result has, with the reason, those of which that is unknown. The target's id decides it for those that
+    `may_be_fence`. *unreadable* are topics of the target with configs that cannot be read.
     """
     found, unknown = [], {}
     for name, topic in source.items():
         if topic.overrides.get(MARK) != target_id:
             continue
-        if name in unreadable:
+        if (name in unreadable or name not in target) and not may_be_fence(topic):
+            unknown[name] = _ordinary(target_id)
+        elif name in unreadable:
             unknown[name] = "its configs cannot be read at the target"
         elif name not in target:
             unknown[name] = (
@@ -206,8 +233,8 @@ def of_other_clusters(
     """Return the marked topics of *source* that are no mirrors of *target_id*, with the ids of their clusters.
 
     The second result has ordinary mirrors: *target* copied them as such, from that cluster through *source_id*, or is a
-    mirror of the same cluster. The third has those that look like that, and have the setting of a fence: they may also
-    be mirrors since an earlier promotion. The first has the others. Their mark may be a fence, if another cluster was
+    mirror of the same cluster. The third has those that look like that, and `may_be_fence`: they may also be mirrors
+    since an earlier promotion. The first has the others. Their mark may be a fence, if another cluster was
     at the target's address.
     """
     found: dict[str, str] = {}
@@ -222,7 +249,7 @@ def of_other_clusters(
         is_of_both = name in target and target[name].overrides.get(MARK) == mark
         if not (is_copied_on or is_of_both):
             found[name] = mark
-        elif _BEFORE in promotion_fields(topic):
+        elif may_be_fence(topic):
             undecided[name] = mark
         else:
             ordinary[name] = mark

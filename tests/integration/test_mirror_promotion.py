@@ -130,6 +130,25 @@ def test_the_way_back_is_the_same_command(east: Cluster, west: Cluster, mirror: 
     assert values(west, "orders", 0) == [b"1", b"2", b"3"]
 
 
+def test_a_mirror_of_the_other_direction_stays_one_when_the_others_are_promoted(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    """Both directions have the same `topics`. The promotion was refused, with the advice to close `bills` at west."""
+    for cluster, topic in ((east, "orders"), (west, "bills")):
+        make_topic(cluster, topic)
+        assert deliver(cluster, topic, b"1") is None
+    both = mirror(BOTH)
+    both.start()
+    until_same(east, west, "orders")
+    until_same(west, east, "bills")
+    code, output = both.ask("promote", "--flow", "east->west")
+    assert code == 0, output
+    assert [each["topic"] for each in record_of(output)["partitions"]] == ["orders"]
+    for topic in ("orders", "bills"):
+        assert deliver(west, topic, b"2") is None
+        until_same(west, east, topic)
+
+
 def test_what_the_mirror_had_not_copied_yet_is_copied_first(
     east: Cluster, west: Cluster, mirror: MakeMirror
 ) -> None:

@@ -32,6 +32,7 @@ from mirrormaker.promotion import (
     Stage,
     emptied,
     end_without_copies,
+    fence_of,
     lacked,
     not_at_the_cut,
     not_proven,
@@ -42,7 +43,7 @@ from mirrormaker.promotion import (
     without_source,
 )
 from mirrormaker.settings import LinkSettings
-from mirrormaker.topics import MARK, PROMOTION, SOURCE_LOST, Topic, TopicPair
+from mirrormaker.topics import CREATE_TIME, MARK, PROMOTION, SOURCE_LOST, Topic, TopicPair
 from tests.kit.scripted_cluster import ScriptedCluster
 
 ID, OTHER = UUID(int=1), UUID(int=2)
@@ -216,6 +217,19 @@ def test_a_target_that_lost_its_mark_is_not_promoted() -> None:
     """A config tool removed it while a promotion ran: the same command then ended with 0, and had compared nothing."""
     with pytest.raises(Refused, match=f"set {MARK} to E there again"):
         stage(topic("W"), topic())
+
+
+def test_a_mirror_of_the_other_direction_needs_no_promotion() -> None:
+    """Both directions mirror the same names. The whole promotion was refused, with the advice to close a live topic."""
+    mirror = Topic(2, OTHER, {MARK: "W", SOURCE_TOPIC_ID: text_of(ID), **CREATE_TIME})
+    assert stage(mirror, topic()) is Stage.PROMOTED
+    lost = rf"lost its mark: set {MARK} to E there again"
+    with pytest.raises(Refused, match=lost):
+        stage(mirror, Topic(2, ID, {SOURCE_TOPIC_ID: text_of(OTHER)}))
+    fenced = fence_of(Topic(2, OTHER, CREATE_TIME), "W", text_of(ID))
+    overrides = {name: value for name, value in fenced.items() if value}
+    with pytest.raises(Refused, match=lost):
+        stage(Topic(2, OTHER, {**overrides, **CREATE_TIME}), topic())
 
 
 def test_a_later_command_has_the_record_of_all_partitions() -> None:

@@ -36,7 +36,16 @@ from mirrormaker.promotion import (
 )
 from mirrormaker.recopy import Recopy
 from mirrormaker.settings import LinkSettings
-from mirrormaker.topics import MARK, MARKS, PATH, PROMOTION, SOURCE_LOST, Topic, TopicPair
+from mirrormaker.topics import (
+    CREATE_TIME,
+    MARK,
+    MARKS,
+    PATH,
+    PROMOTION,
+    SOURCE_LOST,
+    Topic,
+    TopicPair,
+)
 from tests.kit.scripted_cluster import HELD, ScriptedCluster, batch_of, part
 
 EAST = CommonConfig.load({"bootstrap.servers": "east:1"})
@@ -153,6 +162,11 @@ def clusters() -> Clusters:
     return made
 
 
+def mirror_of(cluster_id: str) -> dict[str, str]:
+    """Return the settings of a topic that kmirror copies from *cluster_id*."""
+    return {MARK: cluster_id, SOURCE_TOPIC_ID: "C", **CREATE_TIME}
+
+
 def test_an_abort_needs_no_equal_number_of_partitions(clusters: Clusters) -> None:
     clusters.east.topics["t"] = 4
     assert clusters.abort() == 0
@@ -166,7 +180,7 @@ def test_an_abort_leaves_topics_alone_that_are_no_fence_of_this_direction(
     clusters.east.topics |= {"promoted": 1, "chain": 1, "other": 1, "free": 1, "gone": 1}
     clusters.west.topics |= {"promoted": 1, "chain": 1, "other": 1, "free": 1}
     clusters.configs["east"] |= {name: {MARK: "W"} for name in ("promoted", "chain", "gone")}
-    clusters.configs["east"]["other"] = {MARK: "N"}
+    clusters.configs["east"]["other"] = mirror_of("N")
     clusters.configs["west"] |= {"promoted": {MARK: ""}, "chain": {MARK: "N"}}
     clusters.configs["west"]["other"] = {MARK: "E", PATH: "N"}
     before = {name: dict(each) for name, each in clusters.configs["east"].items()}
@@ -217,7 +231,7 @@ def test_an_abort_leaves_mirrors_alone_that_the_target_has_copies_of(clusters: C
     """East is a hub. The second command ended with 5, and advised to remove the marks of its live mirrors."""
     for name in ("chain", "longer"):
         clusters.east.topics[name] = clusters.west.topics[name] = 1
-        clusters.configs["east"][name] = {MARK: "N"}
+        clusters.configs["east"][name] = mirror_of("N")
         clusters.configs["west"][name] = {MARK: "E", PATH: "N" if name == "chain" else "M,N"}
     alone = [f"  {name}: left alone: a mirror of cluster N" for name in ("chain", "longer")]
     assert clusters.abort() == 0
@@ -235,7 +249,7 @@ def test_an_abort_neither_opens_nor_advises_to_open_mirrors_that_may_be_live(
         clusters.east.topics[name] = clusters.west.topics[name] = 1
     fence = fence_of(Topic(1, None, {}), "N", "C")
     clusters.configs["east"] |= {
-        "of both": {MARK: "N"},
+        "of both": mirror_of("N"),
         "copied on": {name: text for name, text in fence.items() if text},
     }
     clusters.configs["west"] |= {"of both": {MARK: "N"}, "copied on": {MARK: "E", PATH: "N"}}
@@ -289,6 +303,39 @@ def test_an_abort_without_the_target_needs_its_cluster_id(clusters: Clusters) ->
     assert clusters.configs["east"]["t"] == {}
     assert clusters.abort() == 0, "no topic has a mark: the target is not asked"
     assert clusters.printed[-1] == "east: no fence was removed"
+
+
+@pytest.mark.parametrize("answers", ["nothing", "another cluster", "no such topic"])
+def test_an_abort_with_the_cluster_id_opens_no_ordinary_mirror_of_it(
+    clusters: Clusters, answers: str
+) -> None:
+    """Its log is at west: the first record at east forked it, and no promotion had ever fenced it."""
+    clusters.east.topics["mirror"] = 1
+    clusters.configs["east"]["mirror"] = dict(mirror_of("W"))
+    if answers == "nothing":
+        clusters.west.down = {1}
+    elif answers == "another cluster":
+        clusters.west.cluster_id = "rebuilt"
+    assert clusters.abort(target_id="W") == 5
+    assert clusters.configs["east"] == {"t": {}, "mirror": mirror_of("W")}
+    assert clusters.printed == [
+        "  mirror: its mark was not removed: it seems to be an ordinary mirror of cluster W. If it is not, kmirror "
+        "promote --source-lost of the other direction opens it",
+        "east accepts producers again: t",
+    ]
+
+
+@pytest.mark.parametrize(("by_kmirror", "code"), [(False, 5), (True, 0)])
+def test_a_fence_of_an_earlier_release_is_no_ordinary_mirror(
+    clusters: Clusters, by_kmirror: bool, code: int
+) -> None:
+    """It has no earlier marks. West was built again and copied it: --abort ended with 0, and it stayed read-only."""
+    clusters.east.topics["other"] = clusters.west.topics["other"] = 1
+    clusters.configs["east"]["other"] = dict(mirror_of("N")) if by_kmirror else {MARK: "N"}
+    clusters.configs["west"]["other"] = {MARK: "E", PATH: "N"}
+    assert clusters.abort() == code
+    assert ("left alone" in clusters.printed[0]) is by_kmirror
+    assert clusters.configs["east"]["other"][MARK] == "N"
 
 
 class Fencing(Promotion):
