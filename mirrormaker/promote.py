@@ -243,11 +243,15 @@ class Promotion:
         finally:
             await uninterrupted(mirror.stop())
 
-    @property
-    def _mode(self) -> str:
-        """The mode of what this command promotes."""
+    def _modes(self, roles: _Roles) -> dict[str, str]:
+        """Return the mode of each topic that this command promotes: one that is fenced already is exchanged."""
         stopped = self._options.producers_stopped
-        return promotion.PRODUCERS_STOPPED if stopped else promotion.EXCHANGED
+        return {
+            name: promotion.PRODUCERS_STOPPED
+            if stopped and roles.stages[name] is Stage.MIRRORED
+            else promotion.EXCHANGED
+            for name in roles.left
+        }
 
     async def _exchange_roles(self, mirror: Mirror, roles: _Roles) -> int:
         fenced: dict[str, Configs] = {}
@@ -264,7 +268,7 @@ class Promotion:
             if audit is not None:
                 # It took hours: the target may have deleted, or lost, what kaudit has read there.
                 lacks = await self._compare(mirror, roles, cuts, lacks)
-            await self._check_fence(mirror.source, cuts)
+            await self._check_fence(mirror.source, self._fenced_cuts(roles, cuts))
         except Exception as problem:  # CancelledError, too: a signal
             await uninterrupted(self._undo(mirror, roles, fenced))
             if isinstance(problem, KafkaError):
@@ -277,7 +281,7 @@ class Promotion:
             cuts,
             Opened(
                 roles.source_id,
-                self._mode,
+                promotion.EXCHANGED,
                 self._began_ms,
                 (),
                 (),
@@ -287,6 +291,7 @@ class Promotion:
             ),
             timestamps,
             lacks,
+            self._modes(roles),
         )
         return await self._ended(mirror, roles, cuts, timestamps, lacks, audit, groups)
 
@@ -304,18 +309,31 @@ class Promotion:
         before = roles.opened
         if not cuts and not before:
             return DONE
-        # What a source had when it was lost is in no log any more: a failback has removed it.
+        # What a source had when it was lost, or when its topic was deleted, is in no log any more.
         lost = [name for name, found in before.items() if found.mode == SOURCE_LOST]
+        again = [
+            name
+            for name in before
+            if name not in lost
+            and promotion.was_created_again(roles.source[name], roles.target[name])
+        ]
         all_cuts = {
             each.tp: each.end
             for name in before
             for each in before[name].partitions(name)
-            if name not in lost
+            if name not in (*lost, *again)
         } | dict(cuts)
-        mode = self._mode if cuts else next(iter(before.values())).mode
-        modes = dict.fromkeys((tp.topic for tp in cuts), self._mode)
-        modes |= {name: found.mode for name, found in before.items()}
-        unfenced = {tp for tp in all_cuts if modes[tp.topic] == promotion.PRODUCERS_STOPPED}
+        modes = {name: found.mode for name, found in before.items()}
+        if cuts:
+            modes |= self._modes(roles)
+        promoted = [modes[tp.topic] for tp in cuts] or [*modes.values()]
+        stopped = promotion.PRODUCERS_STOPPED
+        mode = stopped if cuts and stopped in promoted else promoted[0]
+        unfenced = {
+            tp
+            for tp in all_cuts
+            if modes[tp.topic] == stopped and not roles.source[tp.topic].overrides.get(MARK)
+        }
         try:
             after, writable = await self._source_ends(mirror, roles, all_cuts, unfenced)
         except CancelledError:
@@ -358,6 +376,11 @@ class Promotion:
                 f"records that {source} had and {target} lacks: unknown. {', '.join(lost)}: promoted without "
                 f"{source}; the record of kmirror failback has what it exported"
             )
+        if again:
+            self._echo(
+                f"records that {source} had and {target} lacks: unknown. {', '.join(again)}: created again at {source} "
+                "since; if by kmirror failback, its record has what it exported"
+            )
         if unread := sum(tp not in after and tp not in writable for tp in all_cuts):
             self._echo(
                 f"the end of {source}'s own records is unknown in {unread} of {len(record.partitions)} "
@@ -380,8 +403,9 @@ class Promotion:
         """Return where the source's own records end; without partitions of which that is unknown.
 
         Behind the cut there may be copies of the target's records: a running kmirror of the other direction makes them
-        from then on. Copies that are not committed yet are waited for. *unfenced*: partitions with producers that the
-        operator has stopped. The second result has those that lost their fence: producers may write on.
+        from then on. Copies that are not committed yet are waited for. *unfenced*: partitions without a mark, with
+        producers that the operator has stopped. The second result has those that lost their fence: producers may write
+        on.
         """
         stopped = await _high_watermarks(mirror.source, unfenced)
         cuts = {tp: cut for tp, cut in cuts.items() if tp not in unfenced}
@@ -416,7 +440,11 @@ class Promotion:
         """
         tps = roles.partitions
         if self._options.producers_stopped:
-            cuts = await _high_watermarks(mirror.source, tps, required=True)
+            # Behind the high watermark of a topic that is fenced already there may be records that are not committed.
+            marked = [tp for tp in tps if roles.stages[tp.topic] is Stage.FENCED]
+            without = [tp for tp in tps if roles.stages[tp.topic] is not Stage.FENCED]
+            cuts = await _high_watermarks(mirror.source, without, required=True)
+            cuts |= await until_read_only(mirror.source, marked, timeout=_TIMEOUT)
             await _refuse_new_partitions(roles)
             return cuts
         for name in roles.left:
@@ -431,14 +459,19 @@ class Promotion:
         self._echo(f"{self._config.source} is read-only; {sum(cuts.values())} offsets to the cut")
         return cuts
 
+    def _fenced_cuts(
+        self, roles: _Roles, cuts: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Return those of *cuts* at which a fence holds producers back."""
+        modes = self._modes(roles)
+        return {tp: cut for tp, cut in cuts.items() if modes[tp.topic] == promotion.EXCHANGED}
+
     async def _check_fence(self, source: Cluster, cuts: Mapping[TopicPartition, int]) -> None:
         """Raise `Refused` unless each leader of *source* still rejects producers, and its log ends at the cut.
 
         The mark may be removed while records are copied and compared: by --abort, by a tool for configs, or with the
-        topic. With --producers-stopped there is none.
+        topic.
         """
-        if self._options.producers_stopped:
-            return
         name = self._config.source
         try:
             ends = await until_read_only(source, cuts, timeout=_TIMEOUT)
@@ -744,10 +777,12 @@ class Promotion:
         found: Opened,
         timestamps: Mapping[TopicPartition, int],
         lacks: Mapping[TopicPartition, int | None] | None = None,
+        modes: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Make the target's topics writable and wait until every leader accepts producers.
 
-        Each topic gets *found* with its log ends, its timestamps and what it lacks in the same change.
+        Each topic gets *found* with its log ends, its timestamps, what it lacks, and its mode of *modes* in the same
+        change.
         """
         names = ", ".join(topics)
         try:
@@ -755,6 +790,7 @@ class Promotion:
                 tps = sorted(tp for tp in ends if tp.topic == name)
                 stored = replace(
                     found,
+                    mode=modes.get(name, found.mode),
                     ends=tuple(ends[tp] for tp in tps),
                     timestamps=tuple(timestamps.get(tp) for tp in tps),
                     lacks=None if lacks is None else tuple(lacks.get(tp) for tp in tps),

@@ -91,7 +91,7 @@ def stage_of(pair: TopicPair) -> Stage:
             f"{name}: the source was promoted after the target was. kmirror failback of this direction makes the "
             "target the mirror again. --topics leaves topics out"
         )
-    # A promotion sets the mark to "". Without one, *source* is a mirror of the other direction, unless there is a trace.
+    # A promotion sets the mark to "". Without one, and without a trace of one, *source* is a mirror of the target.
     has_trace = SOURCE_TOPIC_ID in target.overrides or may_be_fence(source)
     if fenced and MARK not in target.overrides and has_trace:
         raise Refused(f"{name}: {_mark_removed(pair.source_id)}. Then run the command again")
@@ -158,6 +158,13 @@ def marks_before_the_fence(source: Topic) -> dict[str, str | None]:
         return dict.fromkeys(MARKS)
     text = json.dumps(fields, separators=(",", ":")) if fields else None
     return {name: before.get(name) for name in MARKS} | {PROMOTION: text}
+
+
+def was_created_again(source: Topic, target: Topic) -> bool:
+    """Return whether *source* is another topic than that of which *target*'s records were copied."""
+    return "" not in (target.copied_topic_id, text_of(source.topic_id)) and (
+        target.copied_topic_id != text_of(source.topic_id)
+    )
 
 
 def may_be_fence(topic: Topic) -> bool:

@@ -386,7 +386,8 @@ def test_records_behind_the_cut_and_partitions_of_which_they_are_unknown_are_exi
     config = SimpleNamespace(
         name="east->west", source="east", target="west", settings=LinkSettings()
     )
-    roles = SimpleNamespace(opened={}, source_id="E", target_id="W")
+    stages = {"t": Stage.MIRRORED}
+    roles: Any = _Roles("E", "W", None, None, {"t": topic()}, {"t": topic("E", ID)}, stages)  # type: ignore[arg-type]
     printed: list[str] = []
     ending: Any = Ending(None, config, Options(), printed.append)  # type: ignore[arg-type]
     codes: list[int] = []

@@ -26,6 +26,7 @@ from mirrormaker.promote import Options, Promotion
 from mirrormaker.promotion import (
     EXCHANGED,
     LONGEST_VALUE,
+    PRODUCERS_STOPPED,
     Groups,
     Opened,
     Proof,
@@ -723,6 +724,81 @@ def test_what_a_lost_source_had_is_unknown_also_after_its_failback(clusters: Clu
         "records that east had and west lacks: unknown. t: promoted without east; the record of kmirror failback has "
         "what it exported",
     ]
+
+
+STOPPED = Opened("E", PRODUCERS_STOPPED, 100, (5, 5), (90, None))
+
+
+def test_a_topic_that_is_fenced_already_is_exchanged_although_producers_were_stopped(
+    clusters: Clusters,
+) -> None:
+    """The cut was the high watermark: a record that was committed later was above it, and was not copied."""
+    fence_with_cuts(clusters)
+    clusters.configs["east"]["t"] = {MARK: "W"}
+    serve_log(clusters.east, 6, b"copied", committed=5)
+    serve_log(clusters.west, 6, b"copied", committed=6)
+    refuse_mirrors(clusters, "west")
+    promoting = clusters.promotion(Fencing, producers_stopped=True)
+    assert clusters.result(promoting.run()) == 0, clusters.printed
+    assert promoting.record is not None
+    assert promoting.record["mode"] == EXCHANGED
+    assert [each["end"] for each in promoting.record["partitions"]] == [6, 6]
+    found = stored_promotion(Topic(2, None, clusters.configs["west"]["t"]))
+    assert found is not None
+    assert (found.mode, found.ends) == (EXCHANGED, (6, 6))
+
+
+def test_a_fence_that_is_removed_is_a_refusal_although_producers_were_stopped(
+    clusters: Clusters,
+) -> None:
+    fence_with_cuts(clusters)
+    refuse_mirrors(clusters, "east")
+    clusters.configs["east"]["t"] = {MARK: "W"}
+
+    class Draining(Fencing):
+        async def _drain(self, *_: object) -> None:
+            clusters.configs["east"]["t"] = {}
+
+    promoting = clusters.promotion(Draining, producers_stopped=True)
+    assert clusters.result(promoting.run()) == 5
+    assert clusters.configs["west"]["t"][MARK] == "E"
+    assert clusters.printed[-1] == "refused: east accepts producers in t-0, t-1: it has no fence"
+
+
+@pytest.mark.parametrize(("at_east", "code", "rpo"), [(b"west's", 0, 0), (b"east's", 4, 6)])
+def test_copies_at_a_source_that_became_the_mirror_later_are_not_left_behind(
+    clusters: Clusters, at_east: bytes, code: int, rpo: int
+) -> None:
+    """Its producers were stopped, and a failback marked it. West's own records counted as left behind at east."""
+    fence_with_cuts(clusters)
+    clusters.configs["east"]["t"] = mirror_of("W")
+    clusters.configs["west"]["t"] |= {MARK: "", PROMOTION: STOPPED.text()}
+    serve_log(clusters.east, 8, at_east, committed=8)
+    serve_log(clusters.west, 8, b"west's", committed=8)
+    promoting = clusters.promotion(producers_stopped=True)
+    assert clusters.result(promoting.run()) == code, clusters.printed
+    assert promoting.record is not None
+    assert promoting.record["rpo_records"] == rpo
+    assert promoting.record["mode"] == PRODUCERS_STOPPED
+
+
+@pytest.mark.parametrize("mode", [PRODUCERS_STOPPED, EXCHANGED])
+def test_what_a_source_had_that_was_created_again_since_is_unknown(
+    clusters: Clusters, mode: str
+) -> None:
+    """A failback exports what only the source has, and copies it again: the logs are equal, and rpo_records was 0."""
+    fence_with_cuts(clusters)
+    clusters.configs["east"]["t"] = mirror_of("W")
+    found = replace(STOPPED, mode=mode)
+    clusters.configs["west"]["t"] = {MARK: "", SOURCE_TOPIC_ID: "old", PROMOTION: found.text()}
+    promoting = clusters.promotion()
+    assert clusters.result(promoting.run()) == 4
+    assert promoting.record is not None
+    assert (promoting.record["mode"], promoting.record["rpo_records"]) == (mode, None)
+    assert clusters.printed[-1] == (
+        "records that east had and west lacks: unknown. t: created again at east since; if by kmirror failback, its "
+        "record has what it exported"
+    )
 
 
 class Proving(Recopy):
