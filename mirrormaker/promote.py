@@ -368,8 +368,8 @@ class Promotion:
             self._echo(
                 f"{_without_fence(source, writable)}. Records that are written there are not at {target}, and "
                 "rpo_records is null. Stop its producers. kmirror failback of the other direction then exports these "
-                f"records, and makes {source} the mirror; of a compacted topic consume them, and delete it at "
-                f"{source}: kmirror run of the other direction copies it again"
+                f"records, and makes {source} the mirror; of a compacted topic, or one that was created again, consume "
+                f"them, and delete it at {source}: kmirror run of the other direction copies it again"
             )
         if lost:
             self._echo(

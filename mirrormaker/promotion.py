@@ -84,27 +84,10 @@ def stage_of(pair: TopicPair) -> Stage:
     if fenced not in ("", pair.target_id):
         raise Refused(f"{name}: the source's topic is itself a mirror, of cluster {fenced}")
     marked = target.overrides.get(MARK, "")
-    found = opened(target, pair.source_id)
-    back = opened(source, pair.target_id)
-    if not marked and found is not None and back is not None and back.began_ms > found.began_ms:
-        raise Refused(
-            f"{name}: the source was promoted after the target was. kmirror failback of this direction makes the "
-            "target the mirror again. --topics leaves topics out"
-        )
-    # A promotion sets the mark to "". Without one, and without a trace of one, *source* is a mirror of the target.
-    has_trace = SOURCE_TOPIC_ID in target.overrides or may_be_fence(source)
-    if fenced and MARK not in target.overrides and has_trace:
-        raise Refused(f"{name}: {_mark_removed(pair.source_id)}. Then run the command again")
-    if not marked and (fenced or (found is not None and found.mode == PRODUCERS_STOPPED)):
-        return Stage.PROMOTED
-    if not marked and found is not None and found.mode == EXCHANGED:
-        raise Refused(
-            f"{name}: the target was promoted, and the source has lost its mark since, so it may accept producers. "
-            f"Stop them. {way_back(source)}. --topics leaves topics out"
-        )
+    if not marked:
+        return _stage_without_mark(name, source, target, pair)
     if marked != pair.source_id:
-        of = f"a mirror of cluster {marked}" if marked else "not marked as a mirror"
-        raise Refused(f"{name}: the target's topic is {of}")
+        raise Refused(f"{name}: the target's topic is a mirror of cluster {marked}")
     copied, now = target.overrides.get(SOURCE_TOPIC_ID, ""), text_of(source.topic_id)
     if now and not copied:
         raise Refused(
@@ -119,18 +102,53 @@ def stage_of(pair: TopicPair) -> Stage:
     return Stage.FENCED if fenced else Stage.MIRRORED
 
 
+def _stage_without_mark(name: str, source: Topic, target: Topic, pair: TopicPair) -> Stage:
+    """Return the stage of a topic with a *target* that accepts producers. Raise `Refused`."""
+    is_fenced = source.overrides.get(MARK, "") != ""
+    found = opened(target, pair.source_id)
+    back = opened(source, pair.target_id)
+    if found is not None and back is not None and back.began_ms > found.began_ms:
+        raise Refused(
+            f"{name}: the source was promoted after the target was. "
+            f"{way_back(target, source, 'target', 'this direction')}. --topics leaves topics out"
+        )
+    # A promotion sets the mark to "". Without one, and without a trace of one, *source* is a mirror of the target.
+    has_trace = SOURCE_TOPIC_ID in target.overrides or may_be_fence(source)
+    if is_fenced and MARK not in target.overrides and has_trace:
+        raise Refused(f"{name}: {_mark_removed(pair.source_id)}. Then run the command again")
+    if is_fenced or (found is not None and found.mode == PRODUCERS_STOPPED):
+        return Stage.PROMOTED
+    reasons = {
+        EXCHANGED: "the target was promoted, and the source has lost its mark since, so it may accept producers. Stop "
+        "them",
+        SOURCE_LOST: "the target was promoted without the source",
+    }
+    if found is None or found.mode not in reasons:
+        raise Refused(f"{name}: the target's topic is not marked as a mirror")
+    way = way_back(source, target, "source", "the other direction")
+    raise Refused(f"{name}: {reasons[found.mode]}. {way}. --topics leaves topics out")
+
+
 def _mark_removed(source_id: str) -> str:
     return f"the target's topic has lost its mark: set {MARK} to {source_id} there again"
 
 
-def way_back(source: Topic) -> str:
-    """Return how *source*, which lost its mark, becomes the mirror of its promoted copy again."""
-    if source.compacted:
-        return (
-            "The topic is compacted, so kmirror failback refuses it: consume what they wrote, delete the topic at the "
-            "source, and kmirror run of the other direction copies it again"
-        )
-    return "kmirror failback of the other direction then exports what they wrote, and makes the source the mirror"
+def way_back(lost: Topic, promoted: Topic, where: str, direction: str) -> str:
+    """Return how *lost*, at the cluster *where*, becomes the mirror of *promoted* again, by a command of *direction*.
+
+    kmirror failback refuses what `failback_stage.stage_of` does.
+    """
+    if lost.compacted or promoted.compacted:
+        why = "The topic is compacted"
+    elif promoted.copied_topic_id == "" or promoted.copied_topic_id != text_of(lost.topic_id):
+        why = f"The topic at the {where} does not have the topic id that its copy states"
+    else:
+        exports = f"kmirror failback of {direction} then exports what only the {where} has"
+        return f"{exports}, and makes the {where} the mirror"
+    return (
+        f"{why}, so kmirror failback refuses it: consume what only the {where} has, delete the topic at the {where}, "
+        f"and kmirror run of {direction} copies it again"
+    )
 
 
 def fence_of(source: Topic, target_id: str, topic_id: str) -> dict[str, str | None]:

@@ -16,6 +16,7 @@ from kclient.types import TopicPartition
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema.metadata import MetadataResponse, MetadataResponseTopic
 from kclient.wire.versions import ApiKey
+from mirrormaker import failback_stage
 from mirrormaker.catalog import Catalog
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.link_state import LastBatch, LogEnds
@@ -125,8 +126,9 @@ def test_without_the_source_its_mirrors_are_found_by_their_mark() -> None:
         without_source(topics, topics, "X")
 
 
-def promoted(found: Opened, mark: str = "") -> Topic:
-    return Topic(len(found.ends), ID, {MARK: mark, PROMOTION: found.text()})
+def promoted(found: Opened, mark: str = "", copied: UUID = ID) -> Topic:
+    marks = {MARK: mark, SOURCE_TOPIC_ID: text_of(copied)}
+    return Topic(len(found.ends), ID, {**marks, PROMOTION: found.text()})
 
 
 FOUND = Opened("E", EXCHANGED, 100, (5, 7), (90, None), "run-1", Groups(3, ("standby",)))
@@ -207,10 +209,66 @@ def test_a_source_that_was_promoted_later_is_not_called_one_that_lost_its_mark(m
         assert "kmirror failback of this direction" in str(refused.value)
 
 
-def test_a_compacted_source_that_lost_its_mark_has_a_way_back_that_is_not_refused() -> None:
-    compacted = replace(topic(), effective={"cleanup.policy": "compact"})
-    with pytest.raises(Refused, match="delete the topic at the source"):
-        stage(compacted, promoted(FOUND))
+@pytest.mark.parametrize("mode", [EXCHANGED, SOURCE_LOST])
+@pytest.mark.parametrize(
+    ("at_source", "copied", "fails_back"),
+    [
+        ({}, ID, True),
+        ({"cleanup.policy": "compact"}, ID, False),
+        ({}, OTHER, False),  # deleted and created again since
+    ],
+)
+def test_a_source_without_its_mark_has_a_way_back_that_is_not_refused(
+    mode: str, at_source: dict[str, str], copied: UUID, fails_back: bool
+) -> None:
+    """kmirror failback refuses compacted topics, and those that were created again."""
+    source, target = (
+        replace(topic(), effective=at_source),
+        promoted(replace(FOUND, mode=mode), copied=copied),
+    )
+    text = (
+        "the target was promoted without the source"
+        if mode == SOURCE_LOST
+        else "lost its mark since"
+    )
+    with pytest.raises(Refused, match=text) as refused:
+        stage(source, target)
+    deletes = "delete the topic at the source, and kmirror run of the other direction"
+    assert (deletes in str(refused.value)) is not fails_back
+    assert ("kmirror failback of the other direction then" in str(refused.value)) is fails_back
+    assert accepts_failback(target, source) is fails_back
+
+
+def accepts_failback(promoted_topic: Topic, returned: Topic) -> bool:
+    """Return whether a failback from *promoted_topic* to *returned* is not refused."""
+    back = replace(pair("t", promoted_topic, returned, copy="t"), source_id="W", target_id="E")
+    try:
+        failback_stage.stage_of(back, is_exported=False)
+    except Refused:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("at_target", "copied", "fails_back"),
+    [({}, ID, True), ({"cleanup.policy": "compact"}, ID, False), ({}, OTHER, False)],
+)
+def test_a_target_that_is_behind_a_later_promotion_has_a_way_back_that_is_not_refused(
+    at_target: dict[str, str], copied: UUID, fails_back: bool
+) -> None:
+    back = Opened("W", SOURCE_LOST, FOUND.began_ms + 1, (5, 7), (None, None))
+    source = promoted(back, copied=copied)
+    target = replace(promoted(FOUND), effective=at_target)
+    with pytest.raises(Refused, match="the source was promoted after the target was") as refused:
+        stage(source, target)
+    deletes = "delete the topic at the target, and kmirror run of this direction"
+    assert (deletes in str(refused.value)) is not fails_back
+    failback = replace(pair("t", source, target, copy="t"), source_id="E", target_id="W")
+    if fails_back:
+        assert failback_stage.stage_of(failback, is_exported=False)
+    else:
+        with pytest.raises(Refused):
+            failback_stage.stage_of(failback, is_exported=False)
 
 
 def test_a_target_that_lost_its_mark_is_not_promoted() -> None:
