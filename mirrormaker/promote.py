@@ -691,9 +691,8 @@ class Promotion:
             tps = _partitions(lost.mirrors, topics)
             ends = await until_read_only(target, tps, timeout=_TIMEOUT)
             timestamps = await _last_timestamps(target, tps)
-            mode = SOURCE_LOST
             if lost.mirrors:
-                stored = Opened(lost.source_id, mode, self._began_ms, (), ())
+                stored = Opened(lost.source_id, SOURCE_LOST, self._began_ms, (), ())
                 await self._open(target, catalog, lost.mirrors, ends, stored, timestamps)
             else:
                 self._echo("every topic is promoted already")
@@ -701,7 +700,7 @@ class Promotion:
                 self._config.name,
                 lost.source_id,
                 identity_of(target, self._config.target),
-                mode,
+                lost.mode,
                 tuple(PromotedPartition(tp, ends[tp], None, timestamps.get(tp)) for tp in tps),
                 began_ms=self._began_ms,
             ).joined(

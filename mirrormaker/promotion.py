@@ -335,7 +335,13 @@ class LostSource:
     mirrors: list[str]
     """Those that are still its mirrors."""
     opened: Mapping[str, Opened]
-    """Those that were promoted without it, by name."""
+    """Those that were promoted before, by name: without it, or with it until it was lost."""
+
+    @property
+    def mode(self) -> str:
+        """The mode of the record: topics that only a promotion with both clusters opened have that one's."""
+        modes = [found.mode for found in self.opened.values()]
+        return SOURCE_LOST if self.mirrors or SOURCE_LOST in modes else modes[0]
 
 
 def without_source(
@@ -348,11 +354,7 @@ def without_source(
     chosen = {name: topics[name] for name in sorted(selected) if name in topics}
     marks = {name: topic.overrides.get(MARK, "") for name, topic in chosen.items()}
     before = {name: stored_promotion(topic) for name, topic in chosen.items()}
-    done = {
-        name: found
-        for name, found in before.items()
-        if found is not None and found.mode == SOURCE_LOST and not marks[name]
-    }
+    done = {name: found for name, found in before.items() if found is not None and not marks[name]}
     sources = sorted({mark for mark in marks.values() if mark})
     sources = sources or sorted({each.source_id for each in done.values()})
     if source_id is None and len(sources) > 1:

@@ -181,13 +181,27 @@ def test_groups_with_members_at_the_target_are_named_and_not_counted_as_copied()
 
 
 def test_topics_that_were_promoted_without_the_source_are_found_again() -> None:
-    topics = {"a": topic("E"), "b": promoted(LOST), "c": promoted(FOUND), "d": topic()}
+    topics = {"a": topic("E"), "b": promoted(LOST), "d": topic()}
     lost = without_source(topics, topics, None)
     assert (lost.source_id, lost.mirrors, dict(lost.opened)) == ("E", ["a"], {"b": LOST})
     lost = without_source(topics, ["b", "d"], None)
     assert (lost.source_id, lost.mirrors, dict(lost.opened)) == ("E", [], {"b": LOST})
     with pytest.raises(Refused, match="no mirror topics"):
-        without_source(topics, ["c", "d"], None)
+        without_source(topics, ["d"], None)
+
+
+@pytest.mark.parametrize("mode", [EXCHANGED, PRODUCERS_STOPPED])
+def test_without_the_source_topics_that_were_promoted_with_it_are_found_again(mode: str) -> None:
+    """A promotion was killed between two topics, then the source was lost: the record had one of them."""
+    half = replace(FOUND, mode=mode)
+    topics = {"a": topic("E"), "c": promoted(half), "n": promoted(replace(FOUND, source_id="N"))}
+    lost = without_source(topics, topics, None)
+    assert (lost.source_id, lost.mirrors, dict(lost.opened)) == ("E", ["a"], {"c": half})
+    lost = without_source(topics, ["c"], None)
+    assert (lost.source_id, lost.mirrors, dict(lost.opened)) == ("E", [], {"c": half})
+    with pytest.raises(Refused, match="several clusters"):
+        without_source(topics, ["c", "n"], None)
+    assert dict(without_source(topics, topics, "N").opened).keys() == {"n"}
 
 
 def test_a_source_without_marks_is_promoted_if_the_target_states_it() -> None:

@@ -801,6 +801,29 @@ def test_what_a_source_had_that_was_created_again_since_is_unknown(
     )
 
 
+@pytest.mark.parametrize("both", [True, False])
+def test_a_source_that_is_lost_in_the_midst_of_the_opening_leaves_a_record_of_all_topics(
+    clusters: Clusters, both: bool
+) -> None:
+    """Those that were opened with it were in no record. If all were, the command was refused: no mirror topics."""
+    fence_with_cuts(clusters)
+    clusters.west.topics["u"] = 2
+    exchanged = replace(STOPPED, mode=EXCHANGED)
+    clusters.configs["west"]["t"] = {MARK: "E", SOURCE_TOPIC_ID: "C"}
+    clusters.configs["west"]["u"] = {MARK: "", PROMOTION: exchanged.text()}
+    if both:
+        clusters.configs["west"]["t"] = dict(clusters.configs["west"]["u"])
+    clusters.east.down = {1}
+    promoting = clusters.promotion(source_lost=True)
+    assert clusters.result(promoting.run()) == 0, clusters.printed
+    record = promoting.record
+    assert record is not None
+    assert {each["topic"] for each in record["partitions"]} == {"t", "u"}
+    assert record["mode"] == (EXCHANGED if both else SOURCE_LOST)
+    assert record["rpo_records"] is None
+    assert clusters.configs["west"]["u"] == {MARK: "", PROMOTION: exchanged.text()}
+
+
 class Proving(Recopy):
     """A recopy that is at its audit: kaudit has found the logs equal."""
 
