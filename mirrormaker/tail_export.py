@@ -255,7 +255,8 @@ class _File:
         self.size += len(batch.data)
         self._until = batch.next_offset
         self._batches += 1
-        if batch.info.is_control:
+        # A damaged batch counts as records: the bit that makes a control batch may be what was damaged.
+        if batch.info.is_control and not batch.is_damaged:
             return
         self._records += batch.info.record_count
         for timestamp in self._timestamps(batch):

@@ -44,6 +44,8 @@ def test_a_batch_with_a_wrong_crc_is_named_and_not_printed(
     for each in read_batches(batch(0, b"first") + damaged + batch(2, b"third")):
         export.add(each, False)
     exported = export.finish(log_start=0, log_end=3)
+    (file,) = exported.files
+    assert (file.batches, file.records, file.undecoded_batches) == (3, 3, 1)
     write_manifest(directory, Manifest("t", "id", "W", "E", "other", 1, 1, (exported,)))
 
     lines: list[str] = []
