@@ -30,12 +30,19 @@ _Shown = Awaitable[tuple[int, dict[str, Any] | None]]
 
 
 class _Commands(click.Group):
-    """The commands; a missing extra is one line and exit code 1."""
+    """The commands. A missing extra is one line and exit code 1, help that cannot be printed one line and 70."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Be the process: parse its command line, and run the command."""
         open_standard_streams()
-        return super().main(*args, **kwargs)
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as problem:
+            if problem.filename is not None:
+                raise
+            _echo(f"kmirror: {problem.strerror or problem}")
+            _discard_unwritten()
+            sys.exit(70)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
@@ -277,6 +284,9 @@ def promote(file: Path, flow: str | None, abort: bool, record: Path | None, **op
 
 def _check_promotion(options: Mapping[str, Any], *, abort: bool, record: Path | None) -> None:
     """Raise UsageError if *options* of `promote` cannot be together, or one would have no effect."""
+    for name in ("source_id", "target_id"):
+        if options[name] == "":
+            raise click.UsageError(f"--{name.replace('_', '-')}: the cluster id is empty")
     if options["source_lost"] and (abort or options["producers_stopped"] or options["audit"]):
         raise click.UsageError("--source-lost needs no source: leave out the options about it")
     if abort and options["dry_run"]:

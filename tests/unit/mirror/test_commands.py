@@ -81,6 +81,27 @@ def test_an_option_that_would_have_no_effect_is_refused(
     assert (done.exit_code, named in done.output) == (2, True)
 
 
+@pytest.mark.parametrize("options", [["--abort", "--target-id"], ["--source-lost", "--source-id"]])
+def test_an_empty_cluster_id_is_refused(options: list[str], config: str) -> None:
+    """An empty shell variable: --abort ended with 0 if no topic had a mark, the other one found no mirrors of it."""
+    done = CliRunner().invoke(main, ["promote", config, *options, ""])
+    assert (done.exit_code, f"{options[-1]}: the cluster id is empty" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize("command", [["--help"], ["--version"], ["promote", "--help"]])
+def test_help_that_cannot_be_printed_is_one_line(command: list[str]) -> None:
+    """It was a traceback with exit code 1, which the documentation has for a cluster that refuses."""
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "mirrormaker", *command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (70, "kmirror: No space left on device\n")
+
+
 @pytest.mark.parametrize("command", ["promote", "failback", "repair", "truncate"])
 def test_the_help_has_the_exit_codes_of_signals_and_of_what_aged_out(command: str) -> None:
     text = " ".join(CliRunner().invoke(main, [command, "--help"]).output.split())
