@@ -305,6 +305,9 @@ def test_a_lost_source_is_not_asked_and_its_return_changes_nothing(
     assert deliver(east, "orders", b"not copied") is None
     assert one.run_once() != 0
     assert values(west, "orders", 0) == [b"1", b"2"]
+    code, output = one.ask("promote")
+    way = "promoted without the source. kmirror failback of the other direction then exports"
+    assert (code, way in output) == (5, True), output
 
 
 def behind_the_cut(
@@ -440,6 +443,31 @@ def test_producers_that_were_stopped_by_hand_need_no_fence(
     assert record_of(output)["mode"] == "producers stopped"
     assert deliver(west, "orders", b"3") is None
     assert not mark_of(east, "orders")
+
+
+@pytest.mark.parametrize("were_stopped", [True, False])
+def test_the_record_of_stopped_producers_is_right_after_the_source_became_the_mirror(
+    east: Cluster, west: Cluster, mirror: MakeMirror, tmp_path: Path, were_stopped: bool
+) -> None:
+    make_topic(east, "orders")
+    assert deliver(east, "orders", b"1") is None
+    both = mirror(BOTH)
+    assert both.run_once() == 0
+    promote = ("promote", "--flow", "east->west", "--producers-stopped")
+    code, output = both.ask(*promote)
+    assert (code, record_of(output)["rpo_records"]) == (0, 0), output
+    if not were_stopped:
+        assert deliver(east, "orders", b"late") is None
+    export = ("--export", str(tmp_path / "export"), "--no-audit")
+    code, output = both.ask("failback", "--flow", "west->east", "--execute", *export)
+    assert code == 0, output
+    both.start()
+    assert deliver(west, "orders", b"2", b"3") is None
+    until_same(west, east, "orders")
+    code, output = both.ask(*promote)
+    assert (code, record_of(output)["rpo_records"]) == ((0, 0) if were_stopped else (4, None)), (
+        output
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
