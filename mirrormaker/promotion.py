@@ -155,7 +155,7 @@ def fence_of(source: Topic, target_id: str, topic_id: str) -> dict[str, str | No
     """Return the configs that make *source* a mirror of *topic_id* at *target_id* (None: to reset), in one change.
 
     Marks that are there already, of an earlier promotion of *source*, are stored in `PROMOTION`: the fence may be
-    removed by another process. If there are none, that is stored: a mirror without it is no fence.
+    removed by another process. If there are none, that is stored, too (`may_be_fence`).
     """
     fence: dict[str, str | None] = {PATH: None, **mark_of(target_id, topic_id, ())}
     there = source.overrides
