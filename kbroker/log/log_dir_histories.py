@@ -62,12 +62,10 @@ class LogDirHistories:
         """What each directory covered at the last registration."""
         self._first: int | None = None
         """The first broker epoch of this process."""
-        self._is_registering = False
-        """Whether ZooKeeper may hold a registration with a broker epoch that is not known here."""
-        self._has_unknown_epoch = False
-        """Whether an attempt to register has ended without its broker epoch."""
-        self._first_unknown = 0
-        """The least broker epoch that ZooKeeper may hold and that is not known here."""
+        self._attempt_since: int | None = None
+        """The least broker epoch that the attempt to register under way may get; None: there is none."""
+        self._unknown_since: int | None = None
+        """The least one that attempts without an outcome may have got; None: there were none."""
 
     # Start
 
@@ -124,32 +122,39 @@ class LogDirHistories:
     # Registrations
 
     def registering(self, after: int = -1) -> None:
-        """Handle the begin of an attempt to register, with a broker epoch above *after*: the files get an open end."""
-        self._has_unknown_epoch = self._is_registering
-        if not self._is_registering:
-            self._first_unknown = after + 1
-        self._is_registering = True
+        """Handle the begin of an attempt to register, with a broker epoch above *after*: the files get an open end.
+
+        An attempt that was neither refused nor ended with a broker epoch has no known outcome.
+        """
+        if self._unknown_since is None:
+            self._unknown_since = self._attempt_since
+        self._attempt_since = after + 1
         self._published = {
-            path: each.intact if self._kept(path) is None else self._with_unknown(each.intact)
-            for path, each in self._integrities.items()
+            path: self._with_unknown(each.intact) for path, each in self._integrities.items()
         }
 
     def registration(self, *, has_failed: bool = False) -> LogDirIntegrity:
         """Return the content of the next registration, after the files of that attempt were written.
 
-        It covers the epoch of an attempt without an outcome: this broker may have been elected under it. If a directory
-        failed in this run, the registration does not vouch for the replicas in it: it is partial.
+        If a directory failed in this run, the registration does not vouch for the replicas in it: it is partial.
         """
-        integrity = self.integrity
-        if all(self._kept(path) is not None for path in self._integrities):
-            integrity = integrity._replace(intact=self._with_unknown(integrity.intact))
+        integrity = self.integrity._replace(intact=self._with_unknown(self.integrity.intact))
         return _partial(integrity) if has_failed else integrity
 
+    def refused(self) -> None:
+        """Handle that the attempt has no broker epoch: the files get their known end back."""
+        self._attempt_since = None
+
     def _with_unknown(self, intact: BrokerEpochs | None) -> BrokerEpochs | None:
-        """Return *intact* with the epoch of an attempt to register that has ended without it, if there was one."""
-        if intact is None or not self._has_unknown_epoch:
+        """Return *intact* with the epochs of attempts without an outcome.
+
+        This broker may have been elected under such an epoch. All directories were as they are now.
+        """
+        if self._unknown_since is None:
             return intact
-        return intact.opened(self._first_unknown)
+        if intact is None:
+            return broker_epochs((self._unknown_since, MAX_BROKER_EPOCH))
+        return intact.opened(self._unknown_since)
 
     def registered(self, broker_epoch: int) -> None:
         """Handle a registration under *broker_epoch*: what was lost is reported now."""
@@ -162,7 +167,7 @@ class LogDirHistories:
             self._integrities[path] = LogDirIntegrity(LogDirCondition.CLEAN, intact)
         condition = LogDirCondition.PARTIAL if self._unread else LogDirCondition.CLEAN
         self.integrity = LogDirIntegrity(condition, combine(self._integrities.values()).intact)
-        self._is_registering = self._has_unknown_epoch = False
+        self._attempt_since = self._unknown_since = None
         if self._first is None:
             self._first = broker_epoch
 
@@ -225,7 +230,7 @@ class LogDirHistories:
                     return None
                 published = published.common_with(there)
             return published
-        intact = self._integrities[path].intact
+        intact = self._with_unknown(self._integrities[path].intact)
         return None if self._first is None or intact is None else intact.since(self._first)
 
     # Files
@@ -233,8 +238,9 @@ class LogDirHistories:
     def history_of(self, path: str, failed: Iterable[str]) -> LogDirHistory:
         """Return the present content of a directory's file, while the directories at the paths *failed* have failed."""
         integrity, intact = self._integrities[path], self._kept(path)
-        if intact is not None and self._is_registering:
-            intact = intact.opened(self._first_unknown)
+        since = self._attempt_since if self._unknown_since is None else self._unknown_since
+        if intact is not None and since is not None:
+            intact = intact.opened(since)
         elif intact is not None and integrity.intact is None:
             intact = intact.opened()
         away = set() if self._has_lost_directory() else self.missing_directories

@@ -271,6 +271,11 @@ class LogManager:
         self._write_histories()
         return self.histories.registration(has_failed=bool(self.offline))
 
+    def refused(self) -> None:
+        """Handle that an attempt to register has no broker epoch: another registration is there."""
+        self.histories.refused()
+        self._write_histories()
+
     def _lower_doubted_high_watermarks(self) -> None:
         """Correct the high watermarks that a power loss left in doubt, before the histories name the present boot.
 

@@ -97,6 +97,9 @@ class History(Protocol):
     def registered(self, broker_epoch: int) -> None:
         """Record the broker epoch of the registration."""
 
+    def refused(self) -> None:
+        """Record that the attempt has no broker epoch: another registration was there."""
+
 
 async def ensure_paths(zk: ZooKeeper) -> None:
     """Create the persistent znodes that every cluster has, in one round trip."""
@@ -307,27 +310,37 @@ class BrokerRegistration:
         if session is None:
             raise SessionExpired(self._path)
         zk = self._zk.in_session(session)
-        # Each registration so far has changed the children, so its epoch is not above their pzxid. The next one is.
-        brokers = await zk.exists(znodes.BROKER_IDS)
-        info = self._info(-1 if brokers is None else brokers.pzxid)
-        data = znodes.encode_broker(info)
         deadline: float | None = None
         while True:
-            with contextlib.suppress(NodeExists):
-                await zk.create(self._path, data, ephemeral=True)
-            try:
-                node = await zk.get(self._path)
-            except NoNode:
-                continue  # gone since
-            if node.stat.ephemeral_owner == session.id:
+            # Each registration so far has changed the children, so its epoch is not above their pzxid. The next one is.
+            await zk.sync(znodes.BROKER_IDS)
+            brokers = await zk.exists(znodes.BROKER_IDS)
+            info = self._info(-1 if brokers is None else brokers.pzxid)
+            data = znodes.encode_broker(info)
+            is_created, node = await self._create(zk, data)
+            if node is not None and node.stat.ephemeral_owner == session.id:
                 if node.data != data:
                     await zk.set(self._path, data, node.stat.version)
                 epoch = self._registered(node.stat.czxid, session)
                 if info.endpoints != self._registration.endpoints:  # altered meanwhile
                     self._write_endpoints()
                 return epoch
-            deadline = self._refuse_or_wait_until(node, session, deadline)
-            await self._until_free(deadline)
+            if not is_created:
+                self._history.refused()
+            if node is not None:
+                deadline = self._refuse_or_wait_until(node, session, deadline)
+                await self._until_free(deadline)
+
+    async def _create(self, zk: ZooKeeper, data: bytes) -> tuple[bool, Node | None]:
+        """Create the broker's znode if there is none; return whether it was created, and what is there then."""
+        is_created = False
+        with contextlib.suppress(NodeExists):
+            await zk.create(self._path, data, ephemeral=True)
+            is_created = True
+        try:
+            return is_created, await zk.get(self._path)
+        except NoNode:
+            return is_created, None  # gone since
 
     def _info(self, after: int) -> BrokerInfo:
         integrity = self._history.registering(after)

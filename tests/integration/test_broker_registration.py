@@ -13,6 +13,7 @@ from kbroker.common.endpoint import Endpoint
 from kbroker.metadata import broker_registration
 from kbroker.metadata.broker_registration import (
     BrokerRegistration,
+    History,
     Registered,
     RegistrationEvent,
     Unregistered,
@@ -50,8 +51,17 @@ def registration(port: int = 9092) -> znodes.BrokerInfo:
     return znodes.BrokerInfo(1, (endpoint,), timestamp=1_700_000_000_000)
 
 
+class Refusals(NoHistory):
+    """Log directories that count the attempts to register without a broker epoch."""
+
+    refusals = 0
+
+    def refused(self) -> None:
+        self.refusals += 1
+
+
 async def join(
-    zk: ZooKeeperClient, port: int = 9092
+    zk: ZooKeeperClient, port: int = 9092, history: History | None = None
 ) -> tuple[BrokerRegistration, list[RegistrationEvent], list[Exception]]:
     events: list[RegistrationEvent] = []
     fatal: list[Exception] = []
@@ -64,7 +74,7 @@ async def join(
         reconnect=Reconnect(zk, reactor),
         on_event=events.append,
         on_fatal=fatal.append,
-        history=NoHistory(),
+        history=history or NoHistory(),
         is_extended=True,
     )
     await member.register()
@@ -138,7 +148,8 @@ async def test_another_broker_with_our_id_is_named_in_the_refusal(open_session: 
         broker_registration.DuplicateBrokerError,
         match=r"broker\.id=1 .*PLAINTEXT://127\.0\.0\.1:9092",
     ):
-        await join(await open_session(), port=9093)
+        await join(await open_session(), port=9093, history=(refused := Refusals()))
+    assert refused.refusals == 1
 
 
 @pytest_twisted.ensureDeferred

@@ -14,3 +14,6 @@ class NoHistory:
 
     def registered(self, _broker_epoch: int) -> None:
         """Keep nothing."""
+
+    def refused(self) -> None:
+        """Keep nothing."""

@@ -28,9 +28,10 @@ TOPICS = """# seed 5, brokers 3, disks 1
 5.0 produce a 0 all 1
 6.5 create b 1
 8.0 produce a 0 all 1
-12.0 kill 3
-30.0 start 3
+12.0 kill 2
+30.0 start 2
 """
+"""The broker that is killed is not the controller."""
 GROUPS = """# seed 5, brokers 3, disks 1
 1.0 create a 1
 1.1 groups

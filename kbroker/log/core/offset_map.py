@@ -27,11 +27,15 @@ _PARTS: Final = struct.Struct("=QQ")
 
 
 class OffsetMap:
-    """Offsets by key in at most *memory_bytes*."""
+    """Offsets by key in at most *memory_bytes*; MemoryError if there is no memory for that."""
 
     def __init__(self, memory_bytes: int) -> None:
         self.slots = _prime_up_to(memory_bytes // ENTRY_BYTES)
-        self._table = mmap(-1, self.slots * ENTRY_BYTES, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+        size = self.slots * ENTRY_BYTES
+        try:
+            self._table = mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+        except OSError as error:  # where a log is cleaned, that is an error of its disk
+            raise MemoryError(f"no memory for an offset map of {size} bytes: {error}") from error
         self.size = 0
         """How many keys it holds."""
 

@@ -193,18 +193,52 @@ def test_the_next_attempt_covers_the_epoch_under_which_the_broker_was_elected_me
     assert made.registration().intact == broker_epochs(10, (41, 70))
 
 
-def test_an_attempt_without_an_outcome_adds_nothing_to_an_old_copy() -> None:
-    made = histories(
-        {
-            "a": LogDirHistory("boot", broker_epochs((10, 63)), BOTH),
-            "b": LogDirHistory("boot", broker_epochs((10, 150)), BOTH),
-        },
-        [T0],
-    )
-    made.registering(160)
-    made.registering(180)
-    assert made.registration().intact == broker_epochs((10, 63))
-    assert made.vouched_for("a", T0) == broker_epochs((10, 63))
+def test_a_set_that_begins_with_the_next_registration_covers_the_epoch_of_a_lost_answer() -> None:
+    """The broker was elected, or a topic was created on it, before the next attempt; nothing was lost since."""
+    old_copy = {
+        "a": LogDirHistory("boot", broker_epochs((10, 63)), BOTH),
+        "b": LogDirHistory("boot", broker_epochs((10, 150)), BOTH),
+    }
+    for made, covered in (
+        (histories(old_copy, [T0]), broker_epochs((10, 63), (161, MAX_BROKER_EPOCH))),
+        (histories({"a": None}), broker_epochs((161, MAX_BROKER_EPOCH))),
+        (
+            histories({"a": LogDirHistory("other boot", broker_epochs(10), ("A",))}, [T0]),
+            broker_epochs((161, MAX_BROKER_EPOCH)),
+        ),
+    ):
+        made.registering(160)
+        made.registering(180)
+        assert made.registration().intact == covered
+        if made.vouched_for("a", T0) is not None:
+            assert made.vouched_for("a", T0) == covered
+        made.registered(190)
+        assert made.history_of("a", ()).intact == broker_epochs((161, 190))
+
+
+def test_a_log_of_this_run_is_covered_under_the_epoch_of_a_lost_answer() -> None:
+    made = histories({"a": None})
+    made.registering(5)
+    made.registered(10)
+    made.registering(40)
+    assert made.vouched_for("a", T1) == broker_epochs(10)
+    made.registering(60)
+    assert made.vouched_for("a", T1) == broker_epochs(10, (41, MAX_BROKER_EPOCH))
+
+
+def test_a_refused_attempt_has_no_epoch() -> None:
+    made = histories({"a": LogDirHistory("boot", broker_epochs(10), ("A",))}, [T0])
+    made.registering(40)
+    made.refused()
+    assert made.history_of("a", ()).intact == broker_epochs(10)
+    made.registering(60)
+    made.registering(70)
+    assert made.registration().intact == broker_epochs(10, (61, MAX_BROKER_EPOCH))
+    made.refused()
+    assert made.history_of("a", ()).intact == broker_epochs(10, (61, MAX_BROKER_EPOCH))
+    made.registering(80)
+    made.registered(90)
+    assert made.history_of("a", ()).intact == broker_epochs(10, (61, 90))
 
 
 def test_directories_that_were_all_restored_do_not_cover_what_they_never_held() -> None:

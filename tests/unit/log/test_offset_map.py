@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,3 +58,14 @@ def test_memory_that_no_key_uses_is_not_touched() -> None:
     found.put(b"key", 1)
     assert found.get(b"key") == 1
     assert resident() - before < 64 << 20
+
+
+def test_a_map_without_memory_is_no_error_of_a_disk() -> None:
+    script = (
+        "import resource; from kbroker.log.core.offset_map import OffsetMap\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
+        "try: OffsetMap(2 << 30)\n"
+        "except MemoryError as error: print(error)"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ended.stdout.startswith("no memory for an offset map of 21474"), ended.stderr
