@@ -396,7 +396,8 @@ def test_a_damaged_partition_is_set_aside_and_named_and_others_are_compacted(
     wait_until_compacted(cluster[1], "healthy-0", 1500)
     check(read_all(cluster.bootstrap, "healthy"), healthy)
     assert cluster[1].log.count(aside) == 1
-    assert compacted_to(cluster[1], "damaged-0") == -1
+    # Segments before it may have been compacted when those behind them were not synced yet.
+    assert compacted_to(cluster[1], "damaged-0") <= int(segments[2].stem)
     assert [each.stat().st_size for each in segments[:2]] != [0, 0]
 
 

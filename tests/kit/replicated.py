@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -153,7 +154,10 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, dict[int,
         except KafkaException as problem:
             if problem.args[0].code() not in _ASK_AGAIN:
                 raise
-            return {}  # librdkafka asked a former leader, or an old answer named none; it does not ask again
+            # librdkafka asked a former leader, or an answer named none; by itself it does not ask again.
+            with suppress(KafkaException):
+                consumer.list_topics(topic, 5)
+            return {}
 
     try:
         ends = eventually(f"the ends of {topic}", high_watermarks, 10)
