@@ -101,6 +101,8 @@ class Exported:
     bytes: int = 0
     oldest_ms: int | None = None
     newest_ms: int | None = None
+    undecoded_batches: int = 0
+    """Those of *batches* with a wrong CRC, or that cannot be decoded: their part of *records* is not verified."""
 
     @classmethod
     def of(cls, files: Iterable[ExportedFile]) -> Exported:
@@ -114,6 +116,7 @@ class Exported:
             sum(each.bytes for each in found),
             min(oldest, default=None),
             max(newest, default=None),
+            sum(each.undecoded_batches for each in found),
         )
 
     @property
@@ -131,6 +134,7 @@ class Exported:
             "bytes": self.bytes,
             "oldest_ms": self.oldest_ms,
             "newest_ms": self.newest_ms,
+            "undecoded_batches": self.undecoded_batches,
         }
 
 
@@ -232,9 +236,14 @@ def summary(manifest: Manifest, directory: str) -> Iterable[str]:
             files = [f for f in each.files if f.kind == kind.value]
             if files:
                 total = Exported.of(files)
+                unverified = (
+                    f"; not verified: the number of records in {total.undecoded_batches} damaged batches"
+                    if total.undecoded_batches
+                    else ""
+                )
                 yield (
                     f"{tp}: exported {kind.value}: {total.records} records in {total.batches} batches, "
-                    f"{len(files)} files in {directory}"
+                    f"{len(files)} files in {directory}{unverified}"
                 )
 
 

@@ -20,12 +20,12 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import BinaryIO
 
 from kclient.types import TopicPartition
-from kclient.wire.errors import CorruptMessage, KafkaError
+from kclient.wire.errors import KafkaError
 from kclient.wire.records import decode_batch
 from mirrormaker.divergence import Batch, Kind, kind_of
 from mirrormaker.export_manifest import (
@@ -156,6 +156,8 @@ class PartitionExport:
         self._with_head = with_head
         self._head = 0
         self._open: _File | None = None
+        self._ends_damaged: _File | None = None
+        """The file of the last batch, if that is damaged: only the next one shows where it ends."""
         self._done: list[_File] = []
         self._last_equal_end: int | None = None
         self._first_unequal: int | None = None
@@ -163,6 +165,7 @@ class PartitionExport:
 
     def add(self, batch: Batch, is_equal: bool) -> None:
         """Handle the next batch. Raise OSError."""
+        self._bound(batch.base_offset)
         if is_equal:
             self._equal += 1
             self._last_equal_end = batch.next_offset
@@ -183,11 +186,19 @@ class PartitionExport:
             path = self._directory / f"{batch.base_offset:020}.log"
             self._open = _File(path, batch.base_offset, batch.next_offset, is_head)
         self._open.add(batch)
+        if batch.is_damaged:
+            self._ends_damaged = self._open
+
+    def _bound(self, until: int) -> None:
+        """Let a damaged last batch end at *until* at most."""
+        if self._ends_damaged is not None:
+            self._ends_damaged.bound(until)
+            self._ends_damaged = None
 
     def _kind(self, base_offset: int, next_offset: int) -> Kind:
         return kind_of(
             base_offset,
-            next_offset,
+            max(next_offset, base_offset + 1),  # the header may be damaged
             other_start=self._other_start,
             last_equal_end=self._last_equal_end,
         )
@@ -200,6 +211,7 @@ class PartitionExport:
         *first_lacking* is that of the comparison.
         """
         self._close()
+        self._bound(log_end)
         files = []
         for each in self._done:
             found = each.described(self._kind(each.first, each.first_until))
@@ -248,6 +260,8 @@ class _File:
         self._batches = self._records = self._undecoded = 0
         self._oldest: int | None = None
         self._newest: int | None = None
+        self._damaged: Batch | None = None
+        """The last batch, if it is damaged, without its bytes."""
 
     def add(self, batch: Batch) -> None:
         self.file.write(batch.data)
@@ -255,8 +269,12 @@ class _File:
         self.size += len(batch.data)
         self._until = batch.next_offset
         self._batches += 1
-        # A damaged batch counts as records: the bit that makes a control batch may be what was damaged.
-        if batch.info.is_control and not batch.is_damaged:
+        if batch.is_damaged:
+            # It counts as records: the bit that makes a control batch may be what was damaged. So may the timestamps.
+            self._undecoded += 1
+            self._damaged = replace(batch, data=memoryview(b""))
+            return
+        if batch.info.is_control:
             return
         self._records += batch.info.record_count
         for timestamp in self._timestamps(batch):
@@ -266,13 +284,29 @@ class _File:
     def _timestamps(self, batch: Batch) -> list[int]:
         """Return the known timestamps of *batch*; those of its header if its records cannot be decoded."""
         try:
-            if batch.is_damaged:
-                raise CorruptMessage(f"batch {batch.base_offset}")
             found = [each.timestamp for each in decode_batch(batch.data, batch.info)]
         except KafkaError:
             self._undecoded += 1
             found = [batch.info.base_timestamp, batch.info.max_timestamp]
         return [each for each in found if each >= 0]
+
+    def bound(self, until: int) -> None:
+        """Count the records of the last batch, which is damaged; the next one, or the log's end, is at *until*.
+
+        The number in its header is taken if that many records fit into its offsets. Else each of these is a record: the
+        RPO must not be too small.
+        """
+        batch, self._damaged = self._damaged, None
+        if batch is None:
+            return
+        until = max(until, batch.base_offset + 1)
+        if batch.base_offset < batch.next_offset <= until:
+            until = batch.next_offset
+        offsets, count = until - batch.base_offset, batch.info.record_count
+        self._records += count if 0 < count <= offsets else offsets
+        self._until = until
+        if self._batches == 1:
+            self.first_until = until
 
     def close(self) -> None:
         self.file.flush()
