@@ -37,7 +37,16 @@ from mirrormaker.log_ends import high_watermarks, read_log_ends
 from mirrormaker.mirror import Mirror, identity_of
 from mirrormaker.patterns import compiled
 from mirrormaker.prefix import judgement
-from mirrormaker.promotion import Groups, Opened, PromotedPartition, Proof, Record, Refused, Stage
+from mirrormaker.promotion import (
+    Groups,
+    Marked,
+    Opened,
+    PromotedPartition,
+    Proof,
+    Record,
+    Refused,
+    Stage,
+)
 from mirrormaker.topics import MARK, SOURCE_LOST, Selection, Topic, TopicPair
 from mirrormaker.write_fence import FenceTimeout, until_read_only, until_writable
 
@@ -189,7 +198,11 @@ class Promotion:
             marked, there, source_id=source_id, target_id=target_id
         )
         if stated is not None:
-            fenced += [name for name in doubtful if promotion.may_be_fence(marked[name])]
+            fenced += [
+                name
+                for name in doubtful
+                if name not in there and promotion.marked_as(marked[name]) is Marked.FENCE
+            ]
             doubtful = {name: why for name, why in doubtful.items() if name not in fenced}
         doubtful |= {
             name: f"it is a mirror of cluster {mark}, by a promotion or by its fence: look whether that cluster "
@@ -233,7 +246,11 @@ class Promotion:
             for name, stage in roles.stages.items():
                 self._echo(f"  {name}: {stage.value}")
             if not left:
-                self._echo("every topic is promoted already")
+                self._echo(
+                    "every topic is promoted already"
+                    if Stage.PROMOTED in roles.stages.values()
+                    else f"nothing to promote: every topic is a mirror of {self._config.target} already"
+                )
             if self._options.dry_run:
                 self._echo(f"dry run: would promote {len(left)} topics of {self._config.name}")
                 return DONE
@@ -264,6 +281,7 @@ class Promotion:
             audit = await self._audit(roles, cuts)
             groups = await self._copy_groups(mirror)
             timestamps = await _last_timestamps(mirror.target, cuts)
+            await self._begin_opening(roles)
             await self._check_target(mirror.target, cuts)
             if audit is not None:
                 # It took hours: the target may have deleted, or lost, what kaudit has read there.
@@ -308,6 +326,7 @@ class Promotion:
         """Read the source's log ends, and make the record, also of topics that an earlier command opened."""
         before = roles.opened
         if not cuts and not before:
+            await self._end_fences(roles)
             return DONE
         # What a source had when it was lost, or when its topic was deleted, is in no log any more.
         lost = [name for name, found in before.items() if found.mode == SOURCE_LOST]
@@ -326,15 +345,14 @@ class Promotion:
         modes = {name: found.mode for name, found in before.items()}
         if cuts:
             modes |= self._modes(roles)
-        promoted = [modes[tp.topic] for tp in cuts] or [*modes.values()]
         stopped = promotion.PRODUCERS_STOPPED
-        mode = stopped if cuts and stopped in promoted else promoted[0]
         unfenced = {
             tp
             for tp in all_cuts
             if modes[tp.topic] == stopped and not roles.source[tp.topic].overrides.get(MARK)
         }
         try:
+            await self._end_fences(roles)
             after, writable = await self._source_ends(mirror, roles, all_cuts, unfenced)
         except CancelledError:
             self._echo(
@@ -345,7 +363,7 @@ class Promotion:
             self._config.name,
             roles.source_id,
             roles.target_id,
-            mode,
+            promotion.mode_of(modes.values()),
             tuple(
                 PromotedPartition(tp, cut, after.get(tp), timestamps.get(tp), lacks.get(tp))
                 for tp, cut in cuts.items()
@@ -465,6 +483,62 @@ class Promotion:
         """Return those of *cuts* at which a fence holds producers back."""
         modes = self._modes(roles)
         return {tp: cut for tp, cut in cuts.items() if modes[tp.topic] == promotion.EXCHANGED}
+
+    async def _begin_opening(self, roles: _Roles) -> None:
+        """Let each fence state that the target may be open from now on. Raise KafkaError.
+
+        If the target is lost after that, `--abort --target-id` no longer opens the source.
+        """
+        modes = self._modes(roles)
+        names = [name for name in roles.left if modes[name] == promotion.EXCHANGED]
+        give_up_at = self._reactor.seconds() + _TIMEOUT
+        while True:
+            try:
+                await self._state_fences(roles, names, promotion.fence_is_opening)
+            except KafkaError as problem:
+                if not problem.retriable or self._reactor.seconds() >= give_up_at:
+                    raise
+            else:
+                return
+            await sleep(self._reactor, _POLL)
+
+    async def _end_fences(self, roles: _Roles) -> None:
+        """Let the source's topics that are mirrors of the opened target state that. Name what keeps them from it."""
+        names = [
+            name
+            for name, stage in roles.stages.items()
+            if stage in (Stage.FENCED, Stage.PROMOTED)
+            or (stage is Stage.MIRRORED and not self._options.producers_stopped)
+        ]
+        try:
+            await self._state_fences(roles, names, promotion.fence_is_over)
+        except KafkaError as problem:
+            self._echo(
+                f"{self._config.source} does not state that the promotion has ended: {problem}. The same command lets "
+                "it do so"
+            )
+
+    async def _state_fences(
+        self, roles: _Roles, names: Collection[str], change: Callable[[Topic], Configs]
+    ) -> None:
+        """Set what *change* returns on those of *names* that are marked as mirrors of the target now.
+
+        Raise KafkaError. A broker of an earlier release does not store it.
+        """
+        catalog = roles.source_topics
+        for name in names:
+            catalog.forget(name)
+        topics = await catalog.topics(
+            names, configs_too=True, present=await catalog.names() if names else {}
+        )
+        for name in names:
+            if name in catalog.unreadable:
+                raise catalog.unreadable[name]
+            if name not in topics:
+                raise UnknownTopicOrPartition(f"the broker does not know {name} now")
+        for name, topic in topics.items():
+            if topic.overrides.get(MARK) == roles.target_id and (configs := change(topic)):
+                await catalog.change(name, configs)
 
     async def _check_fence(self, source: Cluster, cuts: Mapping[TopicPartition, int]) -> None:
         """Raise `Refused` unless each leader of *source* still rejects producers, and its log ends at the cut.
@@ -839,7 +913,9 @@ class _Roles:
     @property
     def left(self) -> list[str]:
         """The topics that are not promoted yet."""
-        return [name for name, stage in self.stages.items() if stage is not Stage.PROMOTED]
+        return [
+            name for name, stage in self.stages.items() if stage in (Stage.MIRRORED, Stage.FENCED)
+        ]
 
     @property
     def opened(self) -> dict[str, Opened]:

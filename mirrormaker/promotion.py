@@ -49,6 +49,32 @@ _AGED_OUT = "audit_aged_out"
 """Field of `PROMOTION` and of the record."""
 _BEFORE = "before"
 """Field of `PROMOTION` at a fenced source: the marks that it had before."""
+_HAD_CREATE_TIME = "create_time"
+"""Field of `PROMOTION` at a fenced source: whether it had `CREATE_TIME` before."""
+_FENCE = "fence"
+"""Field of `PROMOTION` at a fenced source: a value of `FenceState`."""
+_OF_THE_FENCE = (_BEFORE, _HAD_CREATE_TIME, _FENCE)
+
+
+class FenceState(Enum):
+    """How far the promotion is that fenced a source, as the source itself states it."""
+
+    SET = "set"
+    """It has not begun to open the target."""
+    OPENING = "opening"
+    """The target has every record up to the cut, and may be open."""
+    OPENED = "opened"
+    """The target was opened: the source is its mirror."""
+
+
+class Marked(Enum):
+    """What the mark of a topic is, by its own settings; operators read the value, with the cluster id of the mark."""
+
+    FENCE = "it has the fence of a promotion to cluster {}"
+    """That promotion has not begun to open the target."""
+    OPENING = "a promotion had begun to open it at cluster {}, which may accept producers"
+    FAILBACK = "it states no topic id of cluster {}: a failback may have begun. kmirror failback --execute continues it"
+    MIRROR = "it seems to be an ordinary mirror of cluster {}"
 
 
 class Stage(Enum):
@@ -60,6 +86,8 @@ class Stage(Enum):
     """Each is marked as a mirror of the other: no producer can write."""
     PROMOTED = "promoted"
     """The target is writable, and the source is its mirror."""
+    OTHER_DIRECTION = "mirror of the other direction"
+    """The source is a mirror of the target; no promotion of this direction is known."""
 
 
 class Refused(Exception):
@@ -69,6 +97,10 @@ class Refused(Exception):
 def stage_of(pair: TopicPair) -> Stage:
     """Return the stage of *pair*. Raise `Refused`."""
     name, source, target = pair.name, pair.source, pair.target
+    fenced = source.overrides.get(MARK, "")
+    is_unmarked = target is None or not target.overrides.get(MARK)
+    if fenced == pair.target_id and is_unmarked and (name == pair.copy or _is_mirror(source)):
+        return _stage_of_a_mirror(pair)
     if target is None:
         raise Refused(f"{name}: {pair.copy} does not exist at the target; run kmirror first")
     if name != pair.copy:
@@ -80,12 +112,11 @@ def stage_of(pair: TopicPair) -> Stage:
         raise Refused(
             f"{name}: {source.partitions} partitions at the source, {target.partitions} at the target"
         )
-    fenced = source.overrides.get(MARK, "")
     if fenced not in ("", pair.target_id):
         raise Refused(f"{name}: the source's topic is itself a mirror, of cluster {fenced}")
     marked = target.overrides.get(MARK, "")
     if not marked:
-        return _stage_without_mark(name, source, target, pair)
+        return _stage_without_marks(name, source, target, pair)
     if marked != pair.source_id:
         raise Refused(f"{name}: the target's topic is a mirror of cluster {marked}")
     copied, now = target.overrides.get(SOURCE_TOPIC_ID, ""), text_of(source.topic_id)
@@ -102,9 +133,35 @@ def stage_of(pair: TopicPair) -> Stage:
     return Stage.FENCED if fenced else Stage.MIRRORED
 
 
-def _stage_without_mark(name: str, source: Topic, target: Topic, pair: TopicPair) -> Stage:
-    """Return the stage of a topic with a *target* that accepts producers. Raise `Refused`."""
-    is_fenced = source.overrides.get(MARK, "") != ""
+def _is_mirror(source: Topic) -> bool:
+    return marked_as(source) is Marked.MIRROR
+
+
+def _stage_of_a_mirror(pair: TopicPair) -> Stage:
+    """Return the stage of a topic that is a mirror of the target, which accepts producers. Raise `Refused`."""
+    name, source, target = pair.name, pair.source, pair.target
+    if target is not None and MARK in target.overrides:
+        return Stage.PROMOTED
+    found = None if target is None else opened(target, pair.source_id)
+    kind = marked_as(source)
+    if target is None and kind is Marked.MIRROR:
+        return Stage.OTHER_DIRECTION
+    if target is None:
+        raise Refused(
+            f"{name}: {pair.copy} does not exist at the target, and the source may have a fence: kmirror promote "
+            "--abort shows how it is removed"
+        )
+    # A promotion sets the mark to "", so this one was never set, or a tool removed it. In the second case the topic id
+    # is still there, or the source has a fence.
+    is_known = _FENCE in promotion_fields(source)
+    has_trace = SOURCE_TOPIC_ID in target.overrides or found is not None
+    if kind in (Marked.FENCE, Marked.FAILBACK) or (has_trace and not is_known):
+        raise Refused(f"{name}: {_mark_removed(pair.source_id)}. Then run the command again")
+    return Stage.OTHER_DIRECTION if found is None else Stage.PROMOTED
+
+
+def _stage_without_marks(name: str, source: Topic, target: Topic, pair: TopicPair) -> Stage:
+    """Return the stage of a topic that accepts producers at both clusters. Raise `Refused`."""
     found = opened(target, pair.source_id)
     back = opened(source, pair.target_id)
     if found is not None and back is not None and back.began_ms > found.began_ms:
@@ -112,11 +169,7 @@ def _stage_without_mark(name: str, source: Topic, target: Topic, pair: TopicPair
             f"{name}: the source was promoted after the target was. "
             f"{way_back(target, source, 'target', 'this direction')}. --topics leaves topics out"
         )
-    # A promotion sets the mark to "". Without one, and without a trace of one, *source* is a mirror of the target.
-    has_trace = SOURCE_TOPIC_ID in target.overrides or may_be_fence(source)
-    if is_fenced and MARK not in target.overrides and has_trace:
-        raise Refused(f"{name}: {_mark_removed(pair.source_id)}. Then run the command again")
-    if is_fenced or (found is not None and found.mode == PRODUCERS_STOPPED):
+    if found is not None and found.mode == PRODUCERS_STOPPED:
         return Stage.PROMOTED
     reasons = {
         EXCHANGED: "the target was promoted, and the source has lost its mark since, so it may accept producers. Stop "
@@ -130,7 +183,10 @@ def _stage_without_mark(name: str, source: Topic, target: Topic, pair: TopicPair
 
 
 def _mark_removed(source_id: str) -> str:
-    return f"the target's topic has lost its mark: set {MARK} to {source_id} there again"
+    return (
+        f"the target's topic has lost its mark, {MARK}. If the target was promoted, or producers write to it, set it "
+        f'to the empty string ("") there. Only if not, set it to {source_id}'
+    )
 
 
 def way_back(lost: Topic, promoted: Topic, where: str, direction: str) -> str:
@@ -155,27 +211,66 @@ def fence_of(source: Topic, target_id: str, topic_id: str) -> dict[str, str | No
     """Return the configs that make *source* a mirror of *topic_id* at *target_id* (None: to reset), in one change.
 
     Marks that are there already, of an earlier promotion of *source*, are stored in `PROMOTION`: the fence may be
-    removed by another process. If there are none, that is stored, too (`may_be_fence`).
+    removed by another process. `marked_as` reads what else is stored.
     """
-    fence: dict[str, str | None] = {PATH: None, **mark_of(target_id, topic_id, ())}
     there = source.overrides
     before = {name: there[name] for name in MARKS if name in there}
-    fields = {**promotion_fields(source), _BEFORE: before}
-    text = json.dumps(fields, separators=(",", ":"))
-    if len(text.encode()) > LONGEST_VALUE:
-        text = json.dumps({_BEFORE: before}, separators=(",", ":"))
-    fence[PROMOTION] = text
-    return fence
+    fields = {_BEFORE: before, _HAD_CREATE_TIME: _has_create_time(source)}
+    return {
+        PATH: None,
+        **mark_of(target_id, topic_id, ()),
+        PROMOTION: _with_fence(source, FenceState.SET, fields),
+    }
+
+
+def _with_fence(source: Topic, state: FenceState, fields: Mapping[str, Any]) -> str:
+    """Return the value of `PROMOTION` with these *fields* of a fence, without the others if it is too long."""
+    own = {**fields, _FENCE: state.value}
+    text = json.dumps({**_without_fence(source), **own}, separators=(",", ":"))
+    return text if len(text.encode()) <= LONGEST_VALUE else json.dumps(own, separators=(",", ":"))
+
+
+def _without_fence(source: Topic) -> dict[str, Any]:
+    fields = promotion_fields(source)
+    return {name: value for name, value in fields.items() if name not in _OF_THE_FENCE}
+
+
+def fence_is_opening(source: Topic) -> dict[str, str | None]:
+    """Return the configs with which a fenced *source* states that the target may be open from now on."""
+    fields = promotion_fields(source)
+    kept = {name: fields[name] for name in (_BEFORE, _HAD_CREATE_TIME) if name in fields}
+    return {PROMOTION: _with_fence(source, FenceState.OPENING, kept)}
+
+
+def fence_is_over(source: Topic) -> dict[str, str | None]:
+    """Return the configs with which the mirror *source* states that the target was opened; none if that is known.
+
+    The marks from before the fence are not needed any more.
+    """
+    if _BEFORE not in promotion_fields(source) and _is_mirror(source):
+        return {}
+    return {PROMOTION: _with_fence(source, FenceState.OPENED, {})}
+
+
+def without_fence_after_failback(copy: Topic, compared: Mapping[str, str]) -> dict[str, str]:
+    """Return *compared* (`compared_with`), or what *copy* has in its place, with the statement of `FenceState.OPENED`.
+
+    A failback ends with *copy* as the mirror of an open topic. It may have had the fence of a promotion before.
+    """
+    stored = replace(copy, overrides={**copy.overrides, **compared})
+    return {PROMOTION: _with_fence(stored, FenceState.OPENED, {})}
 
 
 def marks_before_the_fence(source: Topic) -> dict[str, str | None]:
     """Return the configs that remove the fence from *source* (None: to reset): the marks are those from before it."""
-    fields = promotion_fields(source)
-    before = fields.pop(_BEFORE, None)
+    before = promotion_fields(source).get(_BEFORE)
     if not isinstance(before, dict) or not before.keys() <= {*MARKS}:
-        return dict.fromkeys(MARKS)
-    text = json.dumps(fields, separators=(",", ":")) if fields else None
-    return {name: before.get(name) for name in MARKS} | {PROMOTION: text}
+        before = {}
+    marks = {name: before.get(name) for name in MARKS}
+    if not {*_OF_THE_FENCE} & promotion_fields(source).keys():
+        return marks
+    fields = _without_fence(source)
+    return marks | {PROMOTION: json.dumps(fields, separators=(",", ":")) if fields else None}
 
 
 def was_created_again(source: Topic, target: Topic) -> bool:
@@ -185,35 +280,51 @@ def was_created_again(source: Topic, target: Topic) -> bool:
     )
 
 
-def may_be_fence(topic: Topic) -> bool:
-    """Return whether the mark of *topic* may be the fence of a promotion.
+def _has_create_time(topic: Topic) -> bool:
+    return all(topic.overrides.get(name) == value for name, value in CREATE_TIME.items())
 
-    A fence states the marks from before it. That of an earlier release, or one that a broker stored without
-    `PROMOTION`, does not. But kmirror sets `CREATE_TIME` on each topic that it copies to, and a fence does not.
+
+def marked_as(topic: Topic) -> Marked:
+    """Return what the mark of *topic* is, by its own settings.
+
+    kmirror sets `CREATE_TIME` on each topic that it copies to, and a fence does not. A fence of an earlier release does
+    not state whether the topic had it before, nor does one that a broker stored without `PROMOTION`. Then it counts as
+    set by kmirror. docs/design/mirror-promotion.md has the table.
     """
-    if _BEFORE in promotion_fields(topic):
-        return True
-    return any(topic.overrides.get(name) != value for name, value in CREATE_TIME.items())
+    fields = promotion_fields(topic)
+    state = fields.get(_FENCE)
+    is_copied_to = _has_create_time(topic) and fields.get(_HAD_CREATE_TIME) is not True
+    if state == FenceState.OPENED.value or is_copied_to:
+        return Marked.MIRROR
+    if not topic.copied_topic_id:
+        return Marked.FAILBACK
+    return Marked.OPENING if state == FenceState.OPENING.value else Marked.FENCE
 
 
 def marked_by(topics: Mapping[str, Topic], target_id: str) -> tuple[list[str], dict[str, str]]:
-    """Return which of *topics*, marked as mirrors of *target_id*, may have a fence. Raise `Refused` if none is marked.
+    """Return which of *topics*, marked as mirrors of *target_id*, have a fence. Raise `Refused` if none is marked.
 
     The second result has the others, with the reason.
     """
-    found = [name for name, topic in topics.items() if topic.overrides.get(MARK) == target_id]
+    found = {
+        name: topic for name, topic in topics.items() if topic.overrides.get(MARK) == target_id
+    }
     if not found:
         raise Refused(
             f"no topic is marked as a mirror of the cluster {target_id}: {marks_of(topics)}"
         )
-    fences = [name for name in found if may_be_fence(topics[name])]
-    return fences, {name: _ordinary(target_id) for name in found if name not in fences}
+    stay = {name: reason for name, topic in found.items() if (reason := _no_fence(topic))}
+    return [name for name in found if name not in stay], stay
 
 
-def _ordinary(target_id: str) -> str:
+def _no_fence(topic: Topic) -> str:
+    """Return why --abort does not remove the mark of *topic* by its own settings; "" if it is a fence."""
+    kind = marked_as(topic)
+    if kind is Marked.FENCE:
+        return ""
     return (
-        f"it seems to be an ordinary mirror of cluster {target_id}. If it is not, kmirror promote --source-lost of the "
-        "other direction opens it"
+        f"{kind.value.format(topic.overrides.get(MARK))}. If producers are to write here, kmirror promote "
+        "--source-lost of the other direction opens it"
     )
 
 
@@ -232,24 +343,34 @@ def fenced(
 ) -> tuple[list[str], dict[str, str]]:
     """Return the topics of *source* that a promotion has fenced and not opened at the target.
 
-    The second result has, with the reason, those of which that is unknown. The target's id decides it for those that
-    `may_be_fence`. *unreadable* are topics of the target with configs that cannot be read.
+    The second result has, with the reason, those of which that is unknown. The target's id decides it for those of
+    `Marked.FENCE`. *unreadable* are topics of the target with configs that cannot be read.
     """
     found, unknown = [], {}
     for name, topic in source.items():
         if topic.overrides.get(MARK) != target_id:
             continue
-        if (name in unreadable or name not in target) and not may_be_fence(topic):
-            unknown[name] = _ordinary(target_id)
+        if (name in unreadable or name not in target) and (reason := _no_fence(topic)):
+            unknown[name] = reason
         elif name in unreadable:
             unknown[name] = "its configs cannot be read at the target"
         elif name not in target:
             unknown[name] = (
                 "it does not exist at the target. If no producer wrote there, --target-id opens it"
             )
-        elif target[name].overrides.get(MARK, "") == source_id:
+        elif target[name].overrides.get(MARK, "") != source_id:
+            continue
+        elif _states_fence(target[name]) and not _states_fence(topic):
+            unknown[name] = (
+                "the target has the fence, of a promotion of the other direction: --abort of that direction removes it"
+            )
+        else:
             found.append(name)
     return found, unknown
+
+
+def _states_fence(topic: Topic) -> bool:
+    return promotion_fields(topic).get(_FENCE) in (FenceState.SET.value, FenceState.OPENING.value)
 
 
 def of_other_clusters(
@@ -257,10 +378,9 @@ def of_other_clusters(
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     """Return the marked topics of *source* that are no mirrors of *target_id*, with the ids of their clusters.
 
-    The second result has ordinary mirrors: *target* copied them as such, from that cluster through *source_id*, or is a
-    mirror of the same cluster. The third has those that look like that, and `may_be_fence`: they may also be mirrors
-    since an earlier promotion. The first has the others. Their mark may be a fence, if another cluster was
-    at the target's address.
+    The first result has those of `Marked.FENCE`: the fence of a promotion, if another cluster was at the target's
+    address. The second has the `Marked.MIRROR`. The third has those of which that is unknown. So are those of
+    `Marked.FENCE` if *target* copied them from that cluster through *source_id*, or is a mirror of the same cluster.
     """
     found: dict[str, str] = {}
     ordinary: dict[str, str] = {}
@@ -269,15 +389,16 @@ def of_other_clusters(
         mark = topic.overrides.get(MARK, "")
         if mark in ("", target_id):
             continue
+        kind = marked_as(topic)
         upstream = target[name].upstream if name in target else ()
         is_copied_on = upstream[-1:] == (source_id,) and mark in upstream
         is_of_both = name in target and target[name].overrides.get(MARK) == mark
-        if not (is_copied_on or is_of_both):
-            found[name] = mark
-        elif may_be_fence(topic):
-            undecided[name] = mark
-        else:
+        if kind is Marked.MIRROR:
             ordinary[name] = mark
+        elif kind is Marked.FENCE and not (is_copied_on or is_of_both):
+            found[name] = mark
+        else:
+            undecided[name] = mark
     return found, ordinary, undecided
 
 
@@ -339,9 +460,15 @@ class LostSource:
 
     @property
     def mode(self) -> str:
-        """The mode of the record: topics that only a promotion with both clusters opened have that one's."""
+        """The mode of the record."""
         modes = [found.mode for found in self.opened.values()]
-        return SOURCE_LOST if self.mirrors or SOURCE_LOST in modes else modes[0]
+        return mode_of([SOURCE_LOST, *modes] if self.mirrors else modes)
+
+
+def mode_of(modes: Collection[str]) -> str:
+    """Return the mode of the record of topics with these *modes*, at least one: that which proves least."""
+    least = [SOURCE_LOST, PRODUCERS_STOPPED, EXCHANGED]
+    return min(modes, key=lambda mode: least.index(mode) if mode in least else -1)
 
 
 def without_source(

@@ -51,7 +51,7 @@ from mirrormaker.link_state import Cause, Gap, LogEnds
 from mirrormaker.log_ends import high_watermarks, log_starts, read_cuts
 from mirrormaker.marks import NO_PREFIX
 from mirrormaker.mirror import Mirror
-from mirrormaker.promotion import Proof, Refused, emptied
+from mirrormaker.promotion import Proof, Refused, emptied, without_fence_after_failback
 from mirrormaker.tail_export import BadExport, PartitionExport
 from mirrormaker.topics import (
     Plan,
@@ -700,7 +700,9 @@ class Recopy:
             )
             for problem in applied.failed.values():
                 raise problem
-        compared = compared_with(source, topics.target_id)
+        compared = without_fence_after_failback(
+            topics.target[name], compared_with(source, topics.target_id)
+        )
         await self._target_topics.mark(
             copy, topics.source_id, text_of(source.topic_id), (), compared
         )

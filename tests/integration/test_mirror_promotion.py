@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, Producer
 
 from kclient import Consumer
 from kclient.types import OffsetAndMetadata, TopicPartition
+from mirrormaker.topics import PROMOTION
 from tests.kit.brokers import Cluster
 from tests.kit.fork_server import popen
 from tests.kit.mirrored_clusters import (
@@ -23,6 +24,7 @@ from tests.kit.mirrored_clusters import (
     TOPIC_ID,
     MakeMirror,
     admin,
+    alter,
     delete_records,
     deliver,
     make_topic,
@@ -103,6 +105,7 @@ def test_producers_move_to_the_other_cluster_and_no_acknowledged_record_is_lost(
     assert ends == {
         partition: stored(east, "orders", partition)[-1].next_offset for partition in range(3)
     }
+    assert setting_of(east, "orders", PROMOTION) == '{"fence":"opened"}'
 
     assert deliver(west, "orders", b"after", partition=1) is None
     until_same(west, east, "orders", 3)
@@ -144,6 +147,7 @@ def test_a_mirror_of_the_other_direction_stays_one_when_the_others_are_promoted(
     code, output = both.ask("promote", "--flow", "east->west")
     assert code == 0, output
     assert [each["topic"] for each in record_of(output)["partitions"]] == ["orders"]
+    assert "  bills: mirror of the other direction" in output
     for topic in ("orders", "bills"):
         assert deliver(west, topic, b"2") is None
         until_same(west, east, topic)
@@ -249,6 +253,7 @@ def test_a_fence_can_be_removed_although_the_target_is_lost(
     one = mirror()
     assert one.run_once() == 0
     west_id = cluster_id(west)
+    alter(east, "orders", TOPIC_ID, "the id of the topic at west")
     set_mark(east, "orders", west_id)
     eventually("a fence", lambda: deliver(east, "orders", b"no") is not None)
     west.kill(1)

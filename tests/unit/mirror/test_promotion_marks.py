@@ -106,9 +106,9 @@ def test_another_process_finds_the_marks_that_were_there_before_the_fence(
 
 def test_of_a_fence_that_states_no_earlier_marks_all_marks_are_removed() -> None:
     for text in ("", "5", "[]", "not JSON", '{"before":5}', '{"before":{"retention.ms":"1"}}'):
-        assert marks_before_the_fence(
-            Topic(1, None, {MARK: "W", PROMOTION: text})
-        ) == dict.fromkeys(MARKS)
+        found = marks_before_the_fence(Topic(1, None, {MARK: "W", PROMOTION: text}))
+        expected: dict[str, str | None] = dict.fromkeys(MARKS)
+        assert found == expected | ({PROMOTION: None} if "before" in text else {})
 
 
 def test_a_record_of_many_partitions_makes_place_for_the_earlier_marks() -> None:
@@ -168,6 +168,17 @@ def mirror_of(cluster_id: str) -> dict[str, str]:
     return {MARK: cluster_id, SOURCE_TOPIC_ID: "C", **CREATE_TIME}
 
 
+def fence_of_before(cluster_id: str = "W") -> dict[str, str]:
+    """Return the settings of a topic with the fence of an earlier release, on a topic without marks."""
+    return {MARK: cluster_id, SOURCE_TOPIC_ID: "C"}
+
+
+def fenced_by(promoting: dict[str, str], target_id: str = "W") -> dict[str, str]:
+    """Return the settings of a topic that has *promoting* when it is fenced."""
+    fence = fence_of(Topic(1, None, promoting), target_id, "C")
+    return promoting | {name: text for name, text in fence.items() if text}
+
+
 def test_an_abort_needs_no_equal_number_of_partitions(clusters: Clusters) -> None:
     clusters.east.topics["t"] = 4
     assert clusters.abort() == 0
@@ -180,7 +191,7 @@ def test_an_abort_leaves_topics_alone_that_are_no_fence_of_this_direction(
 ) -> None:
     clusters.east.topics |= {"promoted": 1, "chain": 1, "other": 1, "free": 1, "gone": 1}
     clusters.west.topics |= {"promoted": 1, "chain": 1, "other": 1, "free": 1}
-    clusters.configs["east"] |= {name: {MARK: "W"} for name in ("promoted", "chain", "gone")}
+    clusters.configs["east"] |= {name: fence_of_before() for name in ("promoted", "chain", "gone")}
     clusters.configs["east"]["other"] = mirror_of("N")
     clusters.configs["west"] |= {"promoted": {MARK: ""}, "chain": {MARK: "N"}}
     clusters.configs["west"]["other"] = {MARK: "E", PATH: "N"}
@@ -198,10 +209,10 @@ def test_an_abort_with_the_cluster_id_opens_no_topic_that_the_target_shows_as_pr
     """The target did not answer for a moment; the operator repeats the command with the id that it printed."""
     clusters.east.topics |= {"promoted": 1, "gone": 1}
     clusters.west.topics |= {"promoted": 1}
-    clusters.configs["east"] |= {name: {MARK: "W"} for name in ("promoted", "gone")}
+    clusters.configs["east"] |= {name: fence_of_before() for name in ("promoted", "gone")}
     clusters.configs["west"]["promoted"] = {MARK: ""}
     assert clusters.abort(target_id="W") == 0
-    assert clusters.configs["east"] == {"t": {}, "promoted": {MARK: "W"}, "gone": {}}
+    assert clusters.configs["east"] == {"t": {}, "promoted": fence_of_before(), "gone": {}}
     assert clusters.printed == ["east accepts producers again: t, gone"]
 
 
@@ -320,8 +331,8 @@ def test_an_abort_with_the_cluster_id_opens_no_ordinary_mirror_of_it(
     assert clusters.abort(target_id="W") == 5
     assert clusters.configs["east"] == {"t": {}, "mirror": mirror_of("W")}
     assert clusters.printed == [
-        "  mirror: its mark was not removed: it seems to be an ordinary mirror of cluster W. If it is not, kmirror "
-        "promote --source-lost of the other direction opens it",
+        "  mirror: its mark was not removed: it seems to be an ordinary mirror of cluster W. If producers are to write "
+        "here, kmirror promote --source-lost of the other direction opens it",
         "east accepts producers again: t",
     ]
 
@@ -332,7 +343,7 @@ def test_a_fence_of_an_earlier_release_is_no_ordinary_mirror(
 ) -> None:
     """It has no earlier marks. West was built again and copied it: --abort ended with 0, and it stayed read-only."""
     clusters.east.topics["other"] = clusters.west.topics["other"] = 1
-    clusters.configs["east"]["other"] = dict(mirror_of("N")) if by_kmirror else {MARK: "N"}
+    clusters.configs["east"]["other"] = mirror_of("N") if by_kmirror else fence_of_before("N")
     clusters.configs["west"]["other"] = {MARK: "E", PATH: "N"}
     assert clusters.abort() == code
     assert ("left alone" in clusters.printed[0]) is by_kmirror

@@ -1,0 +1,423 @@
+"""Each state of a topic at both clusters, and what promote and --abort conclude from it.
+
+The rows are those of the tables in docs/design/mirror-promotion.md.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kclient.errors import KafkaTimeoutError
+from kclient.types import TopicPartition
+from kclient.wire.versions import ApiKey
+from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
+from mirrormaker.promotion import (
+    EXCHANGED,
+    PRODUCERS_STOPPED,
+    LostSource,
+    Marked,
+    Opened,
+    Refused,
+    Stage,
+    fence_is_opening,
+    fence_is_over,
+    fence_of,
+    fenced,
+    marked_as,
+    marked_by,
+    marks_before_the_fence,
+    mode_of,
+    of_other_clusters,
+    stage_of,
+    without_fence_after_failback,
+)
+from mirrormaker.topics import (
+    CREATE_TIME,
+    MARK,
+    PATH,
+    PROMOTION,
+    SOURCE_LOST,
+    Topic,
+    TopicPair,
+    compared_with,
+)
+from tests.unit.mirror.test_promotion_marks import (
+    Clusters,
+    Fencing,
+    clusters,
+    fence_with_cuts,
+    fenced_by,
+)
+
+__all__ = ["clusters"]
+
+Settings = dict[str, str]
+EAST_ID, WEST_ID = UUID(int=1), UUID(int=2)
+FOUND = Opened("E", EXCHANGED, 100, (5, 7), (90, None))
+
+
+def changed(settings: Settings, change: Mapping[str, str | None]) -> Settings:
+    """Return *settings* after a change of configs (None: to reset)."""
+    return {name: text for name, text in (settings | dict(change)).items() if text is not None}
+
+
+def east_topic(settings: Settings) -> Topic:
+    return Topic(2, EAST_ID, settings)
+
+
+def opening(settings: Settings) -> Settings:
+    return changed(settings, fence_is_opening(east_topic(settings)))
+
+
+def over(settings: Settings) -> Settings:
+    return changed(settings, fence_is_over(east_topic(settings)))
+
+
+OF_WEST = {MARK: "W", SOURCE_TOPIC_ID: text_of(WEST_ID)}
+BEFORE_ONLY = {PROMOTION: '{"before":{}}'}
+"""As releases before this one stored a fence."""
+
+EAST: dict[str, tuple[Settings, Marked]] = {
+    "set": (fenced_by({}), Marked.FENCE),
+    "set, CreateTime before": (fenced_by(dict(CREATE_TIME)), Marked.FENCE),
+    "set, CreateTime since": (fenced_by({}) | CREATE_TIME, Marked.MIRROR),
+    "opening": (opening(fenced_by({})), Marked.OPENING),
+    "opening, CreateTime before": (opening(fenced_by(dict(CREATE_TIME))), Marked.OPENING),
+    "opening, CreateTime since": (opening(fenced_by({})) | CREATE_TIME, Marked.MIRROR),
+    "opened": (over(opening(fenced_by({}))), Marked.MIRROR),
+    "opened, CreateTime before": (over(opening(fenced_by(dict(CREATE_TIME)))), Marked.MIRROR),
+    "earlier release": (OF_WEST | BEFORE_ONLY, Marked.FENCE),
+    "earlier release, CreateTime": (OF_WEST | BEFORE_ONLY | CREATE_TIME, Marked.MIRROR),
+    "no statement": (OF_WEST, Marked.FENCE),
+    "ordinary mirror": (OF_WEST | CREATE_TIME, Marked.MIRROR),
+    "failback": ({MARK: "W"}, Marked.FAILBACK),
+    "failback over a fence": (
+        {name: text for name, text in fenced_by({}).items() if name != SOURCE_TOPIC_ID},
+        Marked.FAILBACK,
+    ),
+}
+WEST: dict[str, Settings | None] = {
+    "no topic": None,
+    "no settings": {},
+    "mirror": {MARK: "E", SOURCE_TOPIC_ID: text_of(EAST_ID)},
+    "promoted": {MARK: "", SOURCE_TOPIC_ID: text_of(EAST_ID), PROMOTION: FOUND.text()},
+    "topic id": {SOURCE_TOPIC_ID: text_of(EAST_ID)},
+    "promoted, mark removed": {SOURCE_TOPIC_ID: text_of(EAST_ID), PROMOTION: FOUND.text()},
+}
+STATED = ("set, CreateTime since", *(name for name in EAST if name.startswith("open")))
+"""East states by itself that west was opened, or about to be with all records."""
+
+
+def expected_stage(east: str, west: str) -> Stage | str:
+    """Return the stage, or a part of the refusal."""
+    kind = EAST[east][1]
+    if west == "mirror":
+        return Stage.FENCED
+    if west == "promoted":
+        return Stage.PROMOTED
+    if west == "no topic":
+        if kind is Marked.MIRROR:
+            return Stage.OTHER_DIRECTION
+        return "does not exist at the target, and the source may have a fence"
+    if west == "no settings":
+        is_west_open = kind is Marked.MIRROR or east in STATED
+        return Stage.OTHER_DIRECTION if is_west_open else "to the empty string"
+    if east not in STATED:
+        return "to the empty string"
+    return Stage.OTHER_DIRECTION if west == "topic id" else Stage.PROMOTED
+
+
+def pair(source: Settings, target: Settings | None, *, partitions: int = 2) -> TopicPair:
+    return TopicPair(
+        name="t",
+        source=east_topic(source),
+        target=None if target is None else Topic(partitions, WEST_ID, target),
+        copy="t",
+        source_id="E",
+        target_id="W",
+    )
+
+
+@pytest.mark.parametrize("east", EAST)
+def test_the_settings_of_a_marked_topic_show_what_its_mark_is(east: str) -> None:
+    settings, kind = EAST[east]
+    assert marked_as(east_topic(settings)) is kind
+
+
+@pytest.mark.parametrize("west", WEST)
+@pytest.mark.parametrize("east", EAST)
+def test_each_state_of_a_marked_source_has_a_stage_or_a_refusal(east: str, west: str) -> None:
+    found = pair(EAST[east][0], WEST[west])
+    expected = expected_stage(east, west)
+    if isinstance(expected, Stage):
+        assert stage_of(found) is expected
+    else:
+        with pytest.raises(Refused, match=expected):
+            stage_of(found)
+
+
+@pytest.mark.parametrize("east", EAST)
+def test_no_refusal_names_only_the_way_to_close_a_topic_that_may_be_live(east: str) -> None:
+    for target in WEST.values():
+        try:
+            stage_of(pair(EAST[east][0], target))
+        except Refused as refusal:
+            text = str(refusal)
+            assert ("set it to E" in text) is ("to the empty string" in text)
+
+
+@pytest.mark.parametrize("west", ["no settings", "promoted"])
+def test_partitions_that_were_added_at_an_open_target_are_no_refusal(west: str) -> None:
+    """The promotion of all other topics was refused, until kmirror run had added the partition at east."""
+    assert stage_of(pair(EAST["opened"][0], WEST[west], partitions=3)) in (
+        Stage.OTHER_DIRECTION,
+        Stage.PROMOTED,
+    )
+
+
+@pytest.mark.parametrize("east", EAST)
+def test_an_abort_without_the_target_opens_only_a_fence(east: str) -> None:
+    """Each topic that was ever promoted counted as one: live mirrors accepted producers."""
+    settings, kind = EAST[east]
+    found, stay = marked_by({"t": east_topic(settings)}, "W")
+    assert (found, [*stay]) == ((["t"], []) if kind is Marked.FENCE else ([], ["t"]))
+
+
+@pytest.mark.parametrize("west", WEST)
+@pytest.mark.parametrize("east", EAST)
+def test_an_abort_decides_by_the_marks_of_a_target_that_answers(east: str, west: str) -> None:
+    settings, kind = EAST[east]
+    target = WEST[west]
+    there = {} if target is None else {"t": Topic(2, WEST_ID, target)}
+    found, unknown = fenced({"t": east_topic(settings)}, there, (), source_id="E", target_id="W")
+    assert found == (["t"] if west == "mirror" else [])
+    assert [*unknown] == (["t"] if west == "no topic" else [])
+    assert ("--target-id opens it" in "".join(unknown.values())) is (
+        west == "no topic" and kind is Marked.FENCE
+    )
+    found, unknown = fenced({"t": east_topic(settings)}, {}, ["t"], source_id="E", target_id="W")
+    assert (found, [*unknown]) == ([], ["t"])
+
+
+@pytest.mark.parametrize("east", EAST)
+@pytest.mark.parametrize("state", ["set", "opening"])
+def test_an_abort_in_the_wrong_direction_does_not_open_the_mirror(east: str, state: str) -> None:
+    """Both are marked, and the fence is at west: east lacks records that only west has."""
+    fence = fence_of(Topic(2, WEST_ID), "E", text_of(EAST_ID))
+    west = changed({}, fence)
+    if state == "opening":
+        west = changed(west, fence_is_opening(Topic(2, WEST_ID, west)))
+    found, unknown = fenced(
+        {"t": east_topic(EAST[east][0])},
+        {"t": Topic(2, WEST_ID, west)},
+        (),
+        source_id="E",
+        target_id="W",
+    )
+    states_fence = any(f'"fence":"{each}"' in str(EAST[east][0]) for each in ("set", "opening"))
+    assert (found == ["t"]) is states_fence
+    assert ("--abort of that direction" in "".join(unknown.values())) is not states_fence
+
+
+@pytest.mark.parametrize("east", EAST)
+@pytest.mark.parametrize("copied", ["not", "on", "by both"])
+def test_an_abort_proposes_a_statement_only_for_topics_that_it_then_opens(
+    east: str, copied: str
+) -> None:
+    """It proposed --target-id for ordinary mirrors of a third cluster, which left them alone: exit code 5 for ever."""
+    settings, kind = EAST[east]
+    west = {"not": {}, "on": {MARK: "E", PATH: "W"}, "by both": {MARK: "W"}}[copied]
+    topics = {"t": east_topic(settings)}
+    found, ordinary, undecided = of_other_clusters(
+        topics, {"t": Topic(2, None, west)}, source_id="E", target_id="rebuilt"
+    )
+    assert len(found) + len(ordinary) + len(undecided) == 1
+    assert bool(ordinary) is (kind is Marked.MIRROR)
+    assert bool(found) is (kind is Marked.FENCE and copied == "not")
+    if found:
+        assert marked_by(topics, "W")[0] == ["t"]
+
+
+def test_the_settings_of_a_fence_are_gone_with_it() -> None:
+    for before in ({}, CREATE_TIME, {MARK: "", SOURCE_TOPIC_ID: "x", PROMOTION: FOUND.text()}):
+        for after in (lambda each: each, opening):
+            settings = after(fenced_by(dict(before)))
+            assert changed(settings, marks_before_the_fence(east_topic(settings))) == before
+
+
+def test_the_end_of_a_fence_is_written_once() -> None:
+    for name, (settings, kind) in EAST.items():
+        written = fence_is_over(east_topic(settings))
+        assert bool(written) is (kind is not Marked.MIRROR or '"before"' in str(settings)), name
+        after = east_topic(changed(settings, written))
+        assert marked_as(after) is Marked.MIRROR
+        assert fence_is_over(after) == {}
+
+
+@pytest.mark.parametrize("mode", [SOURCE_LOST, EXCHANGED])
+def test_a_failback_leaves_no_fence(mode: str) -> None:
+    """The promotion was killed behind its fence, and west was promoted without east: the fence stayed for ever."""
+    lost = Topic(2, WEST_ID, {MARK: "", PROMOTION: Opened("E", mode, 7, (5, 7), (1, 1)).text()})
+    compared = compared_with(lost, "E")
+    east = fenced_by(dict(CREATE_TIME))
+    after = changed(east, without_fence_after_failback(east_topic(east), compared))
+    assert marked_as(east_topic(after)) is Marked.MIRROR
+    assert ('"compared":7' in after[PROMOTION]) is (mode == SOURCE_LOST)
+
+
+@pytest.mark.parametrize("had", [{}, CREATE_TIME], ids=["new", "went both ways"])
+def test_a_promotion_that_is_killed_between_any_two_changes_is_continued_or_aborted(
+    clusters: Clusters, had: Settings
+) -> None:
+    fence_with_cuts(clusters)
+    clusters.configs["east"]["t"] = dict(had)
+    states: list[dict[str, dict[str, Settings]]] = [copy.deepcopy(clusters.configs)]
+    for scripted in (clusters.east, clusters.west):
+        served = scripted.answers[ApiKey.INCREMENTAL_ALTER_CONFIGS]
+
+        def altered(request: Any, served: Any = served) -> Any:
+            answer = served(request)
+            states.append(copy.deepcopy(clusters.configs))
+            return answer
+
+        scripted.answers[ApiKey.INCREMENTAL_ALTER_CONFIGS] = altered
+    assert clusters.result(clusters.promotion(Fencing).run()) == 0, clusters.printed
+    kinds = [
+        marked_as(east_topic(each["east"]["t"])) for each in states if each["east"]["t"].get(MARK)
+    ]
+    assert kinds == [Marked.FENCE, Marked.OPENING, Marked.OPENING, Marked.MIRROR]
+    is_open = [each["west"]["t"][MARK] == "" for each in states]
+    assert is_open == [False, False, False, True, True]
+
+    def restore(state: dict[str, dict[str, Settings]]) -> None:
+        for name, topics in copy.deepcopy(state).items():
+            clusters.configs[name].clear()
+            clusters.configs[name].update(topics)
+
+    ended = states[-1]
+    for state in states[:]:
+        restore(state)
+        assert clusters.result(clusters.promotion(Fencing).run()) == 0, clusters.printed
+        assert clusters.configs["east"] == ended["east"]
+        assert clusters.configs["west"]["t"][MARK] == ""
+    for state, west_is_open in zip(states[: len(is_open)], is_open, strict=True):
+        restore(state)
+        code = clusters.abort()
+        assert (clusters.configs["east"]["t"] == had) is not west_is_open
+        assert code == 0
+        restore(state)
+        clusters.west.down = {1}
+        clusters.abort(target_id="W")
+        clusters.west.down = set()
+        is_still_marked = bool(clusters.configs["east"]["t"].get(MARK))
+        assert is_still_marked or not west_is_open
+
+
+def test_a_broker_that_does_not_store_the_statements_is_promoted_to_the_end(
+    clusters: Clusters,
+) -> None:
+    clusters.east.serve_configs(clusters.configs["east"], refused=[PROMOTION])
+    fence_with_cuts(clusters)
+    assert clusters.result(clusters.promotion(Fencing).run()) == 0, clusters.printed
+    assert clusters.configs["east"]["t"].keys() == {MARK, SOURCE_TOPIC_ID}
+    assert clusters.configs["west"]["t"][MARK] == ""
+    assert not [line for line in clusters.printed if "does not state" in line]
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(20, 0), (300, 5)])
+def test_a_source_that_restarts_before_the_opening_is_waited_for(
+    clusters: Clusters, seconds: float, code: int
+) -> None:
+    fence_with_cuts(clusters)
+
+    class Grouping(Fencing):
+        async def _copy_groups(self, _: object) -> None:
+            answers = clusters.east.answers
+            served = answers[ApiKey.DESCRIBE_CONFIGS]
+            answers[ApiKey.DESCRIBE_CONFIGS] = lambda _: KafkaTimeoutError("silent")
+            clusters.east.clock.callLater(
+                seconds, answers.__setitem__, ApiKey.DESCRIBE_CONFIGS, served
+            )
+
+    assert clusters.result(clusters.promotion(Grouping).run()) == code, clusters.printed
+    assert clusters.configs["west"]["t"][MARK] == ("" if code == 0 else "E")
+    assert bool(clusters.configs["east"]["t"].get(MARK)) is (code == 0)
+
+
+def test_an_earlier_promotion_does_not_open_its_mirror_with_a_later_abort(
+    clusters: Clusters,
+) -> None:
+    """West was unreachable, and --target-id W opened each topic that was ever promoted: both logs forked."""
+    fence_with_cuts(clusters)
+    assert clusters.result(clusters.promotion(Fencing).run()) == 0, clusters.printed
+    mirror = clusters.configs["east"].pop("t") | CREATE_TIME
+    for name in ("a", "b"):
+        clusters.east.topics[name] = clusters.west.topics[name] = 1
+    clusters.configs["east"] |= {
+        "a": dict(mirror),
+        "b": OF_WEST | BEFORE_ONLY | CREATE_TIME,
+        "t": fenced_by({}),
+    }
+    clusters.west.down = {1}
+    clusters.printed.clear()
+    assert clusters.abort(target_id="W") == 5
+    assert clusters.printed[-1] == "east accepts producers again: t"
+    assert clusters.configs["east"]["a"] == mirror
+    assert clusters.configs["east"]["b"][MARK] == "W"
+    assert clusters.configs["east"]["t"] == {}
+
+
+def test_mirrors_of_the_other_direction_are_not_called_promoted(clusters: Clusters) -> None:
+    """With a wrong --flow the operator read "promoted", and a deleted topic at west kept others from being promoted."""
+    fence_with_cuts(clusters)
+    of_the_other, mirror = {"bills": 2, "gone": 1}, OF_WEST | CREATE_TIME
+    clusters.east.topics |= of_the_other
+    clusters.west.topics["bills"] = 3
+    clusters.configs["east"] |= {name: dict(mirror) for name in of_the_other}
+    promoting = clusters.promotion(Fencing)
+    assert clusters.result(promoting.run()) == 0, clusters.printed
+    lines = [f"  {name}: mirror of the other direction" for name in of_the_other]
+    assert clusters.printed[:3] == ["  t: mirrored", *lines]
+    assert promoting.record is not None
+    assert {each["topic"] for each in promoting.record["partitions"]} == {"t"}
+    clusters.printed.clear()
+    promoting = clusters.promotion(Fencing, topics="bills,gone")
+    assert clusters.result(promoting.run()) == 0
+    assert clusters.printed == [
+        *lines,
+        "nothing to promote: every topic is a mirror of west already",
+    ]
+    assert promoting.record is None
+
+
+def test_a_repeated_command_has_the_mode_of_the_first(clusters: Clusters) -> None:
+    """`t` was fenced before, `u` was not: "producers stopped" the first time, "exchanged" the second."""
+    fence_with_cuts(clusters)
+    clusters.east.topics["u"] = clusters.west.topics["u"] = 2
+    for scripted in (clusters.east, clusters.west):
+        scripted.serve_offsets({TopicPartition(name, n): (0, 5) for name in "tu" for n in (0, 1)})
+    for name in ("t", "u"):
+        copied = text_of(clusters.east.topic_id(name))
+        clusters.configs["west"][name] = {MARK: "E", SOURCE_TOPIC_ID: copied}
+    clusters.configs["east"] |= {"t": fenced_by({}), "u": {}}
+    modes = []
+    for _ in range(2):
+        promoting = clusters.promotion(Fencing, producers_stopped=True)
+        clusters.result(promoting.run())
+        assert promoting.record is not None, clusters.printed
+        modes.append(promoting.record["mode"])
+    assert modes == [PRODUCERS_STOPPED] * 2
+
+
+def test_the_mode_of_several_topics_is_the_one_that_proves_least() -> None:
+    assert mode_of([EXCHANGED, SOURCE_LOST, PRODUCERS_STOPPED]) == SOURCE_LOST
+    assert mode_of([EXCHANGED, PRODUCERS_STOPPED, EXCHANGED]) == PRODUCERS_STOPPED
+    assert mode_of([EXCHANGED]) == EXCHANGED
+    opened = {"a": FOUND, "b": Opened("E", PRODUCERS_STOPPED, 1, (), ())}
+    assert LostSource("E", [], opened).mode == PRODUCERS_STOPPED
+    assert LostSource("E", ["c"], opened).mode == SOURCE_LOST
