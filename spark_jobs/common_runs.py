@@ -19,7 +19,8 @@ A run is common if the contents are equal, one after the other in both logs. Of 
 
 A part of a run has one shift of offsets, and one set of flags, unless the target is renumbered. Records after the last
 run wait for the next piece (*pending*): the run that follows them decides what they are opposite of. At most `reach`
-records of a log wait. Then the first of them count as different, and are left in.
+records of a log wait. Then the first of them count as different, and are left in. If the target is renumbered, so are
+those of the other log that belong to them. Too few records for a run may be all that a mirror has copied.
 
 Invariants (property tests cite the numbers):
  1. the records that are left in, with the counts of those left out, are all records of both logs, in order;
@@ -41,7 +42,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spark_jobs.align import Common, CommonRun
+from spark_jobs.align import Common, CommonRun, longest_increasing
 from spark_jobs.bulk import Columns
 from spark_jobs.findings import ABORTED
 from spark_jobs.record_arrays import Integers
@@ -269,8 +270,14 @@ class CommonRuns:
         if self._renumbered:
             if min(left) > self._reach // 2:
                 return self._share(min(left)), self._share(min(left))
-            here, there = (self._share(each) if each > self._reach else 0 for each in left)
-            return here, there
+            contents = [
+                each["content"][end:] if each else _NOWHERE
+                for each, end in zip((source, target), done, strict=True)
+            ]
+            share = self._share(max(left))
+            if left[0] > left[1]:
+                return share, _opposite_first(share, *contents)
+            return _opposite_first(share, *contents[::-1]), share
         # Records of one offset stay together.
         columns, end = (source, done[0]) if left[0] >= left[1] else (target, done[1])
         middle = columns["offset"][end + self._share(max(left))]
@@ -447,6 +454,25 @@ def in_order(
             disjoint.append(left)
             done = left.ends
     return disjoint
+
+
+def _opposite_first(share: int, longer: Integers, shorter: Integers) -> int:
+    """Return how many of the first numbers of *shorter* belong to the first *share* of *longer*; at most *share*.
+
+    They are the beginning that both have, and all up to the last number that *longer* has once, in the same order. A
+    run would end before them, if the log with *shorter* has stood still since.
+    """
+    size = min(shorter.size, share)
+    equal = longer[:size] == shorter[:size]
+    begin = size if equal.all() else int(equal.argmin())
+    once, at_longer = _unique(longer)
+    # Of a record that was repeated the first copy counts.
+    first, at_shorter = np.unique(shorter[:share], return_index=True)
+    _, here, there = np.intersect1d(once, first, assume_unique=True, return_indices=True)
+    order = np.argsort(at_longer[here])
+    pairs = zip(at_longer[here][order].tolist(), at_shorter[there][order].tolist(), strict=True)
+    of_share = [end for at, end in longest_increasing(list(pairs)) if at < share]
+    return max([begin, *(end + 1 for end in of_share[-1:])])
 
 
 def _shift(source: Columns, target: Columns, here: int, there: int) -> int:

@@ -367,3 +367,30 @@ def test_a_lost_record_before_the_damaged_last_copy_is_missing(sizes: Sizes | No
     copied = first_of(source, 300)
     audited = run(source, log_of(*copied[:-2], copied[-1]._replace(value=b"changed")), sizes)
     assert found(audited) == ({"missing": 1, "corrupt": 1}, 20)
+
+
+@every_way
+@pytest.mark.parametrize(("copied", "again"), [(1, 0), (1, 1), (5, 0), (5, 3), (15, 0), (15, 3)])
+def test_a_mirror_that_stands_still_at_its_first_records_lags(
+    sizes: Sizes | None, copied: int, again: int
+) -> None:
+    """More records lag than wait for a common run, and the copied ones are too few for one."""
+    source = full(180)
+    target = log_of(*first_of(source, copied), *first_of(source, copied)[copied - again :])
+    limits = Limits(max_lag=1_000, fail_on=frozenset(FindingClass) - {FindingClass.DUPLICATE})
+    audited = run(source, target, sizes, limits=limits)
+    repeated = {"duplicate": again} if again else {}
+    assert found(audited) == (repeated, 180 - copied)
+    assert classes(audited)["verified"] == copied
+    assert audited.outcome.exit_code is not ExitCode.DIVERGED
+
+
+@every_way
+@pytest.mark.parametrize("copied", [1, 5, 15])
+def test_a_mirror_that_stands_still_behind_a_lost_record_has_lost_that_one(
+    sizes: Sizes | None, copied: int
+) -> None:
+    source = full(300)
+    records = first_of(source, 101 + copied)
+    audited = run(source, log_of(*records[:100], *records[101:]), sizes)
+    assert found(audited) == ({"missing": 1}, 300 - 101 - copied)
