@@ -30,7 +30,7 @@ In: an `Evidence`.  Out: an `Account`.  Owner: the caller.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -46,7 +46,7 @@ from spark_jobs.engine import (
     by_partition,
     offsets_of,
 )
-from spark_jobs.findings import KEYLESS, Finding, FindingClass, as_damaged
+from spark_jobs.findings import KEYLESS, Finding, FindingClass, taken_apart, taken_together
 from spark_jobs.folding import has_no_other
 from spark_jobs.ranges import Ranges, intersect, merged, subtract, total
 from spark_jobs.verdict import Counts
@@ -203,7 +203,9 @@ class Ledger:
     explained_passed: list[Finding] = field(default_factory=list)
     """Those of `Alignment.passed` that compaction explains."""
     damaged: set[TopicPartition] | None = None
-    """Partitions of which `Finding.damaged` behind the last pair is true; None: not known yet."""
+    """Partitions of which the records with `Finding.apart` are CORRUPT; None: not known yet."""
+    _apart: dict[TopicPartition, list[Finding]] = field(default_factory=dict)
+    """Findings with `Finding.apart`, which `findings` has as MISSING and EXTRA until it is known."""
     _failures: Mapping[TopicPartition, Sequence[Failure]] = field(init=False)
     _holes: dict[TopicPartition, Ranges] = field(default_factory=lambda: defaultdict(list))
     _equal: dict[TopicPartition, list[WindowResult]] = field(
@@ -227,7 +229,9 @@ class Ledger:
         for cut in self.evidence.cuts:
             tp = cut.topic_partition
             alignment = self.evidence.alignments.get(tp)
-            self.findings[tp] = list(alignment.findings) if alignment else []
+            found = alignment.findings if alignment else []
+            self.findings[tp] = taken_apart(found)
+            self._apart[tp] = [f for f in found if f.apart is not None]
             if explained := self.evidence.compacted_away.get(tp):
                 self.explained[tp][COMPACTION] += explained
         self._measure_moves()
@@ -389,7 +393,11 @@ class Ledger:
         return KeyLookup(left)
 
     def explain_accepted(self) -> None:
-        """Explain missing records in gaps that the operator accepted."""
+        """Explain missing records in gaps that the operator accepted, but for those that may be CORRUPT."""
+        maybe = {id(half) for each in self._apart.values() for half in taken_apart(each)}
+        self._explain_accepted(lambda finding: id(finding) not in maybe)
+
+    def _explain_accepted(self, chosen: Callable[[Finding], bool]) -> None:
         for gap in self.evidence.accepted:
             if gap.only_gaps:
                 continue
@@ -399,6 +407,7 @@ class Ledger:
                 for f in self.findings.get(tp, ())
                 if f.finding_class is FindingClass.MISSING
                 and gap.low <= (f.source_offset or 0) < gap.high
+                and chosen(f)
             ]
             self._explain(tp, inside, gap.cause)
 
@@ -430,6 +439,9 @@ class Ledger:
 
     def settle_duplicates(self, copies: Mapping[Place, Copies]) -> None:
         """Turn EXTRA records with a copy in their partition into DUPLICATEs; fold whole partitions."""
+        known = self._all(
+            FindingClass.DUPLICATE
+        )  # Each is a copy of another record, maybe of an EXTRA one.
         left, every = (
             Counter((f.topic, f.partition, f.target_hash or 0) for f in each)
             for each in (self._left_extras(), self.extras())
@@ -451,34 +463,25 @@ class Ledger:
                     self.findings[tp].append(_folded(foreign, FindingClass.EXTRA))
 
     def settle_damaged(self) -> None:
-        """Turn EXTRA records of a renumbered target into CORRUPT ones with the MISSING records that they may be.
+        """Turn MISSING and EXTRA records of a renumbered target that may be one (`Finding.apart`) into CORRUPT.
 
-        Not behind the last pair of a partition that has a copy there: those were like records that lag, too.
+        Not in a partition that has a copy behind the last pair: those were like records that lag, too. Accepted
+        gaps explain the MISSING ones that are left.
         """
         self.damaged = set()
-        for cut in self.evidence.cuts:
-            tp = cut.topic_partition
-            extras = {
-                f.damaged.source_offset: f
-                for f in self.findings[tp]
-                if f.finding_class is FindingClass.EXTRA and f.damaged is not None
-            }
-            pairs = [
-                (extras[f.source_offset], f)
-                for f in self.findings[tp]
-                if f.finding_class is FindingClass.MISSING
-                and not f.is_run
-                and f.source_offset in extras
-            ]
-            of_tail = sum(self._was_passed(extra) for extra, _ in pairs)
-            alignment = self.evidence.alignments.get(tp)
-            tail = None if alignment is None else alignment.damaged
-            if tail is not None and tail.records == of_tail and not self._repeats(tp):
+        apart, self._apart = self._apart, {}
+        two: set[int] = set()
+        for tp, corrupt in apart.items():
+            halves = set(map(id, taken_apart(corrupt)))
+            if not halves:
+                continue
+            if halves.issubset(map(id, self.findings[tp])) and not self._repeats(tp):
                 self.damaged.add(tp)
+                self._drop(tp, taken_apart(corrupt))
+                self.findings[tp] += taken_together(corrupt)
             else:
-                pairs = [each for each in pairs if not self._was_passed(each[0])]
-            self._drop(tp, [each for pair in pairs for each in pair])
-            self.findings[tp] += [as_damaged(extra, lost) for extra, lost in pairs]
+                two |= halves
+        self._explain_accepted(lambda finding: id(finding) in two)
 
     def _repeats(self, tp: TopicPartition) -> bool:
         """Return whether a record behind the last pair is a copy of another, or belongs to another partition."""

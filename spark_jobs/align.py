@@ -15,7 +15,7 @@ alone cannot either: equal records repeat. So both pairings are tried, and the a
    that kept their position cut both sequences into the same gaps. Inside one gap an unmatched source record and an
    unmatched target record that are alike enough (`_LIKENESS`) are one CORRUPT record, the most alike first. Of the
    rest, a source record is MISSING and a target record is EXTRA. So are alike records behind the last pair of a
-   renumbered target. They may be a copy and a record that lags: `Finding.damaged` has the pair.
+   renumbered target, if they are a copy and a record that lags. So their CORRUPT finding has both: `Finding.apart`.
 4. *Visibility.* A pair with equal content and offset that only one log calls aborted is in a VISIBILITY run.
 5. *Shift.* The distance between paired records is in offsets, or in places that either log uses. It may change by one
    for each record that another finding adds, removes or moves. Any other change begins a SHIFTED run.
@@ -44,7 +44,14 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from spark_jobs.findings import ABORTED, TAKEN, Damaged, Finding, FindingClass, RecordDigest
+from spark_jobs.findings import (
+    ABORTED,
+    TAKEN,
+    Finding,
+    FindingClass,
+    RecordDigest,
+    taken_apart,
+)
 from spark_jobs.ranges import Ranges, merged
 from spark_jobs.visibility import runs
 
@@ -108,17 +115,15 @@ class Common:
     """For each offset that was not left out, its number among all offsets of both logs. None: nothing was left out."""
     before: PairBefore = NO_PAIR
     has_pair_before: bool = False
-    """Whether both logs have a record before both sequences."""
+    """Whether both logs have a record before both sequences, or more records of one than of the other were before."""
 
 
 NOTHING_LEFT_OUT = Common()
 
 
 class DamagedTail(NamedTuple):
-    """What is behind the last pair of a renumbered target if its `Finding.damaged` are damaged records."""
+    """What is behind the last pair of a renumbered target if no finding with `Finding.apart` is MISSING and EXTRA."""
 
-    records: int
-    """How many they are."""
     last_common: int
     """As in `Alignment`."""
     last_common_at_target: int
@@ -218,7 +223,7 @@ def align(
     if not any(f.finding_class in _MOVES for f in first.findings) and not first.shifted:
         return first
     second = aligner.align(_by_content(source, target, fixed))
-    return min(first, second, key=lambda each: len(each.findings))
+    return min(first, second, key=lambda each: len(taken_apart(each.findings)))
 
 
 _MOVES = frozenset({FindingClass.REORDERED, FindingClass.SHIFTED})
@@ -461,26 +466,31 @@ class _Aligner:
         left: list[Finding] = []
         opposite: tuple[Counter[int], Counter[int]] = Counter(), Counter()
         for finding in findings:
-            offsets = (finding.source_offset, finding.target_offset)
-            gaps = [
-                None if offset is None else bisect_left(side, offset)
-                for side, offset in zip(places, offsets, strict=True)
-            ]
-            differing |= {gap for gap in gaps if gap is not None}
-            if gaps[0] is None and gaps[1] in unread[0]:
-                opposite[1][gaps[1]] += 1
-            elif gaps[1] is None and gaps[0] in unread[1]:
-                opposite[0][gaps[0]] += 1
-            else:
-                left.append(replace(finding, owns=1))
-        left = _with_both(left)
-        both = [f for f in left if f.source_offset is not None and f.target_offset is not None]
+            found: list[Finding] = []
+            for each in finding.apart or (finding,):
+                offsets = (each.source_offset, each.target_offset)
+                gaps = [
+                    None if offset is None else bisect_left(side, offset)
+                    for side, offset in zip(places, offsets, strict=True)
+                ]
+                differing |= {gap for gap in gaps if gap is not None}
+                if gaps[0] is None and gaps[1] in unread[0]:
+                    opposite[1][gaps[1]] += 1
+                elif gaps[1] is None and gaps[0] in unread[1]:
+                    opposite[0][gaps[0]] += 1
+                else:
+                    found.append(replace(each, owns=1))
+            if finding.apart and len(found) == 2:
+                found = [replace(finding, owns=1, apart=(found[0], found[1]))]
+            left += found
+        alone = taken_apart(left)
+        both = [f for f in alone if f.source_offset is not None and f.target_offset is not None]
         # The first records of the source that are left are no start: compaction may have removed others before.
         start = max((high for low, high in self.unread[0] if low < 0), default=0)
         at_source = [*places[0][-1:], *(f.source_offset or 0 for f in both)]
         at_target = max([*places[1][-1:], *(f.target_offset or 0 for f in both)], default=-1)
         passed = [
-            f for f in left if f.finding_class is FindingClass.EXTRA and f.position > at_target
+            f for f in alone if f.finding_class is FindingClass.EXTRA and f.position > at_target
         ]
         source = _opposite(opposite[0], self.unread[1], places[1])
         target = _opposite(opposite[1], self.unread[0], places[0])
@@ -495,7 +505,7 @@ class _Aligner:
             last_common=max(at_source, default=start - 1),
             last_common_at_target=at_target,
             passed=len(passed),
-            damaged=_damaged_tail(passed),
+            damaged=_damaged_tail([f for f in left if f.apart is not None], passed),
         )
 
     def _proven(self, places: Sequence[int], differing: set[int]) -> tuple[int, int]:
@@ -644,36 +654,39 @@ class _Aligner:
             renumbered=self.renumbered,
             has_pair_before=self.common.has_pair_before,
         )
-        for source_index, target_index in corrupt:
+        alone: tuple[dict[int, Finding], dict[int, Finding]] = (
+            dict(
+                self._lost(set(lost) - {pair[0] for pair in corrupt}, kept, pairs, corrupt, follows)
+            ),
+            {},
+        )
+        for index in sorted(set(unknown) - {pair[1] for pair in corrupt}):
+            record = self.target[index]
+            alone[1][index] = self._finding(
+                FindingClass.EXTRA,
+                None,
+                record,
+                owns=int(record.offset not in at_offsets),
+                follows=follows.of_target(index),
+            )
+        for source_index, target_index in [*corrupt, *maybe]:
             before, after = self.source[source_index], self.target[target_index]
+            apart = alone[0].pop(source_index, None), alone[1].pop(target_index, None)
             yield self._finding(
                 FindingClass.CORRUPT,
                 before,
                 after,
                 field=_differing(before, after),
                 owns=1 + (after.offset not in at_offsets),
+                apart=None if None in apart else apart,
             )
-        left = set(lost) - {pair[0] for pair in corrupt}
-        yield from self._lost(left, kept, pairs, corrupt, follows)
-        damaged = {
-            target_index: Damaged(before.offset, _differing(before, self.target[target_index]))
-            for source_index, target_index in maybe
-            for before in [self.source[source_index]]
-        }
-        for index in sorted(set(unknown) - {pair[1] for pair in corrupt}):
-            record = self.target[index]
-            yield self._finding(
-                FindingClass.EXTRA,
-                None,
-                record,
-                owns=int(record.offset not in at_offsets),
-                follows=follows.of_target(index),
-                damaged=damaged.get(index),
-            )
+        for of_side in alone:
+            yield from of_side.values()
 
     def _lost(
         self, lost: set[int], kept: _Pairs, pairs: _Pairs, corrupt: _Pairs, follows: _Follows
-    ) -> Iterator[Finding]:
+    ) -> Iterator[tuple[int, Finding]]:
+        """Yield the MISSING findings of the records *lost*, with the indexes of these."""
         last = max((source_index for source_index, _ in [*pairs, *corrupt]), default=-1)
         shift = max(0, self.common.before.shift)
         if kept:
@@ -691,13 +704,16 @@ class _Aligner:
             record = self.source[index]
             behind = tail if self.renumbered else record.offset + shift
             tail += index > last
-            yield self._finding(
-                FindingClass.MISSING,
-                record,
-                None,
-                flags=record.flags | (TAKEN if record.offset in at_offsets else 0),
-                tail_position=behind if index > last else None,
-                follows=follows.of_source(index),
+            yield (
+                index,
+                self._finding(
+                    FindingClass.MISSING,
+                    record,
+                    None,
+                    flags=record.flags | (TAKEN if record.offset in at_offsets else 0),
+                    tail_position=behind if index > last else None,
+                    follows=follows.of_source(index),
+                ),
             )
 
     def _copies(self, found: Sequence[int], matched: set[int]) -> dict[int, int]:
@@ -827,23 +843,13 @@ def _differing(before: RecordDigest, after: RecordDigest) -> str:
     return ",".join(differing) or "content"
 
 
-def _with_both(findings: Sequence[Finding]) -> list[Finding]:
-    """Return *findings*, `Finding.damaged` only where the record of the source is MISSING."""
-    missing = {f.source_offset for f in findings if f.finding_class is FindingClass.MISSING}
-    return [
-        f if f.damaged is None or f.damaged.source_offset in missing else replace(f, damaged=None)
-        for f in findings
-    ]
-
-
-def _damaged_tail(passed: Sequence[Finding]) -> DamagedTail | None:
-    """Return what is behind the last pair if the EXTRA records *passed* there are what they may be."""
-    pairs = [(f.damaged.source_offset, f.position) for f in passed if f.damaged is not None]
-    if not pairs:
+def _damaged_tail(damaged: Sequence[Finding], passed: Sequence[Finding]) -> DamagedTail | None:
+    """Return what is behind the last pair if of the EXTRA records *passed* there the *damaged* ones are CORRUPT."""
+    if not damaged:
         return None
-    last = max(position for _, position in pairs)
+    last = max(f.position for f in damaged)
     behind = sum(f.position > last for f in passed)
-    return DamagedTail(len(pairs), max(offset for offset, _ in pairs), last, behind)
+    return DamagedTail(max(f.source_offset or 0 for f in damaged), last, behind)
 
 
 def _same_key_and_timestamp(

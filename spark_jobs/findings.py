@@ -6,9 +6,9 @@ offsets and hashes, never payload, so a report can be shared where the data must
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import NamedTuple
 
 from kclient.types import TopicPartition
 
@@ -80,14 +80,6 @@ class RecordDigest:
     flags: int = 0
 
 
-class Damaged(NamedTuple):
-    """The record of the source that a record of the target may be, with other parts."""
-
-    source_offset: int
-    field: str
-    """As `Finding.field` of CORRUPT."""
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One difference. An offset is None where that log lacks the record."""
@@ -131,8 +123,11 @@ class Finding:
     """Of such a run: a sum over the offsets of its records, so that two runs of the same records are known."""
     where: str = "unknown"
     """Which log is not what the mirror copied: `spark_jobs.attribution.Where`."""
-    damaged: Damaged | None = None
-    """Of an EXTRA record behind the last pair of a renumbered target: what it is if no record there is a copy."""
+    apart: tuple[Finding, Finding] | None = None
+    """Of a CORRUPT record behind the last pair of a renumbered target: the MISSING and the EXTRA one that it may be.
+
+    It is, if a record there is a copy: `spark_jobs.accounting` decides it.
+    """
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -167,17 +162,11 @@ class Finding:
         return min(each for each in offsets if each is not None)
 
 
-def as_damaged(extra: Finding, lost: Finding) -> Finding:
-    """Return the record *lost* with other parts, which the target has as *extra*, as a CORRUPT finding."""
-    assert extra.damaged is not None
-    return replace(
-        lost,
-        finding_class=FindingClass.CORRUPT,
-        target_offset=extra.target_offset,
-        target_hash=extra.target_hash,
-        field=extra.damaged.field,
-        flags=lost.flags & ~TAKEN,
-        tail_position=None,
-        follows=None,
-        owns=1,
-    )
+def taken_apart(findings: Iterable[Finding]) -> list[Finding]:
+    """Return *findings* with the MISSING and the EXTRA one in place of what may be both: see `Finding.apart`."""
+    return [each for f in findings for each in (f.apart or (f,))]
+
+
+def taken_together(findings: Iterable[Finding]) -> list[Finding]:
+    """Return *findings*; those that may be MISSING and EXTRA are CORRUPT."""
+    return [f if f.apart is None else replace(f, apart=None) for f in findings]

@@ -7,7 +7,8 @@ record.
 
 A run stands for records with one fate, so it never joins records that `spark_jobs.accounting` may have to separate:
 
-* CORRUPT and VISIBILITY: with another field.
+* CORRUPT and VISIBILITY: with another field. CORRUPT, if it may be MISSING and EXTRA instead (`Finding.apart`): both
+  are runs of the same records, and `Folding.edges` part them as MISSING ones.
 * MISSING: on both sides of an offset of `Folding.edges` (the ends of accepted gaps and of the cut), or of the target's
   end. Behind it they lag, or are truncated. EXTRA: on both sides of the source's end.
 * MISSING behind the last common record of a renumbered target, before and behind `Alignment.most_passed_up_to`. That is
@@ -131,6 +132,8 @@ class _Place(NamedTuple):
     """Of a MISSING one, how many edges are not behind it; of an EXTRA one, whether it is behind the source's end."""
     behind: bool | None
     """Whether a MISSING one is behind the target's end; None: later records of the source are in both logs."""
+    may_be_apart: bool
+    """Whether it has `Finding.apart`: then its segment is that of the MISSING one."""
 
 
 def has_no_other(finding: Finding) -> bool:
@@ -148,8 +151,8 @@ class Folded:
     """Folds the findings of one partition, part by part."""
 
     folding: Folding
-    _single: Counter[tuple[FindingClass, bool]] = field(default_factory=Counter)
-    """By whether compaction may explain them."""
+    _single: Counter[tuple[FindingClass, bool, bool]] = field(default_factory=Counter)
+    """By whether compaction may explain them, and whether they have `Finding.apart`."""
     _runs: dict[tuple[_Place, int], Finding] = field(default_factory=dict)
     """By the part, too, where it must be seen at the end whether the source goes on."""
     _parts: int = 0
@@ -158,7 +161,7 @@ class Folded:
 
     def left(self, finding_class: FindingClass) -> int:
         """Return how many more findings of the class stay single, apart from what compaction may explain."""
-        return max(0, self.folding.keep - self._single[finding_class, False])
+        return max(0, self.folding.keep - self._single[finding_class, False, False])
 
     def add(self, findings: Iterable[Finding]) -> Iterator[Finding]:
         """Yield those of the next part that stay single, and those that are `UNDECIDED`."""
@@ -169,7 +172,7 @@ class Folded:
                 continue
             place = self._place(each)
             explainable = self._may_be_explained(each, place)
-            counted = each.finding_class, explainable
+            counted = each.finding_class, explainable, each.apart is not None
             most = self.folding.keep_compacted if explainable else self.folding.keep
             if not each.is_run and self._single[counted] < most:
                 self._single[counted] += 1
@@ -221,7 +224,7 @@ class Folded:
         shape = self.folding.shape
         bucket = ((finding.timestamp_ms or 0) - shape.first_ms) // shape.bucket_ms
         segment, behind = 0, None
-        if finding.finding_class is FindingClass.MISSING:
+        if finding.finding_class is FindingClass.MISSING or finding.apart:
             segment = bisect_right(self.folding.edges, finding.source_offset or 0)
             if finding.tail_position is not None:
                 behind = finding.tail_position >= self.folding.ends[1]
@@ -233,6 +236,7 @@ class Folded:
             max(0, min(shape.buckets - 1, bucket)),
             segment,
             behind,
+            finding.apart is not None,
         )
 
     def _join(self, finding: Finding, place: _Place, part: int) -> None:
@@ -240,17 +244,26 @@ class Folded:
         if run is None:
             self._runs[place, part] = finding
             return
-        each = [as_run(run), as_run(finding)]
-        first = min(each, key=lambda one: one.first_difference)
-        self._runs[place, part] = replace(
-            first,
-            records=sum(one.records for one in each),
-            owns=sum(one.owns for one in each),
-            last_offset=max(one.last_offset or 0 for one in each),
-            lowest=min(one.lowest or 0 for one in each),
-            highest=max(one.highest or 0 for one in each),
-            places=sum(one.places for one in each) % _SUMS,
-        )
+        self._runs[place, part] = _joined(run, finding)
+
+
+def _joined(one: Finding, other: Finding) -> Finding:
+    """Return the run of both, each a finding or a run."""
+    each = [as_run(one), as_run(other)]
+    apart = None
+    if one.apart and other.apart:
+        apart = _joined(one.apart[0], other.apart[0]), _joined(one.apart[1], other.apart[1])
+    first = min(each, key=lambda of: of.first_difference)
+    return replace(
+        first,
+        records=sum(of.records for of in each),
+        owns=sum(of.owns for of in each),
+        last_offset=max(of.last_offset or 0 for of in each),
+        lowest=min(of.lowest or 0 for of in each),
+        highest=max(of.highest or 0 for of in each),
+        places=sum(of.places for of in each) % _SUMS,
+        apart=apart,
+    )
 
 
 _SUMS = 1 << 62
@@ -274,7 +287,7 @@ def as_run(finding: Finding) -> Finding:
         flags=0,
         first_target_offset=None,
         distance=None,
-        damaged=None,
+        apart=finding.apart and (as_run(finding.apart[0]), as_run(finding.apart[1])),
         last_offset=last,
         lowest=min(offsets),
         highest=max(*offsets, last),

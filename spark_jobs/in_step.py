@@ -22,7 +22,7 @@ In: batches of `HASH_COLUMNS` of one partition, in the order of its log.  Out: `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
@@ -55,9 +55,10 @@ from spark_jobs.findings import (
     Finding,
     FindingClass,
     RecordDigest,
-    as_damaged,
+    taken_apart,
+    taken_together,
 )
-from spark_jobs.folding import Folded, Folding
+from spark_jobs.folding import HELD, Folded, Folding
 from spark_jobs.ranges import Ranges, intersect, merged, subtract, total
 from spark_jobs.record_arrays import Integers
 from spark_jobs.snapshot import HashBatches
@@ -334,16 +335,6 @@ def columns_of(batch: pa.RecordBatch, *, without_markers: bool) -> tuple[Columns
     }, texts
 
 
-def _damaged(held: Sequence[Finding]) -> list[Finding]:
-    """Return the CORRUPT findings of EXTRA records and the MISSING ones that they are."""
-    lost = {each.source_offset: each for each in held if each.damaged is None}
-    return [
-        as_damaged(each, lost[each.damaged.source_offset])
-        for each in held
-        if each.damaged is not None
-    ]
-
-
 def _size(columns: Columns) -> int:
     return int(columns["offset"].size)
 
@@ -352,6 +343,29 @@ def _digests(columns: Columns) -> list[RecordDigest]:
     if not columns:
         return []
     return list(map(RecordDigest, *(columns[name].tolist() for name in DIGEST_FIELDS)))
+
+
+@dataclass(slots=True)
+class _Held:
+    """Findings with `Finding.apart` that wait for a later pair: at most `HELD` of them single, the others as runs."""
+
+    folding: Folding
+    single: list[Finding] = field(default_factory=list)
+    folded: Folded | None = None
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        """Hold *findings*."""
+        if self.folded is None:
+            self.folded = Folded(self.folding._replace(keep=min(self.folding.keep, HELD)))
+        self.single += self.folded.add(findings)
+
+    def taken(self) -> list[Finding]:
+        """Return what was held, and hold it no more."""
+        found, self.single = self.single, []
+        if self.folded is not None:
+            found += self.folded.end(Alignment([]))
+            self.folded = None
+        return found
 
 
 @dataclass(slots=True)
@@ -371,18 +385,23 @@ class _Parts:
     before: PairBefore = NO_PAIR
     has_common: bool = False
     """Whether a part had a record of both logs."""
+    ahead: int = 0
+    """Without such a part: by how many records the source's parts were larger; then no records are opposite."""
     proven: tuple[int, int] | None = None
     """Of a renumbered target: see `Alignment.proven`."""
     is_proven: bool = True
     """Of a renumbered target: whether all parts so far are proven to their ends."""
     lacking: int = 0
     """Of a renumbered target: MISSING records behind the last one that both logs have."""
-    held: list[Finding] = field(default_factory=list)
-    """Of a renumbered target: records behind the last pair that may be damaged, and the source's that they may be."""
-    held_behind: list[Finding] = field(default_factory=list)
-    """The same of later parts, which have no pair: as many records as a part has, about."""
+    held: _Held = field(init=False)
+    """Of a renumbered target: what has `Finding.apart` in the last part with a pair."""
+    held_behind: _Held = field(init=False)
+    """The same of the parts behind it."""
     given: list[int] = field(default_factory=lambda: [0, 0])
     """Of a renumbered target: below which offset of each log unread offsets were given to a part."""
+
+    def __post_init__(self) -> None:
+        self.held, self.held_behind = (_Held(self.folded.folding) for _ in range(2))
 
     def add(self, reduced: Reduced, failed: tuple[Ranges, Ranges], nexts: tuple[int, int]) -> None:
         """Align the next part; *nexts* are the offsets of the first records behind it."""
@@ -396,7 +415,11 @@ class _Parts:
                 renumbered=self.modes.renumbered,
                 breaks=[each for each in self.breaks if each > max(self.lasts)],
                 unread=self._unread(failed, nexts),
-                common=replace(reduced.common, before=self.before, has_pair_before=self.has_common),
+                common=replace(
+                    reduced.common,
+                    before=self.before,
+                    has_pair_before=self.has_common or self.ahead != 0,
+                ),
             )
         self._join(alignment, reduced)
         self._pass(reduced)
@@ -408,8 +431,8 @@ class _Parts:
 
     def end(self) -> Iterator[Finding | Alignment]:
         """Yield the findings that are left, and the alignment of the partition without findings."""
-        unknown = [replace(each, damaged=None) for each in self.held_behind]
-        self.found += self.folded.add([*self.held, *unknown])
+        # Which record of the source is opposite is not known across parts.
+        self.found += self.folded.add([*self.held.taken(), *taken_apart(self.held_behind.taken())])
         yield from self.taken()
         yield from self.folded.end(self.whole)
         proven = self.proven
@@ -472,7 +495,8 @@ class _Parts:
         return [(first, first + min(total(before), self.whole.unused[side])), *new]
 
     def _join(self, alignment: Alignment, reduced: Reduced) -> None:
-        whole, classes = self.whole, {each.finding_class for each in alignment.findings}
+        whole = self.whole
+        classes = {each.finding_class for each in alignment.findings if each.apart is None}
         pairs = bool(
             reduced.common.runs or alignment.verified or alignment.shifted or classes & _OF_PAIRS
         )
@@ -482,7 +506,8 @@ class _Parts:
         found_again = pairs or bool(classes & _OF_BOTH)
         begins = found_again or whole.last_common is None
         if found_again:
-            tail = [f.source_offset for f in alignment.findings if f.tail_position is not None]
+            alone = taken_apart(alignment.findings)
+            tail = [f.source_offset for f in alone if f.tail_position is not None]
             behind = int(reduced.source["offset"][-1]) + 1 if reduced.source else whole.tail_begins
             tail_begins = min((each for each in tail if each is not None), default=behind)
         self.has_common = self.has_common or pairs
@@ -523,31 +548,16 @@ class _Parts:
             and whole.damaged._replace(passed=whole.damaged.passed + alignment.passed),
         )
 
-    def _held_back(self, findings: Sequence[Finding], *, begins: bool) -> Sequence[Finding]:
-        """Return *findings* without those to hold; and those that were held if *begins*: then they are damaged.
+    def _held_back(self, findings: Sequence[Finding], *, begins: bool) -> list[Finding]:
+        """Return *findings* without those to hold; and those that were held if *begins*: then they are CORRUPT.
 
         A pair in a later part shows that they are in one place.
         """
         before: list[Finding] = []
         if begins:
-            before = _damaged([*self.held, *self.held_behind])
-            self.held, self.held_behind = [], []
-        places = {each.damaged.source_offset for each in findings if each.damaged is not None}
-        if not places:
-            return [*before, *findings]
-        held: list[Finding] = []
-        left: list[Finding] = []
-        for each in findings:
-            lost = each.finding_class is FindingClass.MISSING and each.source_offset in places
-            (held if lost or each.damaged is not None else left).append(each)
-        if begins:
-            self.held = held
-        elif len(self.held_behind) < self.part:
-            # Which record of the source is opposite is not known across parts.
-            self.held_behind += held
-        else:
-            left += [replace(each, damaged=None) for each in held]
-        return [*before, *left]
+            before = taken_together([*self.held.taken(), *self.held_behind.taken()])
+        (self.held if begins else self.held_behind).add(f for f in findings if f.apart)
+        return [*before, *(f for f in findings if not f.apart)]
 
     def _placed(self, findings: Sequence[Finding], *, begins: bool) -> Sequence[Finding]:
         """Return *findings* with what is known of the parts before; *begins*: this part has a record of both logs."""
@@ -555,19 +565,21 @@ class _Parts:
             return findings
         here, there = self.whole.last_common, self.whole.last_common_at_target
         first = 0 if begins else there + 1 + self.lacking
-        tail = sum(each.tail_position is not None for each in findings)
+        tail = sum(each.tail_position is not None for each in taken_apart(findings))
         self.lacking = tail if begins else self.lacking + tail
         if here is None or (here < 0 and not first):
             return findings
-        found = []
-        for each in findings:
+
+        def placed(each: Finding) -> Finding:
             follows, position = each.follows, each.tail_position
             if follows == -1:
                 follows = here if each.source_offset is None else there
             if position is not None:
                 position += first
-            found.append(replace(each, follows=follows, tail_position=position))
-        return found
+            apart = each.apart and (placed(each.apart[0]), placed(each.apart[1]))
+            return replace(each, follows=follows, tail_position=position, apart=apart)
+
+        return [placed(each) for each in findings]
 
     def _prove(self, alignment: Alignment, reduced: Reduced, *, pairs: bool) -> None:
         """Extend what is proven from the first offset of the source on, if all before this part is."""
@@ -592,6 +604,7 @@ class _Parts:
         ]
         self.lasts = ends[0], ends[1]
         sizes = [_size(each) if each else 0 for each in (source, target)]
+        self.ahead += sizes[0] - sizes[1]
         if common.runs:
             here, there = common.runs[-1][:2]
             offsets = int(source["offset"][here]), int(target["offset"][there])

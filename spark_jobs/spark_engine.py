@@ -41,7 +41,6 @@ from spark_jobs.findings import (
     DEFAULT_MAX_FINDINGS,
     TOMBSTONE,
     UNDECIDED,
-    Damaged,
     Finding,
     FindingClass,
     RecordDigest,
@@ -577,9 +576,9 @@ def _undecided_key(found: Found | int) -> int | None:
 
 
 def _finding(document: dict[str, Any]) -> Finding:
-    damaged = document["damaged"] and Damaged(*document["damaged"])
     named = FindingClass(document["finding_class"])
-    return Finding(**{**document, "finding_class": named, "damaged": damaged})
+    apart = document["apart"] and tuple(map(_finding, document["apart"]))
+    return Finding(**{**document, "finding_class": named, "apart": apart})
 
 
 def _union(frames: Sequence[DataFrame]) -> DataFrame:
@@ -595,5 +594,7 @@ def _document(found: Found | int) -> dict[str, object] | int:
     if isinstance(found, int):
         return found
     if isinstance(found, Finding):
-        return {**asdict(found), "finding_class": found.finding_class.value}
+        apart = found.apart and tuple(map(_document, found.apart))
+        document = asdict(replace(found, apart=None))
+        return {**document, "finding_class": found.finding_class.value, "apart": apart}
     return asdict(found) if isinstance(found, Alignment) else {"unread": found}

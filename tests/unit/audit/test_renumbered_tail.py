@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kclient.types import TopicPartition
+from spark_jobs.accounting import AcceptedGap
 from spark_jobs.comparison import Options
 from spark_jobs.digest import WindowShape
 from spark_jobs.findings import FindingClass
@@ -394,3 +395,73 @@ def test_a_mirror_that_stands_still_behind_a_lost_record_has_lost_that_one(
     records = first_of(source, 101 + copied)
     audited = run(source, log_of(*records[:100], *records[101:]), sizes)
     assert found(audited) == ({"missing": 1}, 300 - 101 - copied)
+
+
+@every_way
+@pytest.mark.parametrize("keep", [0, 10, 1_000])
+def test_a_destroyed_range_of_many_parts_is_corrupt(sizes: Sizes | None, keep: int) -> None:
+    source = full(620)
+    copied = first_of(source, 600)
+    changed = [each._replace(value=b"changed %d" % n) for n, each in enumerate(copied[100:500])]
+    audited = run(source, log_of(*copied[:100], *changed, *copied[500:]), sizes, keep=keep)
+    assert found(audited) == ({"corrupt": 400}, 20)
+
+
+@every_way
+@pytest.mark.parametrize("keep", [0, 10, 1_000])
+@pytest.mark.parametrize("complete", [True, False])
+def test_more_damaged_last_copies_than_stay_single_are_corrupt(
+    sizes: Sizes | None, keep: int, complete: bool
+) -> None:
+    source = full(320)
+    copied = first_of(source, 300)
+    changed = [each._replace(value=b"changed %d" % n) for n, each in enumerate(copied[-12:])]
+    audited = run(source, log_of(*copied[:-12], *changed), sizes, keep=keep, complete=complete)
+    truncated = {"truncated": 20} if complete else {}
+    assert found(audited) == ({"corrupt": 12, **truncated}, 0 if complete else 20)
+    assert all(
+        each.field == "value"
+        for each in audited.findings
+        if each.finding_class is FindingClass.CORRUPT
+    )
+
+
+@every_way
+@pytest.mark.parametrize("low", [280, 297, 299])
+@pytest.mark.parametrize("keep", [0, 2, 1_000])
+def test_an_accepted_gap_does_not_explain_a_damaged_last_copy(
+    sizes: Sizes | None, low: int, keep: int
+) -> None:
+    """As inside the log: the target has a record there."""
+    source = full(320)
+    copied = first_of(source, 300)
+    changed = [each._replace(value=b"changed %d" % n) for n, each in enumerate(copied[-3:])]
+    audited = run(
+        source,
+        log_of(*copied[:-3], *changed),
+        sizes,
+        keep=keep,
+        accepted=(AcceptedGap("t", 0, low, 300, "a cause"),),
+    )
+    assert found(audited) == ({"corrupt": 3}, 20)
+    assert "explained" not in classes(audited)
+
+
+@every_way
+@pytest.mark.parametrize("made", [at_once, of_one_device, of_one_value])
+def test_lag_beside_first_copies_that_are_all_damaged_is_not_missing(
+    sizes: Sizes | None, made: Any
+) -> None:
+    """More records lag than wait. So parts do not show which of them the damaged ones were."""
+    source = log_of(*map(made, range(300)))
+    is_time = made is of_one_value
+    target = log_of(
+        *(
+            each._replace(timestamp=n) if is_time else each._replace(value=b"changed %d" % n)
+            for n, each in enumerate(first_of(source, 5))
+        )
+    )
+    audited = run(source, target, sizes)
+    records, lagging = found(audited)
+    assert lagging == 295
+    assert records.get("corrupt", 0) + records.get("missing", 0) == 5

@@ -10,7 +10,7 @@ from pyspark.sql import Row
 from kclient.types import TopicPartition
 from spark_jobs.align import Alignment, DamagedTail
 from spark_jobs.cut import OffsetRange
-from spark_jobs.findings import Damaged, Finding, FindingClass
+from spark_jobs.findings import Finding, FindingClass
 from spark_jobs.spark_engine import HeldRow, _as_rows, _differences, holes_of
 
 TP = TopicPartition("t", 0)
@@ -59,10 +59,10 @@ def test_a_range_between_the_records_of_others_is_a_hole() -> None:
 
 def test_the_driver_gets_an_alignment_as_the_task_made_it() -> None:
     made = Alignment([], 1, 2, 3, (1, 2, 3, 4), (5, 6), (7, 8), (1, 2), (0, 9), 4, (3, 4))
-    made = replace(made, damaged=DamagedTail(1, 8, 9, 0))
-    extra = Finding(FindingClass.EXTRA, *TP, None, 9, damaged=Damaged(8, "value"))
-    rows = [Row(**row) for batch in _as_rows(TP, [extra, made]) for row in batch.to_pylist()]
+    made = replace(made, damaged=DamagedTail(8, 9, 0))
+    apart = Finding(FindingClass.MISSING, *TP, 8, None), Finding(FindingClass.EXTRA, *TP, None, 9)
+    corrupt = Finding(FindingClass.CORRUPT, *TP, 8, 9, "value", apart=apart)
+    rows = [Row(**row) for batch in _as_rows(TP, [corrupt, made]) for row in batch.to_pylist()]
     (got,) = _differences(rows).alignments.values()
-    assert got == replace(made, findings=[extra])
+    assert got == replace(made, findings=[corrupt])
     assert isinstance(got.damaged, DamagedTail)
-    assert isinstance(got.findings[0].damaged, Damaged)
