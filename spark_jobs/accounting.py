@@ -443,7 +443,7 @@ class Ledger:
             FindingClass.DUPLICATE
         )  # Each is a copy of another record, maybe of an EXTRA one.
         left, every = (
-            Counter((f.topic, f.partition, f.target_hash or 0) for f in each)
+            Counter((f.topic, f.partition, f.target_hash or 0) for f in [*each, *known])
             for each in (self._left_extras(), self.extras())
         )
         for each in self.explained_passed:

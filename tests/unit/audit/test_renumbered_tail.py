@@ -448,6 +448,16 @@ def test_an_accepted_gap_does_not_explain_a_damaged_last_copy(
 
 
 @every_way
+@pytest.mark.parametrize("behind", [0, 20, 150])
+def test_a_stranger_that_was_repeated_is_extra_once(sizes: Sizes | None, behind: int) -> None:
+    """Without it --fail-on could leave out all that shows it."""
+    source = full(100 + behind)
+    stranger = Rec(b"other", b"stranger", 7)
+    target = log_of(*first_of(source, 90), stranger, stranger, *first_of(source, 100)[90:])
+    assert found(run(source, target, sizes)) == ({"extra": 1, "duplicate": 1}, behind)
+
+
+@every_way
 @pytest.mark.parametrize("made", [at_once, of_one_device, of_one_value])
 def test_lag_beside_first_copies_that_are_all_damaged_is_not_missing(
     sizes: Sizes | None, made: Any
