@@ -91,6 +91,8 @@ def kept_digests(directory: Path, document: dict[str, Any]) -> bytes:
             content = (directory / name).read_bytes()
             if sha256(content).hexdigest() == document["files"][DIGESTS]:
                 return content
+    if not (directory / DIGESTS).exists():
+        raise KeptUnusable(f"{DIGESTS} is missing")
     raise KeptUnusable(f"{DIGESTS} is not the file of its report: another SHA-256")
 
 

@@ -181,6 +181,17 @@ def test_a_falsified_digest_is_refused(history: History) -> None:
     assert "digests.parquet is not the file of its report: another SHA-256" in refusal(history)
 
 
+@pytest.mark.parametrize("has_report", [True, False])
+def test_digests_that_are_gone_are_no_other_file(history: History, has_report: bool) -> None:
+    """A copy of the directory that was made with `*` lacks the hidden digests of a run that was killed."""
+    (history.out / "digests.parquet").unlink()
+    if not has_report:
+        (history.out / "report.json").unlink()
+    text = refusal(history)
+    assert "digests.parquet is missing" in text or "No such file or directory: '" in text
+    assert "SHA-256" not in text
+
+
 @pytest.mark.parametrize("name", ["findings.jsonl", "repair.json"])
 def test_a_falsified_file_of_the_report_is_refused(history: History, name: str) -> None:
     (history.out / name).write_text("{}\n")
