@@ -257,8 +257,8 @@ class LogDirHistories:
 
 
 def _partial(integrity: LogDirIntegrity) -> LogDirIntegrity:
-    """Return *integrity* for directories of which one is away; one that lost something already vouches for less."""
-    if integrity.condition not in (LogDirCondition.CLEAN, LogDirCondition.CRASHED):
+    """Return *integrity* for directories of which one is away; without any epoch it vouches for nothing anyway."""
+    if integrity.intact is None:
         return integrity
     return integrity._replace(condition=LogDirCondition.PARTIAL)
 

@@ -272,7 +272,7 @@ class LogManager:
         return self.histories.registration(has_failed=bool(self.offline))
 
     def refused(self) -> None:
-        """Handle that an attempt to register has no broker epoch: another registration is there."""
+        """Handle that an attempt to register has no broker epoch: the znode was certainly not created."""
         self.histories.refused()
         self._write_histories()
 

@@ -27,7 +27,6 @@ In: session events, watch on the broker's znode   Out: Registered, Unregistered 
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -43,6 +42,7 @@ from kbroker.zk import znodes
 from kbroker.zk.errors import (
     BadVersion,
     ConnectionLoss,
+    Disconnected,
     NodeExists,
     NoNode,
     PoisonZnode,
@@ -98,7 +98,7 @@ class History(Protocol):
         """Record the broker epoch of the registration."""
 
     def refused(self) -> None:
-        """Record that the attempt has no broker epoch: another registration was there."""
+        """Record that the attempt has no broker epoch: the znode was certainly not created."""
 
 
 async def ensure_paths(zk: ZooKeeper) -> None:
@@ -317,7 +317,7 @@ class BrokerRegistration:
             brokers = await zk.exists(znodes.BROKER_IDS)
             info = self._info(-1 if brokers is None else brokers.pzxid)
             data = znodes.encode_broker(info)
-            is_created, node = await self._create(zk, data)
+            node = await self._create(zk, data)
             if node is not None and node.stat.ephemeral_owner == session.id:
                 if node.data != data:
                     await zk.set(self._path, data, node.stat.version)
@@ -325,22 +325,22 @@ class BrokerRegistration:
                 if info.endpoints != self._registration.endpoints:  # altered meanwhile
                     self._write_endpoints()
                 return epoch
-            if not is_created:
-                self._history.refused()
             if node is not None:
                 deadline = self._refuse_or_wait_until(node, session, deadline)
                 await self._until_free(deadline)
 
-    async def _create(self, zk: ZooKeeper, data: bytes) -> tuple[bool, Node | None]:
-        """Create the broker's znode if there is none; return whether it was created, and what is there then."""
-        is_created = False
-        with contextlib.suppress(NodeExists):
-            await zk.create(self._path, data, ephemeral=True)
-            is_created = True
+    async def _create(self, zk: ZooKeeper, data: bytes) -> Node | None:
+        """Create the broker's znode if there is none, and return what is there then; None: it is gone since."""
         try:
-            return is_created, await zk.get(self._path)
+            await zk.create(self._path, data, ephemeral=True)
+        except (NodeExists, Disconnected, SessionExpired) as error:
+            self._history.refused()
+            if not isinstance(error, NodeExists):
+                raise
+        try:
+            return await zk.get(self._path)
         except NoNode:
-            return is_created, None  # gone since
+            return None
 
     def _info(self, after: int) -> BrokerInfo:
         integrity = self._history.registering(after)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
+import pytest
 from twisted.internet.defer import Deferred
 
 from kbroker.common.endpoint import Endpoint
-from kbroker.common.log_dir_integrity import LogDirIntegrity
-from kbroker.metadata.broker_registration import BrokerRegistration, History, enter_cluster
+from kbroker.common.log_dir_integrity import LogDirIntegrity, broker_epochs
+from kbroker.log.log_dir_histories import LogDirHistories
+from kbroker.log.log_dir_history import LogDirHistory, assess
+from kbroker.metadata.broker_registration import (
+    BrokerRegistration,
+    DuplicateBrokerError,
+    History,
+    enter_cluster,
+)
 from kbroker.zk import znodes
 from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.reconnect import Reconnect
@@ -54,11 +63,12 @@ def enter(
     *,
     meanwhile: float | None = None,
     history: History | None = None,
+    twin: Endpoint | None = None,
 ) -> tuple[int, str, list[Exception]]:
     """Enter a cluster; return how many requests that took, the cluster's id, and what was fatal.
 
-    With *advertised* the broker alters its endpoints to that one, and the znode gets it: after the registration, or so
-    many seconds after its begin.
+    With *twin* another broker with its id is there, at that endpoint. With *advertised* the broker alters its endpoints
+    to that one, and the znode gets it: after the registration, or so many seconds after its begin.
     """
     scheduler, rng = Scheduler(), Random(1)
     ensemble = Ensemble(scheduler, rng, Network(scheduler, rng))
@@ -69,6 +79,9 @@ def enter(
         made.append(Breaking(ensemble, process, 1, **given))
         made[-1].process, made[-1].breaks = process, breaks
         return made[-1]
+
+    def unbroken(_hosts: str, **given: Any) -> ZkConnection:
+        return ZkConnection(ensemble, process, 1, **given)
 
     zk = ZooKeeperClient(
         process, "zk:1", session_timeout=6.0, connection=connection, now=process.seconds
@@ -85,6 +98,16 @@ def enter(
             process, zk, registration, cluster_id=cluster_id, reconnect=reconnect,
             on_event=lambda _event: None, on_fatal=fatal.append, history=history or NoHistory(), is_extended=True,
         )  # fmt: skip
+        if twin is not None:
+            other = ZooKeeperClient(
+                process, "zk:1", session_timeout=6.0, connection=unbroken, now=process.seconds
+            )
+            await other.start(10)
+            theirs = replace(registration, endpoints=(twin,))
+            await other.create(znodes.broker_path(1), znodes.encode_broker(theirs), ephemeral=True)
+            with pytest.raises(DuplicateBrokerError):
+                await member.register()
+            return cluster_id
         if advertised is not None and meanwhile is not None:
             process.callLater(meanwhile, member.advertise, (advertised,))
         await member.register()
@@ -127,6 +150,34 @@ def test_the_log_directories_get_a_lower_bound_of_the_broker_epoch_before_it_exi
         bounds = Bounds()
         enter({at}, history=bounds)
         assert -1 < bounds.afters[0] < bounds.broker_epochs[0]
+
+
+class Directory:
+    """One log directory with broker epoch 1, as the broker's log directories."""
+
+    def __init__(self) -> None:
+        self.histories = LogDirHistories("boot")
+        history = LogDirHistory("boot", broker_epochs(1), ("A",))
+        self.histories.add("a", "A", assess(history, None, "boot", is_new=False), history)
+        self.histories.conclude([], 0)
+        self.registered, self.refused = self.histories.registered, self.histories.refused
+
+    def registering(self, after: int) -> LogDirIntegrity:
+        self.histories.registering(after)
+        return self.histories.registration()
+
+
+def test_a_broker_with_the_id_of_another_has_no_open_end_unless_the_answer_to_its_create_was_lost() -> (
+    None
+):
+    asked, _, _ = enter(set())
+    twin = Endpoint("PLAINTEXT", "PLAINTEXT", "other.example", 9092)
+    known: list[bool] = []
+    for at in range(1, asked + 1):
+        directory = Directory()
+        enter({at}, history=directory, twin=twin)
+        known.append(directory.histories.history_of("a", ()).intact == broker_epochs(1))
+    assert known.count(False) == 1
 
 
 def test_breaks_one_after_another_are_waited_out() -> None:
