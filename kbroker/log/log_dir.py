@@ -183,7 +183,7 @@ class LogDir:
         OSError when the directory itself fails.
         """
         notes: list[str] = []
-        epoch = self._take_clean_marker()
+        epoch = self._take_clean_marker(boot_id)
         history = self._read_history()
         integrity = log_dir_history.assess(history, epoch, boot_id, is_new=self._is_new)
         recovery_points = self._read_checkpoint(offset_checkpoint_file.RECOVERY_POINTS, notes)
@@ -285,12 +285,18 @@ class LogDir:
         """Sync the names in it. Slow. Raise OSError."""
         self._disk.sync_dir(self.path)
 
-    def _take_clean_marker(self) -> int | None:
+    def _take_clean_marker(self, boot_id: str) -> int | None:
+        """Remove the marker of a clean shutdown; return its broker epoch, or None without a marker."""
         path = f"{self.path}/{CLEAN_SHUTDOWN}"
         try:
             epoch = decode_clean_shutdown(read_file(self._disk, path))
         except FileNotFoundError:
             return None
+        # The marker stays where nothing can be written, as on a full disk. Without it, the next start would report that
+        # the machine went down before this run.
+        history = self._read_history()
+        if history is not None and history.boot_id != boot_id:
+            self.write_history(history._replace(boot_id=boot_id), durable=True)
         self._disk.unlink(path)
         self._disk.sync_dir(self.path)
         return epoch

@@ -135,7 +135,7 @@ def unsynced_logs_are_marked_clean() -> list[Change]:
 def the_clean_marker_stays() -> list[Change]:
     """A start leaves the marker of the last clean shutdown where it is (KAFKA-10471)."""
 
-    def take(self: LogDir) -> int | None:
+    def take(self: LogDir, _boot_id: str) -> int | None:
         try:
             return decode_clean_shutdown(read_file(self._disk, f"{self.path}/{CLEAN_SHUTDOWN}"))
         except FileNotFoundError:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.common.log_dir_integrity import LogDirCondition, LogDirIntegrity, broker_epochs
+from kbroker.log.log_dir_history import FILE
 from kbroker.log.log_manager import LogManager
 from kclient.wire.errors import (
     KafkaStorageError,
@@ -276,3 +277,25 @@ def test_s27_a_log_that_has_lost_its_topic_id_has_no_high_watermark(
     dirs.release()
     (tmp_path / "a" / "t-1" / "partition.metadata").unlink()
     assert brokers().start().high_watermarks == {("t", 0): 3, ("t", 1): 0}
+
+
+def test_a_clean_shutdown_before_the_machine_went_down_counts_after_a_start_on_a_full_disk(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    dirs = brokers("a", "b").start()
+    dirs.registering()
+    dirs.registered(10)
+    assert dirs.close(broker_epoch=10)
+    for name in "ab":
+        file = tmp_path / name / FILE
+        file.write_text(file.read_text().replace("this-boot", "the boot before"))
+    disk = FaultyDisk()
+    disk.fail("pwritev", errno.ENOSPC)
+    dirs = brokers("a", "b", disk=disk).start()
+    dirs.registering()
+    dirs.registered(20)
+    assert len(dirs.offline) == 1
+    dirs.release()
+    found = brokers("a", "b").start().histories.integrity
+    assert found.condition is LogDirCondition.CRASHED
+    assert found.covers(10)
