@@ -1,7 +1,8 @@
-"""The reader of a whole log, when the leader of the partition changes."""
+"""The reader of a whole log: when the leader of the partition changes, and where a header is damaged."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +10,12 @@ from twisted.internet.defer import Deferred
 
 from kclient.config import CommonConfig
 from kclient.types import TopicPartition
-from kclient.wire.errors import OffsetNotAvailable
+from kclient.wire.errors import CorruptMessage, OffsetNotAvailable
 from kclient.wire.fetch import FetchPartitionResponse
 from kclient.wire.records import Record, encode_batch
 from kclient.wire.versions import ApiKey
+from mirrormaker.divergence import Batch, read_batches
+from mirrormaker.tail_export import PartitionExport
 from mirrormaker.whole_log import TIMEOUT, LogReader
 from tests.kit.scripted_cluster import ScriptedCluster
 
@@ -55,3 +58,114 @@ def test_a_log_that_lost_what_was_there_is_an_error_in_the_end() -> None:
     result = Reading(0).read()
     with pytest.raises(OffsetNotAvailable, match="t-0 ends at 0, not at 1"):
         result.raiseException()
+
+
+def batch(offset: int, count: int, *, delta: int | None = None, size: int = 1) -> bytes:
+    """Return *count* records of *size* bytes from *offset* on; with a *delta* its last offset delta is damaged."""
+    records = [Record(n, 1, None, b"v" * size) for n in range(count)]
+    data = bytearray(offset.to_bytes(8, "big") + encode_batch(records)[8:])
+    if delta is not None:
+        data[-1] ^= 1
+        data[23:27] = delta.to_bytes(4, "big", signed=True)
+    return bytes(data)
+
+
+class Segments:
+    """A log of *segments*, of which a Fetch is answered as a broker does: by headers, from one segment."""
+
+    def __init__(self, *segments: list[bytes], end: int) -> None:
+        self.segments = [[*read_batches(b"".join(each))] for each in segments]
+        self.end = end
+        self.scripted = ScriptedCluster({"t": 1})
+        self.scripted.answers[ApiKey.FETCH] = self._fetched
+        cluster = self.scripted.cluster(CommonConfig.load({"bootstrap.servers": "a:1"}))
+        self.reader = LogReader(cluster, TP, 0, end)
+
+    def _fetched(self, request: Any) -> Any:
+        (wanted,) = request.topics[0].partitions
+        data = self._slice(wanted.fetch_offset, wanted.partition_max_bytes)
+        answer = FetchPartitionResponse(0, high_watermark=self.end, records=[memoryview(data)])
+        return self.scripted.fetched((TP, answer))
+
+    def _slice(self, offset: int, max_bytes: int) -> bytes:
+        bases = [each[0].base_offset for each in self.segments]
+        first = max(n for n, base in enumerate(bases) if base <= max(offset, bases[0]))
+        for segment in self.segments[first:]:
+            for number, each in enumerate(segment):
+                if each.next_offset > offset:
+                    data = b"".join(bytes(one.data) for one in segment[number:])
+                    return data[: max(max_bytes, len(each.data))]
+        return b""
+
+    def read(self) -> list[Batch] | CorruptMessage:
+        """Return all batches, or the error that ends the reading."""
+        results: list[Any] = []
+
+        async def read_all() -> list[Batch]:
+            found = []
+            while (batches := await self.reader.read()) is not None:
+                found += batches
+            return found
+
+        Deferred.fromCoroutine(read_all()).addBoth(results.append)
+        self.scripted.pass_time(TIMEOUT + 5)
+        (result,) = results
+        if isinstance(result, list):
+            return result
+        assert isinstance(result.value, CorruptMessage)
+        return result.value
+
+
+DELTAS = [0, 1, 2, 3, 4, 6, 7, 2**31 - 1, -9]
+"""Of a damaged batch with the offsets 3 to 5 in a log up to 10. 2 is the right one."""
+
+
+@pytest.mark.parametrize("delta", DELTAS)
+def test_a_damaged_header_at_the_end_of_a_segment_hides_no_batch(
+    tmp_path: Path, delta: int
+) -> None:
+    """The reader went on from its offset: batches were skipped, in no export, and the topic was deleted."""
+    log = Segments(
+        [batch(0, 3), batch(3, 3, delta=delta)], [batch(6, 1), batch(7, 1), batch(8, 2)], end=10
+    )
+    found = log.read()
+    if delta > 2:
+        assert isinstance(found, CorruptMessage)
+        assert "the header of the batch of t-0 at offset 3 is damaged" in str(found)
+        return
+    assert not isinstance(found, CorruptMessage)
+    assert [each.base_offset for each in found] == [0, 3, 6, 7, 8]
+    export = PartitionExport(tmp_path, TP, other_start=0, with_head=False)
+    for each in found:
+        export.add(each, False)
+    exported = export.finish(log_start=0, log_end=10)
+    assert [each.batches for each in exported.files] == [5]
+
+
+@pytest.mark.parametrize("delta", DELTAS)
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_damaged_header_within_a_segment_hides_no_batch(delta: int, is_last: bool) -> None:
+    behind = [] if is_last else [batch(6, 1), batch(7, 1)]
+    log = Segments([batch(0, 3), batch(3, 3, delta=delta), *behind], end=6 + len(behind))
+    found = log.read()
+    if is_last and delta < 2:
+        assert isinstance(found, CorruptMessage)
+        return
+    assert not isinstance(found, CorruptMessage)
+    assert [each.base_offset for each in found] == [0, 3, *([] if is_last else [6, 7])]
+
+
+@pytest.mark.parametrize("delta", [2, 6, -9])
+def test_a_damaged_header_of_a_batch_as_large_as_an_answer_hides_no_batch(delta: int) -> None:
+    large = batch(3, 3, delta=delta, size=3 << 19)
+    found = Segments([batch(0, 3), large, batch(6, 1), batch(7, 3)], end=10).read()
+    if delta < 0:
+        assert isinstance(found, CorruptMessage)
+        return
+    assert not isinstance(found, CorruptMessage)
+    assert [each.base_offset for each in found] == [0, 3, 6, 7]
+
+
+def test_a_damaged_header_before_a_batch_that_no_answer_holds_is_an_error() -> None:
+    log = Segments([batch(0, 3, delta=9), batch(3, 1, size=5 << 20), batch(4, 6)], end=10)
+    assert isinstance(log.read(), CorruptMessage)
