@@ -20,7 +20,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
@@ -156,8 +156,8 @@ class PartitionExport:
         self._with_head = with_head
         self._head = 0
         self._open: _File | None = None
-        self._ends_damaged: _File | None = None
-        """The file of the last batch, if that is damaged: only the next one shows where it ends."""
+        self._held: Batch | None = None
+        """The last batch, if it is damaged: only the next one shows where it ends, so which kind it is."""
         self._done: list[_File] = []
         self._last_equal_end: int | None = None
         self._first_unequal: int | None = None
@@ -165,15 +165,32 @@ class PartitionExport:
 
     def add(self, batch: Batch, is_equal: bool) -> None:
         """Handle the next batch. Raise OSError."""
-        self._bound(batch.base_offset)
+        self._write_held(batch.base_offset)
         if is_equal:
             self._equal += 1
             self._last_equal_end = batch.next_offset
             self._close()
+        elif batch.is_damaged:
+            self._held = batch
+        else:
+            self._write(batch, batch.next_offset)
+
+    def _write_held(self, until: int) -> None:
+        """Write the last batch if it is damaged. The next one, or the log's end, is at *until*. Raise OSError."""
+        batch, self._held = self._held, None
+        if batch is None:
             return
-        is_head = self._kind(batch.base_offset, batch.next_offset) is Kind.HEAD
+        until = max(until, batch.base_offset + 1)
+        if batch.base_offset < batch.next_offset <= until:
+            until = batch.next_offset
+        self._write(batch, until)
+
+    def _write(self, batch: Batch, until: int) -> None:
+        """Count or write *batch*, which has the offsets up to *until*. Raise OSError."""
+        is_head = self._kind(batch.base_offset, until) is Kind.HEAD
         self._head += is_head
         if is_head and not self._with_head:
+            self._close()
             return
         if self._first_unequal is None and not is_head:
             self._first_unequal = batch.base_offset
@@ -184,21 +201,13 @@ class PartitionExport:
         if self._open is None:
             self._directory.mkdir(mode=_DIRECTORY_MODE, exist_ok=True)
             path = self._directory / f"{batch.base_offset:020}.log"
-            self._open = _File(path, batch.base_offset, batch.next_offset, is_head)
-        self._open.add(batch)
-        if batch.is_damaged:
-            self._ends_damaged = self._open
-
-    def _bound(self, until: int) -> None:
-        """Let a damaged last batch end at *until* at most."""
-        if self._ends_damaged is not None:
-            self._ends_damaged.bound(until)
-            self._ends_damaged = None
+            self._open = _File(path, batch.base_offset, until, is_head)
+        self._open.add(batch, until)
 
     def _kind(self, base_offset: int, next_offset: int) -> Kind:
         return kind_of(
             base_offset,
-            max(next_offset, base_offset + 1),  # the header may be damaged
+            next_offset,
             other_start=self._other_start,
             last_equal_end=self._last_equal_end,
         )
@@ -210,8 +219,8 @@ class PartitionExport:
 
         *first_lacking* is that of the comparison.
         """
+        self._write_held(log_end)
         self._close()
-        self._bound(log_end)
         files = []
         for each in self._done:
             found = each.described(self._kind(each.first, each.first_until))
@@ -260,19 +269,23 @@ class _File:
         self._batches = self._records = self._undecoded = 0
         self._oldest: int | None = None
         self._newest: int | None = None
-        self._damaged: Batch | None = None
-        """The last batch, if it is damaged, without its bytes."""
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: Batch, until: int) -> None:
+        """Write *batch*, which has the offsets up to *until*. Raise OSError.
+
+        The number of records in a damaged header is taken if that many fit into the offsets. Else each of these is a
+        record: the RPO must not be too small.
+        """
         self.file.write(batch.data)
         self._digest.update(batch.data)
         self.size += len(batch.data)
-        self._until = batch.next_offset
+        self._until = until
         self._batches += 1
         if batch.is_damaged:
             # It counts as records: the bit that makes a control batch may be what was damaged. So may the timestamps.
             self._undecoded += 1
-            self._damaged = replace(batch, data=memoryview(b""))
+            offsets, count = until - batch.base_offset, batch.info.record_count
+            self._records += count if 0 < count <= offsets else offsets
             return
         if batch.info.is_control:
             return
@@ -289,24 +302,6 @@ class _File:
             self._undecoded += 1
             found = [batch.info.base_timestamp, batch.info.max_timestamp]
         return [each for each in found if each >= 0]
-
-    def bound(self, until: int) -> None:
-        """Count the records of the last batch, which is damaged; the next one, or the log's end, is at *until*.
-
-        The number in its header is taken if that many records fit into its offsets. Else each of these is a record: the
-        RPO must not be too small.
-        """
-        batch, self._damaged = self._damaged, None
-        if batch is None:
-            return
-        until = max(until, batch.base_offset + 1)
-        if batch.base_offset < batch.next_offset <= until:
-            until = batch.next_offset
-        offsets, count = until - batch.base_offset, batch.info.record_count
-        self._records += count if 0 < count <= offsets else offsets
-        self._until = until
-        if self._batches == 1:
-            self.first_until = until
 
     def close(self) -> None:
         self.file.flush()

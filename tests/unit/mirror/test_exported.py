@@ -11,7 +11,7 @@ from kclient.types import TopicPartition
 from kclient.wire.records import Record, encode_batch
 from mirrormaker import failback_stage
 from mirrormaker.divergence import read_batches
-from mirrormaker.export_manifest import Manifest
+from mirrormaker.export_manifest import ExportedPartition, Manifest
 from mirrormaker.exported import show_exported
 from mirrormaker.tail_export import (
     BadExport,
@@ -116,3 +116,47 @@ def test_a_damaged_batch_does_not_change_what_the_others_count(tmp_path: Path) -
     assert (file.batches, file.records, file.undecoded_batches) == (3, 6, 2)
     assert (file.first, file.until) == (0, 6)
     assert (file.oldest_ms, file.newest_ms) == (1, 1)
+
+
+@pytest.mark.parametrize("delta", [-9, 0, 1, 2, 3, 2**31 - 1])
+@pytest.mark.parametrize("with_head", [False, True])
+@pytest.mark.parametrize("at", [0, 5, 8])
+def test_a_damaged_batch_below_the_other_logs_start_is_a_head(
+    tmp_path: Path, at: int, with_head: bool, delta: int
+) -> None:
+    """It was no head when it was counted, and one in the manifest: refused for ever. Or heads behind it were lost."""
+    exported = head_and_tail(tmp_path, at, delta, with_head=with_head)
+    assert exported.head_batches == 3
+    heads = [(each.first, each.batches) for each in exported.files if each.kind == "head"]
+    assert heads == ([(0, 3)] if with_head else [])
+    assert [(each.first, each.batches) for each in exported.files if each.kind == "tail"] == [
+        (10, 1)
+    ]
+    manifest = Manifest("t", "id", "W", "E", "other", 1, 1, (exported,))
+    assert manifest.has_unexported_head is not with_head
+
+
+def test_a_damaged_batch_across_the_other_logs_start_is_no_head(tmp_path: Path) -> None:
+    exported = head_and_tail(tmp_path, 8, 2**31 - 1, with_head=False, other_start=9)
+    assert exported.head_batches == 2
+    assert [(each.first, each.kind, each.records) for each in exported.files] == [(8, "tail", 4)]
+
+
+def head_and_tail(
+    out: Path, damaged_at: int, delta: int, *, with_head: bool, other_start: int = 10
+) -> ExportedPartition:
+    """Export batches at 0, 5, 8 and 10, without an equal one, of which one has a damaged header."""
+    data = bytearray()
+    for at, count in ((0, 5), (5, 3), (8, 2), (10, 2)):
+        each = bytearray(batch(at, *[b"v"] * count))
+        if at == damaged_at:
+            each[-1] ^= 1
+            each[_DELTA_AT : _DELTA_AT + 4] = delta.to_bytes(4, "big", signed=True)
+        data += each
+    directory = directory_of(out, "t", "id")
+    begin(directory)
+    tp = TopicPartition("t", 0)
+    export = PartitionExport(directory, tp, other_start=other_start, with_head=with_head)
+    for found in read_batches(data):
+        export.add(found, False)
+    return export.finish(log_start=0, log_end=12)
