@@ -485,7 +485,7 @@ class Promotion:
         return {tp: cut for tp, cut in cuts.items() if modes[tp.topic] == promotion.EXCHANGED}
 
     async def _begin_opening(self, roles: _Roles) -> None:
-        """Let each fence state that the target may be open from now on. Raise KafkaError.
+        """Let each fence state that the target may be open from now on. Raise KafkaError or `Refused`.
 
         If the target is lost after that, `--abort --target-id` no longer opens the source.
         """
@@ -512,7 +512,7 @@ class Promotion:
         ]
         try:
             await self._state_fences(roles, names, promotion.fence_is_over)
-        except KafkaError as problem:
+        except (KafkaError, Refused) as problem:
             self._echo(
                 f"{self._config.source} does not state that the promotion has ended: {problem}. The same command lets "
                 "it do so"
@@ -523,7 +523,8 @@ class Promotion:
     ) -> None:
         """Set what *change* returns on those of *names* that are marked as mirrors of the target now.
 
-        Raise KafkaError. A broker of an earlier release does not store it.
+        Raise KafkaError. Raise `Refused` if a broker refuses it for a topic that states its fence: the statement would
+        stay. A topic that states none had its fence from a broker of an earlier release, which does not store it.
         """
         catalog = roles.source_topics
         for name in names:
@@ -536,9 +537,17 @@ class Promotion:
                 raise catalog.unreadable[name]
             if name not in topics:
                 raise UnknownTopicOrPartition(f"the broker does not know {name} now")
+        refused = {}
         for name, topic in topics.items():
             if topic.overrides.get(MARK) == roles.target_id and (configs := change(topic)):
-                await catalog.change(name, configs)
+                problem = await catalog.change(name, configs)
+                if problem and promotion.states_fence(topic):
+                    refused[name] = problem
+        if refused:
+            reasons = ", ".join(f"{name} ({problem})" for name, problem in refused.items())
+            raise Refused(
+                f"{self._config.source} refuses to state how far the promotion is: {reasons}"
+            )
 
     async def _check_fence(self, source: Cluster, cuts: Mapping[TopicPartition, int]) -> None:
         """Raise `Refused` unless each leader of *source* still rejects producers, and its log ends at the cut.

@@ -373,6 +373,11 @@ def _states_fence(topic: Topic) -> bool:
     return promotion_fields(topic).get(_FENCE) in (FenceState.SET.value, FenceState.OPENING.value)
 
 
+def states_fence(topic: Topic) -> bool:
+    """Return whether *topic* states how far a promotion is that fenced it: a value of `FenceState`."""
+    return _FENCE in promotion_fields(topic)
+
+
 def of_other_clusters(
     source: Mapping[str, Topic], target: Mapping[str, Topic], *, source_id: str, target_id: str
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:

@@ -329,6 +329,39 @@ def test_a_broker_that_does_not_store_the_statements_is_promoted_to_the_end(
     assert not [line for line in clusters.printed if "does not state" in line]
 
 
+@pytest.mark.parametrize("had", [{}, CREATE_TIME], ids=["new", "went both ways"])
+@pytest.mark.parametrize("refused_from", ["opening", "opened"])
+def test_a_target_is_not_opened_behind_a_fence_that_cannot_state_it(
+    clusters: Clusters, refused_from: str, had: Settings
+) -> None:
+    """Brokers are upgraded one by one: the fence stated "set" and --abort --target-id opened a live mirror."""
+    refused: list[str] = []
+    clusters.east.serve_configs(clusters.configs["east"], refused=refused)
+    fence_with_cuts(clusters)
+    clusters.configs["east"]["t"] = dict(had)
+
+    class Rolling(Fencing):
+        async def _copy_groups(self, _: object) -> None:
+            if refused_from == "opening":
+                refused.append(PROMOTION)
+
+        async def _open(self, *given: Any) -> None:
+            await super()._open(*given)
+            refused.append(PROMOTION)
+
+    code = clusters.result(clusters.promotion(Rolling).run())
+    if refused_from == "opening":
+        assert code == 5, clusters.printed
+        refusal = "refused: east refuses to state how far the promotion is: t ("
+        assert clusters.printed[-1].startswith(refusal)
+        assert clusters.configs["west"]["t"][MARK] == "E"
+        assert MARK not in clusters.configs["east"]["t"]
+        return
+    assert code == 0, clusters.printed
+    assert [line for line in clusters.printed if "does not state" in line]
+    assert clusters.configs["west"]["t"][MARK] == ""
+
+
 @pytest.mark.parametrize(("seconds", "code"), [(20, 0), (300, 5)])
 def test_a_source_that_restarts_before_the_opening_is_waited_for(
     clusters: Clusters, seconds: float, code: int
