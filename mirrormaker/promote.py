@@ -831,7 +831,7 @@ class Promotion:
         names = [name for name in present if self._selects(name)]
         source = await source_topics.topics(names, configs_too=True, present=present)
         copies = {name: self._selection.target_name(name) for name in source}
-        there = await target_topics.names()
+        there = await self._names_at_target(target_topics, copies.values())
         target = await target_topics.topics(copies.values(), configs_too=True, present=there)
         for catalog in (source_topics, target_topics):
             for problem in catalog.unreadable.values():
@@ -849,6 +849,27 @@ class Promotion:
             for name, copy in copies.items()
         )
         return _Roles(source_id, target_id, source_topics, target_topics, source, target, stages)
+
+    async def _names_at_target(
+        self, catalog: Catalog, copies: Collection[str]
+    ) -> Mapping[str, int]:
+        """Return `Catalog.names` of the target, if those of *copies* that it lacks do not exist. Raise KafkaError.
+
+        A broker that has just started does not know its topics yet. Raise `Refused` if it stays so.
+        """
+        give_up_at = self._reactor.seconds() + _TIMEOUT
+        while True:
+            present = await catalog.names()
+            absent = set(copies) - present.keys()
+            unknown = absent - await catalog.deleted(absent)
+            if not unknown:
+                return present
+            if self._reactor.seconds() >= give_up_at:
+                raise Refused(
+                    f"the broker at {self._config.target} does not know {', '.join(sorted(unknown))} yet, or its "
+                    "controller does not answer"
+                )
+            await sleep(self._reactor, _POLL)
 
     async def _open(
         self,

@@ -428,6 +428,39 @@ def test_mirrors_of_the_other_direction_are_not_called_promoted(clusters: Cluste
     assert promoting.record is None
 
 
+@pytest.mark.parametrize("seconds", [20, 300])
+@pytest.mark.parametrize("east", ["opened", "ordinary mirror", "earlier release, CreateTime"])
+def test_a_topic_that_a_broker_does_not_know_yet_is_no_mirror_of_the_other_direction(
+    clusters: Clusters, east: str, seconds: float
+) -> None:
+    """The promotion ended with 0 and "nothing to promote": the broker at west had just started."""
+    fence_with_cuts(clusters)
+    clusters.configs["east"]["t"] = dict(EAST[east][0])
+    clusters.configs["west"]["t"] = {
+        MARK: "E",
+        SOURCE_TOPIC_ID: text_of(clusters.east.topic_id("t")),
+    }
+    knows, west = clusters.west.answers[ApiKey.METADATA], clusters.west
+
+    def answer(request: Any) -> Any:
+        answered = knows(request)
+        if [each.name for each in request.topics or ()] != ["t"]:  # else it asks the controller
+            answered.topics = []
+        return answered
+
+    west.answers[ApiKey.METADATA] = answer
+    west.clock.callLater(seconds, west.answers.__setitem__, ApiKey.METADATA, knows)
+    code = clusters.result(clusters.promotion(Fencing).run())
+    assert not [line for line in clusters.printed if "other direction" in line]
+    if seconds > 60:
+        assert code == 5
+        assert clusters.printed[-1].startswith("refused: the broker at west does not know t yet")
+        assert clusters.configs["west"]["t"][MARK] == "E"
+    else:
+        assert code == 0, clusters.printed
+        assert clusters.configs["west"]["t"][MARK] == ""
+
+
 def test_a_repeated_command_has_the_mode_of_the_first(clusters: Clusters) -> None:
     """`t` was fenced before, `u` was not: "producers stopped" the first time, "exchanged" the second."""
     fence_with_cuts(clusters)
