@@ -360,7 +360,7 @@ def fenced(
             )
         elif target[name].overrides.get(MARK, "") != source_id:
             continue
-        elif _states_fence(target[name]) and not _states_fence(topic):
+        elif _has_the_fence(target[name], topic):
             unknown[name] = (
                 "the target has the fence, of a promotion of the other direction: --abort of that direction removes it"
             )
@@ -369,7 +369,21 @@ def fenced(
     return found, unknown
 
 
-def _states_fence(topic: Topic) -> bool:
+def _has_the_fence(target: Topic, source: Topic) -> bool:
+    """Return whether *target* has the fence, where each is marked as a mirror of the other: *source* may lack records.
+
+    A fence of an earlier release does not state itself. Then the source is a mirror by its settings, and the target is
+    none.
+    """
+    if _states_no_end(target) and not _states_no_end(source):
+        return True
+    return marked_as(source) is Marked.MIRROR and marked_as(target) in (
+        Marked.FENCE,
+        Marked.OPENING,
+    )
+
+
+def _states_no_end(topic: Topic) -> bool:
     return promotion_fields(topic).get(_FENCE) in (FenceState.SET.value, FenceState.OPENING.value)
 
 

@@ -104,7 +104,7 @@ EAST: dict[str, tuple[Settings, Marked]] = {
 WEST: dict[str, Settings | None] = {
     "no topic": None,
     "no settings": {},
-    "mirror": {MARK: "E", SOURCE_TOPIC_ID: text_of(EAST_ID)},
+    "mirror": {MARK: "E", SOURCE_TOPIC_ID: text_of(EAST_ID), **CREATE_TIME},
     "promoted": {MARK: "", SOURCE_TOPIC_ID: text_of(EAST_ID), PROMOTION: FOUND.text()},
     "topic id": {SOURCE_TOPIC_ID: text_of(EAST_ID)},
     "promoted, mark removed": {SOURCE_TOPIC_ID: text_of(EAST_ID), PROMOTION: FOUND.text()},
@@ -205,13 +205,16 @@ def test_an_abort_decides_by_the_marks_of_a_target_that_answers(east: str, west:
 
 
 @pytest.mark.parametrize("east", EAST)
-@pytest.mark.parametrize("state", ["set", "opening"])
+@pytest.mark.parametrize("state", ["set", "opening", "earlier release", "no statement"])
 def test_an_abort_in_the_wrong_direction_does_not_open_the_mirror(east: str, state: str) -> None:
     """Both are marked, and the fence is at west: east lacks records that only west has."""
     fence = fence_of(Topic(2, WEST_ID), "E", text_of(EAST_ID))
     west = changed({}, fence)
     if state == "opening":
         west = changed(west, fence_is_opening(Topic(2, WEST_ID, west)))
+    elif state != "set":
+        west = {MARK: "E", SOURCE_TOPIC_ID: text_of(EAST_ID)}
+        west |= BEFORE_ONLY if state == "earlier release" else {}
     found, unknown = fenced(
         {"t": east_topic(EAST[east][0])},
         {"t": Topic(2, WEST_ID, west)},
@@ -220,8 +223,11 @@ def test_an_abort_in_the_wrong_direction_does_not_open_the_mirror(east: str, sta
         target_id="W",
     )
     states_fence = any(f'"fence":"{each}"' in str(EAST[east][0]) for each in ("set", "opening"))
-    assert (found == ["t"]) is states_fence
-    assert ("--abort of that direction" in "".join(unknown.values())) is not states_fence
+    is_of_west = EAST[east][1] is Marked.MIRROR or (
+        state in ("set", "opening") and not states_fence
+    )
+    assert (found == ["t"]) is not is_of_west
+    assert ("--abort of that direction" in "".join(unknown.values())) is is_of_west
 
 
 @pytest.mark.parametrize("east", EAST)
