@@ -523,8 +523,8 @@ class Promotion:
     ) -> None:
         """Set what *change* returns on those of *names* that are marked as mirrors of the target now.
 
-        Raise KafkaError. Raise `Refused` if a broker refuses it for a topic that states its fence: the statement would
-        stay. A topic that states none had its fence from a broker of an earlier release, which does not store it.
+        Raise KafkaError. Raise `Refused` if a broker refuses it for a topic that states its fence. A broker of an
+        earlier release stores none.
         """
         catalog = roles.source_topics
         for name in names:

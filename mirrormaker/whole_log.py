@@ -23,8 +23,8 @@ _CHANNEL = "mirror-compare"
 class LogReader:
     """Reads the batches of *tp* that hold the offsets [*start*, *end*), in order.
 
-    The header of a damaged batch does not show where the next one begins. A broker goes by that header, so a damaged
-    batch with a negative last offset delta is not found if it is the first one of a segment.
+    The header of a damaged batch does not show where the next one begins. A broker goes by that header. So a damaged
+    batch with a negative last offset delta is not found at the begin of a segment.
     """
 
     def __init__(self, cluster: Cluster, tp: TopicPartition, start: int, end: int) -> None:
