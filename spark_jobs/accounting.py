@@ -431,21 +431,13 @@ class Ledger:
             if self.evidence.renumbered and f.tail_position is not None
         }
         explained = [f for f in self.explained_passed if f.topic_partition in lacking]
-        return [*self._left_extras(), *explained]
-
-    def _left_extras(self) -> list[Finding]:
-        classes = FindingClass.EXTRA, FindingClass.CORRUPT
-        return [f for each in classes for f in self._all(each) if _may_be_copy(f)]
+        found = self._all(FindingClass.EXTRA, FindingClass.CORRUPT)
+        return [*filter(_may_be_copy, found), *explained]
 
     def settle_duplicates(self, copies: Mapping[Place, Copies]) -> None:
         """Turn EXTRA records with a copy in their partition into DUPLICATEs; fold whole partitions."""
-        known = self._all(
-            FindingClass.DUPLICATE
-        )  # Each is a copy of another record, maybe of an EXTRA one.
-        left, every = (
-            Counter((f.topic, f.partition, f.target_hash or 0) for f in [*each, *known])
-            for each in (self._left_extras(), self.extras())
-        )
+        known = self._all(FindingClass.EXTRA, FindingClass.CORRUPT, FindingClass.DUPLICATE)
+        left, every = _Unmatched(known), _Unmatched([*known, *self.explained_passed])
         for each in self.explained_passed:
             self.not_passed[each.topic_partition] += _other_copy(each, copies, every) is not None
         for cut in self.evidence.cuts:
@@ -782,8 +774,34 @@ def _may_be_copy(finding: Finding) -> bool:
     return finding.finding_class is FindingClass.EXTRA or (corrupt and "," in (finding.field or ""))
 
 
+class _Unmatched:
+    """How many of the target's records with one content no record of the source stands beside, at most.
+
+    Of a run the contents are not known: each of its records may have that content.
+    """
+
+    def __init__(self, findings: Iterable[Finding]) -> None:
+        self._single: Counter[Place] = Counter()
+        self._runs: dict[TopicPartition, list[Finding]] = defaultdict(list)
+        for each in findings:
+            if each.is_run:
+                self._runs[each.topic_partition].append(each)
+            else:
+                self._single[each.topic, each.partition, each.target_hash or 0] += 1
+
+    def have_all(self, place: Place, held: Copies) -> bool:
+        """Return whether all records *held* at *place* may be among these."""
+        left = held.records - self._single[place]
+        runs = self._runs.get(TopicPartition(*place[:2]), ()) if left > 0 else ()
+        return left <= sum(
+            each.records
+            for each in runs
+            if (each.lowest or 0) <= held.last and (each.highest or 0) >= held.first
+        )
+
+
 def _other_copy(
-    finding: Finding, copies: Mapping[Place, Copies], unmatched: Mapping[Place, int]
+    finding: Finding, copies: Mapping[Place, Copies], unmatched: _Unmatched
 ) -> int | None:
     """Return the offset of another copy, if the target's record of *finding* is a duplicate."""
     if not _may_be_copy(finding):
@@ -793,7 +811,7 @@ def _other_copy(
     if held is None:
         return None
     # A surplus beside a record of the source, or the second copy of a stranger.
-    others = held.records > unmatched[place]
+    others = not unmatched.have_all(place, held)
     first = held.first if held.first != finding.target_offset else held.last
     is_second = others or first < (finding.target_offset or 0)
     return first if first != finding.target_offset and is_second else None

@@ -6,6 +6,7 @@ docs/design/audit.md has the rule. Each case is compared in one alignment, and i
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -27,6 +28,10 @@ MARKER = Rec(b"", b"", 1, control=True)
 SIZES = [None, Sizes(), Sizes(part=20, sample=4, step=10, reach=100), Sizes(part=50, reach=100)]
 """None: one alignment without runs of findings."""
 
+ALL_BUT_DUPLICATES = Limits(
+    max_lag=1_000, fail_on=frozenset(FindingClass) - {FindingClass.DUPLICATE}
+)
+
 every_way = pytest.mark.parametrize("sizes", SIZES, ids=["align", "step", "parts20", "parts50"])
 
 
@@ -39,7 +44,19 @@ def run(
     compacted: tuple[bool, bool] = (False, False),
     **options: Any,
 ) -> Reconciliation:
-    logs = {TP: source}, {TP: target}
+    return run_all({TP: source}, {TP: target}, sizes, keep=keep, compacted=compacted, **options)
+
+
+def run_all(
+    sources: Mapping[TopicPartition, Log],
+    targets: Mapping[TopicPartition, Log],
+    sizes: Sizes | None = None,
+    *,
+    keep: int = 1_000,
+    compacted: tuple[bool, bool] = (False, False),
+    **options: Any,
+) -> Reconciliation:
+    logs = dict(sources), dict(targets)
     engine = (
         MemoryEngine(*logs, WINDOW)
         if sizes is None
@@ -208,8 +225,7 @@ def test_records_that_a_killed_mirror_has_copied_again_are_no_sign_of_loss(
 ) -> None:
     source = full(300)
     target = log_of(*first_of(source, 100), *first_of(source, 100)[-again:])
-    limits = Limits(max_lag=1_000, fail_on=frozenset(FindingClass) - {FindingClass.DUPLICATE})
-    audited = run(source, target, sizes, limits=limits)
+    audited = run(source, target, sizes, limits=ALL_BUT_DUPLICATES)
     assert found(audited) == ({"duplicate": again}, 200)
     assert audited.outcome.exit_code is not ExitCode.DIVERGED
 
@@ -378,8 +394,7 @@ def test_a_mirror_that_stands_still_at_its_first_records_lags(
     """More records lag than wait for a common run, and the copied ones are too few for one."""
     source = full(180)
     target = log_of(*first_of(source, copied), *first_of(source, copied)[copied - again :])
-    limits = Limits(max_lag=1_000, fail_on=frozenset(FindingClass) - {FindingClass.DUPLICATE})
-    audited = run(source, target, sizes, limits=limits)
+    audited = run(source, target, sizes, limits=ALL_BUT_DUPLICATES)
     repeated = {"duplicate": again} if again else {}
     assert found(audited) == (repeated, 180 - copied)
     assert classes(audited)["verified"] == copied
@@ -455,6 +470,45 @@ def test_a_stranger_that_was_repeated_is_extra_once(sizes: Sizes | None, behind:
     stranger = Rec(b"other", b"stranger", 7)
     target = log_of(*first_of(source, 90), stranger, stranger, *first_of(source, 100)[90:])
     assert found(run(source, target, sizes)) == ({"extra": 1, "duplicate": 1}, behind)
+
+
+@every_way
+@pytest.mark.parametrize("keep", [0, 10, 1_000])
+@pytest.mark.parametrize("times", [2, 13])
+def test_a_stranger_that_is_there_more_often_than_stays_single_is_never_duplicate_only(
+    sizes: Sizes | None, keep: int, times: int
+) -> None:
+    """A run of DUPLICATEs has no content that shows which of them are copies of the stranger."""
+    records = first_of(full(120), 120)
+    strangers = [Rec(b"other", b"stranger", 7)] * times
+    target = log_of(*records[:60], *strangers, *records[60:])
+    audited = run(full(120), target, sizes, keep=keep, limits=ALL_BUT_DUPLICATES)
+    assert found(audited)[0].get("extra", 0) >= 1
+    assert audited.outcome.exit_code is ExitCode.DIVERGED
+
+
+@every_way
+@pytest.mark.parametrize("keep", [10, 1_000])
+def test_last_copies_that_are_damaged_alike_are_never_duplicate_only(
+    sizes: Sizes | None, keep: int
+) -> None:
+    source = log_of(*map(at_once, range(340)))
+    copied = first_of(source, 300)
+    target = log_of(*copied[:-13], *[each._replace(value=b"") for each in copied[-13:]])
+    audited = run(source, target, sizes, keep=keep, limits=ALL_BUT_DUPLICATES)
+    assert found(audited)[0].get("extra", 0) >= 1
+    assert audited.outcome.exit_code is ExitCode.DIVERGED
+
+
+@every_way
+def test_copies_of_other_records_that_are_in_runs_make_no_copy_extra(sizes: Sizes | None) -> None:
+    """The runs are elsewhere in the log."""
+    source = full(300)
+    records = first_of(source, 300)
+    early = records[240:250]
+    target = log_of(*records[:100], *[records[99]] * 23, *records[100:170], *early, *records[170:])
+    audited = run(source, target, sizes, keep=12, limits=ALL_BUT_DUPLICATES)
+    assert found(audited) == ({"duplicate": 33}, 0)
 
 
 @every_way
