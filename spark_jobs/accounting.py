@@ -9,12 +9,12 @@ Theory of operation
 2. *Explained.* Compaction of one log explains a record below its end that only the other has (`KeySpans`). Gaps that
    the operator accepted explain missing offsets. Gaps of the mirror's ledger explain offsets that neither log has
    (`spark_jobs.gap_ledger`).
-3. *Misrouted.* Of what is left, a record that one partition lacks and another one of the topic has in addition. What
-   is explained comes first, so that no pair of records has another verdict than the two (`spark_jobs.folding`).
-4. *Duplicate.* An EXTRA record with a copy elsewhere in its partition, or a CORRUPT one that shares nothing with the
-   source's record. Then the source's is MISSING.
-5. *Truncated.* What is left of MISSING records behind the target's end of a complete mirror: one finding. In a
-   renumbered target copies are known first: they are not among `Alignment.passed`.
+3. *Duplicate.* An EXTRA record with a copy elsewhere in its partition, or a CORRUPT one that shares nothing with the
+   source's record. Then the source's is MISSING. Lag is known only behind it: copies are not among `Alignment.passed`.
+4. *Misrouted.* Of what is left, a record that one partition lacks and another one of the topic has in addition. What
+   is explained comes first, so that no pair of records has another verdict than the two (`spark_jobs.folding`). A
+   copy comes first, too: producers write equal records to all partitions, and what one repeats may lag in another.
+5. *Truncated.* What is left of MISSING records behind the target's end of a complete mirror: one finding.
 6. *Shifted.* Records that closed up behind a loss, if the loss is explained: neither compaction nor an accepted gap
    moves a record. Another finding explains it only if it begins before them.
 7. *Visibility.* A transaction that has ended in one log only, by the last stable offsets (`spark_jobs.cut`).
@@ -420,6 +420,15 @@ class Ledger:
                 self._drop(tp, tail)
                 self.findings[tp].append(_folded(tail, FindingClass.TRUNCATED))
 
+    def fold_foreign(self) -> None:
+        """Make one EXTRA finding of each partition that only the target has."""
+        for cut in self.evidence.cuts:
+            tp = cut.topic_partition
+            foreign = [f for f in self.findings[tp] if f.finding_class in ONLY_TARGET]
+            if not cut.on_source and len(foreign) > 1:
+                self._drop(tp, foreign)
+                self.findings[tp].append(_folded(foreign, FindingClass.EXTRA))
+
     def extras(self) -> list[Finding]:
         """Return the findings that are duplicates if the partition has a copy: see `settle_duplicates`.
 
@@ -435,7 +444,7 @@ class Ledger:
         return [*filter(_may_be_copy, found), *explained]
 
     def settle_duplicates(self, copies: Mapping[Place, Copies]) -> None:
-        """Turn EXTRA records with a copy in their partition into DUPLICATEs; fold whole partitions."""
+        """Turn EXTRA records with a copy in their partition into DUPLICATEs."""
         known = self._all(FindingClass.EXTRA, FindingClass.CORRUPT, FindingClass.DUPLICATE)
         left, every = _Unmatched(known), _Unmatched([*known, *self.explained_passed])
         for each in self.explained_passed:
@@ -448,11 +457,6 @@ class Ledger:
                 self.not_passed[tp] += first is not None and self._was_passed(finding)
                 settled += [finding] if first is None else _as_duplicate(finding, first)
             self.findings[tp] = settled
-            if not cut.on_source:
-                foreign = [f for f in settled if f.finding_class in ONLY_TARGET]
-                if len(foreign) > 1:
-                    self._drop(tp, foreign)
-                    self.findings[tp].append(_folded(foreign, FindingClass.EXTRA))
 
     def settle_damaged(self) -> None:
         """Turn MISSING and EXTRA records of a renumbered target that may be one (`Finding.apart`) into CORRUPT.

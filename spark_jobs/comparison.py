@@ -397,11 +397,13 @@ class Comparison:
                 self._explain_compaction(ledger, lookup)
         ledger.find_left_lag()
         ledger.explain_accepted()
-        ledger.find_misrouted()
         ledger.settle_duplicates(self._copies(ledger.extras()))
+        ledger.find_left_lag()
+        ledger.find_misrouted()
         ledger.settle_damaged()
         ledger.find_left_lag()
         ledger.fold_tails()
+        ledger.fold_foreign()
         return ledger.account()
 
     def _not_failed(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:

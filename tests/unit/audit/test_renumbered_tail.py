@@ -512,6 +512,38 @@ def test_copies_of_other_records_that_are_in_runs_make_no_copy_extra(sizes: Size
 
 
 @every_way
+@pytest.mark.parametrize("made", [at_once, of_one_value, lambda n: keyed(n, n)])
+def test_records_of_all_partitions_that_were_repeated_are_not_misrouted(
+    sizes: Sizes | None, made: Any
+) -> None:
+    """A producer writes its markers to each partition. What one repeats lags in the other."""
+    source = log_of(*map(made, range(120)))
+    targets = {}
+    for number, copied in enumerate((100, 106)):
+        records = first_of(source, copied)
+        targets[TopicPartition("t", number)] = log_of(*records, *records[-8:])
+    audited = run_all(dict.fromkeys(targets, source), targets, sizes, limits=ALL_BUT_DUPLICATES)
+    assert found(audited) == ({"duplicate": 16}, 34)
+    assert audited.outcome.exit_code is not ExitCode.DIVERGED
+
+
+@every_way
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_record_of_another_partition_is_misrouted_once(sizes: Sizes | None, times: int) -> None:
+    source = full(240)
+    records = first_of(source, 240)
+    tp = [TopicPartition("t", number) for number in range(2)]
+    target = log_of(*records[120:180], *[records[30]] * times, *records[180:])
+    audited = run_all(
+        dict(zip(tp, (log_of(*records[:120]), log_of(*records[120:])), strict=True)),
+        dict(zip(tp, (log_of(*records[:30], *records[31:120]), target), strict=True)),
+        sizes,
+    )
+    repeated = {"duplicate": times - 1} if times > 1 else {}
+    assert found(audited) == ({"misrouted": 1, **repeated}, 0)
+
+
+@every_way
 @pytest.mark.parametrize("made", [at_once, of_one_device, of_one_value])
 def test_lag_beside_first_copies_that_are_all_damaged_is_not_missing(
     sizes: Sizes | None, made: Any
