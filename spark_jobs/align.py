@@ -825,10 +825,12 @@ def _pair_corrupt(
     for gap, (lost_here, found_here) in gaps.items():
         if not lost_here or not found_here:
             continue
-        pairs = _pair_gap(source, target, lost_here, found_here, likeness)
+        is_tail = renumbered and gap == len(kept) and (kept or has_pair_before)
+        passed = len(found_here) if is_tail and not compacted else None
+        pairs = _pair_gap(source, target, lost_here, found_here, likeness, passed)
         if compacted:
             pairs = [each for each in pairs if _same_key_and_timestamp(source, target, *each)]
-        elif renumbered and gap == len(kept) and (kept or has_pair_before):
+        elif is_tail:
             maybe += pairs
             continue
         corrupt += pairs
@@ -865,8 +867,13 @@ def _pair_gap(
     lost: Sequence[int],
     found: Sequence[int],
     weights: Mapping[str, int],
+    passed: int | None,
 ) -> _Pairs:
-    """Pair by most shared parts, then by nearness in the gap; each record once."""
+    """Pair by most shared parts, then by nearness in the gap; each record once.
+
+    In a tail, records of the source behind the first *passed* ones mostly lag. Any of many may have an equal value (the
+    next tombstone, for example). Only with equal key and timestamp it is that record, behind lost ones.
+    """
     candidates: set[tuple[int, int]] = set()
     for part in weights:
         by_part: dict[int, list[int]] = defaultdict(list)
@@ -882,6 +889,9 @@ def _pair_gap(
     ranked = []
     for rank, other in candidates:
         before, after = source[lost[rank]], target[found[other]]
+        may_lag = passed is not None and rank >= passed
+        if may_lag and not _same_key_and_timestamp(source, target, lost[rank], found[other]):
+            continue
         likeness = sum(
             weight
             for part, weight in weights.items()

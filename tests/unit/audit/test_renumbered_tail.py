@@ -544,6 +544,39 @@ def test_a_record_of_another_partition_is_misrouted_once(sizes: Sizes | None, ti
 
 
 @every_way
+@pytest.mark.parametrize("far", [70, 140])
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_record_at_the_end_is_not_paired_with_a_far_one_that_lags_and_is_a_little_alike(
+    sizes: Sizes | None, far: int, damaged: bool
+) -> None:
+    """Two tombstones have one value."""
+    source = full(150)
+    source.records[far] = source.records[far]._replace(value=None)
+    copied = first_of(source, 60)
+    target = log_of(*copied[: 60 - damaged], Rec(b"other", None, 7))
+    assert found(run(source, target, sizes)) == ({"extra": 1, "missing": 1}, 90 - (not damaged))
+
+
+@every_way
+def test_the_last_copy_is_named_as_damaged_beside_a_far_record_that_is_more_alike(
+    sizes: Sizes | None,
+) -> None:
+    source = full(150)
+    source.records[140] = source.records[140]._replace(value=None)
+    copied = first_of(source, 60)
+    target = log_of(*copied[:-1], copied[-1]._replace(value=None))
+    assert found(run(source, target, sizes)) == ({"corrupt": 1}, 90)
+
+
+@every_way
+def test_a_damaged_copy_behind_a_lost_range_is_that_record(sizes: Sizes | None) -> None:
+    source = full(150)
+    copied = first_of(source, 100)
+    target = log_of(*copied[:60], copied[99]._replace(value=b"changed"))
+    assert found(run(source, target, sizes)) == ({"missing": 39, "corrupt": 1}, 50)
+
+
+@every_way
 @pytest.mark.parametrize("made", [at_once, of_one_device, of_one_value])
 def test_lag_beside_first_copies_that_are_all_damaged_is_not_missing(
     sizes: Sizes | None, made: Any
