@@ -460,8 +460,13 @@ def _opposite_first(share: int, longer: Integers, shorter: Integers) -> int:
     """Return how many of the first numbers of *shorter* belong to the first *share* of *longer*; at most *share*.
 
     They are the beginning that both have, and all up to the last number that *longer* has once, in the same order. A
-    run would end before them, if the log with *shorter* has stood still since.
+    run would end before them, if the log with *shorter* has stood still since. So all belong to them if the end of
+    *shorter* is the beginning of *longer*. Then it stands still behind repeated records.
     """
+    if not shorter.size:
+        return 0
+    if shorter.size <= share and _ends_with_beginning(shorter, longer):
+        return shorter.size
     size = min(shorter.size, share)
     equal = longer[:size] == shorter[:size]
     begin = size if equal.all() else int(equal.argmin())
@@ -473,6 +478,16 @@ def _opposite_first(share: int, longer: Integers, shorter: Integers) -> int:
     pairs = zip(at_longer[here][order].tolist(), at_shorter[there][order].tolist(), strict=True)
     of_share = [end for at, end in longest_increasing(list(pairs)) if at < share]
     return max([begin, *(end + 1 for end in of_share[-1:])])
+
+
+def _ends_with_beginning(shorter: Integers, longer: Integers) -> bool:
+    """Return whether the last numbers of *shorter*, at least one, are the first ones of *longer*."""
+    size = shorter.size
+    may_begin = (shorter == longer[0]) & (longer[:size][::-1] == shorter[-1])
+    return any(
+        bool((shorter[at:] == longer[: size - at]).all())
+        for at in np.flatnonzero(may_begin).tolist()
+    )
 
 
 def _shift(source: Columns, target: Columns, here: int, there: int) -> int:

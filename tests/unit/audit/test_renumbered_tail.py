@@ -401,6 +401,30 @@ def test_a_mirror_that_stands_still_at_its_first_records_lags(
     assert audited.outcome.exit_code is not ExitCode.DIVERGED
 
 
+def in_bursts(number: int) -> Rec:
+    return Rec(None, b"beat", 1_000 + number // 4)
+
+
+def in_pairs(number: int) -> Rec:
+    """A producer without idempotence has sent each record twice."""
+    return keyed(number // 2, number // 2)
+
+
+@every_way
+@pytest.mark.parametrize("made", [in_bursts, in_pairs])
+@pytest.mark.parametrize("again", [3, 10])
+@pytest.mark.parametrize("new", [4, 5, 6, 8])
+def test_a_mirror_that_stands_still_behind_repeated_records_lags_if_its_records_are_alike(
+    sizes: Sizes | None, made: Any, again: int, new: int
+) -> None:
+    source = log_of(*map(made, range(400)))
+    records = first_of(source, 100 + new)
+    target = log_of(*records[:100], *records[100 - again :])
+    audited = run(source, target, sizes, limits=ALL_BUT_DUPLICATES)
+    assert found(audited) == ({"duplicate": again}, 300 - new)
+    assert audited.outcome.exit_code is not ExitCode.DIVERGED
+
+
 @every_way
 @pytest.mark.parametrize("copied", [1, 5, 15])
 def test_a_mirror_that_stands_still_behind_a_lost_record_has_lost_that_one(
