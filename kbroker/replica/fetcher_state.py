@@ -283,12 +283,11 @@ class FetcherState:
             if size and self._throttle.is_throttled(partition.key, log_of.config):
                 self._throttle.record(size, now)
         moved_start = log_of is not None and log_of.log_start_offset != start
-        is_cut = log_of is not None and log_of.log_end_offset < end
         if partition.flush_is_due:
             self._flushing[each] = False
-        elif size or moved_start or is_cut or answer.diverging_epoch is not None:
+        elif size or moved_start or answer.diverging_epoch is not None:
             self._moved[each] = None
-        if (is_cut or answer.diverging_epoch is not None) and partition.log is not None:
+        if answer.diverging_epoch is not None and partition.log is not None:
             log.info(
                 "truncated {partition} from {old} to {new} to agree with its leader, broker {id},"
                 " in epoch {epoch}",

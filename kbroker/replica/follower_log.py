@@ -11,7 +11,7 @@ from __future__ import annotations
 from kbroker.log.unified_log import UnifiedLog
 from kbroker.replica.core.follower_state import EpochEnd, FollowerState
 from kbroker.replica.partition import Partition
-from kclient.wire.batches import HEADER_SIZE, check_crc, parse
+from kclient.wire.batches import HEADER_SIZE, parse
 from kclient.wire.errors import NotLeaderOrFollower, OffsetOutOfRange, UnknownServerError
 from kclient.wire.fetch import FetchPartition, FetchPartitionResponse
 
@@ -61,17 +61,10 @@ def process_partition_data(
     records = answer.record_set
     size = 0
     if records:
-        first = parse(records) if len(records) >= HEADER_SIZE else None
-        if first is not None and first.base_offset < log.log_end_offset:
-            if log.log_end_offset == log.log_start_offset:
-                # The leader's log begins within a batch (DeleteRecords): it comes whole.
-                log.truncate_fully_and_start_at(first.base_offset, now_ms)
-            elif log.log_end_offset <= first.last_offset:
-                # Our log ends within a batch of the leader: one of the two was exchanged for another log, in the
-                # same epoch. The next fetch compares the epoch of what is before this batch.
-                check_crc(records, first)
-                truncate(partition, max(first.base_offset, log.log_start_offset))
-                return 0
+        first = parse(records).base_offset if len(records) >= HEADER_SIZE else log.log_end_offset
+        if first < log.log_end_offset == log.log_start_offset:
+            # The leader's log begins within a batch (DeleteRecords): it comes whole.
+            log.truncate_fully_and_start_at(first, now_ms)
         size = log.append_as_follower(records, now_ms)
     start = min(answer.log_start_offset, log.log_end_offset)
     if start > log.log_start_offset:

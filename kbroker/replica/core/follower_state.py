@@ -8,10 +8,6 @@ the leader, or never existed there. Then the leader answers with its largest epo
 fetches again until both agree, one epoch further back each time (KIP-101, KIP-279). The high watermark does not show
 where logs diverge: a follower never truncates to it (KIP-101, scenario 1).
 
-An exchanged directory or an unclean leader that lost its end can leave two logs that differ in one epoch. Epochs do
-not show that. Where our log ends within a batch of the leader, it does: the follower truncates to the first offset of
-that batch, and fetches again.
-
 Records from the leader are appended unchanged. The high watermark follows the leader's as far as the log reaches, and
 so does the log start offset. A follower with a log end outside the leader's range starts again where the leader's log
 begins. So does one that ends exactly there with an epoch older than any that the leader knows. DeleteRecords removed

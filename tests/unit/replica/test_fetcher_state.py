@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from twisted.logger import formatEvent, globalLogPublisher
 
 from kbroker.replica.core.replication_quota import ReplicationQuotas
 from kbroker.replica.fetcher_state import REPORTED_AFTER_FAILURES, FetcherSettings, FetcherState
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
-from tests.kit.logs import batch_of
 from tests.kit.partitions import HostedPartition
 
 Follow = Callable[[int], HostedPartition]
@@ -122,28 +119,3 @@ def test_no_answer_is_taken_before_it_was_asked_for(state: FetcherState, follow:
     answer(state, 0, ErrorCode.UNKNOWN_LEADER_EPOCH, 0.0)
     assert state.seconds_until_fetch(0.0) == 0.0
     assert asked(state, 0.0) == [0]
-
-
-def test_a_log_that_was_cut_is_fetched_from_its_new_end_at_once(
-    state: FetcherState, follow: Follow
-) -> None:
-    partition = follow(0)
-    partition.take(2, 0)
-    partition.put(0, 1, 2)
-    partition.take(1, 0)
-    state.add_partition(partition)
-    assert asked(state, 0.0) == [0]
-    around_the_end = FetchPartitionResponse(0, records=(batch_of(*range(5)),))
-    response = FetchResponse([FetchTopicResponse("", [around_the_end])], session_id=77)
-    state.session.answered(response)
-    events: list[dict[str, Any]] = []
-    globalLogPublisher.addObserver(events.append)
-    try:
-        state.process_fetch_response(response, 0.0, 0)
-    finally:
-        globalLogPublisher.removeObserver(events.append)
-    assert asked(state, 0.0) == [0]
-    assert partition.end == 0
-    assert [formatEvent(event) for event in events] == [
-        "truncated t-0 from 3 to 0 to agree with its leader, broker 1, in epoch 0"
-    ]

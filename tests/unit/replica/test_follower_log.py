@@ -11,9 +11,7 @@ from twisted.internet.defer import succeed
 from kbroker.common.turns import WithoutTurns
 from kbroker.replica import follower_log
 from kbroker.replica.offset_lookup import LATEST, OffsetLookup
-from kclient.wire.batches import iterate
 from kclient.wire.errors import (
-    CorruptMessage,
     FencedLeaderEpoch,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
@@ -119,71 +117,6 @@ def test_a_log_start_within_a_batch_is_reached_with_the_whole_batch(host: Host) 
     assert follower.log is not None
     assert (follower.log.log_start_offset, follower.end) == (7, 10)
     assert follower.content() == leader.content()
-
-
-def two_logs_of_one_epoch(host: Host) -> tuple[HostedPartition, HostedPartition]:
-    """Return a follower that ends within a batch of its leader, both with epoch 0 only.
-
-    No run of replication writes these: the leader's log is another one's, exchanged with it.
-    """
-    leader, follower = host(1), host(2)
-    leader.take(1, 0)
-    follower.take(2, 0)
-    for partition in (leader, follower):
-        partition.put(*range(2), value=b"the same")
-    leader.put(*range(3), value=b"the leader's")
-    follower.put(2, value=b"only the follower's")
-    leader.take(1, 0)
-    follower.take(1, 0)
-    return leader, follower
-
-
-def batches_of(partition: HostedPartition) -> list[bytes]:
-    """Return the bytes of each batch."""
-    content = partition.content()
-    return [content[info.position : info.end] for info in iterate(content)]
-
-
-def test_a_log_that_ends_within_a_batch_of_its_leader_loses_its_end(host: Host) -> None:
-    leader, follower = two_logs_of_one_epoch(host)
-    assert fetch(follower, leader) == 0
-    assert follower.end == 2, "what both logs have stays"
-    fetch_all(follower, leader)
-    assert follower.end == 5
-    assert follower.content() == leader.content()
-
-
-def test_a_log_that_starts_and_ends_within_a_batch_of_its_leader_begins_with_it(host: Host) -> None:
-    leader, follower = host(1), host(2)
-    leader.take(1, 0)
-    follower.take(2, 0, (2,))
-    leader.put(*range(5))
-    follower.put(*range(3))
-    follower.delete_records(1)
-    leader.take(1, 0)
-    follower.take(1, 0)
-    fetch_all(follower, leader)
-    assert follower.end == 5
-    assert follower.content() == leader.content()
-
-
-def test_a_corrupt_batch_around_the_end_of_a_log_cuts_nothing(host: Host) -> None:
-    leader, follower = two_logs_of_one_epoch(host)
-    _, second = batches_of(leader)
-    for records in (second[:-1], second[:-1] + b"?"):
-        answer = FetchPartitionResponse(0, records=(records,))
-        with pytest.raises(CorruptMessage):
-            follower_log.process_partition_data(follower, answer, 0)
-    assert follower.end == 3
-
-
-def test_a_batch_below_the_end_of_a_log_cuts_nothing(host: Host) -> None:
-    leader, follower = two_logs_of_one_epoch(host)
-    first, _ = batches_of(leader)
-    answer = FetchPartitionResponse(0, records=(first,))
-    with pytest.raises(CorruptMessage, match="does not follow"):
-        follower_log.process_partition_data(follower, answer, 0)
-    assert follower.end == 3
 
 
 def test_what_ends_where_the_leader_begins_and_may_never_have_agreed_does_not_stay(
