@@ -18,6 +18,11 @@ def is_ipv6_literal(host: str) -> bool:
     return _is_literal(socket.AF_INET6, address) and bool(zone) == bool(percent)
 
 
+def is_host(host: str) -> bool:
+    """Return whether *host* is an IP address, or may be a name."""
+    return is_ip_literal(host) or is_ipv6_literal(host) or is_host_name(host)
+
+
 def is_host_name(host: str) -> bool:
     """Return whether *host* may be a name: each part has 1 to 63 characters, as IDNA encodes it.
 

@@ -7,7 +7,7 @@ offset; the high watermark is read after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from kclient.net.cluster import Cluster
@@ -109,12 +109,24 @@ async def with_first_batches(
         and ends.source_start > 0
         and ends.target_end <= ends.source_start < max(ends.source_end, ends.source_high_watermark)
     }
+    return await with_source_batches(
+        source, answers, at, lambda ends, found: replace(ends, source_first_batch=found)
+    )
+
+
+async def with_source_batches(
+    source: Cluster,
+    answers: dict[TopicPartition, LogEnds | KafkaError],
+    at: dict[TopicPartition, int],
+    add: Callable[[LogEnds, LastBatch | None], LogEnds],
+) -> dict[TopicPartition, LogEnds | KafkaError]:
+    """Let *add* put the source's batch below each offset of *at*, None if there is none, into the answers."""
     for tp, found in (await last_batches(source, at)).items():
         ends = answers[tp]
         if isinstance(found, KafkaError):
             answers[tp] = found
         elif isinstance(ends, LogEnds):
-            answers[tp] = replace(ends, source_first_batch=found)
+            answers[tp] = add(ends, found)
     return answers
 
 

@@ -22,10 +22,15 @@ from kclient.types import TopicPartition
 from kclient.wire.errors import KafkaError, OffsetNotAvailable
 from mirrormaker.lineage import Lineage, text_of
 from mirrormaker.link_state import Cause, LastBatch, LogEnds, PartitionFetch, Problem
-from mirrormaker.log_ends import high_watermarks, source_offsets, with_first_batches
+from mirrormaker.log_ends import (
+    high_watermarks,
+    source_offsets,
+    with_first_batches,
+    with_source_batches,
+)
 from mirrormaker.position import Position
 from mirrormaker.renumber import first_visible
-from mirrormaker.source import Fetched, Outcome, fetch, last_batches
+from mirrormaker.source import Fetched, Outcome, fetch
 
 CHANNEL = "mirror-check"
 FETCH_BYTES = 1 << 20
@@ -184,10 +189,6 @@ async def _with_source_batches(
         and ends.target_last_batch is not None
         and ends.source_start < ends.target_end <= ends.source_end
     }
-    for tp, found in (await last_batches(source, at)).items():
-        ends = answers[tp]
-        if isinstance(found, KafkaError):
-            answers[tp] = found
-        elif isinstance(ends, LogEnds):
-            answers[tp] = replace(ends, source_last_batch=found)
-    return answers
+    return await with_source_batches(
+        source, answers, at, lambda ends, found: replace(ends, source_last_batch=found)
+    )

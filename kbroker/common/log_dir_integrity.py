@@ -84,9 +84,8 @@ class BrokerEpochs(NamedTuple):
         if self.is_open and broker_epoch >= first:
             return BrokerEpochs((*others, (first, broker_epoch)))
         if self.is_open and others:
-            return BrokerEpochs(tuple(others)).registered(
-                broker_epoch
-            )  # the registration is still there
+            # The registration before the open end is still there.
+            return BrokerEpochs(tuple(others)).registered(broker_epoch)
         if broker_epoch == last:
             return self
         if self.is_open or broker_epoch < last:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from kbroker.common.endpoint import Endpoint
-from kclient.host_names import is_host_name, is_ip_literal, is_ipv6_literal
+from kclient.host_names import is_host
 
 _ENDPOINT = re.compile(
     r"([A-Za-z0-9._-]{1,100})://(\[[0-9A-Fa-f:.%a-z]{0,64}\]|[^:/\[\]\s]{0,253}):([0-9]{1,6})"
@@ -60,7 +60,7 @@ def parse_endpoints(
             problems.append(f"{key}: listener {name} is named twice")
         elif port and any(other.port == port and _overlap(other.host, host) for other in endpoints):
             problems.append(f"{key}: port {port} is used twice")
-        elif host and not (is_ip_literal(host) or is_ipv6_literal(host) or is_host_name(host)):
+        elif host and not is_host(host):
             problems.append(f"{key}: {item!r} has no valid host name")
         else:
             endpoints.append(Endpoint(name, protocols[name], host, port))

@@ -15,7 +15,7 @@ from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 
 from kclient.errors import Address, Cause, ConnectError
-from kclient.host_names import is_host_name, is_ip_literal, is_ipv6_literal
+from kclient.host_names import is_host, is_ip_literal
 from kclient.net.transport import PartsConnector
 
 
@@ -47,7 +47,7 @@ def resolve(reactor: Any, address: Address) -> Deferred[list[str]]:
     if is_ip_literal(address.host):
         return succeed([address.host])
     # A zone, as in fe80::1%eth0, is the resolver's to read.
-    if not (is_host_name(address.host) or is_ipv6_literal(address.host)):
+    if not is_host(address.host):
         return fail(ConnectError(address, Cause.DNS, "it is no valid host name"))
     found: list[str] = []
     done: Deferred[list[str]] = Deferred()
