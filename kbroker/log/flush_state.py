@@ -159,6 +159,29 @@ class FlushState:
 
     # Syncs
 
+    @property
+    def is_identity_due(self) -> bool:
+        """Whether partition.metadata was written since the last sync of it began."""
+        return self._metadata_dirty
+
+    def begin_identity(self) -> FlushWork:
+        """Return the work of syncing partition.metadata and the names on the way to it."""
+        work = FlushWork(
+            self._disk,
+            self._directory,
+            files=[],
+            others=[f"{self._directory}/{PARTITION_METADATA}"],
+            epochs=None,
+            up_to=0,
+            truncations=self.truncations,
+            new_directory=self._is_new,
+            name=self._name,
+            after=self._last_work,
+        )
+        self._last_work = work
+        self._metadata_dirty = self._is_new = False
+        return work
+
     def begin(self, log_end_offset: int, *, sealed_only: bool) -> FlushWork | None:
         """Return the work of syncing what is not on the disk, or None when nothing is. Raise OSError.
 
@@ -173,6 +196,8 @@ class FlushState:
             epochs.dirty or self._metadata_dirty or (self._cut_at is not None and bool(segments))
         )
         dirty = dirty or (self._producers.unsynced and not sealed_only) or not self._is_confirmed
+        # A work that has not finished may have failed.
+        dirty = dirty or (self._last_work is not None and not sealed_only)
         if up_to <= self.recovery_point and not dirty:
             return None
         for segment in segments:

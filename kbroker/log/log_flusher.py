@@ -8,19 +8,25 @@ covers them all. A sync for each would sync the same segments again, as often as
 Where flush.messages or flush.ms is set, appends wait for their sync (`pending_flush`). One such sync of a log runs at a
 time. The next one begins when it has ended, and covers every append that was made meanwhile (group commit).
 
+partition.metadata is synced within seconds, some logs at a time. Kafka waits for that sync before it creates a log. A
+log without it is taken for that of the partition that its directory is named after.
+
 Owner: `LogManager`, on the owner's thread
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.log.flush_work import FlushWork
 from kbroker.log.log_dir import LogDir
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.errors import KafkaError
+
+IDENTITIES_AT_ONCE: Final = 16
+"""The most logs of a directory with a partition.metadata that is being synced: other syncs in the pool wait."""
 
 
 class InPool(Protocol):
@@ -52,6 +58,8 @@ class LogFlusher:
         """Logs that are being synced, all of them."""
         self._sealing: dict[UnifiedLog, bool] = {}
         """Logs with a sync of full segments under way, and whether one was rolled meanwhile."""
+        self._identifying: set[LogDir] = set()
+        """Directories with a sync of some logs' partition.metadata under way."""
         self._logs = logs
         self._where = where
         self._in_pool = in_pool
@@ -63,7 +71,8 @@ class LogFlusher:
         self._since_ms.pop(key, None)
 
     def due(self, now_ms: int) -> None:
-        """Start the flush of logs that flush.messages or flush.ms asks for; cheap to call often."""
+        """Start the flush of new identities, and of logs due by flush.messages or flush.ms; cheap to call often."""
+        self._sync_identities()
         for key, log in list(self._logs.items()):
             waiting = log.log_end_offset - log.recovery_point
             if not waiting:
@@ -91,6 +100,36 @@ class LogFlusher:
             self._sealing[log] = True
         else:
             self._start(key, log, sealed_only=True)
+
+    def _sync_identities(self) -> None:
+        """Start the sync of partition.metadata that was written, in each directory that has none under way."""
+        due: dict[LogDir, list[UnifiedLog]] = {}
+        for key, log in self._logs.items():
+            if log.flush_state.is_identity_due:
+                due.setdefault(self._where[key], []).append(log)
+        for directory, logs in due.items():
+            if directory not in self._identifying:
+                self._sync_identities_of(directory, logs[:IDENTITIES_AT_ONCE])
+
+    def _sync_identities_of(self, directory: LogDir, logs: list[UnifiedLog]) -> None:
+        self._identifying.add(directory)
+        works = [log.flush_state.begin_identity() for log in logs]
+
+        def run() -> None:
+            for work in works:
+                work.run()
+
+        def finished(error: BaseException | None) -> None:
+            self._identifying.discard(directory)
+            for log, work in zip(logs, works, strict=True):
+                if error is None:
+                    log.finish_flush(work)
+                else:
+                    log.flush_failed(error)
+            if error is None:
+                self._sync_identities()
+
+        self._in_pool(directory, run, finished)
 
     def _start(self, key: TopicPartition, log: UnifiedLog, *, sealed_only: bool = False) -> None:
         try:

@@ -8,7 +8,7 @@ The first draw of a seed stays as it is; what is here is added by a generator of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from random import Random
 
 from kbroker.common.topic_partition import TopicPartition
@@ -59,6 +59,13 @@ def damages(seed: int, fault_mix: str, until: float, brokers: int) -> Iterator[D
     yield time + 0.1, "start", (victim,)
     for other in others:
         yield time + rng.choice((0.1, 5.0)) + rng.uniform(0.0, 1.0), "start", (other,)
+
+
+def late_identities(seed: int, verbs: Collection[str]) -> Iterator[Drawn]:
+    """Have power losses take partition.metadata in some seeds, if no directories are exchanged: it shows that."""
+    is_drawn = Random(seed ^ 0x1D1A7E).random() < 0.3
+    if is_drawn and "power" in verbs and "exchange" not in verbs:
+        yield 0.5, "lateids", ()
 
 
 def exchange(disk: SimulatedDisk, directory: str) -> list[TopicPartition]:

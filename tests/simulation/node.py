@@ -25,6 +25,7 @@ from kbroker.log.clean_shutdown_file import CLEAN_SHUTDOWN
 from kbroker.log.core.directory_names import parse_directory
 from kbroker.log.core.partition_metadata_file import PARTITION_METADATA, decode_partition_metadata
 from kbroker.log.disk import read_file
+from kbroker.log.log_flusher import LogFlusher
 from kbroker.replica.partition import Partition
 from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.previous_session import PreviousSession
@@ -120,6 +121,8 @@ class Node:
         """Whether it does not start because two of its disks hold logs of one name."""
         self._boots = 1
         self.stopping = False
+        self.syncs_identities = True
+        """Whether the disk syncs partition.metadata before a log is synced as a whole."""
         self.starts = 0
         self.fatal: list[str] = []
         self.wrong: str | None = None
@@ -198,7 +201,7 @@ class Node:
         self._network.machine_returned(self.number)
         world = World(
             disk=self.disk,
-            disk_pool=lambda _threads: DiskPool(process, rng),
+            disk_pool=lambda _threads: DiskPool(process, rng, self._is_late),
             new_cleaner_worker=partial(InlineCleaner, disk=self.disk),
             wall_clock=lambda: EPOCH + self._scheduler.now,
             new_uuid=lambda: UUID(int=rng.getrandbits(128), version=4),
@@ -215,6 +218,11 @@ class Node:
             process, config, on_fatal=self._gives_up(process), world=world
         )
         process.callLater(BOOT_SECONDS, self._boot, process, broker)
+
+    def _is_late(self, work: object) -> bool:
+        return not self.syncs_identities and getattr(work, "__qualname__", "").startswith(
+            LogFlusher._sync_identities_of.__qualname__
+        )
 
     def _boot(self, process: Process, broker: Broker) -> None:
         def failed(failure: Failure) -> None:

@@ -375,10 +375,19 @@ def draw(seed: int) -> Script:
         for after, verb, words in FAULTS[rng.choice(fault_mix)](rng, brokers, disks):
             events.append(Event(time + after, verb, words))
     events += _added_later(seed, name, max(time, BEGIN), brokers, disks)
-    words = log_faults.words_of_topics(seed, name)
-    events = [
-        replace(event, words=(*event.words, *words)) if event.verb == "create" else event
+    verbs = {event.verb for event in events}
+    events += [Event(*each) for each in disk_damage.late_identities(seed, verbs)]
+    return Script(seed, _in_order(events, log_faults.words_of_topics(seed, name)), brokers, disks)
+
+
+def _in_order(events: Sequence[Event], words_of_topics: tuple[str, ...]) -> tuple[Event, ...]:
+    """Return *events* by their time in milliseconds, with the words of topics added to those that create one."""
+    found = [
+        Event(
+            round(event.time, 3),
+            event.verb,
+            (*event.words, *(words_of_topics if event.verb == "create" else ())),
+        )
         for event in events
     ]
-    rounded = [replace(event, time=round(event.time, 3)) for event in events]
-    return Script(seed, tuple(sorted(rounded, key=lambda event: event.time)), brokers, disks)
+    return tuple(sorted(found, key=lambda event: event.time))

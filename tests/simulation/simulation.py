@@ -506,6 +506,11 @@ class Simulation:
         """Have syncs of segments fail, and nothing else."""
         self._node(broker).disk.faults[directory] = SYNC_FAILS
 
+    def _lateids(self) -> None:
+        """Have no disk sync partition.metadata in time: a power loss may take it, as right after it is written."""
+        for node in self.nodes.values():
+            node.syncs_identities = False
+
     def _diskworks(self, broker: str, directory: str) -> None:
         self._node(broker).disk.faults.pop(directory, None)
 

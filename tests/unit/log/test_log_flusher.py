@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.kit.log_managers import ID, Brokers, Synced
-from tests.kit.logs import append
+from tests.kit.logs import FaultyDisk, append
 
 MANY = 50
 
@@ -34,3 +36,55 @@ def test_a_segment_that_fills_up_during_a_sync_is_synced_after_it(brokers: Broke
     assert log.recovery_point == 1
     broker.pool.run()
     assert log.recovery_point == 2
+
+
+def test_the_identity_of_a_log_is_on_the_disk_soon_after_it_is_made(brokers: Brokers) -> None:
+    disk = Synced()
+    broker = brokers(disk=disk, holds=True)
+    dirs = broker.start()
+    for partition in range(MANY):
+        dirs.create("t", partition, ID)
+    disk.syncs.clear()
+    dirs.flush_due()
+    dirs.flush_due()
+    assert len(broker.pool.waiting) == 1, "syncs that someone waits for are not behind all of them"
+    broker.pool.run()
+    assert disk.syncs["fsync"] == MANY
+    dirs.flush_due()
+    assert not broker.pool.waiting
+
+
+def test_an_identity_that_is_written_again_is_synced_again(brokers: Brokers) -> None:
+    disk = Synced()
+    broker = brokers(disk=disk, holds=True)
+    dirs = broker.start()
+    log = dirs.create("t", 0, ID)
+    dirs.flush_due()
+    log.assign(log.metadata._replace(moves=1))
+    disk.syncs.clear()
+    broker.pool.run()
+    assert disk.syncs["fsync"] == 2
+
+
+def test_a_log_with_an_identity_that_cannot_be_synced_is_offline(brokers: Brokers) -> None:
+    disk = FaultyDisk()
+    broker = brokers(disk=disk, holds=True)
+    dirs = broker.start()
+    dirs.create("t", 0, ID)
+    dirs.flush_due()
+    disk.fail("fsync")
+    broker.pool.run()
+    assert broker.failures
+
+
+def test_a_log_is_not_clean_after_a_sync_of_its_identity_that_failed(brokers: Brokers) -> None:
+    disk = FaultyDisk()
+    log = brokers(disk=disk).start().create("t", 0, ID)
+    work = log.flush_state.begin_identity()
+    disk.fail("fsync")
+    with pytest.raises(OSError, match="Input/output error"):
+        work.run()
+    last = log.start_close()
+    assert last is not None
+    with pytest.raises(OSError, match="Input/output error"):
+        last.run()
