@@ -40,9 +40,12 @@ def close_all(
     started = in_threads(threads, _start, logs)
     clean = all(good for good, _ in started)
     works = [(log, work) for log, (_, work) in zip(logs, started, strict=True) if work is not None]
-    if len(works) <= FEW or not _synced_together(works, sync_all, threads):
-        synced = in_threads(threads, _sync, works)
-        clean = clean and all(synced)
+    # A former work of a log may have failed: then that log is not clean.
+    alone = [each for each in works if each[1].is_behind_another]
+    together = [each for each in works if not each[1].is_behind_another]
+    if len(together) <= FEW or not _synced_together(together, sync_all, threads):
+        alone += together
+    clean = all(in_threads(threads, _sync, alone)) and clean
     for log in logs:
         log.close(clean=False)
     return clean

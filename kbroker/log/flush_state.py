@@ -165,7 +165,7 @@ class FlushState:
         return self._metadata_dirty
 
     def begin_identity(self) -> FlushWork:
-        """Return the work of syncing partition.metadata and the names on the way to it."""
+        """Return the work of syncing partition.metadata and its name; the caller has the directory's name synced."""
         work = FlushWork(
             self._disk,
             self._directory,
@@ -174,12 +174,12 @@ class FlushState:
             epochs=None,
             up_to=0,
             truncations=self.truncations,
-            new_directory=self._is_new,
+            new_directory=False,
             name=self._name,
             after=self._last_work,
         )
         self._last_work = work
-        self._metadata_dirty = self._is_new = False
+        self._metadata_dirty = False
         return work
 
     def begin(self, log_end_offset: int, *, sealed_only: bool) -> FlushWork | None:

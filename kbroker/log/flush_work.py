@@ -98,6 +98,11 @@ class FlushWork:
         self._after = after
         self._lock: Lock = after._lock if after is not None else Lock()
 
+    @property
+    def is_behind_another(self) -> bool:
+        """Whether a work of the log came before it, with an outcome that the owner does not know."""
+        return self._after is not None
+
     def run(self) -> None:
         """Sync it all, after what came before it. Slow: runs in a pool. Raise OSError at the first failure.
 

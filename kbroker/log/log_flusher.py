@@ -8,14 +8,16 @@ covers them all. A sync for each would sync the same segments again, as often as
 Where flush.messages or flush.ms is set, appends wait for their sync (`pending_flush`). One such sync of a log runs at a
 time. The next one begins when it has ended, and covers every append that was made meanwhile (group commit).
 
-partition.metadata is synced within seconds, some logs at a time. Kafka waits for that sync before it creates a log. A
-log without it is taken for that of the partition that its directory is named after.
+The sync of a new partition.metadata begins within a second. A few logs are synced at a time, so that syncs that
+acknowledgements wait for are not behind thousands of them. Kafka waits for it before the first append. A power loss
+before it leaves a log that is taken for that of the partition that its directory is named after.
 
 Owner: `LogManager`, on the owner's thread
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
@@ -26,7 +28,7 @@ from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.errors import KafkaError
 
 IDENTITIES_AT_ONCE: Final = 16
-"""The most logs of a directory with a partition.metadata that is being synced: other syncs in the pool wait."""
+"""The most logs with a partition.metadata that is being synced: other syncs in the pool wait."""
 
 
 class InPool(Protocol):
@@ -58,13 +60,20 @@ class LogFlusher:
         """Logs that are being synced, all of them."""
         self._sealing: dict[UnifiedLog, bool] = {}
         """Logs with a sync of full segments under way, and whether one was rolled meanwhile."""
-        self._identifying: set[LogDir] = set()
-        """Directories with a sync of some logs' partition.metadata under way."""
+        self._is_identifying = False
+        """Whether a sync of some logs' partition.metadata is under way."""
+        self._unidentified: deque[TopicPartition] = deque()
+        """Partitions with a partition.metadata that is to be synced, as the last look found them."""
+        self._is_stopped = False
         self._logs = logs
         self._where = where
         self._in_pool = in_pool
         self._since_ms: dict[TopicPartition, int] = {}
         """When a log was flushed last, or was first seen with something to flush."""
+
+    def stop(self) -> None:
+        """Begin no further sync: the logs are to be closed."""
+        self._is_stopped = True
 
     def forget(self, key: TopicPartition) -> None:
         """Handle the removal of a log."""
@@ -72,7 +81,7 @@ class LogFlusher:
 
     def due(self, now_ms: int) -> None:
         """Start the flush of new identities, and of logs due by flush.messages or flush.ms; cheap to call often."""
-        self._sync_identities()
+        self._find_identities()
         for key, log in list(self._logs.items()):
             waiting = log.log_end_offset - log.recovery_point
             if not waiting:
@@ -101,37 +110,52 @@ class LogFlusher:
         else:
             self._start(key, log, sealed_only=True)
 
+    def _find_identities(self) -> None:
+        """Look for partition.metadata that was written, and start its sync."""
+        if self._is_identifying:
+            return
+        found = [key for key, log in self._logs.items() if log.flush_state.is_identity_due]
+        self._unidentified = deque(sorted(found, key=lambda key: self._where[key].path))
+        self._sync_identities()
+
     def _sync_identities(self) -> None:
-        """Start the sync of partition.metadata that was written, in each directory that has none under way."""
-        due: dict[LogDir, list[UnifiedLog]] = {}
-        for key, log in self._logs.items():
-            if log.flush_state.is_identity_due:
-                due.setdefault(self._where[key], []).append(log)
-        for directory, logs in due.items():
-            if directory not in self._identifying:
-                self._sync_identities_of(directory, logs[:IDENTITIES_AT_ONCE])
+        """Start the sync of the next identities, all in one directory."""
+        directory: LogDir | None = None
+        works: list[tuple[UnifiedLog, FlushWork]] = []
+        while self._unidentified and len(works) < IDENTITIES_AT_ONCE and not self._is_stopped:
+            key = self._unidentified[0]
+            log = self._logs.get(key)
+            if log is not None and log.flush_state.is_identity_due:
+                if directory not in (None, self._where[key]):
+                    break
+                directory = self._where[key]
+                works.append((log, log.flush_state.begin_identity()))
+            self._unidentified.popleft()
+        if directory is None:
+            return
+        self._is_identifying = True
 
-    def _sync_identities_of(self, directory: LogDir, logs: list[UnifiedLog]) -> None:
-        self._identifying.add(directory)
-        works = [log.flush_state.begin_identity() for log in logs]
-
-        def run() -> None:
-            for work in works:
+        def run(directory: LogDir = directory) -> None:
+            for _, work in works:
                 work.run()
+            directory.sync_names()
 
         def finished(error: BaseException | None) -> None:
-            self._identifying.discard(directory)
-            for log, work in zip(logs, works, strict=True):
+            self._is_identifying = False
+            if self._is_stopped:
+                return  # the logs may be closed in another thread
+            for log, work in works:
                 if error is None:
                     log.finish_flush(work)
                 else:
                     log.flush_failed(error)
-            if error is None:
-                self._sync_identities()
+            self._sync_identities()
 
         self._in_pool(directory, run, finished)
 
     def _start(self, key: TopicPartition, log: UnifiedLog, *, sealed_only: bool = False) -> None:
+        if self._is_stopped:
+            return
         try:
             work = log.start_flush(sealed_only=sealed_only)
         except KafkaError:
@@ -144,6 +168,8 @@ class LogFlusher:
             self._running[log] = None
 
         def finished(error: BaseException | None, work: FlushWork = work) -> None:
+            if self._is_stopped:
+                return  # the logs may be closed in another thread
             has_rolled = sealed_only and self._sealing.pop(log)
             if not sealed_only:
                 self._running.pop(log, None)

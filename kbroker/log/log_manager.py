@@ -431,7 +431,7 @@ class LogManager:
     def identify(self, topic: str, partition: int, topic_id: UUID) -> None:
         """Write partition.metadata of a log where it is missing or names another broker's directory.
 
-        Raise KafkaStorageError. A few quick system calls; the file is synced with the next flush.
+        Raise KafkaStorageError. A few quick system calls; the sync of the file begins within a second.
         """
         key = (topic, partition)
         log, metadata = self._logs[key], self._metadata(key, self._where[key], topic_id)
@@ -696,6 +696,10 @@ class LogManager:
         if self._cleaner is not None:
             self._cleaner.stop()
 
+    def stop_flushing(self) -> None:
+        """Begin no further sync of a log, before `close`, which syncs all."""
+        self._flushing.stop()
+
     @property
     def uncleanable(self) -> dict[TopicPartition, KafkaError]:
         """Partitions that compaction has set aside, and why."""
@@ -716,7 +720,7 @@ class LogManager:
                 self._in_pool(each.directory, each.remove)
 
     def flush_due(self) -> None:
-        """Start the flush of logs that flush.messages or flush.ms asks for; cheap to call often."""
+        """Start the flush of new identities, and of logs due by flush.messages or flush.ms; cheap to call often."""
         self._flushing.due(self._now_ms())
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:

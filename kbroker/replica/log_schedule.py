@@ -23,7 +23,7 @@ from kbroker.log.log_manager import LogManager
 log = Logger()
 
 LOOK_SECONDS = 1.0
-"""Interval of the checks of flush.messages, flush.ms, pending deletions and moves that wait."""
+"""Interval of the checks of flush.messages, flush.ms, new identities, pending deletions and moves that wait."""
 
 SOON_SECONDS = 0.1
 """The delay before a log start offset that a client moved is checkpointed."""

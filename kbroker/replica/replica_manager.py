@@ -252,6 +252,7 @@ class ReplicaManager:
         self.state_changes.close()
         self.log_schedule.stop()
         self.log_manager.stop_compaction()
+        self.log_manager.stop_flushing()
         self.log_manager.moves.stop()
         high_watermarks = self.log_schedule.high_watermarks()
         self.registry.clear()

@@ -233,8 +233,11 @@ class DiskPool(Executor):
         self._is_late = is_late
         self._waiting: dict[int, Callable[[], None]] = {}
         self._number = 0
+        self._is_shut_down = False
 
     def submit(self, work: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if self._is_shut_down:
+            raise RuntimeError("cannot schedule new futures after shutdown")
         future: Future[Any] = Future()
         self._number += 1
         number = self._number
@@ -256,6 +259,7 @@ class DiskPool(Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Finish what was begun."""
+        self._is_shut_down = True
         for run in list(self._waiting.values()):
             run()
 

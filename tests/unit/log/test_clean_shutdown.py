@@ -259,3 +259,15 @@ def test_power_may_be_lost_at_any_moment_of_the_close(moment: tuple[str, int], s
         epochs = [(entry.epoch, entry.start_offset) for entry in log.leader_epochs.entries]
         assert epochs == [(0, 0), (1, 1)][: len(held)]
         assert not [note for note in log.notes if "leader-epoch-checkpoint" in note]
+
+
+def test_many_logs_are_not_clean_behind_a_sync_that_failed(brokers: Brokers) -> None:
+    disk = FaultyDisk()
+    broker = brokers(disk=disk)
+    dirs = broker.start()
+    logs = [dirs.create("t", partition, ID) for partition in range(MANY)]
+    work = logs[0].flush_state.begin_identity()
+    disk.fail("fsync")
+    with suppress(OSError):
+        work.run()
+    assert not dirs.close()

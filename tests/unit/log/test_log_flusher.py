@@ -61,9 +61,50 @@ def test_an_identity_that_is_written_again_is_synced_again(brokers: Brokers) -> 
     log = dirs.create("t", 0, ID)
     dirs.flush_due()
     log.assign(log.metadata._replace(moves=1))
-    disk.syncs.clear()
     broker.pool.run()
-    assert disk.syncs["fsync"] == 2
+    disk.syncs.clear()
+    dirs.flush_due()
+    broker.pool.run()
+    assert disk.syncs["fsync"] == 1
+
+
+def test_one_sync_of_identities_runs_at_a_time_whatever_the_number_of_directories(
+    brokers: Brokers,
+) -> None:
+    disk = Synced()
+    broker = brokers(*"abcd", disk=disk, holds=True)
+    dirs = broker.start()
+    for partition in range(MANY):
+        dirs.create("t", partition, ID)
+    disk.syncs.clear()
+    dirs.flush_due()
+    jobs = 0
+    while broker.pool.waiting:
+        assert len(broker.pool.waiting) == 1
+        broker.pool.waiting.pop()()
+        jobs += 1
+    assert jobs == 4
+    assert disk.syncs == {"fsync": MANY, "sync_dir": MANY + jobs}, "a directory's own names once"
+
+
+def test_no_sync_begins_once_the_logs_are_to_be_closed(brokers: Brokers) -> None:
+    broker = brokers(holds=True, segment_bytes=100)
+    dirs = broker.start()
+    logs = [dirs.create("t", partition, ID) for partition in range(MANY)]
+    dirs.flush_due()
+    append(logs[0], 1)
+    append(logs[0], 1)
+    (identities, sealed) = broker.pool.waiting
+    broker.pool.waiting.clear()
+    append(logs[0], 1)
+    dirs.stop_flushing()
+    identities()
+    sealed()
+    append(logs[1], 1)
+    append(logs[1], 1)
+    dirs.flush_due()
+    assert not broker.pool.waiting
+    assert dirs.close()
 
 
 def test_a_log_with_an_identity_that_cannot_be_synced_is_offline(brokers: Brokers) -> None:
