@@ -222,18 +222,21 @@ class Promotion:
         try:
             await target.start()
             catalog = Catalog(target)
-            present = await catalog.names()
+            present, unknown = await self._names_at_target(catalog, marked)
             topics = await catalog.topics(marked, configs_too=True, present=present)
         except KafkaError as problem:
             raise Refused(
                 f"{self._config.target} does not answer ({problem}), and may accept producers: "
-                f"{promotion.marks_of(marked)}. If no producer wrote there, --target-id ID opens the topics that are "
-                "marked as mirrors of the cluster ID"
+                f"{promotion.marks_of(marked)}. {promotion.without_target(marked)}"
             ) from problem
         else:
-            return identity_of(target, self._config.target), topics, catalog.unreadable
+            unreadable = catalog.unreadable | {
+                name: UnknownTopicOrPartition(f"the broker does not know {name} yet")
+                for name in unknown
+            }
+            return identity_of(target, self._config.target), topics, unreadable
         finally:
-            await target.close()
+            await uninterrupted(target.close())
 
     # --- both clusters
 
@@ -272,6 +275,7 @@ class Promotion:
 
     async def _exchange_roles(self, mirror: Mirror, roles: _Roles) -> int:
         fenced: dict[str, Configs] = {}
+        opening: list[str] = []
         try:
             cuts = await self._cut(mirror, roles, fenced)
             await self._drain(mirror, roles, cuts)
@@ -281,14 +285,14 @@ class Promotion:
             audit = await self._audit(roles, cuts)
             groups = await self._copy_groups(mirror)
             timestamps = await _last_timestamps(mirror.target, cuts)
-            await self._begin_opening(roles)
+            await self._begin_opening(roles, opening)
             await self._check_target(mirror.target, cuts)
             if audit is not None:
                 # It took hours: the target may have deleted, or lost, what kaudit has read there.
                 lacks = await self._compare(mirror, roles, cuts, lacks)
             await self._check_fence(mirror.source, self._fenced_cuts(roles, cuts))
         except Exception as problem:  # CancelledError, too: a signal
-            await uninterrupted(self._undo(mirror, roles, fenced))
+            await uninterrupted(self._undo(mirror, roles, fenced, opening))
             if isinstance(problem, KafkaError):
                 raise Refused(str(problem)) from problem
             raise
@@ -484,13 +488,14 @@ class Promotion:
         modes = self._modes(roles)
         return {tp: cut for tp, cut in cuts.items() if modes[tp.topic] == promotion.EXCHANGED}
 
-    async def _begin_opening(self, roles: _Roles) -> None:
+    async def _begin_opening(self, roles: _Roles, opening: list[str]) -> None:
         """Let each fence state that the target may be open from now on. Raise KafkaError or `Refused`.
 
-        If the target is lost after that, `--abort --target-id` no longer opens the source.
+        If the target is lost after that, `--abort --target-id` no longer opens the source. *opening* gets the topics.
         """
         modes = self._modes(roles)
         names = [name for name in roles.left if modes[name] == promotion.EXCHANGED]
+        opening += names  # the outcome of a change that failed is unknown
         give_up_at = self._reactor.seconds() + _TIMEOUT
         while True:
             try:
@@ -662,11 +667,17 @@ class Promotion:
         )
         return found
 
-    async def _undo(self, mirror: Mirror, roles: _Roles, fenced: Mapping[str, Configs]) -> None:
+    async def _undo(
+        self,
+        mirror: Mirror,
+        roles: _Roles,
+        fenced: Mapping[str, Configs],
+        opening: Collection[str],
+    ) -> None:
         """Remove the fence that this command has set; name the topics that stay read-only.
 
         Another command may have found the fence, and opened the target behind it. Without the fence both clusters
-        would then accept producers.
+        would then accept producers. *opening*: topics that may state that the target is about to be opened.
         """
         source, target = self._config.source, self._config.target
         removed: list[str] = []
@@ -706,13 +717,24 @@ class Promotion:
             )
         earlier = [name for name in roles.left if roles.stages[name] is Stage.FENCED]
         if left or unread or earlier:
-            without = (
-                f". kmirror promote --abort --target-id {roles.target_id} does so without {target}, if no producer "
-                "wrote there"
-            )
             self._echo(
                 f"{source} is still read-only: {', '.join([*left, *unread, *earlier])}. Repeat the command to "
-                f"continue; kmirror promote --abort removes the marks{without if unread else ''}"
+                "continue; kmirror promote --abort removes the marks"
+            )
+        begun = [
+            name
+            for name in (*unread, *earlier)
+            if name in opening or promotion.marked_as(roles.source[name]) is Marked.OPENING
+        ]
+        if begun:
+            self._echo(
+                f"without {target}, if no producer wrote there, kmirror promote {promotion.LOST_TARGET} opens "
+                f"{', '.join(begun)}: the promotion had begun to open them there"
+            )
+        if others_unread := [name for name in unread if name not in begun]:
+            self._echo(
+                f"without {target}, if no producer wrote there, kmirror promote --abort --target-id "
+                f"{roles.target_id} opens {', '.join(others_unread)}"
             )
 
     async def _still_mirrors(
@@ -831,7 +853,12 @@ class Promotion:
         names = [name for name in present if self._selects(name)]
         source = await source_topics.topics(names, configs_too=True, present=present)
         copies = {name: self._selection.target_name(name) for name in source}
-        there = await self._names_at_target(target_topics, copies.values())
+        there, unknown = await self._names_at_target(target_topics, copies.values())
+        if unknown:
+            raise Refused(
+                f"the broker at {self._config.target} does not know {', '.join(sorted(unknown))} yet, or its "
+                "controller does not answer"
+            )
         target = await target_topics.topics(copies.values(), configs_too=True, present=there)
         for catalog in (source_topics, target_topics):
             for problem in catalog.unreadable.values():
@@ -852,23 +879,19 @@ class Promotion:
 
     async def _names_at_target(
         self, catalog: Catalog, copies: Collection[str]
-    ) -> Mapping[str, int]:
-        """Return `Catalog.names` of the target, if those of *copies* that it lacks do not exist. Raise KafkaError.
+    ) -> tuple[Mapping[str, int], set[str]]:
+        """Return `Catalog.names` of the target, when those of *copies* that it lacks do not exist. Raise KafkaError.
 
-        A broker that has just started does not know its topics yet. Raise `Refused` if it stays so.
+        A broker that has just started does not know its topics yet. If it stays so, the second result has the topics
+        of which that is unknown.
         """
         give_up_at = self._reactor.seconds() + _TIMEOUT
         while True:
             present = await catalog.names()
             absent = set(copies) - present.keys()
             unknown = absent - await catalog.deleted(absent)
-            if not unknown:
-                return present
-            if self._reactor.seconds() >= give_up_at:
-                raise Refused(
-                    f"the broker at {self._config.target} does not know {', '.join(sorted(unknown))} yet, or its "
-                    "controller does not answer"
-                )
+            if not unknown or self._reactor.seconds() >= give_up_at:
+                return present, unknown
             await sleep(self._reactor, _POLL)
 
     async def _open(

@@ -55,6 +55,9 @@ _FENCE = "fence"
 """Field of `PROMOTION` at a fenced source: a value of `FenceState`."""
 _OF_THE_FENCE = (_BEFORE, _HAD_CREATE_TIME, _FENCE)
 
+LOST_TARGET = "--source-lost of the other direction"
+"""The options of the promotion that opens a source again without its target."""
+
 
 class FenceState(Enum):
     """How far the promotion is that fenced a source, as the source itself states it."""
@@ -324,8 +327,24 @@ def _no_fence(topic: Topic) -> str:
         return ""
     return (
         f"{kind.value.format(topic.overrides.get(MARK))}. If producers are to write here, kmirror promote "
-        "--source-lost of the other direction opens it"
+        f"{LOST_TARGET} opens it"
     )
+
+
+def without_target(topics: Mapping[str, Topic]) -> str:
+    """Return how the marked *topics* of a source accept producers again while the target does not answer."""
+    by_reason: dict[str, list[str]] = {}
+    for name, topic in topics.items():
+        by_reason.setdefault(_no_fence(topic), []).append(name)
+    fences = ", ".join(by_reason.pop("", []))
+    ways = [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
+    if fences:
+        ways.insert(
+            0,
+            "If no producer wrote there, --target-id ID opens those of these topics that are marked as mirrors of the "
+            f"cluster ID: {fences}",
+        )
+    return ". ".join(ways)
 
 
 def marks_of(topics: Mapping[str, Topic]) -> str:
@@ -358,8 +377,10 @@ def fenced(
             unknown[name] = (
                 "it does not exist at the target. If no producer wrote there, --target-id opens it"
             )
-        elif target[name].overrides.get(MARK, "") != source_id:
-            continue
+        elif (mark := target[name].overrides.get(MARK)) != source_id:
+            # An empty mark is a promotion's. Behind the fence of one that did not begin to open it, others are not.
+            if mark != "" and marked_as(topic) is Marked.FENCE:
+                unknown[name] = _no_mirror(mark, source_id)
         elif _has_the_fence(target[name], topic):
             unknown[name] = (
                 "the target has the fence, of a promotion of the other direction: --abort of that direction removes it"
@@ -438,18 +459,24 @@ def still_mirrors(
         if name in unreadable or name not in target:
             unread.append(name)
             continue
-        mark = target[name].overrides.get(MARK, "")
+        mark = target[name].overrides.get(MARK)
         if mark == source_id:
             mirrors.append(name)
         else:
             others[name] = (
-                f"a mirror of cluster {mark} at the target now"
-                if mark
-                else "promoted by another command"
-                if MARK in target[name].overrides
-                else _mark_removed(source_id)
+                "promoted by another command" if mark == "" else _no_mirror(mark, source_id)
             )
     return mirrors, others, unread
+
+
+def _no_mirror(mark: str | None, source_id: str) -> str:
+    """Return what a topic of the target with *mark*, not promoted, is instead of a mirror of *source_id*."""
+    if not mark:
+        return _mark_removed(source_id)
+    return (
+        f"a mirror of cluster {mark} at the target now. If producers are to write here, kmirror promote {LOST_TARGET} "
+        "opens it"
+    )
 
 
 def stages(pairs: Iterable[TopicPair]) -> dict[str, Stage]:

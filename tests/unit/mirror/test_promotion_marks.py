@@ -196,9 +196,12 @@ def test_an_abort_leaves_topics_alone_that_are_no_fence_of_this_direction(
     clusters.configs["west"] |= {"promoted": {MARK: ""}, "chain": {MARK: "N"}}
     clusters.configs["west"]["other"] = {MARK: "E", PATH: "N"}
     before = {name: dict(each) for name, each in clusters.configs["east"].items()}
-    assert clusters.abort() == 5, "gone is in doubt"
+    assert clusters.abort() == 5, "gone and chain are in doubt"
     assert clusters.configs["east"] == before | {"t": {}}
-    assert clusters.printed[1].startswith("  gone: its mark was not removed: it does not exist")
+    assert clusters.printed[1].startswith(
+        "  chain: its mark was not removed: a mirror of cluster N"
+    )
+    assert clusters.printed[2].startswith("  gone: its mark was not removed: it does not exist")
     assert clusters.abort(topics="gone", target_id="W") == 0
     assert clusters.configs["east"]["gone"] == {}
 
@@ -446,10 +449,11 @@ def test_a_promotion_that_fails_leaves_the_fence_if_the_target_shows_no_mark(
     assert clusters.configs["east"]["t"][MARK] == "W"
     assert clusters.configs["east"]["u"].get(MARK) == (None if how == "gone" else "W")
     names = "t" if how == "gone" else "t, u"
-    assert printed[-3].startswith(f"the marks at west are not read: {names}. ")
-    assert printed[-2].startswith(f"east is still read-only: {names}. Repeat")
-    assert printed[-2].endswith(
-        "kmirror promote --abort --target-id W does so without west, if no producer wrote there"
+    assert printed[-4].startswith(f"the marks at west are not read: {names}. ")
+    assert printed[-3].startswith(f"east is still read-only: {names}. Repeat")
+    assert printed[-2] == (
+        "without west, if no producer wrote there, kmirror promote --abort --target-id W opens "
+        + names
     )
     line = "east is read-only until the marks at west are read: t, u"
     assert printed.index(line) < len(printed) - 3

@@ -15,7 +15,9 @@ import pytest
 from kclient.errors import KafkaTimeoutError
 from kclient.types import TopicPartition
 from kclient.wire.versions import ApiKey
+from mirrormaker.config import FlowConfig
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
+from mirrormaker.promote import Options, Promotion
 from mirrormaker.promotion import (
     EXCHANGED,
     PRODUCERS_STOPPED,
@@ -36,6 +38,7 @@ from mirrormaker.promotion import (
     stage_of,
     without_fence_after_failback,
 )
+from mirrormaker.settings import LinkSettings
 from mirrormaker.topics import (
     CREATE_TIME,
     MARK,
@@ -47,11 +50,18 @@ from mirrormaker.topics import (
     compared_with,
 )
 from tests.unit.mirror.test_promotion_marks import (
+    EAST as EAST_CONFIG,
+)
+from tests.unit.mirror.test_promotion_marks import (
+    WEST as WEST_CONFIG,
+)
+from tests.unit.mirror.test_promotion_marks import (
     Clusters,
     Fencing,
     clusters,
     fence_with_cuts,
     fenced_by,
+    refuse_mirrors,
 )
 
 __all__ = ["clusters"]
@@ -196,7 +206,8 @@ def test_an_abort_decides_by_the_marks_of_a_target_that_answers(east: str, west:
     there = {} if target is None else {"t": Topic(2, WEST_ID, target)}
     found, unknown = fenced({"t": east_topic(settings)}, there, (), source_id="E", target_id="W")
     assert found == (["t"] if west == "mirror" else [])
-    assert [*unknown] == (["t"] if west == "no topic" else [])
+    is_lost = kind is Marked.FENCE and west not in ("mirror", "promoted")
+    assert [*unknown] == (["t"] if west == "no topic" or is_lost else [])
     assert ("--target-id opens it" in "".join(unknown.values())) is (
         west == "no topic" and kind is Marked.FENCE
     )
@@ -247,6 +258,60 @@ def test_an_abort_proposes_a_statement_only_for_topics_that_it_then_opens(
     assert bool(found) is (kind is Marked.FENCE and copied == "not")
     if found:
         assert marked_by(topics, "W")[0] == ["t"]
+
+
+@pytest.mark.parametrize("west", [{MARK: "N"}, {}, {SOURCE_TOPIC_ID: text_of(EAST_ID)}])
+def test_an_abort_names_a_fence_that_it_leaves_because_the_target_is_no_mirror(
+    clusters: Clusters, west: Settings
+) -> None:
+    """It ended with 0 and "no fence was removed": no line named the topic that stays read-only."""
+    clusters.configs["east"]["t"] = fenced_by({})
+    clusters.configs["west"]["t"] = dict(west)
+    assert clusters.abort() == 5
+    way = "--source-lost of the other direction opens it" if west.get(MARK) else "set it to E"
+    assert clusters.printed[0].startswith("  t: its mark was not removed: ")
+    assert clusters.printed[0].endswith(way)
+    assert clusters.configs["east"]["t"][MARK] == "W"
+
+
+@pytest.mark.parametrize("seconds", [20, 300])
+def test_an_abort_waits_for_a_broker_that_does_not_know_the_topics_yet(
+    clusters: Clusters, seconds: float
+) -> None:
+    """It took the topic for absent, named --target-id, and left the fence: exit code 5."""
+    does_not_know(clusters, seconds)
+    code = clusters.abort()
+    if seconds > 60:
+        assert code == 5
+        line = "  t: its mark was not removed: its configs cannot be read at the target"
+        assert clusters.printed[0] == line
+        return
+    assert (code, clusters.printed) == (0, ["east accepts producers again: t"])
+
+
+def test_an_abort_with_the_cluster_id_waits_for_a_broker_that_does_not_know_a_promoted_topic_yet(
+    clusters: Clusters,
+) -> None:
+    """West had opened it, and a broker there had just started: both clusters accepted producers, exit code 0."""
+    does_not_know(clusters, 20)
+    clusters.configs["west"]["t"] = {MARK: ""}
+    assert clusters.abort(target_id="W") == 0
+    assert clusters.printed == ["east: no fence was removed"]
+    assert clusters.configs["east"]["t"][MARK] == "W"
+
+
+def does_not_know(clusters: Clusters, seconds: float) -> None:
+    """Let the broker at west not know `t` for *seconds*; its controller does."""
+    knows, west = clusters.west.answers[ApiKey.METADATA], clusters.west
+
+    def answer(request: Any) -> Any:
+        answered = knows(request)
+        if [each.name for each in request.topics or ()] != ["t"]:  # else it asks the controller
+            answered.topics = []
+        return answered
+
+    west.answers[ApiKey.METADATA] = answer
+    west.clock.callLater(seconds, west.answers.__setitem__, ApiKey.METADATA, knows)
 
 
 def test_the_settings_of_a_fence_are_gone_with_it() -> None:
@@ -434,6 +499,63 @@ def test_mirrors_of_the_other_direction_are_not_called_promoted(clusters: Cluste
     assert promoting.record is None
 
 
+@pytest.mark.parametrize("was_opening", [False, True], ids=["now", "an earlier command"])
+def test_a_target_that_is_lost_after_the_opening_began_names_the_command_that_works(
+    clusters: Clusters, was_opening: bool
+) -> None:
+    """The text named --abort --target-id, which opens no fence that states `opening`."""
+    fence_with_cuts(clusters)
+
+    class Losing(Fencing):
+        def lose(self) -> None:
+            clusters.west.answers[ApiKey.DESCRIBE_CONFIGS] = lambda _: KafkaTimeoutError("silent")
+            raise KafkaTimeoutError("silent")
+
+        async def _compare(self, *_: object) -> dict[TopicPartition, int | None]:
+            if was_opening:
+                self.lose()
+            return {}
+
+        async def _check_target(self, *_: object) -> None:
+            self.lose()
+
+    if was_opening:
+        clusters.configs["east"]["t"] = opening(fenced_by({}))
+    assert clusters.result(clusters.promotion(Losing).run()) == 5
+    lines = clusters.printed[:]
+    assert not [line for line in lines if "--target-id" in line]
+    assert [line for line in lines if "promote --source-lost of the other direction" in line]
+    clusters.west.down = {1}
+    assert clusters.abort(target_id="W") == 5
+    config = FlowConfig("west", "east", WEST_CONFIG, EAST_CONFIG, LinkSettings(enabled=True))
+    refuse_mirrors(clusters, "east")
+    lost = Promotion(
+        clusters.east.clock,
+        config,
+        Options(source_lost=True),
+        clusters.printed.append,
+        cluster=clusters.cluster,
+    )
+    assert clusters.result(lost.run()) == 0, clusters.printed
+    assert clusters.configs["east"]["t"][MARK] == ""
+
+
+@pytest.mark.parametrize("east", EAST)
+def test_an_abort_without_an_answer_proposes_a_statement_only_for_a_fence(
+    clusters: Clusters, east: str
+) -> None:
+    """It proposed --target-id for live mirrors, and the command then left them alone: exit code 5."""
+    settings, kind = EAST[east]
+    clusters.configs["east"]["t"] = dict(settings)
+    clusters.west.down = {1}
+    assert clusters.abort() == 5
+    assert ("--target-id" in clusters.printed[-1]) is (kind is Marked.FENCE)
+    assert ("--source-lost of the other direction" in clusters.printed[-1]) is (
+        kind is not Marked.FENCE
+    )
+    assert clusters.abort(target_id="W") == (0 if kind is Marked.FENCE else 5)
+
+
 @pytest.mark.parametrize("seconds", [20, 300])
 @pytest.mark.parametrize("east", ["opened", "ordinary mirror", "earlier release, CreateTime"])
 def test_a_topic_that_a_broker_does_not_know_yet_is_no_mirror_of_the_other_direction(
@@ -446,16 +568,7 @@ def test_a_topic_that_a_broker_does_not_know_yet_is_no_mirror_of_the_other_direc
         MARK: "E",
         SOURCE_TOPIC_ID: text_of(clusters.east.topic_id("t")),
     }
-    knows, west = clusters.west.answers[ApiKey.METADATA], clusters.west
-
-    def answer(request: Any) -> Any:
-        answered = knows(request)
-        if [each.name for each in request.topics or ()] != ["t"]:  # else it asks the controller
-            answered.topics = []
-        return answered
-
-    west.answers[ApiKey.METADATA] = answer
-    west.clock.callLater(seconds, west.answers.__setitem__, ApiKey.METADATA, knows)
+    does_not_know(clusters, seconds)
     code = clusters.result(clusters.promotion(Fencing).run())
     assert not [line for line in clusters.printed if "other direction" in line]
     if seconds > 60:
