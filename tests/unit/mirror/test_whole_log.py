@@ -10,13 +10,13 @@ from twisted.internet.defer import Deferred
 
 from kclient.config import CommonConfig
 from kclient.types import TopicPartition
-from kclient.wire.errors import CorruptMessage, OffsetNotAvailable
+from kclient.wire.errors import CorruptMessage, KafkaError, OffsetNotAvailable
 from kclient.wire.fetch import FetchPartitionResponse
 from kclient.wire.records import Record, encode_batch
 from kclient.wire.versions import ApiKey
 from mirrormaker.divergence import Batch, read_batches
 from mirrormaker.tail_export import PartitionExport
-from mirrormaker.whole_log import TIMEOUT, LogReader
+from mirrormaker.whole_log import FETCH_BYTES, TIMEOUT, LogReader
 from tests.kit.scripted_cluster import ScriptedCluster
 
 TP = TopicPartition("t", 0)
@@ -78,8 +78,8 @@ class Segments:
         self.end = end
         self.scripted = ScriptedCluster({"t": 1})
         self.scripted.answers[ApiKey.FETCH] = self._fetched
-        cluster = self.scripted.cluster(CommonConfig.load({"bootstrap.servers": "a:1"}))
-        self.reader = LogReader(cluster, TP, 0, end)
+        self.cluster = self.scripted.cluster(CommonConfig.load({"bootstrap.servers": "a:1"}))
+        self.reader = LogReader(self.cluster, TP, 0, end)
 
     def _fetched(self, request: Any) -> Any:
         (wanted,) = request.topics[0].partitions
@@ -97,7 +97,7 @@ class Segments:
                     return data[: max(max_bytes, len(each.data))]
         return b""
 
-    def read(self) -> list[Batch] | CorruptMessage:
+    def read(self) -> list[Batch] | KafkaError:
         """Return all batches, or the error that ends the reading."""
         results: list[Any] = []
 
@@ -112,7 +112,7 @@ class Segments:
         (result,) = results
         if isinstance(result, list):
             return result
-        assert isinstance(result.value, CorruptMessage)
+        assert isinstance(result.value, KafkaError)
         return result.value
 
 
@@ -133,7 +133,7 @@ def test_a_damaged_header_at_the_end_of_a_segment_hides_no_batch(
         assert isinstance(found, CorruptMessage)
         assert "the header of the batch of t-0 at offset 3 is damaged" in str(found)
         return
-    assert not isinstance(found, CorruptMessage)
+    assert not isinstance(found, KafkaError)
     assert [each.base_offset for each in found] == [0, 3, 6, 7, 8]
     export = PartitionExport(tmp_path, TP, other_start=0, with_head=False)
     for each in found:
@@ -151,7 +151,7 @@ def test_a_damaged_header_within_a_segment_hides_no_batch(delta: int, is_last: b
     if is_last and delta < 2:
         assert isinstance(found, CorruptMessage)
         return
-    assert not isinstance(found, CorruptMessage)
+    assert not isinstance(found, KafkaError)
     assert [each.base_offset for each in found] == [0, 3, *([] if is_last else [6, 7])]
 
 
@@ -162,10 +162,46 @@ def test_a_damaged_header_of_a_batch_as_large_as_an_answer_hides_no_batch(delta:
     if delta < 0:
         assert isinstance(found, CorruptMessage)
         return
-    assert not isinstance(found, CorruptMessage)
+    assert not isinstance(found, KafkaError)
     assert [each.base_offset for each in found] == [0, 3, 6, 7]
 
 
 def test_a_damaged_header_before_a_batch_that_no_answer_holds_is_an_error() -> None:
     log = Segments([batch(0, 3, delta=9), batch(3, 1, size=5 << 20), batch(4, 6)], end=10)
     assert isinstance(log.read(), CorruptMessage)
+
+
+def at_offset(data: bytes, offset: int) -> bytes:
+    """Return the batch *data* with another base offset, which its CRC does not cover."""
+    return offset.to_bytes(8, "big", signed=True) + data[8:]
+
+
+@pytest.mark.parametrize("base", [-1, 0, 2, 4, 6, 7, 8, 9, 12, 2**40, 2**62])
+@pytest.mark.parametrize(
+    "place", ["in a segment", "at its end", "of many bytes", "at the log's end"]
+)
+def test_a_damaged_base_offset_hides_no_batch(base: int, place: str) -> None:
+    """No CRC covers it. The batches up to it were skipped, in no export, and the topic was deleted."""
+    size = FETCH_BYTES // 3 if place == "of many bytes" else 1
+    damaged = at_offset(batch(3, 3, size=size), base)
+    behind = [batch(6, 1), batch(7, 1), batch(8, 2)]
+    segments = (
+        [[batch(0, 3), damaged], behind]
+        if place == "at its end"
+        else [[batch(0, 3), damaged, *behind]]
+    )
+    end = 10
+    if place == "at the log's end":
+        segments, end = [[batch(0, 3), damaged]], 6
+    found = Segments(*segments, end=end).read()
+    expected = [batch for segment in segments for batch in segment]
+    if not isinstance(found, KafkaError):
+        assert [bytes(each.data) for each in found] == expected
+
+
+def test_a_hole_in_a_log_is_no_damage() -> None:
+    log = Segments([batch(2, 1), batch(5, 2)], [batch(9, 1), batch(12, 3), batch(20, 1)], end=21)
+    log.reader = LogReader(log.cluster, TP, 0, 17)
+    found = log.read()
+    assert not isinstance(found, KafkaError)
+    assert [each.base_offset for each in found] == [2, 5, 9, 12]
