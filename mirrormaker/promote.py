@@ -358,7 +358,7 @@ class Promotion:
         try:
             await self._end_fences(roles)
             after, writable = await self._source_ends(mirror, roles, all_cuts, unfenced)
-        except CancelledError:
+        except (CancelledError, KafkaError):
             self._echo(
                 "promoted; there is no record. The same command reads the log ends and prints it"
             )
@@ -924,7 +924,7 @@ class Promotion:
                 if problem := await catalog.promoted(name, stored.text()):
                     self._echo(f"  {name}: a later command cannot print this record: {problem}")
             await until_writable(target, list(ends), timeout=_TIMEOUT)
-        except CancelledError:
+        except (CancelledError, KafkaError):
             self._echo(
                 f"{self._config.target} may accept producers: {names}. Repeat the command to continue"
             )

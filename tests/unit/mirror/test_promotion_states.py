@@ -606,3 +606,32 @@ def test_the_mode_of_several_topics_is_the_one_that_proves_least() -> None:
     opened = {"a": FOUND, "b": Opened("E", PRODUCERS_STOPPED, 1, (), ())}
     assert LostSource("E", [], opened).mode == PRODUCERS_STOPPED
     assert LostSource("E", ["c"], opened).mode == SOURCE_LOST
+
+
+@pytest.mark.parametrize("is_source_lost", [False, True])
+def test_an_error_while_the_target_is_opened_names_what_may_accept_producers(
+    clusters: Clusters, is_source_lost: bool
+) -> None:
+    """Only a signal had the line. The error looked like one before anything was changed: exit code 3."""
+    fence_with_cuts(clusters)
+    clusters.west.answers[ApiKey.INCREMENTAL_ALTER_CONFIGS] = lambda _: KafkaTimeoutError("silent")
+    promoting = clusters.promotion(Fencing, source_lost=is_source_lost)
+    assert isinstance(clusters.result(promoting.run()), KafkaTimeoutError)
+    line = "west may accept producers: t. Repeat the command to continue"
+    assert clusters.printed[-1] == line
+    assert promoting.record is None
+
+
+def test_an_error_after_the_target_is_opened_says_that_there_is_no_record(
+    clusters: Clusters,
+) -> None:
+    fence_with_cuts(clusters)
+
+    class Ending(Fencing):
+        async def _source_ends(self, *_: object) -> Any:
+            raise KafkaTimeoutError("silent")
+
+    promoting = clusters.promotion(Ending)
+    assert isinstance(clusters.result(promoting.run()), KafkaTimeoutError)
+    assert clusters.printed[-1].startswith("promoted; there is no record")
+    assert clusters.configs["west"]["t"][MARK] == ""
