@@ -694,11 +694,14 @@ class Promotion:
         while unread:
             mirrors, more, unread, problem = await self._still_mirrors(catalog, roles, unread)
             others |= more
-            failed = await self._unfence(
-                roles.source_topics, {name: fenced[name] for name in mirrors}
-            )
-            left += failed
-            removed += [name for name in mirrors if name not in failed]
+            for name in mirrors:
+                if name not in opening and await self._is_opening(roles.source_topics, name):
+                    others[name] = (
+                        "another command has begun to open the target. If it was ended, the same command continues"
+                    )
+                else:
+                    failed = await self._unfence(roles.source_topics, {name: fenced[name]})
+                    (left if failed else removed).append(name)
             may_pass = problem is not None and problem.retriable
             if not unread or not may_pass or self._reactor.seconds() >= give_up_at:
                 break
@@ -721,6 +724,20 @@ class Promotion:
                 f"{source} is still read-only: {', '.join([*left, *unread, *earlier])}. Repeat the command to "
                 "continue; kmirror promote --abort removes the marks"
             )
+        self._name_ways(roles, unread, earlier, opening)
+
+    def _name_ways(
+        self,
+        roles: _Roles,
+        unread: Collection[str],
+        earlier: Collection[str],
+        opening: Collection[str],
+    ) -> None:
+        """Print how topics that stay read-only are opened without the target.
+
+        *unread* are those of which the target's marks cannot be read, *earlier* those that an earlier command fenced.
+        """
+        target = self._config.target
         begun = [
             name
             for name in (*unread, *earlier)
@@ -736,6 +753,14 @@ class Promotion:
                 f"without {target}, if no producer wrote there, kmirror promote --abort --target-id "
                 f"{roles.target_id} opens {', '.join(others_unread)}"
             )
+
+    async def _is_opening(self, source_topics: Catalog, name: str) -> bool:
+        """Return whether the fence of *name* states that the target may be open; False if it cannot be read."""
+        try:
+            settings = await source_topics.overrides_of(name)
+        except KafkaError:
+            return False  # it cannot be removed then, either
+        return promotion.states_opening(settings)
 
     async def _still_mirrors(
         self, catalog: Catalog, roles: _Roles, names: list[str]

@@ -413,6 +413,12 @@ def states_fence(topic: Topic) -> bool:
     return _FENCE in promotion_fields(topic)
 
 
+def states_opening(settings: Mapping[str, str]) -> bool:
+    """Return whether a topic with these *settings* states that a promotion has begun to open the target."""
+    fields = promotion_fields(Topic(0, None, settings))
+    return fields.get(_FENCE) == FenceState.OPENING.value
+
+
 def of_other_clusters(
     source: Mapping[str, Topic], target: Mapping[str, Topic], *, source_id: str, target_id: str
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:

@@ -59,6 +59,7 @@ from tests.unit.mirror.test_promotion_marks import (
     Clusters,
     Fencing,
     clusters,
+    failing_audit,
     fence_with_cuts,
     fenced_by,
     refuse_mirrors,
@@ -622,7 +623,7 @@ def test_an_error_while_the_target_is_opened_names_what_may_accept_producers(
     assert promoting.record is None
 
 
-def test_an_error_after_the_target_is_opened_says_that_there_is_no_record(
+def test_an_error_after_the_target_is_opened_names_the_missing_record(
     clusters: Clusters,
 ) -> None:
     fence_with_cuts(clusters)
@@ -635,3 +636,18 @@ def test_an_error_after_the_target_is_opened_says_that_there_is_no_record(
     assert isinstance(clusters.result(promoting.run()), KafkaTimeoutError)
     assert clusters.printed[-1].startswith("promoted; there is no record")
     assert clusters.configs["west"]["t"][MARK] == ""
+
+
+def test_an_undo_leaves_the_fence_of_a_topic_that_another_command_is_about_to_open(
+    clusters: Clusters,
+) -> None:
+    """The first command was ended while the second opened one topic after the other: both clusters had producers."""
+    line = "is still read-only: another command has begun to open the target. "
+
+    def begin_to_open() -> None:
+        clusters.configs["east"]["t"] = opening(clusters.configs["east"]["t"])
+
+    printed = failing_audit(clusters, begin_to_open)
+    assert marked_as(east_topic(clusters.configs["east"]["t"])) is Marked.OPENING
+    assert not clusters.configs["east"]["u"].get(MARK)
+    assert [each for each in printed if each.startswith(f"  t: east {line}")]
