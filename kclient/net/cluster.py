@@ -14,6 +14,7 @@ Owner: the reactor's thread.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterable
 from random import Random
 from typing import Any, TypeVar
@@ -82,6 +83,8 @@ class Cluster:
         self._refresh = SingleFlight(self._request_metadata)
         self._stale = False
         self._failures = 0
+        self._failed_at = -math.inf
+        """When the last request for metadata failed."""
         self._next_update: Any = None
         self._listeners: list[Callable[[ClusterMetadata], None]] = []
         self.closed = False
@@ -128,11 +131,11 @@ class Cluster:
         return self._refresh.join()
 
     def update_soon(self) -> None:
-        """Request metadata again after the backoff, because they turned out to be wrong."""
+        """Request metadata again, which turned out to be wrong, once the backoff since the last request is over."""
         if self._stale or self.closed:
             return
         self._stale = True
-        age = self.reactor.seconds() - self.metadata.updated_at
+        age = self.reactor.seconds() - max(self.metadata.updated_at, self._failed_at)
         first, most = self._backoffs()
         self._schedule(max(0.0, backoff(self._failures, first, most, self._jitter()) - age))
 
@@ -294,6 +297,7 @@ class Cluster:
         except KafkaError as problem:
             self.last_problem = problem
             self._failures += 1
+            self._failed_at = self.reactor.seconds()
             if self._failures == _FAILURES_TO_LOG and not self.closed:
                 self.log.warn("{problem}\n  retrying", problem=problem)
             if self.metadata.version and not self.closed:

@@ -102,6 +102,23 @@ def test_wrong_metadata_are_updated_once_after_the_backoff() -> None:
     assert scripted.count(ApiKey.METADATA) == 2
 
 
+def test_metadata_that_cannot_be_had_are_requested_at_the_pace_of_the_backoff() -> None:
+    scripted = ScriptedCluster({"t": 1})
+    cluster = scripted.cluster(CONFIG)
+    scripted.turn(10)
+    answers = 0
+
+    def knows_no_brokers(_: object) -> object:
+        nonlocal answers
+        answers += 1
+        return HELD if answers > 50 else MetadataResponse(brokers=[])
+
+    scripted.answers[ApiKey.METADATA] = knows_no_brokers
+    cluster.update_soon()
+    scripted.pass_time(10)
+    assert 8 <= answers <= 20, "0.1 s, 0.2 s, ... 1 s apart"
+
+
 def test_a_listener_that_finds_the_metadata_wrong_gets_others_after_the_backoff() -> None:
     scripted = ScriptedCluster({"t": 1})
     cluster = scripted.cluster(CONFIG)
