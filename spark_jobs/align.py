@@ -7,7 +7,9 @@ alone cannot either: equal records repeat. So both pairings are tried, and the a
 
 1. *Match.* By offset first: records with equal offset and content are pairs, and the rest is paired by content. Or by
    content only: the k-th occurrence of a content in the source is paired with the k-th in the target. The second
-   pairing is tried only if the first one moves a record.
+   pairing is tried only if the first one moves a record. The offsets of a renumbered target show nothing, and its end
+   may be in the middle of a burst of equal records. So there all is paired by occurrence first. Its start may be in a
+   burst, too, if records before it were deleted. Then the ends of the two bursts are opposite each other.
 2. *Order.* Of the matched pairs the longest run in increasing order on both sides (patience sorting, as in patience
    diff) kept its position. Every other pair was REORDERED. So was a pair that moved over records that were left out
    (*breaks*), because these kept their position.
@@ -38,9 +40,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -219,11 +222,18 @@ def align(
         topic, partition, source, target, compacted, renumbered, breaks, unread, common
     )
     fixed = {each.source_index: each.target_index for each in common.runs}
-    first = aligner.align(_by_offset(source, target, fixed))
-    if not any(f.finding_class in _MOVES for f in first.findings) and not first.shifted:
-        return first
-    second = aligner.align(_by_content(source, target, fixed))
-    return min(first, second, key=lambda each: len(taken_apart(each.findings)))
+    pairings: list[Callable[..., _Pairs]] = [_by_offset, _by_content]
+    if renumbered:
+        # The offsets and the end show nothing: they may be in the middle of a burst of equal records.
+        skipped = _before_start(source, target, unread) if not fixed else (0, 0)
+        pairings = [partial(_by_occurrence, skipped=skipped), _by_content, _by_offset]
+    tried = []
+    for pairing in pairings:
+        tried.append(aligner.align(pairing(source, target, fixed)))
+        moves = any(f.finding_class in _MOVES for f in tried[-1].findings)
+        if not moves and not tried[-1].shifted:
+            break
+    return min(tried, key=lambda each: len(taken_apart(each.findings)))
 
 
 _MOVES = frozenset({FindingClass.REORDERED, FindingClass.SHIFTED})
@@ -255,6 +265,47 @@ def _by_offset(
     return sorted(pairs) if lost or fixed else pairs
 
 
+def _before_start(
+    source: Sequence[RecordDigest],
+    target: Sequence[RecordDigest],
+    unread: tuple[Ranges, Ranges],
+) -> tuple[int, int]:
+    """Return how many first records of each log the other one has deleted, if its start is in a burst of equal ones."""
+    skipped = [0, 0]
+    for side, (own, other) in enumerate(((target, source), (source, target))):
+        if not own or not any(low < 0 for low, _ in unread[1 - side]):
+            continue
+        content = own[0].content
+        begin = next((n for n, each in enumerate(other) if each.content == content), len(other))
+        left, size = _burst(own, 0, content), _burst(other, begin, content)
+        # The rest of the target's last burst may lag.
+        if size > left and not (own is target and left == len(own)):
+            skipped[side] = begin + size - left
+    return skipped[0], skipped[1]
+
+
+def _burst(records: Sequence[RecordDigest], begin: int, content: int) -> int:
+    """Return how many of *records* have *content*, one after the other, from index *begin* on."""
+    end = begin
+    while end < len(records) and records[end].content == content:
+        end += 1
+    return end - begin
+
+
+def _by_occurrence(
+    source: Sequence[RecordDigest],
+    target: Sequence[RecordDigest],
+    fixed: Mapping[int, int],
+    *,
+    skipped: tuple[int, int] = (0, 0),
+) -> _Pairs:
+    """Pair by occurrence what is not *fixed*, without the *skipped* first records; ascending by source."""
+    taken = set(fixed.values())
+    lost = [index for index in range(skipped[0], len(source)) if index not in fixed]
+    found = [index for index in range(skipped[1], len(target)) if index not in taken]
+    return sorted([*fixed.items(), *_match(source, target, lost, found)])
+
+
 def _by_content(
     source: Sequence[RecordDigest], target: Sequence[RecordDigest], fixed: Mapping[int, int]
 ) -> _Pairs:
@@ -263,10 +314,7 @@ def _by_content(
     With *fixed* pairs the others are paired by occurrence.
     """
     if fixed:
-        taken = set(fixed.values())
-        lost = [index for index in range(len(source)) if index not in fixed]
-        found = [index for index in range(len(target)) if index not in taken]
-        return sorted([*fixed.items(), *_match(source, target, lost, found)])
+        return _by_occurrence(source, target, fixed)
     shorter = min(len(source), len(target))
     low = 0
     while low < shorter and source[low].content == target[low].content:
@@ -488,6 +536,7 @@ class _Aligner:
         # The first records of the source that are left are no start: compaction may have removed others before.
         start = max((high for low, high in self.unread[0] if low < 0), default=0)
         at_source = [*places[0][-1:], *(f.source_offset or 0 for f in both)]
+        last_common = max(at_source, default=start - 1)
         at_target = max([*places[1][-1:], *(f.target_offset or 0 for f in both)], default=-1)
         passed = [
             f for f in alone if f.finding_class is FindingClass.EXTRA and f.position > at_target
@@ -502,10 +551,12 @@ class _Aligner:
             beyond=(source.beyond, target.beyond),
             proven=self._proven(places[0], differing),
             unused=(target.unused, source.unused),
-            last_common=max(at_source, default=start - 1),
+            last_common=last_common,
             last_common_at_target=at_target,
             passed=len(passed),
-            damaged=_damaged_tail([f for f in left if f.apart is not None], passed),
+            damaged=_damaged_tail(
+                [f for f in left if f.apart is not None], passed, last_common, at_target
+            ),
         )
 
     def _proven(self, places: Sequence[int], differing: set[int]) -> tuple[int, int]:
@@ -845,13 +896,20 @@ def _differing(before: RecordDigest, after: RecordDigest) -> str:
     return ",".join(differing) or "content"
 
 
-def _damaged_tail(damaged: Sequence[Finding], passed: Sequence[Finding]) -> DamagedTail | None:
-    """Return what is behind the last pair if of the EXTRA records *passed* there the *damaged* ones are CORRUPT."""
+def _damaged_tail(
+    damaged: Sequence[Finding], passed: Sequence[Finding], last_common: int, at_target: int
+) -> DamagedTail | None:
+    """Return what is behind the last pair if of the EXTRA records *passed* there the *damaged* ones are CORRUPT.
+
+    A record that moved towards the log start may be a later one of the source than those: see `Alignment.last_common`.
+    """
     if not damaged:
         return None
-    last = max(f.position for f in damaged)
-    behind = sum(f.position > last for f in passed)
-    return DamagedTail(max(f.source_offset or 0 for f in damaged), last, behind)
+    at_target = max(at_target, *(f.position for f in damaged))
+    behind = sum(f.position > at_target for f in passed)
+    return DamagedTail(
+        max(last_common, *(f.source_offset or 0 for f in damaged)), at_target, behind
+    )
 
 
 def _same_key_and_timestamp(

@@ -618,3 +618,57 @@ def test_lag_beside_first_copies_that_are_all_damaged_is_not_missing(
     records, lagging = found(audited)
     assert lagging == 295
     assert records.get("corrupt", 0) + records.get("missing", 0) == 5
+
+
+@every_way
+def test_behind_a_record_that_moved_only_as_many_as_the_strangers_were_passed(
+    sizes: Sizes | None,
+) -> None:
+    """The record that moved is behind the damaged one in the source, and before it in the target."""
+    records = first_of(full(120), 120)
+    damaged = records[92]._replace(value=b"changed")
+    strangers = [Rec(b"other", b"%d" % n, 7) for n in range(3)]
+    target = log_of(*records[:90], records[95], *records[90:92], damaged, *strangers)
+    different = {"reordered": 1, "corrupt": 1, "missing": 5, "extra": 3}
+    assert found(run(full(120), target, sizes)) == (different, 21)
+
+
+@every_way
+@pytest.mark.parametrize("made", [in_bursts, lambda n: Rec(None, b"beat", 1_000)])
+def test_a_marker_among_equal_records_that_were_copied_makes_none_missing(
+    sizes: Sizes | None, made: Any
+) -> None:
+    """It moves the offsets of the target, and so one offset of the source has no record opposite."""
+    source = log_of(*map(made, range(20)))
+    records = first_of(source, 15)
+    audited = run(source, log_of(*records[:13], MARKER, *records[13:]), sizes)
+    assert (audited.outcome.verdict, found(audited)) == (Verdict.LAGGING, ({}, 5))
+
+
+@every_way
+def test_a_mirror_that_stands_still_in_the_last_burst_lags(sizes: Sizes | None) -> None:
+    """The ends of both logs are equal records, and not one place."""
+    source = log_of(*map(in_bursts, range(8)))
+    records = first_of(source, 5)
+    target = log_of(*records[:3], *records[1:])
+    audited = run(source, target, sizes, limits=ALL_BUT_DUPLICATES)
+    assert found(audited) == ({"duplicate": 2}, 3)
+
+
+@every_way
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("markers", [0, 7])
+@pytest.mark.parametrize(("count", "copied"), [(20, 20), (20, 14), (100, 90)])
+def test_what_retention_deletes_of_a_burst_of_equal_records_has_aged_out(
+    sizes: Sizes | None, side: str, markers: int, count: int, copied: int
+) -> None:
+    """The rest of the burst is the end of it in the other log."""
+    source = log_of(*map(in_bursts, range(count)))
+    target = log_of(*[MARKER] * markers, *first_of(source, copied))
+    if side == "source":
+        source.delete_below(2)
+    else:
+        target.delete_below(markers + 2)
+    audited = run(source, target, sizes)
+    assert found(audited) == ({}, count - copied)
+    assert classes(audited)["aged out"] == 2
