@@ -350,6 +350,7 @@ class CommonRuns:
                     contents[1][done[1] : run.target],
                     self._shortest,
                     (breaks[0] - done[0], breaks[1] - done[1]),
+                    moves_down=self._renumbered,
                 )
             ]
             found += (
@@ -426,16 +427,19 @@ def in_order(
     target: Integers,
     shortest: int,
     breaks: tuple[Integers, Integers] = (_NOWHERE, _NOWHERE),
+    *,
+    moves_down: bool = False,
 ) -> list[_Run]:
     """Return runs of equal numbers, at least *shortest* long, ascending in both arrays and disjoint.
 
-    No run contains a number of *breaks* in its array, but for its first one.
+    No run contains a number of *breaks* in its array, but for its first one. *moves_down*: a run begins in *source*
+    where the run before it ends, if it can. What is left of a burst of equal numbers is then behind it, and may lag.
     """
     if min(source.size, target.size) < shortest:
         return []
     candidates = [
         _Run(low + max(0, -shift), low + max(0, shift), high - low)
-        for shift in _shifts(source, target)
+        for shift in _shifts(source, target, may_repeat=moves_down)
         for low, high in _equal_at(source, target, shift, breaks)
         if high - low >= shortest
     ]
@@ -451,17 +455,29 @@ def in_order(
     for run in chain:
         left = run.without_first(max(0, done[0] - run.source, done[1] - run.target))
         if left.size >= shortest:
+            if moves_down:
+                left = _moved_down(left, done[0], source, target, breaks[0])
             disjoint.append(left)
             done = left.ends
     return disjoint
 
 
+def _moved_down(run: _Run, done: int, source: Integers, target: Integers, breaks: Integers) -> _Run:
+    """Return *run* with the same numbers of *target*, from number *done* of *source* on if those are equal, too."""
+    here, there = source[done : done + run.size], target[run.target : run.target + run.size]
+    contains_break = bool(((breaks > done) & (breaks < run.source + run.size)).any())
+    if run.source == done or contains_break or not np.array_equal(here, there):
+        return run
+    return run._replace(source=done)
+
+
 def _opposite_first(share: int, longer: Integers, shorter: Integers) -> int:
     """Return how many of the first numbers of *shorter* belong to the first *share* of *longer*; at most *share*.
 
-    They are the beginning that both have, and all up to the last number that *longer* has once, in the same order. A
-    run would end before them, if the log with *shorter* has stood still since. So all belong to them if the end of
-    *shorter* is the beginning of *longer*. Then it stands still behind repeated records.
+    They are the beginning that both have, and all up to the last number that *longer* has once, in the same order. Or
+    it has that number not behind its *share*. In bursts of equal numbers it is the last such change, and what both have
+    behind it. A run would end before them, if the log with *shorter* has stood still since. So all belong to them if
+    the end of *shorter* is the beginning of *longer*. Then it stands still behind repeated records.
     """
     if not shorter.size:
         return 0
@@ -470,14 +486,27 @@ def _opposite_first(share: int, longer: Integers, shorter: Integers) -> int:
     size = min(shorter.size, share)
     equal = longer[:size] == shorter[:size]
     begin = size if equal.all() else int(equal.argmin())
-    once, at_longer = _unique(longer)
-    # Of a record that was repeated the first copy counts.
-    first, at_shorter = np.unique(shorter[:share], return_index=True)
-    _, here, there = np.intersect1d(once, first, assume_unique=True, return_indices=True)
-    order = np.argsort(at_longer[here])
-    pairs = zip(at_longer[here][order].tolist(), at_shorter[there][order].tolist(), strict=True)
-    of_share = [end for at, end in longest_increasing(list(pairs)) if at < share]
-    return max([begin, *(end + 1 for end in of_share[-1:])])
+    pairs: list[tuple[int, int]] = []
+    for here, there in ((longer, shorter), (with_previous(longer), with_previous(shorter))):
+        once, at_longer = _not_behind(here, share)
+        # Of a record that was repeated the first copy counts.
+        first, at_shorter = np.unique(there[:share], return_index=True)
+        _, of_once, of_first = np.intersect1d(once, first, assume_unique=True, return_indices=True)
+        pairs += zip(at_longer[of_once].tolist(), at_shorter[of_first].tolist(), strict=True)
+    pairs = longest_increasing(sorted(set(pairs)))
+    of_share = [pair for pair in pairs if pair[0] < share]
+    # The equal numbers behind the last of them belong there, too: the others of a burst, for example.
+    at, end = of_share[-1] if of_share else (-1, -1)
+    size = min(shorter.size, share - max(0, at - end)) - end - 1
+    equal = longer[at + 1 : at + 1 + size] == shorter[end + 1 : end + 1 + size]
+    return max(begin, end + 1 + (size if equal.all() else int(equal.argmin())))
+
+
+def _not_behind(numbers: Integers, share: int) -> tuple[Integers, Integers]:
+    """Return the numbers that occur once, or only among the first *share*, ascending; and where they occur first."""
+    found, first, counts = np.unique(numbers, return_index=True, return_counts=True)
+    chosen = (counts == 1) | ~np.isin(found, numbers[share:])
+    return found[chosen], first[chosen]
 
 
 def _ends_with_beginning(shorter: Integers, longer: Integers) -> bool:
@@ -504,14 +533,21 @@ def _in_order(one: _Run, other: _Run) -> bool:
     )
 
 
-def _shifts(source: Integers, target: Integers) -> Sequence[int]:
-    """Return by how many places the arrays may be shifted, the likeliest first."""
-    once = [_unique(with_previous(each)) for each in (source, target)]
-    _, here, there = np.intersect1d(once[0][0], once[1][0], assume_unique=True, return_indices=True)
-    shifts, counts = np.unique(once[1][1][there] - once[0][1][here], return_counts=True)
+def _shifts(source: Integers, target: Integers, *, may_repeat: bool) -> Sequence[int]:
+    """Return by how many places the arrays may be shifted, the likeliest first.
+
+    *may_repeat*: of what *target* has again, the first copy shows it, too.
+    """
+    once, at_source = _unique(with_previous(source))
+    if may_repeat:
+        found, at_target = np.unique(with_previous(target), return_index=True)
+    else:
+        found, at_target = _unique(with_previous(target))
+    _, here, there = np.intersect1d(once, found, assume_unique=True, return_indices=True)
+    shifts, counts = np.unique(at_target[there] - at_source[here], return_counts=True)
     likely = np.argsort(-counts, kind="stable")[:_MOST_SHIFTS]
-    found = shifts[likely][counts[likely] > 1].tolist()
-    return list(dict.fromkeys([*found, 0, target.size - source.size]))
+    # One change may be all that shows a shift: the end of a long burst of equal records.
+    return list(dict.fromkeys([*shifts[likely].tolist(), 0, target.size - source.size]))
 
 
 def with_previous(contents: Integers, previous: int = 0) -> Integers:

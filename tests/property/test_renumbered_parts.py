@@ -40,8 +40,14 @@ RECORDS: dict[str, Callable[[int], Rec]] = {
     "at once": lambda n: Rec(None, b"v%d" % n, 5_000),
     "one device": lambda n: Rec(b"device", b"v%d" % n, 5_000),
     "one value": lambda n: Rec(None, b"beat", 1_000 + n),
+    "bursts": lambda n: Rec(None, b"beat", 1_000 + n // 4),
+    "long bursts": lambda n: Rec(None, b"beat", 1_000 + n // 20),
+    "pairs": lambda n: Rec(b"k%d" % (n // 2), b"v%d" % (n // 2), 1_000 + n // 2),
 }
 """What the records of a topic have in common."""
+
+BURSTS = ("bursts", "long bursts", "pairs")
+ONE_VALUE = ("one value", "bursts", "long bursts")
 
 
 @dataclass
@@ -52,7 +58,9 @@ class Drawn:
     source: Log = field(default_factory=Log)
     target: Log = field(default_factory=Log)
     behind: int = 0
-    """Records that were not copied yet."""
+    """Records that were not copied yet, as the logs show it: a repeated record of a burst may be the next one."""
+    again: int = 0
+    """Copies beside those."""
     faults: list[tuple[str, int]] = field(default_factory=list)
     """Their names and lengths."""
     repeated: int = 0
@@ -90,12 +98,13 @@ def drawn(rng: random.Random, *, faults: bool) -> Drawn:
     written = [(at, each) for at, each in sorted(made.source.records.items()) if not each.control]
     copied = rng.choice([len(written), *[rng.randrange(len(written) + 1) for _ in range(3)], 5])
     copied = min(copied, len(written))
-    made.behind = len(written) - copied
     target = [each for _, each in written[:copied]]
     names = ("damage", "loss", "strangers", "repeat") if faults else ("repeat",)
     for _ in range(rng.choice([0, 1, 1, 2, 3])):
         if target:
             fault(rng, made, target, rng.choice(names), written)
+    received = following([each for _, each in written], target)
+    made.behind, made.again = len(written) - received, len(target) - received
     ends = rng.choice([0.0, 0.1])
     for each in target:
         made.target.append(each)
@@ -113,6 +122,14 @@ def drawn(rng: random.Random, *, faults: bool) -> Drawn:
     return made
 
 
+def following(written: list[Rec], target: list[Rec]) -> int:
+    """Return how many of the first records *written* are in *target*, in order."""
+    count = 0
+    for each in target:
+        count += count < len(written) and written[count] == each
+    return count
+
+
 def fault(
     rng: random.Random, made: Drawn, target: list[Rec], name: str, written: list[tuple[int, Rec]]
 ) -> None:
@@ -122,7 +139,7 @@ def fault(
     made.faults.append((name, size))
     match name:
         case "damage":
-            part = "timestamp" if made.kind == "one value" else "value"
+            part = "timestamp" if made.kind in ONE_VALUE else "value"
             for n in range(at, at + size):
                 changed = 9_000 + n if part == "timestamp" else b"changed %d" % n
                 target[n] = target[n]._replace(**{part: changed})
@@ -225,11 +242,18 @@ def test_a_mirror_without_faults_has_none_in_parts_of_any_size(seed: int) -> Non
     engines = [in_parts(rng, made, sizes, 1_000) for sizes in (Sizes(), *SIZES)]
     whole = audit(made, MemoryEngine({TP: made.source}, {TP: made.target}, WINDOW), limits)
     if not any(made.compacted):
-        assert whole.records.get("duplicate", 0) == made.repeated
+        assert whole.records.get("duplicate", 0) == made.again
         assert set(whole.records) <= {"duplicate", "truncated"}
-        assert whole.lagging + whole.records.get("truncated", 0) == made.behind
+        if data(made.target):  # Of an empty target the source's markers lag, too.
+            assert whole.lagging + whole.records.get("truncated", 0) == made.behind
     for engine in engines:
-        assert audit(made, engine, limits) == whole
+        found = audit(made, engine, limits)
+        assert found[:2] == whole[:2]
+        if made.kind in BURSTS:  # A repeated record may be the next one of its burst.
+            assert set(found.records) <= {"duplicate", "truncated"}
+            assert (of_source(found), of_target(found)) == (of_source(whole), of_target(whole))
+        else:
+            assert found == whole
 
 
 @pytest.mark.parametrize("seed", range(examples(100)))
@@ -241,7 +265,10 @@ def test_parts_of_any_size_change_neither_the_verdict_nor_the_exit_code(seed: in
     # A copy in a run is EXTRA.
     keep = 1_000 if made.repeated else rng.choice([0, 5, 1_000])
     whole = audit(made, MemoryEngine({TP: made.source}, {TP: made.target}, WINDOW), limits)
-    assert audit(made, in_parts(rng, made, Sizes(), keep), limits) == whole, keep
+    found = audit(made, in_parts(rng, made, Sizes(), keep), limits)
+    # Which record of a burst was damaged or lost, nothing shows.
+    assert found == whole or made.kind in BURSTS, keep
+    assert found[:2] == whole[:2], keep
     for sizes in SIZES:
         found = audit(made, in_parts(rng, made, sizes, keep), limits)
         assert found[:2] == whole[:2], (sizes, keep)

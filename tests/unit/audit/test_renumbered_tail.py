@@ -655,6 +655,22 @@ def test_a_mirror_that_stands_still_in_the_last_burst_lags(sizes: Sizes | None) 
     assert found(audited) == ({"duplicate": 2}, 3)
 
 
+@pytest.mark.parametrize(("part", "shortest"), [(10, 3), (20, 5), (50, 8)])
+@pytest.mark.parametrize(
+    ("copied", "at", "again"), [(23, 10, 1), (35, 10, 2), (38, 14, 3), (60, 36, 8), (66, 36, 8)]
+)
+def test_repeated_records_of_long_bursts_move_no_others(
+    part: int, shortest: int, copied: int, at: int, again: int
+) -> None:
+    """Equal records are opposite each other at many shifts. Few changes show the right one."""
+    source = log_of(*(Rec(None, b"beat", 1_000 + n // 20) for n in range(80)))
+    records = first_of(source, copied)
+    target = log_of(*records[: at + again], *records[at:])
+    sizes = Sizes(part=part, sample=4, step=10, shortest=shortest, reach=200)
+    audited = run(source, target, sizes, limits=ALL_BUT_DUPLICATES)
+    assert found(audited) == ({"duplicate": again}, 80 - copied)
+
+
 @every_way
 @pytest.mark.parametrize("side", ["source", "target"])
 @pytest.mark.parametrize("markers", [0, 7])
@@ -672,3 +688,22 @@ def test_what_retention_deletes_of_a_burst_of_equal_records_has_aged_out(
     audited = run(source, target, sizes)
     assert found(audited) == ({}, count - copied)
     assert classes(audited)["aged out"] == 2
+
+
+def test_a_mirror_that_stands_still_at_a_record_that_the_source_has_twice_lags() -> None:
+    """Nothing shows which of the two it is, and both are among the first that no longer wait."""
+    source = log_of(*map(in_pairs, range(300)))
+    target = log_of(first_of(source, 5)[4])
+    sizes = Sizes(part=20, sample=4, step=10, shortest=5, reach=200)
+    audited = run(source, target, sizes, accepted=(AcceptedGap("t", 0, 0, 4, "a cause"),))
+    assert found(audited) == ({}, 295)
+
+
+def test_records_that_were_repeated_later_show_that_one_before_was_repeated() -> None:
+    """Each change between bursts behind the first copy is twice in the target. One copy is the next of its burst."""
+    source = log_of(*map(in_bursts, range(300)))
+    records = first_of(source, 103)
+    target = log_of(*records[:92], records[91], *records[92:], *records[91:])
+    sizes = Sizes(part=10, sample=4, step=5, shortest=3, reach=200)
+    audited = run(source, target, sizes, limits=ALL_BUT_DUPLICATES)
+    assert found(audited) == ({"duplicate": 12}, 196)
