@@ -7,10 +7,10 @@ needs both.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 from kclient.net.cluster import Cluster
 from kclient.types import TopicPartition
+from kclient.wire.batches import HEADER_SIZE
 from kclient.wire.errors import CorruptMessage, LeaderNotAvailable, OffsetNotAvailable, for_code
 from kclient.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 from kclient.wire.versions import ApiKey
@@ -21,6 +21,8 @@ TIMEOUT = 30.0
 """Seconds for one fetch, retries included."""
 _LAST_VERSION_BY_NAME = 12
 _CHANNEL = "mirror-compare"
+_BASE_OFFSET_SIZE = 8
+"""Bytes of a header."""
 
 
 class LogReader:
@@ -28,7 +30,8 @@ class LogReader:
 
     The header of a damaged batch does not show where the next one begins. A broker goes by that header. So a damaged
     batch with a negative last offset delta is not found at the begin of a segment. No CRC covers the base offset: one
-    that contradicts the other batches is CorruptMessage. One that is too low is not found at the begin of a segment.
+    that contradicts the other batches is CorruptMessage. A batch with one that is too low is not found at the begin of
+    a segment, or of the log.
     """
 
     def __init__(self, cluster: Cluster, tp: TopicPartition, start: int, end: int) -> None:
@@ -61,10 +64,9 @@ class LogReader:
                 # A hole. Or the broker does not find the next batch, because its last offset delta is negative.
                 size = max(FETCH_BYTES, len(found[0].data))
                 found = await self._new(last.base_offset, len(last.data) + size) or found
-        await self._check_offsets(found)
+        await self._check_last(found)
         self._last = found[-1]
-        after = self._last.base_offset + 1 if self._last.is_damaged else self._last.next_offset
-        self._offset = max(self._offset, after)
+        self._offset = max(self._offset, _least_behind(self._last))
         return [each for each in found if each.base_offset < self._end]
 
     async def _behind(self, damaged: Batch) -> list[Batch]:
@@ -87,14 +89,17 @@ class LogReader:
         """
         last = self._last
         try:
-            fetched = await _fetched(
-                self._cluster, self._tp, offset, max_bytes=max_bytes, end=self._end
-            )
+            fetched = await self._fetched(offset, max_bytes)
         except OffsetNotAvailable as problem:
             if last is None or not last.is_damaged:
                 raise
             raise self._unknown(last) from problem
         self._check_order(fetched)
+        if last is not None:
+            for each in fetched.batches:
+                overlaps = each.base_offset < _least_behind(last) < each.next_offset
+                if overlaps and not each.is_damaged:
+                    raise self._contradicts(each.base_offset)
         new = [
             each
             for each in fetched.holding(offset)
@@ -104,43 +109,52 @@ class LogReader:
             raise self._unknown(last)
         return new
 
-    async def _check_offsets(self, found: list[Batch]) -> None:
-        """Raise CorruptMessage if a batch of *found* behind a hole has a base offset that is too high.
+    async def _check_last(self, found: list[Batch]) -> None:
+        """Raise CorruptMessage if the base offset of the last batch of *found* is so high that others are skipped.
 
-        Then another one has offsets of the hole, or of this batch. A broker answers with the batches of one segment.
+        The next fetch would be behind them. Only a batch behind a hole has such a base offset. A batch that is followed
+        by another one of its answer needs no fetch: `_check_order` has seen both.
         """
-        before = self._last
-        for each in found:
-            end = self._offset if before is None else before.next_offset
-            if end < min(each.base_offset, self._end) and not (before and before.is_damaged):
-                for until in (each.base_offset, each.next_offset):
-                    at = min(until, self._end) - 1
-                    if at < end:
-                        continue
-                    size = len(each.data) + FETCH_BYTES
-                    fetched = await _fetched(
-                        self._cluster, self._tp, at, max_bytes=size, end=self._end
-                    )
-                    self._check_order(fetched)
-                    # This one was read after the batch, so the batch was committed below it.
-                    if each.base_offset >= fetched.high_watermark:
-                        raise self._contradicts(each)
-                    for other in fetched.holding(at):
-                        if other.base_offset < until and other.base_offset != each.base_offset:
-                            raise self._contradicts(each)
-            before = each
+        each = found[-1]
+        before = found[-2] if len(found) > 1 else self._last
+        end = self._offset if before is None else before.next_offset
+        if (before and before.is_damaged) or end >= min(each.base_offset, self._end):
+            return
+        # The end that a damaged header states proves nothing: `_behind` looks for what follows.
+        until = each.base_offset if each.is_damaged else each.next_offset
+        at = min(until, self._end) - 1
+        fetched = await self._fetched(at, len(each.data) + HEADER_SIZE)
+        if fetched.batches[0].is_damaged:  # a broker takes *at* for one of its offsets
+            fetched = await self._fetched(at, len(each.data) + FETCH_BYTES)
+        self._check_order(fetched)
+        # The answer is later than the batch, which was committed, so below the high watermark.
+        if each.base_offset >= fetched.high_watermark:
+            raise self._contradicts(each.base_offset)
+        undamaged = [other for other in fetched.holding(at) if not other.is_damaged]
+        if each.is_damaged:
+            if any(other.base_offset < each.base_offset for other in undamaged):
+                raise self._contradicts(each.base_offset)
+        elif not undamaged:
+            raise self._unknown(fetched.batches[0])
+        elif undamaged[0].data != each.data:
+            raise self._contradicts(each.base_offset)
+
+    async def _fetched(self, offset: int, max_bytes: int) -> _Fetched:
+        return await _fetched(self._cluster, self._tp, offset, max_bytes=max_bytes, end=self._end)
 
     def _check_order(self, fetched: _Fetched) -> None:
-        """Raise CorruptMessage if the offsets of the batches contradict each other."""
-        for before, each in pairwise(fetched.batches):
-            least = before.base_offset + 1 if before.is_damaged else before.next_offset
-            if each.base_offset < least:
-                raise self._contradicts(each)
+        """Raise CorruptMessage if the base offsets contradict each other, that of a cut batch included."""
+        bases = [each.base_offset for each in fetched.batches[1:]]
+        if fetched.cut_base_offset is not None:
+            bases.append(fetched.cut_base_offset)
+        for before, base_offset in zip(fetched.batches, bases, strict=False):
+            if base_offset < _least_behind(before):
+                raise self._contradicts(base_offset)
 
-    def _contradicts(self, batch: Batch) -> CorruptMessage:
+    def _contradicts(self, base_offset: int) -> CorruptMessage:
         return CorruptMessage(
-            f"the base offset {batch.base_offset} of a batch of {self._tp} contradicts those of the others: its header "
-            "is damaged"
+            f"the base offset {base_offset} of a batch of {self._tp} contradicts those of the others: a header is "
+            "damaged"
         )
 
     def _unknown(self, batch: Batch) -> CorruptMessage:
@@ -148,6 +162,11 @@ class LogReader:
             f"the header of the batch of {self._tp} at offset {batch.base_offset} is damaged, or of the next one: what "
             "follows cannot be read"
         )
+
+
+def _least_behind(batch: Batch) -> int:
+    """Return the least base offset that the batch behind *batch* may have."""
+    return batch.base_offset + 1 if batch.is_damaged else batch.next_offset
 
 
 async def batches_at(
@@ -176,6 +195,8 @@ class _Fetched:
     """The whole ones."""
     is_cut: bool
     """Whether it ends within a batch."""
+    cut_base_offset: int | None
+    """The base offset of this batch; None if the answer does not have it."""
     high_watermark: int
 
     def holding(self, offset: int) -> list[Batch]:
@@ -204,8 +225,12 @@ async def _fetched(
         if answer is None:
             raise LeaderNotAvailable(f"the response to a fetch of {tp} does not contain it")
         whole = read_batches(answer.record_set)
-        is_cut = sum(len(each.data) for each in whole) < len(answer.record_set)
-        fetched = _Fetched(whole, is_cut, answer.high_watermark)
+        rest = memoryview(answer.record_set)[sum(len(each.data) for each in whole) :]
+        base = bytes(rest[:_BASE_OFFSET_SIZE])
+        cut_base_offset = (
+            int.from_bytes(base, "big", signed=True) if len(base) == _BASE_OFFSET_SIZE else None
+        )
+        fetched = _Fetched(whole, len(rest) > 0, cut_base_offset, answer.high_watermark)
         found = fetched.holding(offset)
         if not found and answer.high_watermark > offset:
             raise OffsetNotAvailable(f"{tp} has no batch to fetch at offset {offset} yet")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, combinations
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +72,17 @@ def batch(offset: int, count: int, *, delta: int | None = None, size: int = 1) -
 
 
 class Segments:
-    """A log of *segments*, of which a Fetch is answered as a broker does: by headers, from one segment."""
+    """A log of *segments*, of which a Fetch is answered as a broker does: by headers, from one segment.
 
-    def __init__(self, *segments: list[bytes], end: int) -> None:
+    *names* are the offsets of their files, by default those of their first batches.
+    """
+
+    def __init__(self, *segments: list[bytes], end: int, names: list[int] | None = None) -> None:
         self.segments = [[*read_batches(b"".join(each))] for each in segments]
+        self.names = names or [each[0].base_offset for each in self.segments]
         self.end = end
+        self.fetched: list[int] = []
+        """The bytes of each answer."""
         self.scripted = ScriptedCluster({"t": 1})
         self.scripted.answers[ApiKey.FETCH] = self._fetched
         self.cluster = self.scripted.cluster(CommonConfig.load({"bootstrap.servers": "a:1"}))
@@ -84,12 +91,13 @@ class Segments:
     def _fetched(self, request: Any) -> Any:
         (wanted,) = request.topics[0].partitions
         data = self._slice(wanted.fetch_offset, wanted.partition_max_bytes)
+        self.fetched.append(len(data))
         answer = FetchPartitionResponse(0, high_watermark=self.end, records=[memoryview(data)])
         return self.scripted.fetched((TP, answer))
 
     def _slice(self, offset: int, max_bytes: int) -> bytes:
-        bases = [each[0].base_offset for each in self.segments]
-        first = max(n for n, base in enumerate(bases) if base <= max(offset, bases[0]))
+        names = self.names
+        first = max(n for n, name in enumerate(names) if name <= max(offset, names[0]))
         for segment in self.segments[first:]:
             for number, each in enumerate(segment):
                 if each.next_offset > offset:
@@ -108,7 +116,9 @@ class Segments:
             return found
 
         Deferred.fromCoroutine(read_all()).addBoth(results.append)
-        self.scripted.pass_time(TIMEOUT + 5)
+        give_up_at = self.scripted.clock.seconds() + TIMEOUT + 5
+        while not results and self.scripted.clock.seconds() < give_up_at:
+            self.scripted.turn(0.05)
         (result,) = results
         if isinstance(result, list):
             return result
@@ -171,6 +181,27 @@ def test_a_damaged_header_before_a_batch_that_no_answer_holds_is_an_error() -> N
     assert isinstance(log.read(), CorruptMessage)
 
 
+def test_a_damaged_header_behind_a_hole_is_no_damaged_base_offset() -> None:
+    """Its last offset delta is too large. The topic was refused with a wrong cause, and can be exported."""
+    found = Segments([batch(0, 3), batch(5, 3, delta=100), batch(8, 2)], end=10).read()
+    assert not isinstance(found, KafkaError)
+    assert [each.base_offset for each in found] == [0, 5, 8]
+
+
+@pytest.mark.parametrize("delta", [0, 2, 100, -9])
+def test_a_damaged_header_behind_a_hole_at_the_end_of_an_answer_hides_no_batch(delta: int) -> None:
+    large = [batch(0, 3, size=1 << 20), batch(5, 3, delta=delta), batch(8, 1, size=2 << 20)]
+    found = Segments([*large, batch(9, 1)], end=10).read()
+    assert not isinstance(found, KafkaError)
+    assert [each.base_offset for each in found] == [0, 5, 8, 9]
+
+
+def test_a_damaged_header_that_covers_a_hole_is_no_damaged_base_offset() -> None:
+    found = Segments([batch(0, 3), batch(3, 3, delta=100), batch(6, 1), batch(9, 1)], end=10).read()
+    assert not isinstance(found, KafkaError)
+    assert [each.base_offset for each in found] == [0, 3, 6, 9]
+
+
 def at_offset(data: bytes, offset: int) -> bytes:
     """Return the batch *data* with another base offset, which its CRC does not cover."""
     return offset.to_bytes(8, "big", signed=True) + data[8:]
@@ -197,6 +228,95 @@ def test_a_damaged_base_offset_hides_no_batch(base: int, place: str) -> None:
     expected = [batch for segment in segments for batch in segment]
     if not isinstance(found, KafkaError):
         assert [bytes(each.data) for each in found] == expected
+
+
+LAYOUTS = {
+    "single records": [(0, 1)] * 6,
+    "two records each": [(0, 2)] * 5,
+    "three records each": [(0, 3)] * 4,
+    "different sizes": [(0, 1), (0, 2), (0, 4), (0, 1), (0, 3)],
+    "holes": [(0, 2), (1, 2), (0, 1), (3, 1), (0, 2), (2, 1)],
+}
+"""The batches of a log: the offsets that are missing before each one, and its records."""
+
+
+class Layout:
+    """The batches of a log, and the ways to cut it into up to three segments."""
+
+    def __init__(self, *batches: tuple[int, int]) -> None:
+        self.counts = [count for _, count in batches]
+        self.ends = list(accumulate(hole + count for hole, count in batches))
+        self.bases = [end - count for end, count in zip(self.ends, self.counts, strict=True)]
+        # None has the bytes of another one.
+        self.batches = [
+            batch(base, count, size=1 + n)
+            for n, (base, count) in enumerate(zip(self.bases, self.counts, strict=True))
+        ]
+        self.cuts = [[0, *cut] for n in range(3) for cut in combinations(range(1, len(batches)), n)]
+
+    def log(self, cut: list[int], batches: list[bytes]) -> Segments:
+        """Return a log of *batches*, which has a segment from each number of *cut* on."""
+        bounds = zip(cut, [*cut[1:], len(batches)], strict=True)
+        segments = [batches[first:until] for first, until in bounds]
+        return Segments(*segments, end=self.ends[-1], names=[self.bases[n] for n in cut])
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_damaged_base_offset_hides_no_batch_of_any_size_in_any_segment(name: str) -> None:
+    """The next segment had a batch at the same offset: it was taken for the damaged one, and skipped."""
+    layout = Layout(*LAYOUTS[name])
+    hidden, seen = [], 0
+    for cut in layout.cuts:
+        for number, data in enumerate(layout.batches):
+            least = layout.ends[number - 1] if number in cut and number else 0
+            for base in range(layout.ends[-1] + 3):
+                if number in cut and base + layout.counts[number] <= least:
+                    continue  # no broker returns it
+                damaged = list(layout.batches)
+                damaged[number] = at_offset(data, base)
+                found = layout.log(cut, damaged).read()
+                if isinstance(found, KafkaError):
+                    seen += 1
+                elif [bytes(each.data) for each in found] != damaged:
+                    hidden.append((cut, number, base))
+    assert not hidden
+    assert seen
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_no_segments_of_a_log_are_damage(name: str) -> None:
+    layout = Layout(*LAYOUTS[name])
+    for cut in layout.cuts:
+        found = layout.log(cut, layout.batches).read()
+        assert not isinstance(found, KafkaError)
+        assert [bytes(each.data) for each in found] == layout.batches
+
+
+def test_a_damaged_base_offset_hides_no_batch_before_a_hole_at_the_end_of_a_segment() -> None:
+    """The next segment has no batch at the last offset of the damaged one."""
+    damaged = at_offset(batch(1, 2), 3)
+    log = Segments([batch(0, 1), damaged], [batch(3, 1)], [batch(6, 1)], end=7)
+    assert isinstance(log.read(), CorruptMessage)
+
+
+def test_a_damaged_base_offset_hides_no_batch_that_is_larger_than_an_answer() -> None:
+    damaged = at_offset(batch(1, 1, size=3 << 20), 2)
+    log = Segments([batch(0, 1), damaged, batch(2, 1, size=5 << 20), batch(3, 1)], end=4)
+    assert isinstance(log.read(), CorruptMessage)
+
+
+@pytest.mark.parametrize("size", [1, FETCH_BYTES // 8])
+def test_a_log_of_holes_is_read_with_few_fetches(size: int) -> None:
+    """There were two fetches for each hole: 800 GiB for 100,000 of them."""
+    batches = [batch(2 * n, 1, size=size) for n in range(100 if size == 1 else 40)]
+    log = Segments(batches, end=2 * len(batches) - 1)
+    found = log.read()
+    assert not isinstance(found, KafkaError)
+    assert len(found) == len(batches)
+    log_bytes = sum(map(len, batches))
+    answers = 1 + log_bytes // (FETCH_BYTES - len(batches[0]))
+    assert len(log.fetched) <= 3 * answers
+    assert sum(log.fetched) < 3 * log_bytes
 
 
 def test_a_hole_in_a_log_is_no_damage() -> None:
