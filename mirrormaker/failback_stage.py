@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from kclient.wire.errors import CorruptMessage
 from mirrormaker.divergence import Batch, Kind
 from mirrormaker.export_manifest import ExportedFile, ExportedPartition, Manifest
 from mirrormaker.lineage import text_of
@@ -386,6 +387,14 @@ def source_damage(name: str, source: str, damaged: Mapping[int, int]) -> str:
     return (
         f"{name}: the batch of {source} {where} is damaged: a copy would stop there, and the topic is not deleted. "
         "Make a broker with an undamaged replica the leader, or leave the topic out (--topics)"
+    )
+
+
+def unreadable(cluster: str, problem: CorruptMessage) -> str:
+    """Return why a log at *cluster* cannot be compared: its headers do not show which batches it has."""
+    return (
+        f"{cluster}: {problem.message}. Make a broker of {cluster} with an undamaged replica the leader, or leave the "
+        "topic out (--topics)"
     )
 
 

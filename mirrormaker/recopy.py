@@ -22,6 +22,7 @@ from kclient.mirror_ledger import REMOVAL
 from kclient.net.cluster import Cluster
 from kclient.net.waiting import all_of, sleep
 from kclient.types import OffsetAndMetadata, TopicPartition
+from kclient.wire.errors import CorruptMessage
 from mirrormaker import failback_groups, tail_export
 from mirrormaker.audit_gate import proven_by_audit, target_form
 from mirrormaker.awaited_log_ends import awaited_log_ends
@@ -43,6 +44,7 @@ from mirrormaker.failback_stage import (
     state_after,
     state_at_target,
     summary,
+    unreadable,
 )
 from mirrormaker.interruption import uninterrupted
 from mirrormaker.ledger import read_ledger
@@ -636,9 +638,11 @@ class Recopy:
         other_start, other_end = 0, 0
         if tp.partition < topics.source[tp.topic].partitions:
             other_start, other_end = await self._range(self._source, tp)
+        ours = LogReader(self._target, copy, start, cut)
+        theirs = LogReader(self._source, tp, max(other_start, start), min(other_end, cut))
         readers = {
-            Side.OURS: LogReader(self._target, copy, start, cut),
-            Side.THEIRS: LogReader(self._source, tp, max(other_start, start), min(other_end, cut)),
+            Side.OURS: (self._config.target, ours),
+            Side.THEIRS: (self._config.source, theirs),
         }
         export = PartitionExport(
             directory, copy, other_start=other_start, with_head=self._options.export_head
@@ -646,7 +650,7 @@ class Recopy:
         comparison = Comparison()
         try:
             while (side := comparison.wants) is not None:
-                found = await readers[side].read()
+                found = await _read(*readers[side])
                 decided = comparison.end(side) if found is None else comparison.feed(side, found)
                 for batch, is_equal in decided:
                     export.add(batch, is_equal)
@@ -685,7 +689,7 @@ class Recopy:
         """Return the base offset of the source's first damaged batch of *tp* that begins below *until*."""
         start, end = await self._range(self._source, tp)
         reader = LogReader(self._source, tp, start, min(end, until))
-        while (batches := await reader.read()) is not None:
+        while (batches := await _read(self._config.source, reader)) is not None:
             for each in batches:
                 if each.is_damaged:
                     return each.base_offset
@@ -991,6 +995,14 @@ class _Topics:
             for name in names
             for n in range(self.target[name].partitions)
         ]
+
+
+async def _read(cluster: str, reader: LogReader) -> list[Batch] | None:
+    """Return the next batches of a log at *cluster*. Raise `Refused` if its headers do not show what follows."""
+    try:
+        return await reader.read()
+    except CorruptMessage as problem:
+        raise Refused(unreadable(cluster, problem)) from problem
 
 
 def _kept_until(manifests: Iterable[Manifest]) -> dict[TopicPartition, int]:

@@ -75,6 +75,12 @@ def billing(cluster: Cluster) -> Consumer:
     )
 
 
+def write_over(segment: Path, data: bytes) -> None:
+    """Replace the bytes of a file that a broker has open."""
+    with segment.open("r+b") as file:
+        file.write(data)
+
+
 def exported(export: Path) -> list[dict[str, Any]]:
     """What `kmirror exported` prints."""
     done = subprocess.run(
@@ -226,6 +232,30 @@ def test_nothing_is_removed_that_is_neither_at_the_other_cluster_nor_exported(
     assert code == 0, output
     assert "payments: mirror" in output
     assert record_of(output)["rpo_records"] is None
+
+
+def test_a_damaged_base_offset_of_the_returned_cluster_is_refused_with_what_mends_it(
+    east: Cluster, west: Cluster, returned: Mirror, export: Path
+) -> None:
+    """The refusal named no cluster, and no way on but to run the command again."""
+    (segment,) = (east[1].data / "orders-0").glob("*.log")
+    whole = segment.read_bytes()
+    sound, damaged = ((at << 24).to_bytes(11, "big") for at in (3, 4))  # and the length begins
+    assert whole.count(sound) == 1
+    write_over(segment, whole.replace(sound, damaged))
+    first = topic_id(east, "orders")
+    options = arguments(export, "--no-audit")
+    code, output = returned.ask("failback", *options, timeout=120)
+    assert code == 5, output
+    assert "refused: east: the base offset 4 of a batch of orders-0 contradicts" in output
+    assert "Make a broker of east with an undamaged replica the leader" in output
+    assert "Read-only at east, with all their records: orders, payments" in output
+    assert topic_id(east, "orders") == first
+
+    write_over(segment, whole)  # as such a broker has it
+    code, output = returned.ask("failback", *options, timeout=120)
+    assert code == 0, output
+    assert record_of(output)["rpo_records"] == 3
 
 
 def test_a_damaged_batch_of_the_promoted_cluster_keeps_the_log_of_the_returned_one(

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from kclient.wire.errors import CorruptMessage
 from kclient.wire.records import Record as KafkaRecord
 from kclient.wire.records import encode_batch
 from mirrormaker.divergence import Batch, read_batches
@@ -26,6 +27,7 @@ from mirrormaker.failback_stage import (
     state_after,
     state_at_target,
     summary,
+    unreadable,
 )
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.promotion import Opened, Refused
@@ -405,6 +407,14 @@ def test_a_topic_with_a_damaged_batch_at_the_source_is_not_deleted() -> None:
     found = source_damage("t", "west", {2: 7, 0: 4})
     assert "t: the batch of west at offset 4 of partition 0, at offset 7 of partition 2" in found
     assert "undamaged replica the leader" in found
+
+
+def test_a_log_that_cannot_be_read_is_refused_with_what_mends_it() -> None:
+    found = unreadable("east", CorruptMessage("a header is damaged"))
+    assert found == (
+        "east: a header is damaged. Make a broker of east with an undamaged replica the leader, or leave the topic "
+        "out (--topics)"
+    )
 
 
 @pytest.mark.parametrize(
