@@ -258,9 +258,9 @@ def promote(file: Path, flow: str | None, abort: bool, record: Path | None, **op
     Exit codes: 0 promoted, no record is left behind, or (--source-lost) their number is unknown; 1
     a cluster refuses a request; 2 invalid options; 3 a cluster is unreachable; 4 promoted, but the
     source has records behind the cut, has lost its fence, or a part of it could not be read; 5
-    refused: nothing is promoted, and what stays read-only at the source is named; 130 Ctrl-C, 143
-    SIGTERM: undone before the target is opened. A group with members at the target is named, and
-    keeps its offsets there.
+    refused: nothing is promoted, or what is, is named, and so is what stays read-only at the
+    source; 130 Ctrl-C, 143 SIGTERM: undone before the target is opened. A group with members at the
+    target is named, and keeps its offsets there.
     """
     chosen = _flow(_load(file), flow)
     _check_promotion(options, abort=abort, record=record)

@@ -8,26 +8,27 @@ Owner: the reactor's thread
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from twisted.internet.defer import CancelledError
 
 from kclient.config import CommonConfig
-from kclient.errors import KafkaError
+from kclient.errors import KafkaError, KafkaTimeoutError
 from kclient.net.cluster import Cluster
 from kclient.net.offsets import MAX_TIMESTAMP, list_offsets
-from kclient.net.waiting import all_settled, sleep
+from kclient.net.waiting import all_settled, settled_by, sleep
 from kclient.types import OffsetAndTimestamp, TopicPartition
 from kclient.wire.errors import UnknownTopicOrPartition
 from mirrormaker import promotion
 from mirrormaker.audit_gate import proven_by_audit
 from mirrormaker.awaited_log_ends import awaited_log_ends
-from mirrormaker.catalog import Catalog
+from mirrormaker.catalog import TIMEOUT, Catalog
 from mirrormaker.config import FlowConfig
 from mirrormaker.drain import drain
 from mirrormaker.interruption import uninterrupted
@@ -38,6 +39,7 @@ from mirrormaker.mirror import Mirror, identity_of
 from mirrormaker.patterns import compiled
 from mirrormaker.prefix import judgement
 from mirrormaker.promotion import (
+    FenceState,
     Groups,
     Marked,
     Opened,
@@ -53,6 +55,7 @@ from mirrormaker.write_fence import FenceTimeout, until_read_only, until_writabl
 Echo = Callable[[str], None]
 Configs = Mapping[str, str | None]
 """Configs of a topic to set; None: to reset."""
+T = TypeVar("T")
 
 DONE = 0
 LEFT_BEHIND = 4
@@ -62,6 +65,8 @@ _TIMEOUT = 60.0
 """Seconds for one step at a cluster: the leaders of a broker that was killed move when its session ends, after 18 s."""
 _COPIES_TIMEOUT = 10.0
 """Seconds that copies at the source get to be committed."""
+_LONGEST_CHANGE = 3 * TIMEOUT
+"""Seconds for the look at a fence and the change that follows it, which may be sent twice."""
 _POLL = 0.1
 
 
@@ -150,19 +155,29 @@ class Promotion:
         marked = {name: topic for name, topic in topics.items() if topic.overrides.get(MARK)}
         found = _Fences([])
         if marked:
-            found = await self._fences(marked, identity_of(source, self._config.source))
+            source_id = identity_of(source, self._config.source)
+            found = await self._fences(marked, source_id)
+            if await self._take_back(catalog, found.names):
+                found = await self._fences(marked, source_id)
         stay = {
             name: f"its configs cannot be read: {problem}"
             for name, problem in catalog.unreadable.items()
         } | dict(found.doubtful)
         stay |= {name: f"it is a mirror of cluster {mark}" for name, mark in found.others.items()}
-        changes = {name: promotion.marks_before_the_fence(marked[name]) for name in found.names}
-        failed = await self._unfence(catalog, changes)
+        writable, kept, failed = await self._unfence(
+            catalog,
+            {name: promotion.marks_before_the_fence(marked[name]) for name in found.names},
+            [
+                name
+                for name, topic in marked.items()
+                if promotion.fence_state(topic.overrides) is FenceState.OPENED
+            ],
+        )
+        stay |= kept | {name: str(problem) for name, problem in failed.items()}
         for name, mark in found.ordinary.items():
             self._echo(f"  {name}: left alone: a mirror of cluster {mark}")
         for name, reason in stay.items():
             self._echo(f"  {name}: its mark was not removed: {reason}")
-        writable = [name for name in found.names if name not in failed]
         self._echo(
             f"{self._config.source} accepts producers again: {', '.join(writable)}"
             if writable
@@ -174,7 +189,7 @@ class Promotion:
                 "no producer wrote to it, --target-id with its id opens the topics that are marked as its mirrors: "
                 f"{', '.join(found.others)}"
             )
-        return REFUSED if stay or failed else DONE
+        return REFUSED if stay else DONE
 
     async def _fences(self, marked: Mapping[str, Topic], source_id: str) -> _Fences:
         """Return which of the topics *marked* have a fence to remove: by the target's marks, if it answers.
@@ -188,14 +203,14 @@ class Promotion:
         except Refused:
             if stated is None:
                 raise
-            return _Fences(*promotion.marked_by(marked, stated))
+            return _Fences(*promotion.marked_by(marked, stated, self._back))
         if stated not in (None, target_id):
-            return _Fences(*promotion.marked_by(marked, stated))
+            return _Fences(*promotion.marked_by(marked, stated, self._back))
         fenced, doubtful = promotion.fenced(
-            marked, there, unreadable, source_id=source_id, target_id=target_id
+            marked, there, unreadable, source_id=source_id, target_id=target_id, back=self._back
         )
         others, ordinary, undecided = promotion.of_other_clusters(
-            marked, there, source_id=source_id, target_id=target_id
+            marked, there, unreadable, source_id=source_id, target_id=target_id
         )
         if stated is not None:
             fenced += [
@@ -216,25 +231,31 @@ class Promotion:
     ) -> tuple[str, Mapping[str, Topic], Mapping[str, KafkaError]]:
         """Return the target's cluster id, its topics of the names *marked*, and why others cannot be read.
 
-        Raise `Refused` if the target does not answer.
+        Mirrors of other clusters are not waited for. Raise `Refused` if the target does not answer.
         """
         target = self._cluster(self._reactor, self._config.target_client)
         try:
             await target.start()
             catalog = Catalog(target)
-            present, unknown = await self._names_at_target(catalog, marked)
+            target_id = identity_of(target, self._config.target)
+            of_target = {
+                name for name, each in marked.items() if each.overrides.get(MARK) == target_id
+            }
+            present, unknown = await self._names_at_target(catalog, of_target)
+            absent = marked.keys() - of_target - present.keys()
+            unknown |= absent - await catalog.deleted(absent)
             topics = await catalog.topics(marked, configs_too=True, present=present)
         except KafkaError as problem:
             raise Refused(
                 f"{self._config.target} does not answer ({problem}), and may accept producers: "
-                f"{promotion.marks_of(marked)}. {promotion.without_target(marked)}"
+                f"{promotion.marks_of(marked)}. {promotion.without_target(marked, self._back)}"
             ) from problem
         else:
             unreadable = catalog.unreadable | {
                 name: UnknownTopicOrPartition(f"the broker does not know {name} yet")
                 for name in unknown
             }
-            return identity_of(target, self._config.target), topics, unreadable
+            return target_id, topics, unreadable
         finally:
             await uninterrupted(target.close())
 
@@ -314,6 +335,7 @@ class Promotion:
             timestamps,
             lacks,
             self._modes(roles),
+            partial(self._look_at_fence, mirror.source, roles, self._fenced_cuts(roles, cuts)),
         )
         return await self._ended(mirror, roles, cuts, timestamps, lacks, audit, groups)
 
@@ -496,15 +518,29 @@ class Promotion:
         modes = self._modes(roles)
         names = [name for name in roles.left if modes[name] == promotion.EXCHANGED]
         opening += names  # the outcome of a change that failed is unknown
+        taken_over: list[Topic] = []
+
+        def begin(topic: Topic) -> Configs:
+            if promotion.fence_state(topic.overrides) is FenceState.ABORTING:
+                taken_over.append(topic)
+            return promotion.fence_is_opening(topic)
+
+        await self._until_answered(lambda: self._state_fences(roles, names, begin))
+        if taken_over:
+            self._echo(
+                f"an --abort, or an undo, has begun before: for {_LONGEST_CHANGE:g} s more it may remove a fence"
+            )
+            await sleep(self._reactor, _LONGEST_CHANGE)
+
+    async def _until_answered(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Return what *ask* returns. Raise its KafkaError if it cannot pass, or after 60 s."""
         give_up_at = self._reactor.seconds() + _TIMEOUT
         while True:
             try:
-                await self._state_fences(roles, names, promotion.fence_is_opening)
+                return await ask()
             except KafkaError as problem:
                 if not problem.retriable or self._reactor.seconds() >= give_up_at:
                     raise
-            else:
-                return
             await sleep(self._reactor, _POLL)
 
     async def _end_fences(self, roles: _Roles) -> None:
@@ -568,6 +604,29 @@ class Promotion:
                 raise Refused(_without_fence(name, problem.writable)) from problem
             raise
         _refuse(promotion.no_fence(name, cuts, ends))
+
+    async def _look_at_fence(
+        self, source: Cluster, roles: _Roles, cuts: Mapping[TopicPartition, int], name: str
+    ) -> None:
+        """Raise `Refused` unless the fence of *name* holds, and states that the target may be open.
+
+        --abort, or the undo of another command, takes that statement back, and waits `_LONGEST_CHANGE` before it
+        removes the fence. A topic with nothing in *cuts* has no fence: its producers were stopped.
+        """
+        own = {tp: cut for tp, cut in cuts.items() if tp.topic == name}
+        if not own:
+            return
+        await self._check_fence(source, own)
+
+        async def look() -> str:
+            settings = await roles.source_topics.overrides_of(name)
+            if promotion.fence_state(settings) is FenceState.SET:
+                # This command has changed it: the ZooKeeper server of the broker that was asked may be behind.
+                raise KafkaTimeoutError(f"{name} does not state that the target may be open")
+            return promotion.not_about_to_be_opened(settings, roles.target_id)
+
+        if reason := await self._until_answered(look):
+            raise Refused(f"{name} is not opened: {self._config.source}: {reason}")
 
     async def _check_target(self, target: Cluster, cuts: Mapping[TopicPartition, int]) -> None:
         """Raise `Refused` unless each leader of *target* still rejects producers, and its log ends at the cut.
@@ -681,35 +740,35 @@ class Promotion:
         """
         source, target = self._config.source, self._config.target
         removed: list[str] = []
-        left: list[str] = []
         others: dict[str, str] = {}
-        unread, problem = list(fenced), None
-        # A catalog of its own: one that has read the marks before keeps them if they cannot be read again.
-        catalog = Catalog(mirror.target)
-        give_up_at = self._reactor.seconds() + _TIMEOUT
-        if unread:
+        waiting, unread, problem = list(fenced), list[str](), None
+        failed: dict[str, KafkaError] = {}
+        if waiting:
             self._echo(
-                f"{source} is read-only until the marks at {target} are read: {', '.join(unread)}"
+                f"{source} is read-only until the marks at {target} are read: {', '.join(waiting)}"
             )
-        while unread:
-            mirrors, more, unread, problem = await self._still_mirrors(catalog, roles, unread)
-            others |= more
-            for name in mirrors:
-                if name not in opening and await self._is_opening(roles.source_topics, name):
-                    others[name] = (
-                        "another command has begun to open the target. If it was ended, the same command continues"
-                    )
-                else:
-                    failed = await self._unfence(roles.source_topics, {name: fenced[name]})
-                    (left if failed else removed).append(name)
-            may_pass = problem is not None and problem.retriable
-            if not unread or not may_pass or self._reactor.seconds() >= give_up_at:
+        own = [name for name in fenced if name in opening]
+        await self._take_back(roles.source_topics, own)
+        give_up_at = self._reactor.seconds() + _TIMEOUT
+        while waiting:
+            # A catalog of its own: one that has read the marks before keeps them if they cannot be read again.
+            mirrors, more, unread, problem = await self._still_mirrors(
+                Catalog(mirror.target), roles, waiting
+            )
+            done, kept, failed = await self._unfence(
+                roles.source_topics, {name: fenced[name] for name in mirrors}
+            )
+            removed += done
+            others |= more | kept
+            waiting = [*unread, *failed]
+            may_pass = any(each and each.retriable for each in (problem, *failed.values()))
+            if not may_pass or self._reactor.seconds() >= give_up_at:
                 break
             await sleep(self._reactor, _POLL)
         if removed:
             which = ", ".join(removed)
-            done = "; nothing was promoted" if len(removed) == len(fenced) else f": {which}"
-            self._echo(f"{source} accepts producers again{done}")
+            detail = "; nothing was promoted" if len(removed) == len(fenced) else f": {which}"
+            self._echo(f"{source} accepts producers again{detail}")
         for name, reason in others.items():
             self._echo(f"  {name}: {source} is still read-only: {reason}")
         if unread:
@@ -718,15 +777,17 @@ class Promotion:
             self._echo(
                 f"the marks at {target} are not read: {', '.join(unread)}. It may have been promoted by another command"
             )
+        for name, why in failed.items():
+            self._echo(f"  {name}: its mark cannot be removed: {why}")
         earlier = [name for name in roles.left if roles.stages[name] is Stage.FENCED]
-        if left or unread or earlier:
+        if failed or unread or earlier:
             self._echo(
-                f"{source} is still read-only: {', '.join([*left, *unread, *earlier])}. Repeat the command to "
+                f"{source} is still read-only: {', '.join([*failed, *unread, *earlier])}. Repeat the command to "
                 "continue; kmirror promote --abort removes the marks"
             )
-        self._name_ways(roles, unread, earlier, opening)
+        await self._name_ways(roles, unread, earlier, opening)
 
-    def _name_ways(
+    async def _name_ways(
         self,
         roles: _Roles,
         unread: Collection[str],
@@ -738,15 +799,23 @@ class Promotion:
         *unread* are those of which the target's marks cannot be read, *earlier* those that an earlier command fenced.
         """
         target = self._config.target
-        begun = [
-            name
-            for name in (*unread, *earlier)
-            if name in opening or promotion.marked_as(roles.source[name]) is Marked.OPENING
-        ]
+        begun = []
+        # Another command may have begun to open the target since the topics were read.
+        now = await settled_by([*unread, *earlier], roles.source_topics.overrides_of)
+        for name, answer in now.items():
+            topic = roles.source[name]
+            if not isinstance(answer, KafkaError):
+                topic = replace(topic, overrides=answer)
+            elif name in opening:
+                begun.append(name)
+                continue
+            if promotion.marked_as(topic) is Marked.OPENING:
+                begun.append(name)
         if begun:
+            way = promotion.lost_target(begun, roles.target_id, self._back)
             self._echo(
-                f"without {target}, if no producer wrote there, kmirror promote {promotion.LOST_TARGET} opens "
-                f"{', '.join(begun)}: the promotion had begun to open them there"
+                f"without {target}, if no producer wrote there, {way} opens {', '.join(begun)}: a promotion had begun "
+                "to open them there"
             )
         if others_unread := [name for name in unread if name not in begun]:
             self._echo(
@@ -754,13 +823,31 @@ class Promotion:
                 f"{roles.target_id} opens {', '.join(others_unread)}"
             )
 
-    async def _is_opening(self, source_topics: Catalog, name: str) -> bool:
-        """Return whether the fence of *name* states that the target may be open; False if it cannot be read."""
-        try:
+    async def _take_back(self, source_topics: Catalog, names: Iterable[str]) -> bool:
+        """Let those of *names* that state that the target may be open take that back; return whether there are some.
+
+        Another command looks for that statement directly before it opens each topic. So after the wait here the
+        target's marks are final. A topic that did not take it back keeps its fence (`_unfence`).
+        """
+
+        async def taken_back(name: str) -> bool:
             settings = await source_topics.overrides_of(name)
-        except KafkaError:
-            return False  # it cannot be removed then, either
-        return promotion.states_opening(settings)
+            if configs := promotion.fence_is_aborting(Topic(0, None, settings)):
+                await source_topics.change(name, configs)
+            return promotion.fence_state(settings) in (FenceState.OPENING, FenceState.ABORTING)
+
+        answers = await settled_by(
+            names, lambda name: self._until_answered(lambda: taken_back(name))
+        )
+        # The outcome of a change that failed is unknown.
+        begun = [name for name, answer in answers.items() if answer is not False]
+        if begun:
+            self._echo(
+                f"{self._config.source} is read-only for {_LONGEST_CHANGE:g} s more: another command may be about to "
+                f"open {', '.join(begun)} at {self._config.target}"
+            )
+            await sleep(self._reactor, _LONGEST_CHANGE)
+        return bool(begun)
 
     async def _still_mirrors(
         self, catalog: Catalog, roles: _Roles, names: list[str]
@@ -776,7 +863,12 @@ class Promotion:
             return [], {}, names, problem
         unreadable = catalog.unreadable
         mirrors, others, unread = promotion.still_mirrors(
-            names, there, unreadable, source_id=roles.source_id
+            names,
+            there,
+            unreadable,
+            source_id=roles.source_id,
+            target_id=roles.target_id,
+            back=self._back,
         )
         absent = {name for name in unread if name not in present}
         problems = [unreadable[name] for name in unread if name in unreadable]
@@ -787,16 +879,35 @@ class Promotion:
         problems.sort(key=lambda each: not each.retriable)
         return mirrors, others, unread, next(iter(problems), None)
 
-    async def _unfence(self, source_topics: Catalog, fenced: Mapping[str, Configs]) -> list[str]:
-        """Set the configs *fenced* by topic, which remove the fence; return the topics of which that failed."""
-        left = []
+    async def _unfence(
+        self, source_topics: Catalog, fenced: Mapping[str, Configs], ended: Collection[str] = ()
+    ) -> tuple[list[str], dict[str, str], dict[str, KafkaError]]:
+        """Set the configs *fenced* by topic, which remove the fence; return the topics of which it is removed.
+
+        The second result has those that another command has begun to open since the marks were read, with that as the
+        reason. The third has those of which the fence cannot be read or removed. *ended*: topics that stated before
+        that an earlier promotion had opened the target.
+        """
+        removed: list[str] = []
+        kept: dict[str, str] = {}
+        failed: dict[str, KafkaError] = {}
         for name, configs in fenced.items():
             try:
+                state = promotion.fence_state(await source_topics.overrides_of(name))
+                if state is FenceState.OPENING:
+                    kept[name] = (
+                        "another command has begun to open the target. If it was ended, the same command continues"
+                    )
+                    continue
+                if state is FenceState.OPENED and name not in ended:
+                    kept[name] = "promoted by another command"
+                    continue
                 await source_topics.change(name, configs)
             except KafkaError as problem:
-                left.append(name)
-                self._echo(f"  {name}: its mark cannot be removed: {problem}")
-        return left
+                failed[name] = problem
+            else:
+                removed.append(name)
+        return removed, kept, failed
 
     # --- the target alone
 
@@ -849,6 +960,11 @@ class Promotion:
         return DONE
 
     # --- shared
+
+    @property
+    def _back(self) -> str:
+        """The flow of the other direction."""
+        return f"{self._config.target}->{self._config.source}"
 
     def _mirror(self) -> Mirror:
         return Mirror(
@@ -921,7 +1037,7 @@ class Promotion:
 
     async def _open(
         self,
-        target: Cluster,
+        cluster: Cluster,
         catalog: Catalog,
         topics: Iterable[str],
         ends: Mapping[TopicPartition, int],
@@ -929,15 +1045,20 @@ class Promotion:
         timestamps: Mapping[TopicPartition, int],
         lacks: Mapping[TopicPartition, int | None] | None = None,
         modes: Mapping[str, str] = MappingProxyType({}),
+        look: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         """Make the target's topics writable and wait until every leader accepts producers.
 
         Each topic gets *found* with its log ends, its timestamps, what it lacks, and its mode of *modes* in the same
-        change.
+        change. Directly before it *look* looks at the topic's fence; raise what it raises.
         """
-        names = ", ".join(topics)
+        begun: list[str] = []
+        target = self._config.target
         try:
             for name in topics:
+                if look is not None:
+                    await look(name)
+                begun.append(name)  # the outcome of a change that failed is unknown
                 tps = sorted(tp for tp in ends if tp.topic == name)
                 stored = replace(
                     found,
@@ -948,13 +1069,18 @@ class Promotion:
                 )
                 if problem := await catalog.promoted(name, stored.text()):
                     self._echo(f"  {name}: a later command cannot print this record: {problem}")
-            await until_writable(target, list(ends), timeout=_TIMEOUT)
-        except (CancelledError, KafkaError):
+            await until_writable(cluster, list(ends), timeout=_TIMEOUT)
+        except (CancelledError, KafkaError, Refused):
             self._echo(
-                f"{self._config.target} may accept producers: {names}. Repeat the command to continue"
+                f"{target} may accept producers: {', '.join(begun) or 'no topic'}. Repeat the command to continue"
             )
+            if look is not None:
+                self._echo(
+                    f"where {self._config.source} has the fence, it is read-only. kmirror promote --abort opens there "
+                    f"what {target} has not opened"
+                )
             raise
-        self._echo(f"{self._config.target} accepts producers: {names}")
+        self._echo(f"{target} accepts producers: {', '.join(begun)}")
 
     def _finish(self, record: Record) -> None:
         self.record = record.document(ended_ms=_now_ms())

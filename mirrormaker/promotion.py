@@ -10,14 +10,16 @@ In: topics of both clusters, log ends   Out: a `Stage` or a refusal, the record 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from kclient.errors import KafkaError
 from kclient.types import TopicPartition
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.link_state import LogEnds
+from mirrormaker.patterns import escaped
 from mirrormaker.prefix import mismatch, target_ahead
 from mirrormaker.topics import (
     CREATE_TIME,
@@ -55,9 +57,6 @@ _FENCE = "fence"
 """Field of `PROMOTION` at a fenced source: a value of `FenceState`."""
 _OF_THE_FENCE = (_BEFORE, _HAD_CREATE_TIME, _FENCE)
 
-LOST_TARGET = "--source-lost of the other direction"
-"""The options of the promotion that opens a source again without its target."""
-
 
 class FenceState(Enum):
     """How far the promotion is that fenced a source, as the source itself states it."""
@@ -66,6 +65,8 @@ class FenceState(Enum):
     """It has not begun to open the target."""
     OPENING = "opening"
     """The target has every record up to the cut, and may be open."""
+    ABORTING = "aborting"
+    """As `OPENING`, but no command that looks at it opens the target: --abort, or an undo, will remove the fence."""
     OPENED = "opened"
     """The target was opened: the source is its mirror."""
 
@@ -240,9 +241,20 @@ def _without_fence(source: Topic) -> dict[str, Any]:
 
 def fence_is_opening(source: Topic) -> dict[str, str | None]:
     """Return the configs with which a fenced *source* states that the target may be open from now on."""
+    return _in_the_midst(source, FenceState.OPENING)
+
+
+def fence_is_aborting(source: Topic) -> dict[str, str | None]:
+    """Return the configs with which a fenced *source* takes back that it is `OPENING`; none if it does not state it."""
+    if fence_state(source.overrides) is not FenceState.OPENING:
+        return {}
+    return _in_the_midst(source, FenceState.ABORTING)
+
+
+def _in_the_midst(source: Topic, state: FenceState) -> dict[str, str | None]:
     fields = promotion_fields(source)
     kept = {name: fields[name] for name in (_BEFORE, _HAD_CREATE_TIME) if name in fields}
-    return {PROMOTION: _with_fence(source, FenceState.OPENING, kept)}
+    return {PROMOTION: _with_fence(source, state, kept)}
 
 
 def fence_is_over(source: Topic) -> dict[str, str | None]:
@@ -294,20 +306,32 @@ def marked_as(topic: Topic) -> Marked:
     not state whether the topic had it before, nor does one that a broker stored without `PROMOTION`. Then it counts as
     set by kmirror. docs/design/mirror-promotion.md has the table.
     """
-    fields = promotion_fields(topic)
-    state = fields.get(_FENCE)
-    is_copied_to = _has_create_time(topic) and fields.get(_HAD_CREATE_TIME) is not True
-    if state == FenceState.OPENED.value or is_copied_to:
+    state = fence_state(topic.overrides)
+    had_create_time = promotion_fields(topic).get(_HAD_CREATE_TIME) is True
+    if state is FenceState.OPENED or (_has_create_time(topic) and not had_create_time):
         return Marked.MIRROR
     if not topic.copied_topic_id:
         return Marked.FAILBACK
-    return Marked.OPENING if state == FenceState.OPENING.value else Marked.FENCE
+    return Marked.OPENING if state in (FenceState.OPENING, FenceState.ABORTING) else Marked.FENCE
 
 
-def marked_by(topics: Mapping[str, Topic], target_id: str) -> tuple[list[str], dict[str, str]]:
+def lost_target(names: Iterable[str], target_id: str, back: str) -> str:
+    """Return the command that opens *names*, marked as mirrors of *target_id*, at their source; *back* is its flow.
+
+    Without --topics it opens each mirror there, and without --source-id it is refused if they are of several clusters.
+    """
+    return (
+        f"kmirror promote FILE --flow '{back}' --source-lost --topics '{'|'.join(map(escaped, names))}' --source-id "
+        f"{target_id} ({back} has to be enabled in FILE)"
+    )
+
+
+def marked_by(
+    topics: Mapping[str, Topic], target_id: str, back: str
+) -> tuple[list[str], dict[str, str]]:
     """Return which of *topics*, marked as mirrors of *target_id*, have a fence. Raise `Refused` if none is marked.
 
-    The second result has the others, with the reason.
+    The second result has the others, with the reason. *back* is the flow of the other direction.
     """
     found = {
         name: topic for name, topic in topics.items() if topic.overrides.get(MARK) == target_id
@@ -316,28 +340,38 @@ def marked_by(topics: Mapping[str, Topic], target_id: str) -> tuple[list[str], d
         raise Refused(
             f"no topic is marked as a mirror of the cluster {target_id}: {marks_of(topics)}"
         )
-    stay = {name: reason for name, topic in found.items() if (reason := _no_fence(topic))}
+    stay = {
+        name: _no_fence(kind, [name], target_id, back)
+        for name, topic in found.items()
+        if (kind := marked_as(topic)) is not Marked.FENCE
+    }
     return [name for name in found if name not in stay], stay
 
 
-def _no_fence(topic: Topic) -> str:
-    """Return why --abort does not remove the mark of *topic* by its own settings; "" if it is a fence."""
-    kind = marked_as(topic)
-    if kind is Marked.FENCE:
-        return ""
+def _no_fence(kind: Marked, names: Sequence[str], mark: str, back: str) -> str:
+    """Return why --abort does not remove the *mark* of *names*, which are no `FENCE`, by their own settings."""
+    way = lost_target(names, mark, back)
     return (
-        f"{kind.value.format(topic.overrides.get(MARK))}. If producers are to write here, kmirror promote "
-        f"{LOST_TARGET} opens it"
+        f"{kind.value.format(mark)}. If producers are to write here, {way} opens {', '.join(names)}"
     )
 
 
-def without_target(topics: Mapping[str, Topic]) -> str:
-    """Return how the marked *topics* of a source accept producers again while the target does not answer."""
-    by_reason: dict[str, list[str]] = {}
+def without_target(topics: Mapping[str, Topic], back: str) -> str:
+    """Return how the marked *topics* of a source accept producers again while the target does not answer.
+
+    *back* is the flow of the other direction.
+    """
+    by_mark: dict[tuple[Marked, str], list[str]] = {}
     for name, topic in topics.items():
-        by_reason.setdefault(_no_fence(topic), []).append(name)
-    fences = ", ".join(by_reason.pop("", []))
-    ways = [f"{', '.join(names)}: {reason}" for reason, names in by_reason.items()]
+        by_mark.setdefault((marked_as(topic), topic.overrides.get(MARK, "")), []).append(name)
+    fences = ", ".join(
+        name for (kind, _), names in by_mark.items() if kind is Marked.FENCE for name in names
+    )
+    ways = [
+        f"{', '.join(names)}: {_no_fence(kind, names, mark, back)}"
+        for (kind, mark), names in by_mark.items()
+        if kind is not Marked.FENCE
+    ]
     if fences:
         ways.insert(
             0,
@@ -355,32 +389,38 @@ def marks_of(topics: Mapping[str, Topic]) -> str:
 def fenced(
     source: Mapping[str, Topic],
     target: Mapping[str, Topic],
-    unreadable: Collection[str],
+    unreadable: Mapping[str, KafkaError],
     *,
     source_id: str,
     target_id: str,
+    back: str,
 ) -> tuple[list[str], dict[str, str]]:
     """Return the topics of *source* that a promotion has fenced and not opened at the target.
 
     The second result has, with the reason, those of which that is unknown. The target's id decides it for those of
-    `Marked.FENCE`. *unreadable* are topics of the target with configs that cannot be read.
+    `Marked.FENCE`. *unreadable* are topics of the target with configs that cannot be read. *back* is the flow of the
+    other direction.
     """
     found, unknown = [], {}
     for name, topic in source.items():
         if topic.overrides.get(MARK) != target_id:
             continue
-        if (name in unreadable or name not in target) and (reason := _no_fence(topic)):
-            unknown[name] = reason
-        elif name in unreadable:
-            unknown[name] = "its configs cannot be read at the target"
-        elif name not in target:
-            unknown[name] = (
-                "it does not exist at the target. If no producer wrote there, --target-id opens it"
+        kind = marked_as(topic)
+        if name in unreadable or name not in target:
+            problem = (
+                f"its configs cannot be read at the target: {unreadable[name]}. Repeat the command"
+                if name in unreadable
+                else "it does not exist at the target"
             )
+            way = (
+                ". If no producer wrote there, --target-id opens it"
+                if kind is Marked.FENCE
+                else f"; {_no_fence(kind, [name], target_id, back)}"
+            )
+            unknown[name] = f"{problem}{way}"
         elif (mark := target[name].overrides.get(MARK)) != source_id:
-            # An empty mark is a promotion's. Behind the fence of one that did not begin to open it, others are not.
-            if mark != "" and marked_as(topic) is Marked.FENCE:
-                unknown[name] = _no_mirror(mark, source_id)
+            if _is_closed(topic, kind, mark):
+                unknown[name] = _no_mirror(name, mark, source_id, target_id=target_id, back=back)
         elif _has_the_fence(target[name], topic):
             unknown[name] = (
                 "the target has the fence, of a promotion of the other direction: --abort of that direction removes it"
@@ -388,6 +428,18 @@ def fenced(
         else:
             found.append(name)
     return found, unknown
+
+
+def _is_closed(topic: Topic, kind: Marked, mark: str | None) -> bool:
+    """Return whether the fence of *topic* may keep producers away, with *mark* at the target, which is no mirror of it.
+
+    An empty mark is a promotion's. Without one the target accepts producers: only a promotion that did not begin to
+    open it is unfinished. With another one no producer can write there, either, unless *topic* is an ordinary mirror of
+    a mirror.
+    """
+    if not mark:
+        return mark is None and kind is Marked.FENCE
+    return fence_state(topic.overrides) is not FenceState.OPENED and mark not in topic.upstream
 
 
 def _has_the_fence(target: Topic, source: Topic) -> bool:
@@ -405,7 +457,7 @@ def _has_the_fence(target: Topic, source: Topic) -> bool:
 
 
 def _states_no_end(topic: Topic) -> bool:
-    return promotion_fields(topic).get(_FENCE) in (FenceState.SET.value, FenceState.OPENING.value)
+    return fence_state(topic.overrides) not in (None, FenceState.OPENED)
 
 
 def states_fence(topic: Topic) -> bool:
@@ -413,20 +465,41 @@ def states_fence(topic: Topic) -> bool:
     return _FENCE in promotion_fields(topic)
 
 
-def states_opening(settings: Mapping[str, str]) -> bool:
-    """Return whether a topic with these *settings* states that a promotion has begun to open the target."""
-    fields = promotion_fields(Topic(0, None, settings))
-    return fields.get(_FENCE) == FenceState.OPENING.value
+def fence_state(settings: Mapping[str, str]) -> FenceState | None:
+    """Return how far the promotion is that fenced a topic with these *settings*; None if they do not state it."""
+    stated = promotion_fields(Topic(0, None, settings)).get(_FENCE)
+    return next((state for state in FenceState if state.value == stated), None)
+
+
+def not_about_to_be_opened(settings: Mapping[str, str], target_id: str) -> str:
+    """Return why a topic must not be opened at *target_id*, if its source has these *settings*; "" if it may be.
+
+    A broker of an earlier release stores no statement. Then the fence alone decides.
+    """
+    if settings.get(MARK) != target_id:
+        return "its fence was removed"
+    state = fence_state(settings)
+    if state is FenceState.OPENED:
+        return "another command has opened it"
+    if state is FenceState.ABORTING:
+        return "--abort, or the undo of another command, has begun to remove its fence"
+    return ""
 
 
 def of_other_clusters(
-    source: Mapping[str, Topic], target: Mapping[str, Topic], *, source_id: str, target_id: str
+    source: Mapping[str, Topic],
+    target: Mapping[str, Topic],
+    unreadable: Collection[str],
+    *,
+    source_id: str,
+    target_id: str,
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     """Return the marked topics of *source* that are no mirrors of *target_id*, with the ids of their clusters.
 
     The first result has those of `Marked.FENCE`: the fence of a promotion, if another cluster was at the target's
     address. The second has the `Marked.MIRROR`. The third has those of which that is unknown. So are those of
-    `Marked.FENCE` if *target* copied them from that cluster through *source_id*, or is a mirror of the same cluster.
+    `Marked.FENCE` if *target* copied them from that cluster through *source_id*, or is a mirror of the same cluster. It
+    may be one if they are *unreadable*.
     """
     found: dict[str, str] = {}
     ordinary: dict[str, str] = {}
@@ -439,9 +512,10 @@ def of_other_clusters(
         upstream = target[name].upstream if name in target else ()
         is_copied_on = upstream[-1:] == (source_id,) and mark in upstream
         is_of_both = name in target and target[name].overrides.get(MARK) == mark
+        may_be_either = is_copied_on or is_of_both or name in unreadable
         if kind is Marked.MIRROR:
             ordinary[name] = mark
-        elif kind is Marked.FENCE and not (is_copied_on or is_of_both):
+        elif kind is Marked.FENCE and not may_be_either:
             found[name] = mark
         else:
             undecided[name] = mark
@@ -454,6 +528,8 @@ def still_mirrors(
     unreadable: Collection[str],
     *,
     source_id: str,
+    target_id: str,
+    back: str,
 ) -> tuple[list[str], dict[str, str], list[str]]:
     """Return which of *names*, fenced topics of the source, are mirrors of it at the target.
 
@@ -469,20 +545,18 @@ def still_mirrors(
         if mark == source_id:
             mirrors.append(name)
         else:
-            others[name] = (
-                "promoted by another command" if mark == "" else _no_mirror(mark, source_id)
-            )
+            others[name] = _no_mirror(name, mark, source_id, target_id=target_id, back=back)
     return mirrors, others, unread
 
 
-def _no_mirror(mark: str | None, source_id: str) -> str:
-    """Return what a topic of the target with *mark*, not promoted, is instead of a mirror of *source_id*."""
-    if not mark:
+def _no_mirror(name: str, mark: str | None, source_id: str, *, target_id: str, back: str) -> str:
+    """Return what *name* with *mark* is at *target_id* instead of a mirror of *source_id*."""
+    if mark == "":
+        return "promoted by another command"
+    if mark is None:
         return _mark_removed(source_id)
-    return (
-        f"a mirror of cluster {mark} at the target now. If producers are to write here, kmirror promote {LOST_TARGET} "
-        "opens it"
-    )
+    way = lost_target([name], target_id, back)
+    return f"a mirror of cluster {mark} at the target now. If producers are to write here, {way} opens it"
 
 
 def stages(pairs: Iterable[TopicPair]) -> dict[str, Stage]:

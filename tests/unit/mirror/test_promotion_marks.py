@@ -333,9 +333,11 @@ def test_an_abort_with_the_cluster_id_opens_no_ordinary_mirror_of_it(
         clusters.west.cluster_id = "rebuilt"
     assert clusters.abort(target_id="W") == 5
     assert clusters.configs["east"] == {"t": {}, "mirror": mirror_of("W")}
+    absent = "it does not exist at the target; " if answers == "no such topic" else ""
     assert clusters.printed == [
-        "  mirror: its mark was not removed: it seems to be an ordinary mirror of cluster W. If producers are to write "
-        "here, kmirror promote --source-lost of the other direction opens it",
+        f"  mirror: its mark was not removed: {absent}it seems to be an ordinary mirror of cluster W. If producers are "
+        "to write here, kmirror promote FILE --flow 'west->east' --source-lost --topics 'mirror' --source-id W "
+        "(west->east has to be enabled in FILE) opens mirror",
         "east accepts producers again: t",
     ]
 
@@ -552,14 +554,14 @@ def fence_with_cuts(clusters: Clusters) -> None:
 
 
 def refuse_mirrors(clusters: Clusters, name: str) -> None:
-    """Let the leaders of cluster *name* refuse a mirror while the topic has no mark, or an empty one."""
+    """Let the leaders of cluster *name* refuse a mirror of a topic while it has no mark, or an empty one."""
     scripted: ScriptedCluster = getattr(clusters, name)
     of_a_mirror = scripted.answers[ApiKey.PRODUCE]
 
     def produced(request: Any) -> Any:
         answer = of_a_mirror(request)
-        if not clusters.configs[name]["t"].get(MARK):
-            for topic in answer.topics:
+        for topic in answer.topics:
+            if not clusters.configs[name].get(topic.name, {}).get(MARK):
                 for each in topic.partitions:
                     each.error_code, each.log_end_offset = ErrorCode.POLICY_VIOLATION, -1
         return answer

@@ -11,9 +11,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from twisted.internet.defer import CancelledError, Deferred
 
 from kclient.errors import KafkaTimeoutError
 from kclient.types import TopicPartition
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import UnknownTopicOrPartition
 from kclient.wire.versions import ApiKey
 from mirrormaker.config import FlowConfig
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
@@ -26,6 +29,7 @@ from mirrormaker.promotion import (
     Opened,
     Refused,
     Stage,
+    fence_is_aborting,
     fence_is_opening,
     fence_is_over,
     fence_of,
@@ -49,6 +53,7 @@ from mirrormaker.topics import (
     TopicPair,
     compared_with,
 )
+from tests.kit.scripted_cluster import HELD, ScriptedCluster
 from tests.unit.mirror.test_promotion_marks import (
     EAST as EAST_CONFIG,
 )
@@ -70,6 +75,15 @@ __all__ = ["clusters"]
 Settings = dict[str, str]
 EAST_ID, WEST_ID = UUID(int=1), UUID(int=2)
 FOUND = Opened("E", EXCHANGED, 100, (5, 7), (90, None))
+BACK = "west->east"
+
+
+def lost_west(topics: str) -> str:
+    """Return the command that opens *topics* of east without west."""
+    return (
+        f"kmirror promote FILE --flow 'west->east' --source-lost --topics '{topics}' --source-id W (west->east has to "
+        "be enabled in FILE)"
+    )
 
 
 def changed(settings: Settings, change: Mapping[str, str | None]) -> Settings:
@@ -83,6 +97,10 @@ def east_topic(settings: Settings) -> Topic:
 
 def opening(settings: Settings) -> Settings:
     return changed(settings, fence_is_opening(east_topic(settings)))
+
+
+def aborting(settings: Settings) -> Settings:
+    return changed(settings, fence_is_aborting(east_topic(settings)))
 
 
 def over(settings: Settings) -> Settings:
@@ -100,6 +118,15 @@ EAST: dict[str, tuple[Settings, Marked]] = {
     "opening": (opening(fenced_by({})), Marked.OPENING),
     "opening, CreateTime before": (opening(fenced_by(dict(CREATE_TIME))), Marked.OPENING),
     "opening, CreateTime since": (opening(fenced_by({})) | CREATE_TIME, Marked.MIRROR),
+    "opening, aborted": (aborting(opening(fenced_by({}))), Marked.OPENING),
+    "opening, aborted, CreateTime before": (
+        aborting(opening(fenced_by(dict(CREATE_TIME)))),
+        Marked.OPENING,
+    ),
+    "opening, aborted, CreateTime since": (
+        aborting(opening(fenced_by({}))) | CREATE_TIME,
+        Marked.MIRROR,
+    ),
     "opened": (over(opening(fenced_by({}))), Marked.MIRROR),
     "opened, CreateTime before": (over(opening(fenced_by(dict(CREATE_TIME)))), Marked.MIRROR),
     "earlier release": (OF_WEST | BEFORE_ONLY, Marked.FENCE),
@@ -195,7 +222,7 @@ def test_partitions_that_were_added_at_an_open_target_are_no_refusal(west: str) 
 def test_an_abort_without_the_target_opens_only_a_fence(east: str) -> None:
     """Each topic that was ever promoted counted as one: live mirrors accepted producers."""
     settings, kind = EAST[east]
-    found, stay = marked_by({"t": east_topic(settings)}, "W")
+    found, stay = marked_by({"t": east_topic(settings)}, "W", BACK)
     assert (found, [*stay]) == ((["t"], []) if kind is Marked.FENCE else ([], ["t"]))
 
 
@@ -205,15 +232,19 @@ def test_an_abort_decides_by_the_marks_of_a_target_that_answers(east: str, west:
     settings, kind = EAST[east]
     target = WEST[west]
     there = {} if target is None else {"t": Topic(2, WEST_ID, target)}
-    found, unknown = fenced({"t": east_topic(settings)}, there, (), source_id="E", target_id="W")
+    topics = {"t": east_topic(settings)}
+    found, unknown = fenced(topics, there, {}, source_id="E", target_id="W", back=BACK)
     assert found == (["t"] if west == "mirror" else [])
     is_lost = kind is Marked.FENCE and west not in ("mirror", "promoted")
     assert [*unknown] == (["t"] if west == "no topic" or is_lost else [])
     assert ("--target-id opens it" in "".join(unknown.values())) is (
         west == "no topic" and kind is Marked.FENCE
     )
-    found, unknown = fenced({"t": east_topic(settings)}, {}, ["t"], source_id="E", target_id="W")
+    unreadable = {"t": UnknownTopicOrPartition("not yet")}
+    found, unknown = fenced(topics, {}, unreadable, source_id="E", target_id="W", back=BACK)
     assert (found, [*unknown]) == ([], ["t"])
+    assert f"at the target: {unreadable['t']}. Repeat the command" in unknown["t"]
+    assert ("--target-id opens it" in unknown["t"]) is (kind is Marked.FENCE)
 
 
 @pytest.mark.parametrize("east", EAST)
@@ -230,11 +261,13 @@ def test_an_abort_in_the_wrong_direction_does_not_open_the_mirror(east: str, sta
     found, unknown = fenced(
         {"t": east_topic(EAST[east][0])},
         {"t": Topic(2, WEST_ID, west)},
-        (),
+        {},
         source_id="E",
         target_id="W",
+        back=BACK,
     )
-    states_fence = any(f'"fence":"{each}"' in str(EAST[east][0]) for each in ("set", "opening"))
+    stated = ("set", "opening", "aborting")
+    states_fence = any(f'"fence":"{each}"' in str(EAST[east][0]) for each in stated)
     is_of_west = EAST[east][1] is Marked.MIRROR or (
         state in ("set", "opening") and not states_fence
     )
@@ -243,22 +276,23 @@ def test_an_abort_in_the_wrong_direction_does_not_open_the_mirror(east: str, sta
 
 
 @pytest.mark.parametrize("east", EAST)
-@pytest.mark.parametrize("copied", ["not", "on", "by both"])
+@pytest.mark.parametrize("copied", ["not", "on", "by both", "unknown"])
 def test_an_abort_proposes_a_statement_only_for_topics_that_it_then_opens(
     east: str, copied: str
 ) -> None:
     """It proposed --target-id for ordinary mirrors of a third cluster, which left them alone: exit code 5 for ever."""
     settings, kind = EAST[east]
-    west = {"not": {}, "on": {MARK: "E", PATH: "W"}, "by both": {MARK: "W"}}[copied]
+    west = {"not": {}, "on": {MARK: "E", PATH: "W"}, "by both": {MARK: "W"}}
+    there = {"t": Topic(2, None, west[copied])} if copied in west else {}
     topics = {"t": east_topic(settings)}
     found, ordinary, undecided = of_other_clusters(
-        topics, {"t": Topic(2, None, west)}, source_id="E", target_id="rebuilt"
+        topics, there, topics.keys() - there.keys(), source_id="E", target_id="rebuilt"
     )
     assert len(found) + len(ordinary) + len(undecided) == 1
     assert bool(ordinary) is (kind is Marked.MIRROR)
     assert bool(found) is (kind is Marked.FENCE and copied == "not")
     if found:
-        assert marked_by(topics, "W")[0] == ["t"]
+        assert marked_by(topics, "W", BACK)[0] == ["t"]
 
 
 @pytest.mark.parametrize("west", [{MARK: "N"}, {}, {SOURCE_TOPIC_ID: text_of(EAST_ID)}])
@@ -269,10 +303,30 @@ def test_an_abort_names_a_fence_that_it_leaves_because_the_target_is_no_mirror(
     clusters.configs["east"]["t"] = fenced_by({})
     clusters.configs["west"]["t"] = dict(west)
     assert clusters.abort() == 5
-    way = "--source-lost of the other direction opens it" if west.get(MARK) else "set it to E"
+    way = f"{lost_west('t')} opens it" if west.get(MARK) else "set it to E"
     assert clusters.printed[0].startswith("  t: its mark was not removed: ")
     assert clusters.printed[0].endswith(way)
     assert clusters.configs["east"]["t"][MARK] == "W"
+
+
+@pytest.mark.parametrize("east", EAST)
+def test_an_abort_names_every_topic_that_may_be_closed_at_both_clusters(
+    clusters: Clusters, east: str
+) -> None:
+    """It ended with 0 and no line about those that are no plain fence, and no producer could write anywhere."""
+    clusters.configs["east"]["t"] = dict(EAST[east][0])
+    clusters.configs["west"]["t"] = {MARK: "N"}
+    is_over = '"fence":"opened"' in str(EAST[east][0])
+    assert clusters.abort() == (0 if is_over else 5)
+    assert (f"{lost_west('t')} opens it" in clusters.printed[0]) is not is_over
+    assert clusters.configs["east"]["t"][MARK] == "W"
+
+
+def test_an_abort_leaves_the_mirror_of_a_mirror_alone(clusters: Clusters) -> None:
+    clusters.configs["east"]["t"] = EAST["ordinary mirror"][0] | {PATH: "M,N"}
+    clusters.configs["west"]["t"] = {MARK: "N", PATH: "M"}
+    assert clusters.abort() == 0
+    assert clusters.printed == ["east: no fence was removed"]
 
 
 @pytest.mark.parametrize("seconds", [20, 300])
@@ -284,10 +338,22 @@ def test_an_abort_waits_for_a_broker_that_does_not_know_the_topics_yet(
     code = clusters.abort()
     if seconds > 60:
         assert code == 5
-        line = "  t: its mark was not removed: its configs cannot be read at the target"
-        assert clusters.printed[0] == line
+        problem = UnknownTopicOrPartition("the broker does not know t yet")
+        assert clusters.printed[0] == (
+            f"  t: its mark was not removed: its configs cannot be read at the target: {problem}. Repeat the command. "
+            "If no producer wrote there, --target-id opens it"
+        )
         return
     assert (code, clusters.printed) == (0, ["east accepts producers again: t"])
+
+
+def test_an_abort_does_not_wait_for_the_mirrors_of_other_clusters(clusters: Clusters) -> None:
+    """It waited 60 s, and then proposed to open a topic that the broker at west had not shown yet."""
+    clusters.configs["east"]["t"] = fenced_by({}, "N")
+    does_not_know(clusters, 300)
+    assert clusters.abort() == 5
+    assert clusters.east.clock.seconds() < 10
+    assert not [line for line in clusters.printed if "--target-id" in line]
 
 
 def test_an_abort_with_the_cluster_id_waits_for_a_broker_that_does_not_know_a_promoted_topic_yet(
@@ -317,7 +383,7 @@ def does_not_know(clusters: Clusters, seconds: float) -> None:
 
 def test_the_settings_of_a_fence_are_gone_with_it() -> None:
     for before in ({}, CREATE_TIME, {MARK: "", SOURCE_TOPIC_ID: "x", PROMOTION: FOUND.text()}):
-        for after in (lambda each: each, opening):
+        for after in (lambda each: each, opening, lambda each: aborting(opening(each))):
             settings = after(fenced_by(dict(before)))
             assert changed(settings, marks_before_the_fence(east_topic(settings))) == before
 
@@ -434,7 +500,7 @@ def test_a_target_is_not_opened_behind_a_fence_that_cannot_state_it(
     assert clusters.configs["west"]["t"][MARK] == ""
 
 
-@pytest.mark.parametrize(("seconds", "code"), [(20, 0), (300, 5)])
+@pytest.mark.parametrize(("seconds", "code"), [(20, 0), (100, 5), (300, 5)])
 def test_a_source_that_restarts_before_the_opening_is_waited_for(
     clusters: Clusters, seconds: float, code: int
 ) -> None:
@@ -451,7 +517,9 @@ def test_a_source_that_restarts_before_the_opening_is_waited_for(
 
     assert clusters.result(clusters.promotion(Grouping).run()) == code, clusters.printed
     assert clusters.configs["west"]["t"][MARK] == ("" if code == 0 else "E")
-    assert bool(clusters.configs["east"]["t"].get(MARK)) is (code == 0)
+    assert bool(clusters.configs["east"]["t"].get(MARK)) is (seconds != 100)
+    is_named = bool([line for line in clusters.printed if "is still read-only: t. " in line])
+    assert is_named is (seconds == 300), "its fence cannot be read"
 
 
 def test_an_earlier_promotion_does_not_open_its_mirror_with_a_later_abort(
@@ -525,7 +593,7 @@ def test_a_target_that_is_lost_after_the_opening_began_names_the_command_that_wo
     assert clusters.result(clusters.promotion(Losing).run()) == 5
     lines = clusters.printed[:]
     assert not [line for line in lines if "--target-id" in line]
-    assert [line for line in lines if "promote --source-lost of the other direction" in line]
+    assert [line for line in lines if f"{lost_west('t')} opens t: a promotion had begun" in line]
     clusters.west.down = {1}
     assert clusters.abort(target_id="W") == 5
     config = FlowConfig("west", "east", WEST_CONFIG, EAST_CONFIG, LinkSettings(enabled=True))
@@ -551,9 +619,7 @@ def test_an_abort_without_an_answer_proposes_a_statement_only_for_a_fence(
     clusters.west.down = {1}
     assert clusters.abort() == 5
     assert ("--target-id" in clusters.printed[-1]) is (kind is Marked.FENCE)
-    assert ("--source-lost of the other direction" in clusters.printed[-1]) is (
-        kind is not Marked.FENCE
-    )
+    assert (f"{lost_west('t')} opens t" in clusters.printed[-1]) is (kind is not Marked.FENCE)
     assert clusters.abort(target_id="W") == (0 if kind is Marked.FENCE else 5)
 
 
@@ -619,8 +685,12 @@ def test_an_error_while_the_target_is_opened_names_what_may_accept_producers(
     promoting = clusters.promotion(Fencing, source_lost=is_source_lost)
     assert isinstance(clusters.result(promoting.run()), KafkaTimeoutError)
     line = "west may accept producers: t. Repeat the command to continue"
-    assert clusters.printed[-1] == line
+    assert line in clusters.printed
     assert promoting.record is None
+    way = "kmirror promote --abort opens there what west has not opened"
+    assert clusters.printed[-1].endswith(line if is_source_lost else way)
+    assert is_source_lost or clusters.abort() == 0
+    assert bool(clusters.configs["east"]["t"].get(MARK)) is False
 
 
 def test_an_error_after_the_target_is_opened_names_the_missing_record(
@@ -651,3 +721,295 @@ def test_an_undo_leaves_the_fence_of_a_topic_that_another_command_is_about_to_op
     assert marked_as(east_topic(clusters.configs["east"]["t"])) is Marked.OPENING
     assert not clusters.configs["east"]["u"].get(MARK)
     assert [each for each in printed if each.startswith(f"  t: east {line}")]
+
+
+def another_process(clusters: Clusters) -> Clusters:
+    """Return the same *clusters* with other connections: the end of one process fails no request of the other."""
+    other = copy.copy(clusters)
+    other.east, other.west = copy.copy(other.east), copy.copy(other.west)
+    for scripted in (other.east, other.west):
+        scripted.requests, scripted._connections = [], {}
+    return other
+
+
+class TwoCommands:
+    """Topics that one command opens at west, one after the other, and the commands that run meanwhile.
+
+    After each change of a topic, no topic may accept producers at both clusters.
+    """
+
+    def __init__(self, clusters: Clusters, meanwhile: Any, *, at_change: int, held: float) -> None:
+        """Run *meanwhile* at the change *at_change* of west, which is made *held* seconds after it is asked for."""
+        self.clusters, self.both_open = clusters, set[str]()
+        fence_with_cuts(clusters)
+        refuse_mirrors(clusters, "east")
+        copied = text_of(clusters.east.topic_id("t"))
+        for name in ("t", "u", "v"):
+            clusters.east.topics[name] = clusters.west.topics[name] = 2
+            copied = text_of(clusters.east.topic_id(name))
+            clusters.configs["east"][name] = {}
+            clusters.configs["west"][name] = {MARK: "E", SOURCE_TOPIC_ID: copied}
+        offsets = {TopicPartition(name, n): (0, 5) for name in "tuv" for n in (0, 1)}
+        api = ApiKey.INCREMENTAL_ALTER_CONFIGS
+        for scripted in (clusters.east, clusters.west):
+            scripted.serve_offsets(offsets)
+            served = scripted.answers[api]
+            changes: list[int] = []
+
+            def altered(
+                request: Any, scripted: Any = scripted, served: Any = served, changes: Any = changes
+            ) -> Any:
+                changes.append(1)
+                if scripted is clusters.west and len(changes) == at_change:
+                    meanwhile()
+                    (asked,) = scripted.waiting(api)
+                    clusters.east.clock.callLater(
+                        held, lambda: asked.answer(self.after(served, request))
+                    )
+                    return HELD
+                return self.after(served, request)
+
+            scripted.answers[api] = altered
+
+    def after(self, served: Any, request: Any) -> Any:
+        answer = served(request)
+        for name in ("t", "u", "v"):
+            at_east, at_west = (self.clusters.configs[each][name] for each in ("east", "west"))
+            if not at_east.get(MARK) and not at_west.get(MARK):
+                self.both_open.add(name)
+        return answer
+
+    def opened(self, count: int | None) -> str:
+        """Return the topics that accept producers at west: *count*, if it is known. The others accept them at east."""
+        configs = self.clusters.configs
+        west, east = (
+            "".join(each for each in "tuv" if not configs[name][each].get(MARK))
+            for name in ("west", "east")
+        )
+        assert (self.both_open, west + east) == (set(), "tuv"), self.clusters.printed
+        assert count in (None, len(west))
+        return west
+
+
+@pytest.mark.parametrize("held", [0.0, 14.0])
+@pytest.mark.parametrize("at_change", [1, 2, 3])
+def test_an_abort_beside_a_promotion_that_opens_its_topics_leaves_each_open_at_one_cluster(
+    clusters: Clusters, at_change: int, held: float
+) -> None:
+    """It removed the fences of topics that the promotion had not opened yet, and opened then: two logs, exit code 0."""
+    codes: list[int] = []
+
+    def abort() -> None:
+        aborting = another_process(clusters).promotion().abort()
+        Deferred.fromCoroutine(aborting).addCallback(codes.append)
+
+    two = TwoCommands(clusters, abort, at_change=at_change, held=held)
+    code = clusters.result(clusters.promotion(Fencing).run())
+    clusters.east.pass_time(200.0, 0.5)
+    opened = two.opened(at_change if held else None)
+    assert codes == [0]
+    assert code == (0 if opened == "tuv" else 5), clusters.printed
+    if code:
+        line = f"west may accept producers: {', '.join(opened)}. Repeat the command to continue"
+        assert line in clusters.printed
+        assert [
+            each for each in clusters.printed if each.startswith("refused: ") and "--abort" in each
+        ]
+        assert clusters.result(clusters.promotion(Fencing).run()) == 0, clusters.printed
+        assert two.opened(3) == "tuv"
+
+
+@pytest.mark.parametrize("held", [0.0, 14.0])
+@pytest.mark.parametrize("at_change", [1, 2, 3])
+def test_an_undo_beside_a_promotion_that_opens_its_topics_leaves_each_open_at_one_cluster(
+    clusters: Clusters, at_change: int, held: float
+) -> None:
+    """Both had begun to open. The command that was ended took the statements for its own, and removed the fences."""
+    ended: list[Any] = []
+    waits = Deferred[None]()
+
+    class First(Fencing):
+        async def _check_target(self, *_: object) -> None:
+            waits.callback(None)
+            await Deferred[None]()
+
+    two = TwoCommands(clusters, lambda: first.cancel(), at_change=at_change, held=held)
+    first = Deferred.fromCoroutine(another_process(clusters).promotion(First).run())
+    first.addBoth(ended.append)
+    clusters.result(as_coroutine(waits))
+    code = clusters.result(clusters.promotion(Fencing).run())
+    clusters.east.pass_time(200.0, 0.5)
+    assert isinstance(ended[0].value, CancelledError)
+    opened = two.opened(at_change if held else None)
+    assert code == (0 if opened == "tuv" else 5), clusters.printed
+
+
+def test_a_fence_that_is_gone_when_its_topic_is_opened_is_a_refusal(clusters: Clusters) -> None:
+    """The fences were looked for once, before the first topic: a tool for configs removed one after that."""
+
+    def remove() -> None:
+        clusters.configs["east"]["u"] = {}
+
+    two = TwoCommands(clusters, remove, at_change=1, held=0.0)
+    assert clusters.result(clusters.promotion(Fencing).run()) == 5
+    assert two.both_open == set()
+    marks = [clusters.configs["west"][name][MARK] for name in "tuv"]
+    assert marks == ["", "E", "E"]
+    assert "west may accept producers: t. Repeat the command to continue" in clusters.printed
+    assert clusters.printed[-1] == "refused: east accepts producers in u-0, u-1: it has no fence"
+
+
+@pytest.mark.parametrize(("seconds", "is_opened"), [(20, True), (300, False)])
+def test_a_broker_that_does_not_show_the_statement_yet_is_asked_again(
+    clusters: Clusters, seconds: float, is_opened: bool
+) -> None:
+    """Its ZooKeeper server may be behind that of the controller."""
+    fence_with_cuts(clusters)
+
+    class Behind(Fencing):
+        async def _check_target(self, *_: object) -> None:
+            answers = clusters.east.answers
+            served = answers[ApiKey.DESCRIBE_CONFIGS]
+            stated = clusters.configs["east"]["t"]
+            earlier = ScriptedCluster()
+            earlier.serve_configs({"t": stated | {PROMOTION: fenced_by({})[PROMOTION]}})
+            answers[ApiKey.DESCRIBE_CONFIGS] = earlier.answers[ApiKey.DESCRIBE_CONFIGS]
+            clusters.east.clock.callLater(
+                seconds, answers.__setitem__, ApiKey.DESCRIBE_CONFIGS, served
+            )
+
+    found = clusters.result(clusters.promotion(Behind).run())
+    assert found == 0 if is_opened else isinstance(found, KafkaTimeoutError), clusters.printed
+    assert clusters.configs["west"]["t"][MARK] == ("" if is_opened else "E")
+    assert clusters.configs["east"]["t"][MARK] == "W"
+
+
+async def as_coroutine(waiting: Deferred[None]) -> None:
+    await waiting
+
+
+@pytest.mark.parametrize("command", ["promote", "abort"])
+def test_an_abort_that_is_ended_is_continued_or_replaced_by_a_promotion(
+    clusters: Clusters, command: str
+) -> None:
+    fence_with_cuts(clusters)
+    clusters.configs["east"]["t"] = opening(fenced_by({}))
+    aborted: list[Any] = []
+    running = Deferred.fromCoroutine(clusters.promotion().abort()).addBoth(aborted.append)
+    clusters.east.pass_time(5.0)
+    assert '"aborting"' in clusters.configs["east"]["t"][PROMOTION]
+    running.cancel()
+    clusters.east.pass_time(1.0)
+    assert isinstance(aborted[0].value, CancelledError)
+    if command == "promote":
+        assert clusters.result(clusters.promotion(Fencing).run()) == 0, clusters.printed
+    else:
+        assert clusters.abort() == 0
+    assert (clusters.configs["west"]["t"][MARK] == "") is (command == "promote")
+    assert (clusters.configs["east"]["t"] == {}) is (command == "abort")
+
+
+@pytest.mark.parametrize("at_change", [1, 2])
+def test_a_promotion_beside_an_abort_leaves_its_topic_open_at_one_cluster(
+    clusters: Clusters, at_change: int
+) -> None:
+    """The --abort has looked at the fence that it then removes, or it will. The promotion begins meanwhile."""
+    fence_with_cuts(clusters)
+    refuse_mirrors(clusters, "east")
+    clusters.configs["east"]["t"] = opening(fenced_by({}))
+    api = ApiKey.INCREMENTAL_ALTER_CONFIGS
+    served = clusters.east.answers[api]
+    changes: list[Any] = []
+    codes: list[int] = []
+    other = another_process(clusters)
+
+    def altered(request: Any) -> Any:
+        changes.append(request)
+        if len(changes) != at_change:
+            return served(request)
+        Deferred.fromCoroutine(other.promotion(Fencing).run()).addCallback(codes.append)
+        (asked,) = clusters.east.waiting(api)
+        clusters.east.clock.callLater(14.0, lambda: asked.answer(served(request)))
+        return HELD
+
+    clusters.east.answers[api] = altered
+    clusters.abort()
+    clusters.east.pass_time(200.0, 0.5)
+    is_open_at_east = not clusters.configs["east"]["t"].get(MARK)
+    assert is_open_at_east is (at_change == 2)
+    assert (clusters.configs["west"]["t"][MARK] == "") is not is_open_at_east
+    assert codes == [5 if is_open_at_east else 0], clusters.printed
+
+
+@pytest.mark.parametrize("api", [ApiKey.DESCRIBE_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS])
+@pytest.mark.parametrize("seconds", [20, 300])
+def test_an_undo_waits_until_the_fence_can_be_read_and_removed(
+    clusters: Clusters, seconds: float, api: ApiKey
+) -> None:
+    """A broker at east had just started: the fence was removed unread, although another command had begun to open."""
+    served = clusters.east.answers[api]
+
+    def begin_to_open() -> None:
+        clusters.configs["east"]["t"] = opening(clusters.configs["east"]["t"])
+
+        def failing(request: Any) -> Any:
+            answer = served(request)
+            for each in answer.results if api is ApiKey.DESCRIBE_CONFIGS else answer.responses:
+                each.error_code, each.configs = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []
+            return answer
+
+        def unchanged(_: Any) -> Any:
+            return KafkaTimeoutError("silent")
+
+        clusters.east.answers[api] = failing if api is ApiKey.DESCRIBE_CONFIGS else unchanged
+        clusters.east.clock.callLater(seconds, clusters.east.answers.__setitem__, api, served)
+
+    printed = failing_audit(clusters, begin_to_open)
+    assert marked_as(east_topic(clusters.configs["east"]["t"])) is Marked.OPENING
+    assert bool(clusters.configs["east"]["u"].get(MARK)) is (seconds == 300)
+    if seconds == 300:
+        assert [line for line in printed if line.startswith("  u: its mark cannot be removed: ")]
+        assert [line for line in printed if line.startswith("east is still read-only: ")]
+
+
+def test_an_undo_without_the_target_names_the_way_by_what_the_fence_states_now(
+    clusters: Clusters,
+) -> None:
+    """Another command had begun to open `t` meanwhile: --abort --target-id was named, and refused it."""
+
+    def begin_to_open() -> None:
+        clusters.configs["east"]["t"] = opening(clusters.configs["east"]["t"])
+        clusters.west.answers[ApiKey.DESCRIBE_CONFIGS] = lambda _: KafkaTimeoutError("silent")
+
+    printed = failing_audit(clusters, begin_to_open)
+    assert [each for each in printed if f"{lost_west('t')} opens t: a promotion had begun" in each]
+    assert [each for each in printed if each.endswith("--abort --target-id W opens u")]
+
+
+@pytest.mark.parametrize("state", [opening, lambda settings: over(opening(settings))])
+@pytest.mark.parametrize("command", ["undo", "abort"])
+def test_a_fence_stays_if_another_command_opens_its_topic_after_the_marks_at_west_were_read(
+    clusters: Clusters, command: str, state: Any
+) -> None:
+    """They were read once for all topics. The removal of one fence after the other takes a while."""
+    served = clusters.east.answers[ApiKey.INCREMENTAL_ALTER_CONFIGS]
+
+    def altered(request: Any) -> Any:
+        (asked,) = request.resources
+        answer = served(request)
+        if asked.resource_name == "t" and not clusters.configs["east"]["t"].get(MARK):
+            clusters.configs["east"]["u"] = state(clusters.configs["east"]["u"])
+            clusters.configs["west"]["u"][MARK] = ""
+        return answer
+
+    clusters.east.answers[ApiKey.INCREMENTAL_ALTER_CONFIGS] = altered
+    if command == "undo":
+        failing_audit(clusters, lambda: None)
+    else:
+        clusters.east.topics["u"] = clusters.west.topics["u"] = 1
+        for name in ("t", "u"):
+            clusters.configs["east"][name] = fenced_by({})
+            clusters.configs["west"][name] = {MARK: "E", SOURCE_TOPIC_ID: "D"}
+        assert clusters.abort() == 5
+    assert not clusters.configs["east"]["t"].get(MARK)
+    assert clusters.configs["east"]["u"].get(MARK) == "W"
