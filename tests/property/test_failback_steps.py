@@ -22,6 +22,7 @@ from mirrormaker.topics import MARK, PROMOTION, SOURCE_LOST, Topic, TopicPair, c
 from tests.kit.property_tests import examples
 
 IDS = {"east": "E", "west": "W"}
+MARKS = {MARK: "mark", SOURCE_TOPIC_ID: "copied", PROMOTION: "promotion"}
 
 
 @dataclass
@@ -31,6 +32,8 @@ class Side:
     topic: Topic | None
     log: list[int] = field(default_factory=list)
     is_up: bool = True
+    before: dict[str, str] | None = None
+    """The marks that a fence replaced, which the fence states."""
 
     @property
     def accepts_producers(self) -> bool:
@@ -38,7 +41,7 @@ class Side:
 
     def set(self, **overrides: str | None) -> None:
         assert self.topic is not None
-        names = {"mark": MARK, "copied": SOURCE_TOPIC_ID, "promotion": PROMOTION}
+        names = {key: name for name, key in MARKS.items()}
         merged = {**self.topic.overrides, **{names[key]: value for key, value in overrides.items()}}
         self.topic = replace(
             self.topic, overrides={k: v for k, v in merged.items() if v is not None}
@@ -162,6 +165,9 @@ class Clusters(RuleBasedStateMachine):
                 return
         except Refused:
             return
+        source.before = {
+            name: value for name, value in source.topic.overrides.items() if name in MARKS
+        }
         source.set(mark=IDS[self.mirror], copied=text_of(target.topic.topic_id))
 
     @rule()
@@ -173,7 +179,8 @@ class Clusters(RuleBasedStateMachine):
         if source.topic.overrides.get(MARK) == IDS[self.mirror] and target.topic.overrides.get(
             MARK
         ):
-            source.set(mark=None, copied=None)
+            before = source.before or {}
+            source.set(**{key: before.get(name) for name, key in MARKS.items()})
 
     # --- the command
 
