@@ -9,7 +9,8 @@ alone cannot either: equal records repeat. So both pairings are tried, and the a
    content only: the k-th occurrence of a content in the source is paired with the k-th in the target. The second
    pairing is tried only if the first one moves a record. The offsets of a renumbered target show nothing, and its end
    may be in the middle of a burst of equal records. So there all is paired by occurrence first. Its start may be in a
-   burst, too, if records before it were deleted. Then the ends of the two bursts are opposite each other.
+   burst, too, if records before it were deleted. Then the ends of the two bursts are opposite each other, as far as
+   the log start shows that records were deleted.
 2. *Order.* Of the matched pairs the longest run in increasing order on both sides (patience sorting, as in patience
    diff) kept its position. Every other pair was REORDERED. So was a pair that moved over records that were left out
    (*breaks*), because these kept their position.
@@ -18,6 +19,8 @@ alone cannot either: equal records repeat. So both pairings are tried, and the a
    unmatched target record that are alike enough (`_LIKENESS`) are one CORRUPT record, the most alike first. Of the
    rest, a source record is MISSING and a target record is EXTRA. So are alike records behind the last pair of a
    renumbered target, if they are a copy and a record that lags. So their CORRUPT finding has both: `Finding.apart`.
+   A burst of equal records is paired from its first record on, so a damaged one leaves the last one without a pair.
+   In a renumbered target the two are opposite each other if only pairs of the burst are between them.
 4. *Visibility.* A pair with equal content and offset that only one log calls aborted is in a VISIBILITY run.
 5. *Shift.* The distance between paired records is in offsets, or in places that either log uses. It may change by one
    for each record that another finding adds, removes or moves. Any other change begins a SHIFTED run.
@@ -43,7 +46,6 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -88,6 +90,8 @@ class CommonRun(NamedTuple):
     left_out: int = 0
     beyond: int = 0
     """How many of the target's offsets that were left out are none of the source's."""
+    is_burst: bool = False
+    """Whether the pairs that were left out have the content of this one."""
 
 
 class PairBefore(NamedTuple):
@@ -223,20 +227,29 @@ def align(
     )
     fixed = {each.source_index: each.target_index for each in common.runs}
     pairings: list[Callable[..., _Pairs]] = [_by_offset, _by_content]
+    tried: list[Alignment] = []
     if renumbered:
         # The offsets and the end show nothing: they may be in the middle of a burst of equal records.
         skipped = _before_start(source, target, unread) if not fixed else (0, 0)
-        pairings = [partial(_by_occurrence, skipped=skipped), _by_content, _by_offset]
-    tried = []
+        pairings = [_by_occurrence, _by_content, _by_offset]
+        if any(skipped):
+            first = aligner.align(_by_occurrence(source, target, fixed, skipped=skipped))
+            if not first.findings:
+                return first
+            # The first record may be a copy instead.
+            tried.append(first)
     for pairing in pairings:
         tried.append(aligner.align(pairing(source, target, fixed)))
-        moves = any(f.finding_class in _MOVES for f in tried[-1].findings)
-        if not moves and not tried[-1].shifted:
+        classes = {f.finding_class for f in taken_apart(tried[-1].findings)}
+        # Compaction may explain the two halves of a damaged record, but no damaged one.
+        may_hide = renumbered and compacted and classes >= _HALVES
+        if not classes & _MOVES and not tried[-1].shifted and not may_hide:
             break
     return min(tried, key=lambda each: len(taken_apart(each.findings)))
 
 
 _MOVES = frozenset({FindingClass.REORDERED, FindingClass.SHIFTED})
+_HALVES = frozenset({FindingClass.MISSING, FindingClass.EXTRA})
 
 
 def _by_offset(
@@ -270,17 +283,21 @@ def _before_start(
     target: Sequence[RecordDigest],
     unread: tuple[Ranges, Ranges],
 ) -> tuple[int, int]:
-    """Return how many first records of each log the other one has deleted, if its start is in a burst of equal ones."""
+    """Return how many first records of each log the other one has deleted, if its start is in a burst of equal ones.
+
+    They are no more than the offsets that were deleted.
+    """
     skipped = [0, 0]
     for side, (own, other) in enumerate(((target, source), (source, target))):
-        if not own or not any(low < 0 for low, _ in unread[1 - side]):
+        deleted = max((high for low, high in unread[1 - side] if low < 0), default=0)
+        if not own or not deleted:
             continue
         content = own[0].content
         begin = next((n for n, each in enumerate(other) if each.content == content), len(other))
         left, size = _burst(own, 0, content), _burst(other, begin, content)
         # The rest of the target's last burst may lag.
         if size > left and not (own is target and left == len(own)):
-            skipped[side] = begin + size - left
+            skipped[side] = min(begin + size - left, deleted)
     return skipped[0], skipped[1]
 
 
@@ -704,6 +721,8 @@ class _Aligner:
             compacted=self.compacted,
             renumbered=self.renumbered,
             has_pair_before=self.common.has_pair_before,
+            bursts=self._begins_of_bursts() if self.renumbered and lost and unknown else None,
+            unread=self.unread[0],
         )
         alone: tuple[dict[int, Finding], dict[int, Finding]] = (
             dict(
@@ -733,6 +752,16 @@ class _Aligner:
             )
         for of_side in alone:
             yield from of_side.values()
+
+    def _begins_of_bursts(self) -> list[int]:
+        """Return for each record of the source the index of the first one of its burst of equal records."""
+        begins: list[int] = []
+        for index, record in enumerate(self.source):
+            run = self.left_out.get(index - 1)
+            follows = index > 0 and record.content == self.source[index - 1].content
+            continues = follows and (run is None or run.is_burst)
+            begins.append(begins[-1] if continues else index)
+        return begins
 
     def _lost(
         self, lost: set[int], kept: _Pairs, pairs: _Pairs, corrupt: _Pairs, follows: _Follows
@@ -847,12 +876,18 @@ def _pair_corrupt(
     compacted: bool,
     renumbered: bool,
     has_pair_before: bool,
+    bursts: Sequence[int] | None,
+    unread: Ranges,
 ) -> tuple[_Pairs, _Pairs]:
     """Pair unmatched records of the same gap that are one record with changed parts, and those that may be one.
 
     Behind the last pair of a renumbered target nothing shows that the records are in one place. A mirror without
     transactions repeats records there, and those of the source were not copied yet. They are alike if all have one
     key and one timestamp, for example. The first copies may be among what was left out.
+
+    *bursts*, of a renumbered target: for each record of the source the first one of its burst of equal records. A
+    damaged record before a pair of a burst may be the unmatched one behind it: each pair between them may be one
+    place further. A record opposite *unread* offsets of the source is known to be none.
     """
     if not lost or not found:
         return [], []
@@ -870,22 +905,48 @@ def _pair_corrupt(
         gaps[bisect_left(kept_sources, index)][0].append(index)
     for index in found:
         gaps[bisect_left(kept_targets, index)][1].append(index)
+    not_read = {bisect_left(kept_sources, low, key=lambda n: source[n].offset) for low, _ in unread}
     corrupt: _Pairs = []
     maybe: _Pairs = []
     likeness = _LIKENESS_OF_RENUMBERED if renumbered else _LIKENESS
-    for gap, (lost_here, found_here) in gaps.items():
-        if not lost_here or not found_here:
-            continue
+    before: dict[int, deque[int]] = defaultdict(deque)
+    """By burst of the source: unmatched records of the target before a pair of it that are alike enough."""
+    for gap, (lost_here, found_here) in sorted(gaps.items()):
         is_tail = renumbered and gap == len(kept) and (kept or has_pair_before)
-        passed = len(found_here) if is_tail and not compacted else None
-        pairs = _pair_gap(source, target, lost_here, found_here, likeness, passed)
-        if compacted:
-            pairs = [each for each in pairs if _same_key_and_timestamp(source, target, *each)]
-        elif is_tail:
+        pairs: _Pairs = []
+        if bursts is not None:
+            pairs = [
+                (index, before[bursts[index]].popleft())
+                for index in lost_here
+                if before.get(bursts[index])
+            ]
+            moved = {index for index, _ in pairs}
+            lost_here = [index for index in lost_here if index not in moved]
+        if lost_here and found_here:
+            passed = len(found_here) if is_tail and not compacted else None
+            in_place = _pair_gap(source, target, lost_here, found_here, likeness, passed)
+            if compacted:
+                in_place = [e for e in in_place if _same_key_and_timestamp(source, target, *e)]
+            pairs += in_place
+        if is_tail and not compacted:
             maybe += pairs
-            continue
-        corrupt += pairs
+        else:
+            corrupt += pairs
+        if bursts is not None and gap < len(kept) and gap not in not_read:
+            follows, used = kept_sources[gap], {index for _, index in pairs}
+            before[bursts[follows]].extend(
+                index
+                for index in found_here
+                if index not in used and _may_be_damaged(source[follows], target[index], compacted)
+            )
     return corrupt, maybe
+
+
+def _may_be_damaged(before: RecordDigest, after: RecordDigest, compacted: bool) -> bool:
+    """Return whether *after* of a renumbered target is alike enough to *before*."""
+    if compacted:
+        return (before.key, before.timestamp) == (after.key, after.timestamp)
+    return _likeness(before, after, _LIKENESS_OF_RENUMBERED) >= _ALIKE_ENOUGH
 
 
 def _differing(before: RecordDigest, after: RecordDigest) -> str:
@@ -909,6 +970,12 @@ def _damaged_tail(
     behind = sum(f.position > at_target for f in passed)
     return DamagedTail(
         max(last_common, *(f.source_offset or 0 for f in damaged)), at_target, behind
+    )
+
+
+def _likeness(before: RecordDigest, after: RecordDigest, weights: Mapping[str, int]) -> int:
+    return sum(
+        weight for part, weight in weights.items() if getattr(before, part) == getattr(after, part)
     )
 
 
@@ -950,11 +1017,7 @@ def _pair_gap(
         may_lag = passed is not None and rank >= passed
         if may_lag and not _same_key_and_timestamp(source, target, lost[rank], found[other]):
             continue
-        likeness = sum(
-            weight
-            for part, weight in weights.items()
-            if getattr(before, part) == getattr(after, part)
-        )
+        likeness = _likeness(before, after, weights)
         if likeness >= _ALIKE_ENOUGH:
             ranked.append((-likeness, abs(rank - other), rank, other))
     paired: _Pairs = []

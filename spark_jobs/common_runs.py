@@ -22,6 +22,9 @@ run wait for the next piece (*pending*): the run that follows them decides what 
 records of a log wait. Then the first of them count as different, and are left in. If the target is renumbered, so are
 those of the other log that belong to them. Too few records for a run may be all that a mirror has copied.
 
+The end of what waits may be in a burst of equal records. A run of it fits at many shifts, so it waits, too, with what
+is before it: a damaged record, for example. The end of the burst shows which shift is right (`_certain`).
+
 Invariants (property tests cite the numbers):
  1. the records that are left in, with the counts of those left out, are all records of both logs, in order;
  2. what is left out of one log has the contents of what is left out of the other, at the same place between the pairs;
@@ -108,6 +111,8 @@ class _Side:
     """Records in *kept*, and those of the spans."""
     spans: list[tuple[int, int]] = field(default_factory=list)
     """Of what waits, what is to be left in."""
+    previous: int = 0
+    """The content of the record before what waits."""
 
     def add(self, columns: Columns) -> None:
         if size := _size(columns):
@@ -141,6 +146,7 @@ class _Side:
         if self.spans:
             self.kept.append(rows_of(columns, left_in))
             self.spans = []
+        self.previous = int(columns["content"][end - 1])
         self.pending -= end
         self.waiting = []
         if self.pending:
@@ -202,7 +208,7 @@ class CommonRuns:
 
     def end(self) -> Reduced:
         """Return what is left in, with all that still waits."""
-        self._settle()
+        self._settle(is_end=True)
         for side in (self._source, self._target):
             side.keep(0, side.pending)
             side.drop(side.pending)
@@ -243,11 +249,14 @@ class CommonRuns:
         self._ranks += every.size
         return ranked[0], ranked[1]
 
-    def _settle(self) -> None:
+    def _settle(self, *, is_end: bool = False) -> None:
         """Take the common runs out of what waits, up to the last one; and the oldest, if too much waits."""
         source, target = self._source.joined(), self._target.joined()
         done = (0, 0)
-        for run in self._chosen(source, target):
+        runs = self._chosen(source, target)
+        if self._renumbered and not is_end and max(self.pending) <= self._reach:
+            runs = _certain(runs, source)
+        for run in runs:
             self._shift = _shift(
                 source, target, run.source + run.size - 1, run.target + run.size - 1
             )
@@ -297,6 +306,8 @@ class CommonRuns:
             here, there = run.source + low, run.target + low
             size = high - low
             middle = max(0, size - 2)
+            contents = source["content"][here : here + size]
+            is_burst = bool((contents == contents[0]).all())
             beyond = 0
             if middle and not self._renumbered:
                 beyond = int((~target[_IN_BOTH][there + 1 : there + 1 + middle]).sum())
@@ -307,6 +318,7 @@ class CommonRuns:
                         self._target.count,
                         left_out,
                         beyond if left_out else 0,
+                        is_burst,
                     )
                 )
                 self._source.keep(here + number, here + number + 1)
@@ -330,6 +342,7 @@ class CommonRuns:
         if not source or not target:
             return []
         contents = source["content"], target["content"]
+        previous = self._source.previous, self._target.previous
         breaks = _breaks(source), _breaks(target)
         chosen: list[_Run] = []
         if not self._renumbered:
@@ -338,6 +351,7 @@ class CommonRuns:
         if size := self._continued(source, target, breaks):
             found = [_Run(0, 0, size)]
             done = size, size
+            previous = int(contents[0][size - 1]), int(contents[1][size - 1])
             chosen = [
                 run.without_first(max(0, size - run.source, size - run.target)) for run in chosen
             ]
@@ -351,6 +365,7 @@ class CommonRuns:
                     self._shortest,
                     (breaks[0] - done[0], breaks[1] - done[1]),
                     moves_down=self._renumbered,
+                    previous=previous if self._renumbered else (0, 0),
                 )
             ]
             found += (
@@ -429,17 +444,19 @@ def in_order(
     breaks: tuple[Integers, Integers] = (_NOWHERE, _NOWHERE),
     *,
     moves_down: bool = False,
+    previous: tuple[int, int] = (0, 0),
 ) -> list[_Run]:
     """Return runs of equal numbers, at least *shortest* long, ascending in both arrays and disjoint.
 
-    No run contains a number of *breaks* in its array, but for its first one. *moves_down*: a run begins in *source*
-    where the run before it ends, if it can. What is left of a burst of equal numbers is then behind it, and may lag.
+    No run contains a number of *breaks* in its array, but for its first one. *moves_down*: a run of equal numbers
+    begins behind those that are opposite the ones that *target* has before it. What is left of them in *source* is
+    behind the run, and may lag. *previous*: the number before each array.
     """
     if min(source.size, target.size) < shortest:
         return []
     candidates = [
         _Run(low + max(0, -shift), low + max(0, shift), high - low)
-        for shift in _shifts(source, target, may_repeat=moves_down)
+        for shift in _shifts(source, target, previous, may_repeat=moves_down)
         for low, high in _equal_at(source, target, shift, breaks)
         if high - low >= shortest
     ]
@@ -454,21 +471,56 @@ def in_order(
     disjoint, done = [], (0, 0)
     for run in chain:
         left = run.without_first(max(0, done[0] - run.source, done[1] - run.target))
+        if moves_down and left.size >= shortest:
+            left = _behind_burst(left, done, source, target, breaks)
         if left.size >= shortest:
-            if moves_down:
-                left = _moved_down(left, done[0], source, target, breaks[0])
             disjoint.append(left)
             done = left.ends
     return disjoint
 
 
-def _moved_down(run: _Run, done: int, source: Integers, target: Integers, breaks: Integers) -> _Run:
-    """Return *run* with the same numbers of *target*, from number *done* of *source* on if those are equal, too."""
-    here, there = source[done : done + run.size], target[run.target : run.target + run.size]
-    contains_break = bool(((breaks > done) & (breaks < run.source + run.size)).any())
-    if run.source == done or contains_break or not np.array_equal(here, there):
+def _behind_burst(
+    run: _Run,
+    done: tuple[int, int],
+    source: Integers,
+    target: Integers,
+    breaks: tuple[Integers, Integers],
+) -> _Run:
+    """Return *run* where it is if equal numbers behind *done* are opposite each other in turn, without what is beyond.
+
+    That is so if *run* and all that *source* has before it are equal numbers. What else *target* has is beside them.
+    """
+    content = target[run.target]
+    contains_break = any(
+        bool(((of_side > low) & (of_side < high)).any())
+        for of_side, low, high in zip(breaks, done, run.ends, strict=True)
+    )
+    if contains_break or not (source[done[0] : run.ends[0]] == content).all():
         return run
-    return run._replace(source=done)
+    equal = np.concatenate(([False], target[done[1] : run.target] == content))
+    directly = int(equal[::-1].argmin())
+    before = int(equal.sum()) - directly
+    begin = done[0] + before
+    return _Run(begin, run.target - directly, min(run.size + directly, run.ends[0] - begin))
+
+
+def _certain(runs: list[_Run], source: Columns) -> list[_Run]:
+    """Return *runs* of what waits without the last ones, if nothing shows by how many records those are shifted.
+
+    A run is certain if the source has two neighbours of it once, or if it continues one that is.
+    """
+    if not runs:
+        return runs
+    once = np.zeros(_size(source), bool)
+    once[_unique(with_previous(source["content"]))[1]] = True
+    count, done, continues = 0, (0, 0), True
+    for number, run in enumerate(runs, start=1):
+        continues = continues and run[:2] == done
+        continues = continues or bool(once[run.source + 1 : run.source + run.size].any())
+        if continues:
+            count = number
+        done = run.ends
+    return runs[:count]
 
 
 def _opposite_first(share: int, longer: Integers, shorter: Integers) -> int:
@@ -533,16 +585,19 @@ def _in_order(one: _Run, other: _Run) -> bool:
     )
 
 
-def _shifts(source: Integers, target: Integers, *, may_repeat: bool) -> Sequence[int]:
+def _shifts(
+    source: Integers, target: Integers, previous: tuple[int, int], *, may_repeat: bool
+) -> Sequence[int]:
     """Return by how many places the arrays may be shifted, the likeliest first.
 
     *may_repeat*: of what *target* has again, the first copy shows it, too.
     """
-    once, at_source = _unique(with_previous(source))
+    once, at_source = _unique(with_previous(source, previous[0]))
+    changes = with_previous(target, previous[1])
     if may_repeat:
-        found, at_target = np.unique(with_previous(target), return_index=True)
+        found, at_target = np.unique(changes, return_index=True)
     else:
-        found, at_target = _unique(with_previous(target))
+        found, at_target = _unique(changes)
     _, here, there = np.intersect1d(once, found, assume_unique=True, return_indices=True)
     shifts, counts = np.unique(at_target[there] - at_source[here], return_counts=True)
     likely = np.argsort(-counts, kind="stable")[:_MOST_SHIFTS]

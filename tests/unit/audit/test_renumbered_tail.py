@@ -707,3 +707,154 @@ def test_records_that_were_repeated_later_show_that_one_before_was_repeated() ->
     sizes = Sizes(part=10, sample=4, step=5, shortest=3, reach=200)
     audited = run(source, target, sizes, limits=ALL_BUT_DUPLICATES)
     assert found(audited) == ({"duplicate": 12}, 196)
+
+
+COMPACTED = [(False, False), (True, True)]
+SHORT_RUNS = Sizes(part=20, sample=4, step=10, shortest=3, reach=100)
+
+in_short_runs = pytest.mark.parametrize(
+    "sizes", [*SIZES, SHORT_RUNS], ids=["align", "step", "parts20", "parts50", "runs3"]
+)
+each_cleanup = pytest.mark.parametrize("compacted", COMPACTED, ids=["kept", "compacted"])
+
+A, B = (Rec(b"k", b"a", 1_000), Rec(b"b", b"b", 1_001))
+NEWER, LAST = Rec(b"k", b"new", 2_000), Rec(b"z", b"z", 2_001)
+
+
+def damaged(record: Rec, number: int = 0) -> Rec:
+    return record._replace(value=b"damaged %d" % number)
+
+
+@in_short_runs
+@each_cleanup
+@pytest.mark.parametrize("markers", [0, 1])
+@pytest.mark.parametrize("at", [[0], [1], [3], [0, 2], [0, 1, 2, 3]])
+def test_a_damaged_record_of_a_burst_is_corrupt(
+    sizes: Sizes | None, compacted: tuple[bool, bool], markers: int, at: list[int]
+) -> None:
+    """In a compacted topic MISSING and EXTRA would be explained: the key has a newer record."""
+    source = log_of(A, A, A, A, B, NEWER, LAST)
+    copies = [damaged(A, n) if n in at else A for n in range(4)]
+    target = log_of(*[MARKER] * markers, *copies, B, NEWER, LAST)
+    audited = run(source, target, sizes, compacted=compacted)
+    assert (audited.outcome.verdict, found(audited)) == (
+        Verdict.DIVERGED,
+        ({"corrupt": len(at)}, 0),
+    )
+
+
+@in_short_runs
+@each_cleanup
+@pytest.mark.parametrize("behind", [[], [NEWER, LAST]])
+@pytest.mark.parametrize("at", [[0], [0, 1, 2], [0, 30], [5, 6, 7], [10, 20, 35], [38]])
+def test_damaged_records_of_a_long_burst_are_corrupt_also_if_it_lags(
+    sizes: Sizes | None, compacted: tuple[bool, bool], behind: list[Rec], at: list[int]
+) -> None:
+    others = first_of(full(20), 20)
+    source = log_of(*others, *[A] * 40, *behind)
+    copies = [damaged(A, n) if n in at else A for n in range(40)]
+    lag = 0 if behind else 1
+    target = log_of(*others, *copies[: 40 - lag], *behind)
+    audited = run(source, target, sizes, compacted=compacted)
+    assert found(audited) == ({"corrupt": len(at)}, lag)
+
+
+@in_short_runs
+@each_cleanup
+@pytest.mark.parametrize("behind", [3, 20])
+def test_damaged_records_of_a_burst_that_ends_in_a_later_piece_are_corrupt(
+    sizes: Sizes | None, compacted: tuple[bool, bool], behind: int
+) -> None:
+    """What has arrived of a burst of equal records fits at any shift."""
+    records = [
+        Rec(b"k0", b"v0", 1_000),
+        Rec(b"k1", b"v1", 1_001),
+        *(Rec(b"k%d" % n, b"end", 3_000 + n) for n in range(behind)),
+    ]
+    written = [*[records[0]] * 11, *[records[1]] * 6, *records[2:]]
+    copies = [damaged(each, n) if n < 3 else each for n, each in enumerate(written)]
+    audited = run(log_of(*written), log_of(*copies), sizes, compacted=compacted)
+    assert found(audited) == ({"corrupt": 3}, 0)
+
+
+@in_short_runs
+@each_cleanup
+def test_damaged_records_among_records_that_take_turns_are_corrupt(
+    sizes: Sizes | None, compacted: tuple[bool, bool]
+) -> None:
+    """Such a topic fits at many shifts, too."""
+    turns, changed = [A, B] * 12, [damaged(A), damaged(B)]
+    ends = [NEWER, B._replace(value=b"new", timestamp=2_000), LAST]
+    audited = run(
+        log_of(*turns, *ends),
+        log_of(*changed, *turns[2:], *ends),
+        sizes,
+        compacted=compacted,
+    )
+    assert audited.outcome.verdict is Verdict.DIVERGED
+    if any(compacted):
+        assert found(audited) == ({"corrupt": 2}, 0)
+
+
+@in_short_runs
+def test_a_stranger_in_a_burst_stands_for_none_of_its_records(sizes: Sizes | None) -> None:
+    source = log_of(LAST, A, A, A, A)
+    stranger = Rec(b"other", b"stranger", 7)
+    for at in range(2, 5):
+        copies = [LAST, A, A, A]
+        copies.insert(at, stranger)
+        behind = {"missing": 1} if at == 4 else {}  # It stands for the offset behind the pair.
+        audited = run(source, log_of(*copies), sizes)
+        assert found(audited) == ({"extra": 1, **behind}, 1 - len(behind))
+    audited = run(source, log_of(LAST, damaged(A), A, stranger, A), sizes)
+    assert found(audited) == ({"corrupt": 1, "extra": 1}, 1)
+
+
+@in_short_runs
+@pytest.mark.parametrize("again", [1, 3])
+@pytest.mark.parametrize("behind", [0, 3, 15])
+def test_copies_in_a_burst_that_are_like_its_records_are_no_damaged_ones(
+    sizes: Sizes | None, again: int, behind: int
+) -> None:
+    """Common runs leave out the first ones of the copies, and records of the burst lag."""
+    records = [of_one_value(n) for n in range(30)]
+    burst = [of_one_value(99)] * 40
+    target = log_of(*records, *burst[:10], *records[-again:], *burst[: 30 - behind])
+    audited = run(log_of(*records, *burst), target, sizes, limits=ALL_BUT_DUPLICATES)
+    assert found(audited) == ({"duplicate": again}, behind)
+
+
+@in_short_runs
+@pytest.mark.parametrize("behind", [0, 5, 40])
+def test_a_run_of_a_burst_stays_behind_copies_of_records_before_it(
+    sizes: Sizes | None, behind: int
+) -> None:
+    one, other = (Rec(None, b"beat", 1_000 + n) for n in range(2))
+    target = log_of(*[one] * 30, *[other] * 20, one, *[other] * 10, one, *[other] * 40)
+    source = log_of(*[one] * 30, *[other] * (70 + behind))
+    audited = run(source, target, sizes, limits=ALL_BUT_DUPLICATES)
+    assert found(audited) == ({"duplicate": 2}, behind)
+
+
+@every_way
+@pytest.mark.parametrize("left", [1, 2])
+def test_no_more_records_of_a_burst_age_out_than_were_deleted(
+    sizes: Sizes | None, left: int
+) -> None:
+    source = log_of(B, A, A, A, NEWER, LAST)
+    target = log_of(B, *[A] * left, NEWER, LAST)
+    target.delete_below(1)
+    audited = run(source, target, sizes, limits=Limits(min_coverage=0.3))
+    assert found(audited) == ({"missing": 3 - left}, 0)
+    assert classes(audited)["aged out"] == 1
+
+
+@every_way
+def test_a_copy_at_a_start_that_retention_has_left_is_no_rest_of_a_burst(
+    sizes: Sizes | None,
+) -> None:
+    late, end = Rec(b"d", b"d", 1_002), Rec(b"e", b"e", 1_003)
+    source = log_of(A, B, LAST, late, late, end)
+    target = log_of(A, B, LAST, late, LAST, late, late, end)
+    target.delete_below(3)
+    assert found(run(source, target, sizes, limits=ALL_BUT_DUPLICATES)) == ({"duplicate": 1}, 0)
