@@ -289,7 +289,7 @@ def _before_start(
     """
     skipped = [0, 0]
     for side, (own, other) in enumerate(((target, source), (source, target))):
-        deleted = max((high for low, high in unread[1 - side] if low < 0), default=0)
+        deleted = _deleted_at_the_start(unread[1 - side])
         if not own or not deleted:
             continue
         content = own[0].content
@@ -299,6 +299,19 @@ def _before_start(
         if size > left and not (own is target and left == len(own)):
             skipped[side] = min(begin + size - left, deleted)
     return skipped[0], skipped[1]
+
+
+def _deleted_at_the_start(unread: Ranges) -> int:
+    """Return the offset below which a log has deleted its records, by the ranges *unread* (-1: before the run), or 0.
+
+    Retention may go on while the log is read.
+    """
+    deleted = 0
+    if any(low < 0 for low, _ in unread):
+        for low, high in sorted(unread):
+            if low <= deleted:
+                deleted = max(deleted, high)
+    return deleted
 
 
 def _burst(records: Sequence[RecordDigest], begin: int, content: int) -> int:

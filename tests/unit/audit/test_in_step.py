@@ -230,6 +230,17 @@ def test_records_of_one_burst_around_offsets_that_were_not_read_are_equal() -> N
     assert (found.findings, found.verified) == ([], 98)
 
 
+def test_retention_that_goes_on_during_the_read_may_end_in_a_burst_of_equal_records() -> None:
+    first = log(4)
+    burst = [replace(each, content=7, value=7) for each in log(3, seed=2, first=4)]
+    end = log(2, seed=3, first=7)
+    left = [replace(each, offset=each.offset) for each in (*burst[1:], *end)]
+    found = align(
+        *TP, [*first, *burst, *end], left, renumbered=True, unread=([], [(-1, 3), (3, 5)])
+    )
+    assert (found.findings, found.verified) == ([], 4)
+
+
 def test_a_partition_that_is_damaged_everywhere_has_few_findings_and_exact_counts() -> None:
     source = log(2_000)
     every = [replace(each, content=each.content ^ 1, value=each.value ^ 1) for each in source]
