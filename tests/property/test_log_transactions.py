@@ -139,9 +139,9 @@ class World:
         end = self.log.log_end_offset
         self.recovery_point = min(self.recovery_point, self.log.recovery_point)
         held = self.held()
-        if self.high_watermark not in held:  # it is where a batch begins, or at the end
-            self.high_watermark = max((b for b in held if b < self.high_watermark), default=end)
         self.high_watermark = min(self.high_watermark, end)
+        if self.high_watermark not in (*held, end):  # it is where a batch begins, or at the end
+            self.high_watermark = max((b for b in held if b < self.high_watermark), default=end)
         self.opened_at = min(self.opened_at, end)
 
     def retain(self) -> None:
@@ -213,8 +213,10 @@ class World:
             if high_watermark < self.log_start:
                 continue
             low = max(truth.last_stable_offset(high_watermark), self.log_start)
-            # What ended before the log was opened, or begins in a deleted segment, may be forgotten.
-            high = max(retained.last_stable_offset(high_watermark, self.opened_at), self.log_start)
+            # What ended before the log was opened, or below the high watermark, which rises only or falls to the log
+            # end, or begins in a deleted segment, may be forgotten.
+            known = max(self.opened_at, self.high_watermark)
+            high = max(retained.last_stable_offset(high_watermark, known), self.log_start)
             assert low <= found <= high, (low, found, high)
         self.check_indexes(truth, first)
         offset = self.rng.randint(self.log_start, log.log_end_offset)
