@@ -306,12 +306,7 @@ def _deleted_at_the_start(unread: Ranges) -> int:
 
     Retention may go on while the log is read.
     """
-    deleted = 0
-    if any(low < 0 for low, _ in unread):
-        for low, high in sorted(unread):
-            if low <= deleted:
-                deleted = max(deleted, high)
-    return deleted
+    return next((high for low, high in merged(unread) if low < 0), 0)
 
 
 def _burst(records: Sequence[RecordDigest], begin: int, content: int) -> int:
