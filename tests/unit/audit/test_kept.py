@@ -5,11 +5,8 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import os
 import random
 import shutil
-import signal
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -47,6 +44,7 @@ from spark_jobs.verdict import ExitCode, Verdict
 from tests.kit.audit_histories import History
 from tests.kit.audit_logs import Fault, Log, Rec, named
 from tests.kit.audit_reports import META, violations
+from tests.kit.killed_processes import in_turn, killed
 
 
 @pytest.fixture
@@ -221,24 +219,6 @@ def test_a_directory_without_kept_digests_is_refused(history: History, name: str
     refusal(history)
 
 
-def killed(work: Callable[[], object], at: int) -> bool:
-    """Do *work* in a process that is killed before its rename number *at*; return whether it was."""
-    child = os.fork()
-    if not child:
-        left = itertools.count(at, -1)
-
-        def kill(event: str, _: tuple[object, ...]) -> None:
-            if event == "os.rename" and next(left) == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(kill)
-        try:
-            work()
-        finally:
-            os._exit(0)
-    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
-
-
 def test_a_run_that_is_killed_before_any_rename_leaves_the_digests_of_a_whole_run(
     history: History,
 ) -> None:
@@ -249,10 +229,7 @@ def test_a_run_that_is_killed_before_any_rename_leaves_the_digests_of_a_whole_ru
     shutil.copytree(history.out, before)
     report = history.report(history.audit(load_kept(history.out)))
 
-    def run() -> None:
-        remove_report(out)
-        write_report(out, report)
-
+    run = partial(in_turn, partial(remove_report, out), partial(write_report, out, report))
     for at in itertools.count():
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(before, out)
