@@ -267,15 +267,14 @@ def promote(file: Path, flow: str | None, abort: bool, record: Path | None, **op
     _check_patterns(options["topics"])
 
     async def begin(reactor: Any) -> int:
+        topics, target_id = options["topics"], options.pop("target_id")
+        if abort:
+            from mirrormaker.promotion_abort import PromotionAbort
+
+            return await PromotionAbort(reactor, chosen, topics, target_id, _echo).run()
         from mirrormaker.promote import Options, show_promotion
 
-        code, done = await show_promotion(
-            reactor,
-            chosen,
-            Options(**options),
-            _echo,
-            abort=abort,
-        )
+        code, done = await show_promotion(reactor, chosen, Options(**options), _echo)
         _show_record(done, record)
         return code
 

@@ -17,9 +17,10 @@ from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
 from kclient.types import TopicPartition
+from mirrormaker.audit_proof import Proof, aged_out_of, not_proven
+from mirrormaker.command_exit import Refused
 from mirrormaker.config import FlowConfig
 from mirrormaker.patterns import escaped
-from mirrormaker.promotion import Proof, Refused, aged_out_of, not_proven
 
 _CONSISTENT, _AGED_OUT = 0, 5
 """Exit codes of kaudit with a report that may prove the copy."""

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from kclient.net.waiting import sleep
 from kclient.types import TopicPartition
+from mirrormaker.command_exit import Refused
 from mirrormaker.lineage import Lineage, text_of
 from mirrormaker.link import PartitionLink
 from mirrormaker.mirror import Mirror
-from mirrormaker.promotion import Refused
 from mirrormaker.topics import Topic
 
 _POLL = 0.05

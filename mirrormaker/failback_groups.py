@@ -23,10 +23,10 @@ from kclient.net.cluster import Cluster
 from kclient.net.group_offsets import Generation, commit_offsets, committed_offsets
 from kclient.net.waiting import all_of, settled_by, sleep
 from kclient.types import OffsetAndMetadata, TopicPartition
+from mirrormaker.command_exit import Refused
 from mirrormaker.export_manifest import Manifest
 from mirrormaker.group_offsets import IDLE_STATES
 from mirrormaker.group_sync import CONSUMER_PROTOCOLS
-from mirrormaker.promotion import Refused
 
 TIMEOUT = 60.0
 """Seconds for one request to a coordinator, retries included. A killed one is replaced when its session ends."""

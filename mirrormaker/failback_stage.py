@@ -16,11 +16,12 @@ from enum import Enum
 from typing import Any
 
 from kclient.wire.errors import CorruptMessage
+from mirrormaker.command_exit import Refused
 from mirrormaker.divergence import Batch, Kind
 from mirrormaker.export_manifest import ExportedFile, ExportedPartition, Manifest
 from mirrormaker.lineage import text_of
 from mirrormaker.patterns import escaped
-from mirrormaker.promotion import Refused, opened
+from mirrormaker.promotion_record import opened
 from mirrormaker.topics import MARK, Plan, Topic, TopicPair, has_come_back
 
 SCHEMA_VERSION = 1

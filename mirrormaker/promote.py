@@ -1,6 +1,6 @@
 """``kmirror promote``: performs the steps of a promotion on both clusters.
 
-docs/design/mirror-promotion.md has the steps and why each is there; `mirrormaker.promotion` has the decisions.
+docs/design/mirror-promotion.md has the steps and why each is there; `mirrormaker.promotion` and `mirrormaker.promotion_fence` have the decisions.
 
 Owner: the reactor's thread
 """
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from twisted.internet.defer import CancelledError
 
@@ -22,52 +22,57 @@ from kclient.config import CommonConfig
 from kclient.errors import KafkaError, KafkaTimeoutError
 from kclient.net.cluster import Cluster
 from kclient.net.offsets import MAX_TIMESTAMP, list_offsets
-from kclient.net.waiting import all_settled, settled_by, sleep
+from kclient.net.waiting import all_settled, sleep
 from kclient.types import OffsetAndTimestamp, TopicPartition
 from kclient.wire.errors import UnknownTopicOrPartition
 from mirrormaker import promotion
 from mirrormaker.audit_gate import proven_by_audit
+from mirrormaker.audit_proof import Proof
 from mirrormaker.awaited_log_ends import awaited_log_ends
-from mirrormaker.catalog import TIMEOUT, Catalog
+from mirrormaker.catalog import Catalog
+from mirrormaker.cluster_waits import POLL, TIMEOUT, names_with, until_answered
+from mirrormaker.command_exit import DONE, REFUSED, Refused
 from mirrormaker.config import FlowConfig
 from mirrormaker.drain import drain
+from mirrormaker.fence_removal import LONGEST_CHANGE, Configs
 from mirrormaker.interruption import uninterrupted
 from mirrormaker.lineage import Lineage, text_of
 from mirrormaker.link_state import GapPolicy, LogEnds
 from mirrormaker.log_ends import high_watermarks, read_log_ends
 from mirrormaker.mirror import Mirror, identity_of
-from mirrormaker.patterns import compiled
 from mirrormaker.prefix import judgement
-from mirrormaker.promotion import (
+from mirrormaker.promotion import Stage
+from mirrormaker.promotion_fence import (
     FenceState,
+    fence_is_opening,
+    fence_is_over,
+    fence_of,
+    fence_state,
+    not_about_to_be_opened,
+    states_fence,
+)
+from mirrormaker.promotion_record import (
+    EXCHANGED,
+    PRODUCERS_STOPPED,
     Groups,
-    Marked,
     Opened,
     PromotedPartition,
-    Proof,
     Record,
-    Refused,
-    Stage,
+    end_without_copies,
+    mode_of,
 )
-from mirrormaker.topics import MARK, SOURCE_LOST, Selection, Topic, TopicPair
+from mirrormaker.promotion_topics import PromotedTopics, Roles, partitions_of
+from mirrormaker.promotion_undo import PromotionUndo
+from mirrormaker.topics import MARK, SOURCE_LOST, Topic, TopicPair
 from mirrormaker.write_fence import FenceTimeout, until_read_only, until_writable
 
 Echo = Callable[[str], None]
-Configs = Mapping[str, str | None]
-"""Configs of a topic to set; None: to reset."""
-T = TypeVar("T")
 
-DONE = 0
 LEFT_BEHIND = 4
-REFUSED = 5
+"""Exit code: the source has records that the target lacks, or may have some."""
 
-_TIMEOUT = 60.0
-"""Seconds for one step at a cluster: the leaders of a broker that was killed move when its session ends, after 18 s."""
 _COPIES_TIMEOUT = 10.0
 """Seconds that copies at the source get to be committed."""
-_LONGEST_CHANGE = 3 * TIMEOUT
-"""Seconds for the look at a fence and the change that follows it, which may be sent twice."""
-_POLL = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +92,6 @@ class Options:
     stall: float = 60.0
     """Seconds without progress after which the drain is given up."""
     dry_run: bool = False
-    target_id: str | None = None
-    """To abort without the target: its cluster id, as the marks of the source state it."""
 
 
 class Promotion:
@@ -108,8 +111,8 @@ class Promotion:
         self._config = config
         self._options = options
         self._echo = echo
-        self._wanted = compiled(options.topics)
-        self._selection = Selection(config.source, config.target, config.settings)
+        self._topics = PromotedTopics(config, options.topics)
+        self._undo = PromotionUndo(reactor, config, echo)
         self._began_ms = _now_ms()
         self.record: dict[str, Any] | None = None
         """What was done; None until the target is writable."""
@@ -121,143 +124,6 @@ class Promotion:
         except Refused as refusal:
             self._echo(f"refused: {refusal}")
             return REFUSED
-
-    async def abort(self) -> int:
-        """Remove the fence from the source's topics that are fenced and not promoted; return the exit code.
-
-        Only the source has to answer, if the options name the target's cluster id.
-        """
-        source = self._cluster(self._reactor, self._config.source_client)
-        try:
-            await source.start()
-            return await self._abort(source, Catalog(source))
-        except CancelledError:
-            self._echo(
-                f"{self._config.source}: topics may still be read-only. Repeat the command to continue"
-            )
-            raise
-        except Refused as refusal:
-            self._echo(f"refused: {refusal}")
-            return REFUSED
-        finally:
-            await uninterrupted(source.close())
-
-    async def _abort(self, source: Cluster, catalog: Catalog) -> int:
-        present = await catalog.names()
-        names = [
-            name
-            for name in present
-            if self._selects(name) and self._selection.target_name(name) == name
-        ]
-        if not names:
-            raise Refused("no topic is selected")
-        topics = await catalog.topics(names, configs_too=True, present=present)
-        marked = {name: topic for name, topic in topics.items() if topic.overrides.get(MARK)}
-        found = _Fences([])
-        if marked:
-            source_id = identity_of(source, self._config.source)
-            found = await self._fences(marked, source_id)
-            if await self._take_back(catalog, found.names):
-                found = await self._fences(marked, source_id)
-        stay = {
-            name: f"its configs cannot be read: {problem}"
-            for name, problem in catalog.unreadable.items()
-        } | dict(found.doubtful)
-        stay |= {name: f"it is a mirror of cluster {mark}" for name, mark in found.others.items()}
-        writable, kept, failed = await self._unfence(
-            catalog,
-            {name: promotion.marks_before_the_fence(marked[name]) for name in found.names},
-            [
-                name
-                for name, topic in marked.items()
-                if promotion.fence_state(topic.overrides) is FenceState.OPENED
-            ],
-        )
-        stay |= kept | {name: str(problem) for name, problem in failed.items()}
-        for name, mark in found.ordinary.items():
-            self._echo(f"  {name}: left alone: a mirror of cluster {mark}")
-        for name, reason in stay.items():
-            self._echo(f"  {name}: its mark was not removed: {reason}")
-        self._echo(
-            f"{self._config.source} accepts producers again: {', '.join(writable)}"
-            if writable
-            else f"{self._config.source}: no fence was removed"
-        )
-        if found.others:
-            self._echo(
-                f"the cluster at {self._config.target}'s address is {found.target_id}. If another one was there, and "
-                "no producer wrote to it, --target-id with its id opens the topics that are marked as its mirrors: "
-                f"{', '.join(found.others)}"
-            )
-        return REFUSED if stay else DONE
-
-    async def _fences(self, marked: Mapping[str, Topic], source_id: str) -> _Fences:
-        """Return which of the topics *marked* have a fence to remove: by the target's marks, if it answers.
-
-        The cluster id of the options decides only what the marks do not show. A cluster with another id at the target's
-        address shows nothing. Raise `Refused`.
-        """
-        stated = self._options.target_id
-        try:
-            target_id, there, unreadable = await self._at_the_target(marked)
-        except Refused:
-            if stated is None:
-                raise
-            return _Fences(*promotion.marked_by(marked, stated, self._back))
-        if stated not in (None, target_id):
-            return _Fences(*promotion.marked_by(marked, stated, self._back))
-        fenced, doubtful = promotion.fenced(
-            marked, there, unreadable, source_id=source_id, target_id=target_id, back=self._back
-        )
-        others, ordinary, undecided = promotion.of_other_clusters(
-            marked, there, unreadable, source_id=source_id, target_id=target_id
-        )
-        if stated is not None:
-            fenced += [
-                name
-                for name in doubtful
-                if name not in there and promotion.marked_as(marked[name]) is Marked.FENCE
-            ]
-            doubtful = {name: why for name, why in doubtful.items() if name not in fenced}
-        doubtful |= {
-            name: f"it is a mirror of cluster {mark}, by a promotion or by its fence: look whether that cluster "
-            "accepts producers"
-            for name, mark in undecided.items()
-        }
-        return _Fences(fenced, doubtful, others, ordinary, target_id)
-
-    async def _at_the_target(
-        self, marked: Mapping[str, Topic]
-    ) -> tuple[str, Mapping[str, Topic], Mapping[str, KafkaError]]:
-        """Return the target's cluster id, its topics of the names *marked*, and why others cannot be read.
-
-        Mirrors of other clusters are not waited for. Raise `Refused` if the target does not answer.
-        """
-        target = self._cluster(self._reactor, self._config.target_client)
-        try:
-            await target.start()
-            catalog = Catalog(target)
-            target_id = identity_of(target, self._config.target)
-            of_target = {
-                name for name, each in marked.items() if each.overrides.get(MARK) == target_id
-            }
-            present, unknown = await self._names_at_target(catalog, of_target)
-            absent = marked.keys() - of_target - present.keys()
-            unknown |= absent - await catalog.deleted(absent)
-            topics = await catalog.topics(marked, configs_too=True, present=present)
-        except KafkaError as problem:
-            raise Refused(
-                f"{self._config.target} does not answer ({problem}), and may accept producers: "
-                f"{promotion.marks_of(marked)}. {promotion.without_target(marked, self._back)}"
-            ) from problem
-        else:
-            unreadable = catalog.unreadable | {
-                name: UnknownTopicOrPartition(f"the broker does not know {name} yet")
-                for name in unknown
-            }
-            return target_id, topics, unreadable
-        finally:
-            await uninterrupted(target.close())
 
     # --- both clusters
 
@@ -284,23 +150,23 @@ class Promotion:
         finally:
             await uninterrupted(mirror.stop())
 
-    def _modes(self, roles: _Roles) -> dict[str, str]:
+    def _modes(self, roles: Roles) -> dict[str, str]:
         """Return the mode of each topic that this command promotes: one that is fenced already is exchanged."""
         stopped = self._options.producers_stopped
         return {
-            name: promotion.PRODUCERS_STOPPED
+            name: PRODUCERS_STOPPED
             if stopped and roles.stages[name] is Stage.MIRRORED
-            else promotion.EXCHANGED
+            else EXCHANGED
             for name in roles.left
         }
 
-    async def _exchange_roles(self, mirror: Mirror, roles: _Roles) -> int:
+    async def _exchange_roles(self, mirror: Mirror, roles: Roles) -> int:
         fenced: dict[str, Configs] = {}
         opening: list[str] = []
         try:
             cuts = await self._cut(mirror, roles, fenced)
             await self._drain(mirror, roles, cuts)
-            ends = await until_read_only(mirror.target, cuts, timeout=_TIMEOUT)
+            ends = await until_read_only(mirror.target, cuts, timeout=TIMEOUT)
             _refuse(promotion.not_at_the_cut(cuts, ends))
             lacks = await self._compare(mirror, roles, cuts)
             audit = await self._audit(roles, cuts)
@@ -313,7 +179,7 @@ class Promotion:
                 lacks = await self._compare(mirror, roles, cuts, lacks)
             await self._check_fence(mirror.source, self._fenced_cuts(roles, cuts))
         except Exception as problem:  # CancelledError, too: a signal
-            await uninterrupted(self._undo(mirror, roles, fenced, opening))
+            await uninterrupted(self._undo.undo(mirror, roles, fenced, opening))
             if isinstance(problem, KafkaError):
                 raise Refused(str(problem)) from problem
             raise
@@ -324,7 +190,7 @@ class Promotion:
             cuts,
             Opened(
                 roles.source_id,
-                promotion.EXCHANGED,
+                EXCHANGED,
                 self._began_ms,
                 (),
                 (),
@@ -342,7 +208,7 @@ class Promotion:
     async def _ended(
         self,
         mirror: Mirror,
-        roles: _Roles,
+        roles: Roles,
         cuts: Mapping[TopicPartition, int],
         timestamps: Mapping[TopicPartition, int],
         lacks: Mapping[TopicPartition, int | None],
@@ -371,7 +237,7 @@ class Promotion:
         modes = {name: found.mode for name, found in before.items()}
         if cuts:
             modes |= self._modes(roles)
-        stopped = promotion.PRODUCERS_STOPPED
+        stopped = PRODUCERS_STOPPED
         unfenced = {
             tp
             for tp in all_cuts
@@ -389,7 +255,7 @@ class Promotion:
             self._config.name,
             roles.source_id,
             roles.target_id,
-            promotion.mode_of(modes.values()),
+            mode_of(modes.values()),
             tuple(
                 PromotedPartition(tp, cut, after.get(tp), timestamps.get(tp), lacks.get(tp))
                 for tp, cut in cuts.items()
@@ -440,7 +306,7 @@ class Promotion:
     async def _source_ends(
         self,
         mirror: Mirror,
-        roles: _Roles,
+        roles: Roles,
         cuts: Mapping[TopicPartition, int],
         unfenced: Collection[TopicPartition],
     ) -> tuple[dict[TopicPartition, int], Sequence[TopicPartition]]:
@@ -461,7 +327,7 @@ class Promotion:
             may_pass = False
             for tp, ends in compared.items():
                 found = ends if isinstance(ends, LogEnds) else None
-                own = promotion.end_without_copies(
+                own = end_without_copies(
                     cuts[tp], after[tp], found, compacted=roles.source[tp.topic].compacted
                 )
                 if own is not None:
@@ -471,12 +337,12 @@ class Promotion:
                     may_pass = True
             if not may_pass or self._reactor.seconds() >= give_up_at:
                 break
-            await sleep(self._reactor, _POLL)
+            await sleep(self._reactor, POLL)
         known = {tp: end for tp, end in after.items() if tp not in longer}
         return stopped | known, writable
 
     async def _cut(
-        self, mirror: Mirror, roles: _Roles, fenced: dict[str, Configs]
+        self, mirror: Mirror, roles: Roles, fenced: dict[str, Configs]
     ) -> dict[TopicPartition, int]:
         """Fence the source and return its log ends from then on.
 
@@ -488,62 +354,51 @@ class Promotion:
             marked = [tp for tp in tps if roles.stages[tp.topic] is Stage.FENCED]
             without = [tp for tp in tps if roles.stages[tp.topic] is not Stage.FENCED]
             cuts = await _high_watermarks(mirror.source, without, required=True)
-            cuts |= await until_read_only(mirror.source, marked, timeout=_TIMEOUT)
-            await _refuse_new_partitions(roles)
+            cuts |= await until_read_only(mirror.source, marked, timeout=TIMEOUT)
+            await _refuse_newpartitions_of(roles)
             return cuts
         for name in roles.left:
             if roles.stages[name] is Stage.MIRRORED:
                 source, copied = roles.source[name], text_of(roles.target[name].topic_id)
-                fence = promotion.fence_of(source, roles.target_id, copied)
+                fence = fence_of(source, roles.target_id, copied)
                 # The outcome of a change that failed is unknown.
                 fenced[name] = {each: source.overrides.get(each) for each in fence}
                 await roles.source_topics.change(name, fence)
-        cuts = await until_read_only(mirror.source, tps, timeout=_TIMEOUT)
-        await _refuse_new_partitions(roles)
+        cuts = await until_read_only(mirror.source, tps, timeout=TIMEOUT)
+        await _refuse_newpartitions_of(roles)
         self._echo(f"{self._config.source} is read-only; {sum(cuts.values())} offsets to the cut")
         return cuts
 
     def _fenced_cuts(
-        self, roles: _Roles, cuts: Mapping[TopicPartition, int]
+        self, roles: Roles, cuts: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
         """Return those of *cuts* at which a fence holds producers back."""
         modes = self._modes(roles)
-        return {tp: cut for tp, cut in cuts.items() if modes[tp.topic] == promotion.EXCHANGED}
+        return {tp: cut for tp, cut in cuts.items() if modes[tp.topic] == EXCHANGED}
 
-    async def _begin_opening(self, roles: _Roles, opening: list[str]) -> None:
+    async def _begin_opening(self, roles: Roles, opening: list[str]) -> None:
         """Let each fence state that the target may be open from now on. Raise KafkaError or `Refused`.
 
         If the target is lost after that, `--abort --target-id` no longer opens the source. *opening* gets the topics.
         """
         modes = self._modes(roles)
-        names = [name for name in roles.left if modes[name] == promotion.EXCHANGED]
+        names = [name for name in roles.left if modes[name] == EXCHANGED]
         opening += names  # the outcome of a change that failed is unknown
         taken_over: list[Topic] = []
 
         def begin(topic: Topic) -> Configs:
-            if promotion.fence_state(topic.overrides) is FenceState.ABORTING:
+            if fence_state(topic.overrides) is FenceState.ABORTING:
                 taken_over.append(topic)
-            return promotion.fence_is_opening(topic)
+            return fence_is_opening(topic)
 
-        await self._until_answered(lambda: self._state_fences(roles, names, begin))
+        await until_answered(self._reactor, lambda: self._state_fences(roles, names, begin))
         if taken_over:
             self._echo(
-                f"an --abort, or an undo, has begun before: for {_LONGEST_CHANGE:g} s more it may remove a fence"
+                f"an --abort, or an undo, has begun before: for {LONGEST_CHANGE:g} s more it may remove a fence"
             )
-            await sleep(self._reactor, _LONGEST_CHANGE)
+            await sleep(self._reactor, LONGEST_CHANGE)
 
-    async def _until_answered(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Return what *ask* returns. Raise its KafkaError if it cannot pass, or after 60 s."""
-        give_up_at = self._reactor.seconds() + _TIMEOUT
-        while True:
-            try:
-                return await ask()
-            except KafkaError as problem:
-                if not problem.retriable or self._reactor.seconds() >= give_up_at:
-                    raise
-            await sleep(self._reactor, _POLL)
-
-    async def _end_fences(self, roles: _Roles) -> None:
+    async def _end_fences(self, roles: Roles) -> None:
         """Let the source's topics that are mirrors of the opened target state that. Name what keeps them from it."""
         names = [
             name
@@ -552,7 +407,7 @@ class Promotion:
             or (stage is Stage.MIRRORED and not self._options.producers_stopped)
         ]
         try:
-            await self._state_fences(roles, names, promotion.fence_is_over)
+            await self._state_fences(roles, names, fence_is_over)
         except (KafkaError, Refused) as problem:
             self._echo(
                 f"{self._config.source} does not state that the promotion has ended: {problem}. The same command lets "
@@ -560,7 +415,7 @@ class Promotion:
             )
 
     async def _state_fences(
-        self, roles: _Roles, names: Collection[str], change: Callable[[Topic], Configs]
+        self, roles: Roles, names: Collection[str], change: Callable[[Topic], Configs]
     ) -> None:
         """Set what *change* returns on those of *names* that are marked as mirrors of the target now.
 
@@ -582,7 +437,7 @@ class Promotion:
         for name, topic in topics.items():
             if topic.overrides.get(MARK) == roles.target_id and (configs := change(topic)):
                 problem = await catalog.change(name, configs)
-                if problem and promotion.states_fence(topic):
+                if problem and states_fence(topic):
                     refused[name] = problem
         if refused:
             reasons = ", ".join(f"{name} ({problem})" for name, problem in refused.items())
@@ -598,7 +453,7 @@ class Promotion:
         """
         name = self._config.source
         try:
-            ends = await until_read_only(source, cuts, timeout=_TIMEOUT)
+            ends = await until_read_only(source, cuts, timeout=TIMEOUT)
         except FenceTimeout as problem:
             if problem.writable:
                 raise Refused(_without_fence(name, problem.writable)) from problem
@@ -606,11 +461,11 @@ class Promotion:
         _refuse(promotion.no_fence(name, cuts, ends))
 
     async def _look_at_fence(
-        self, source: Cluster, roles: _Roles, cuts: Mapping[TopicPartition, int], name: str
+        self, source: Cluster, roles: Roles, cuts: Mapping[TopicPartition, int], name: str
     ) -> None:
         """Raise `Refused` unless the fence of *name* holds, and states that the target may be open.
 
-        --abort, or the undo of another command, takes that statement back, and waits `_LONGEST_CHANGE` before it
+        --abort, or the undo of another command, takes that statement back, and waits `LONGEST_CHANGE` before it
         removes the fence. A topic with nothing in *cuts* has no fence: its producers were stopped.
         """
         own = {tp: cut for tp, cut in cuts.items() if tp.topic == name}
@@ -620,12 +475,12 @@ class Promotion:
 
         async def look() -> str:
             settings = await roles.source_topics.overrides_of(name)
-            if promotion.fence_state(settings) is FenceState.SET:
+            if fence_state(settings) is FenceState.SET:
                 # This command has changed it: the ZooKeeper server of the broker that was asked may be behind.
                 raise KafkaTimeoutError(f"{name} does not state that the target may be open")
-            return promotion.not_about_to_be_opened(settings, roles.target_id)
+            return not_about_to_be_opened(settings, roles.target_id)
 
-        if reason := await self._until_answered(look):
+        if reason := await until_answered(self._reactor, look):
             raise Refused(f"{name} is not opened: {self._config.source}: {reason}")
 
     async def _check_target(self, target: Cluster, cuts: Mapping[TopicPartition, int]) -> None:
@@ -634,7 +489,7 @@ class Promotion:
         It may have lost records while kaudit and groups took their time, or another command has opened it.
         """
         try:
-            ends = await until_read_only(target, cuts, timeout=_TIMEOUT)
+            ends = await until_read_only(target, cuts, timeout=TIMEOUT)
         except FenceTimeout as problem:
             if problem.writable:
                 which = ", ".join(map(str, problem.writable))
@@ -646,7 +501,7 @@ class Promotion:
         _refuse(promotion.not_at_the_cut(cuts, ends))
 
     async def _drain(
-        self, mirror: Mirror, roles: _Roles, cuts: Mapping[TopicPartition, int]
+        self, mirror: Mirror, roles: Roles, cuts: Mapping[TopicPartition, int]
     ) -> None:
         """Copy up to *cuts*. Raise `Refused` if a link stops, or if nothing is copied for a while."""
         await drain(mirror, roles.source, cuts, stall=self._options.stall)
@@ -655,7 +510,7 @@ class Promotion:
     async def _compare(
         self,
         mirror: Mirror,
-        roles: _Roles,
+        roles: Roles,
         cuts: Mapping[TopicPartition, int],
         printed: Mapping[TopicPartition, int | None] = MappingProxyType({}),
     ) -> dict[TopicPartition, int | None]:
@@ -667,7 +522,7 @@ class Promotion:
         lacks, reasons = {}, []
         for tp, ends in (
             await awaited_log_ends(
-                mirror.source, mirror.target, {tp: tp for tp in cuts}, timeout=_TIMEOUT
+                mirror.source, mirror.target, {tp: tp for tp in cuts}, timeout=TIMEOUT
             )
         ).items():
             if isinstance(ends, KafkaError):
@@ -686,7 +541,7 @@ class Promotion:
             raise Refused(f"{'; '.join(reasons)}. --topics leaves topics out")
         return lacks
 
-    async def _audit(self, roles: _Roles, cuts: Mapping[TopicPartition, int]) -> Proof | None:
+    async def _audit(self, roles: Roles, cuts: Mapping[TopicPartition, int]) -> Proof | None:
         """Run kaudit and return what it proves. Raise `Refused` unless it proves every partition up to its cut."""
         out = self._options.audit
         if out is None:
@@ -726,189 +581,6 @@ class Promotion:
         )
         return found
 
-    async def _undo(
-        self,
-        mirror: Mirror,
-        roles: _Roles,
-        fenced: Mapping[str, Configs],
-        opening: Collection[str],
-    ) -> None:
-        """Remove the fence that this command has set; name the topics that stay read-only.
-
-        Another command may have found the fence, and opened the target behind it. Without the fence both clusters
-        would then accept producers. *opening*: topics that may state that the target is about to be opened.
-        """
-        source, target = self._config.source, self._config.target
-        removed: list[str] = []
-        others: dict[str, str] = {}
-        waiting, unread, problem = list(fenced), list[str](), None
-        failed: dict[str, KafkaError] = {}
-        if waiting:
-            self._echo(
-                f"{source} is read-only until the marks at {target} are read: {', '.join(waiting)}"
-            )
-        own = [name for name in fenced if name in opening]
-        await self._take_back(roles.source_topics, own)
-        give_up_at = self._reactor.seconds() + _TIMEOUT
-        while waiting:
-            # A catalog of its own: one that has read the marks before keeps them if they cannot be read again.
-            mirrors, more, unread, problem = await self._still_mirrors(
-                Catalog(mirror.target), roles, waiting
-            )
-            done, kept, failed = await self._unfence(
-                roles.source_topics, {name: fenced[name] for name in mirrors}
-            )
-            removed += done
-            others |= more | kept
-            waiting = [*unread, *failed]
-            may_pass = any(each and each.retriable for each in (problem, *failed.values()))
-            if not may_pass or self._reactor.seconds() >= give_up_at:
-                break
-            await sleep(self._reactor, _POLL)
-        if removed:
-            which = ", ".join(removed)
-            detail = "; nothing was promoted" if len(removed) == len(fenced) else f": {which}"
-            self._echo(f"{source} accepts producers again{detail}")
-        for name, reason in others.items():
-            self._echo(f"  {name}: {source} is still read-only: {reason}")
-        if unread:
-            if problem is not None:
-                self._echo(f"  {target}: {problem}")
-            self._echo(
-                f"the marks at {target} are not read: {', '.join(unread)}. It may have been promoted by another command"
-            )
-        for name, why in failed.items():
-            self._echo(f"  {name}: its mark cannot be removed: {why}")
-        earlier = [name for name in roles.left if roles.stages[name] is Stage.FENCED]
-        if failed or unread or earlier:
-            self._echo(
-                f"{source} is still read-only: {', '.join([*failed, *unread, *earlier])}. Repeat the command to "
-                "continue; kmirror promote --abort removes the marks"
-            )
-        await self._name_ways(roles, unread, earlier, opening)
-
-    async def _name_ways(
-        self,
-        roles: _Roles,
-        unread: Collection[str],
-        earlier: Collection[str],
-        opening: Collection[str],
-    ) -> None:
-        """Print how topics that stay read-only are opened without the target.
-
-        *unread* are those of which the target's marks cannot be read, *earlier* those that an earlier command fenced.
-        """
-        target = self._config.target
-        begun = []
-        # Another command may have begun to open the target since the topics were read.
-        now = await settled_by([*unread, *earlier], roles.source_topics.overrides_of)
-        for name, answer in now.items():
-            topic = roles.source[name]
-            if not isinstance(answer, KafkaError):
-                topic = replace(topic, overrides=answer)
-            elif name in opening:
-                begun.append(name)
-                continue
-            if promotion.marked_as(topic) is Marked.OPENING:
-                begun.append(name)
-        if begun:
-            way = promotion.lost_target(begun, roles.target_id, self._back)
-            self._echo(
-                f"without {target}, if no producer wrote there, {way} opens {', '.join(begun)}: a promotion had begun "
-                "to open them there"
-            )
-        if others_unread := [name for name in unread if name not in begun]:
-            self._echo(
-                f"without {target}, if no producer wrote there, kmirror promote --abort --target-id "
-                f"{roles.target_id} opens {', '.join(others_unread)}"
-            )
-
-    async def _take_back(self, source_topics: Catalog, names: Iterable[str]) -> bool:
-        """Let those of *names* that state that the target may be open take that back; return whether there are some.
-
-        Another command looks for that statement directly before it opens each topic. So after the wait here the
-        target's marks are final. A topic that did not take it back keeps its fence (`_unfence`).
-        """
-
-        async def taken_back(name: str) -> bool:
-            settings = await source_topics.overrides_of(name)
-            if configs := promotion.fence_is_aborting(Topic(0, None, settings)):
-                await source_topics.change(name, configs)
-            return promotion.fence_state(settings) in (FenceState.OPENING, FenceState.ABORTING)
-
-        answers = await settled_by(
-            names, lambda name: self._until_answered(lambda: taken_back(name))
-        )
-        # The outcome of a change that failed is unknown.
-        begun = [name for name, answer in answers.items() if answer is not False]
-        if begun:
-            self._echo(
-                f"{self._config.source} is read-only for {_LONGEST_CHANGE:g} s more: another command may be about to "
-                f"open {', '.join(begun)} at {self._config.target}"
-            )
-            await sleep(self._reactor, _LONGEST_CHANGE)
-        return bool(begun)
-
-    async def _still_mirrors(
-        self, catalog: Catalog, roles: _Roles, names: list[str]
-    ) -> tuple[list[str], dict[str, str], list[str], KafkaError | None]:
-        """Return `promotion.still_mirrors` of the topics *names*, by the target's marks as of now.
-
-        The last result is why some marks are not read; a broker that has just started does not know the topics yet.
-        """
-        try:
-            present = await catalog.names()
-            there = await catalog.topics(names, configs_too=True, present=present)
-        except KafkaError as problem:
-            return [], {}, names, problem
-        unreadable = catalog.unreadable
-        mirrors, others, unread = promotion.still_mirrors(
-            names,
-            there,
-            unreadable,
-            source_id=roles.source_id,
-            target_id=roles.target_id,
-            back=self._back,
-        )
-        absent = {name for name in unread if name not in present}
-        problems = [unreadable[name] for name in unread if name in unreadable]
-        problems += [
-            UnknownTopicOrPartition(f"the broker does not know {name} yet")
-            for name in sorted(absent - await catalog.deleted(absent))
-        ]
-        problems.sort(key=lambda each: not each.retriable)
-        return mirrors, others, unread, next(iter(problems), None)
-
-    async def _unfence(
-        self, source_topics: Catalog, fenced: Mapping[str, Configs], ended: Collection[str] = ()
-    ) -> tuple[list[str], dict[str, str], dict[str, KafkaError]]:
-        """Set the configs *fenced* by topic, which remove the fence; return the topics of which it is removed.
-
-        The second result has those that another command has begun to open since the marks were read, with that as the
-        reason. The third has those of which the fence cannot be read or removed. *ended*: topics that stated before
-        that an earlier promotion had opened the target.
-        """
-        removed: list[str] = []
-        kept: dict[str, str] = {}
-        failed: dict[str, KafkaError] = {}
-        for name, configs in fenced.items():
-            try:
-                state = promotion.fence_state(await source_topics.overrides_of(name))
-                if state is FenceState.OPENING:
-                    kept[name] = (
-                        "another command has begun to open the target. If it was ended, the same command continues"
-                    )
-                    continue
-                if state is FenceState.OPENED and name not in ended:
-                    kept[name] = "promoted by another command"
-                    continue
-                await source_topics.change(name, configs)
-            except KafkaError as problem:
-                failed[name] = problem
-            else:
-                removed.append(name)
-        return removed, kept, failed
-
     # --- the target alone
 
     async def _source_lost(self) -> int:
@@ -917,7 +589,7 @@ class Promotion:
             await target.start()
             catalog = Catalog(target)
             present = await catalog.names()
-            names = [name for name in present if self._selects_copy(name)]
+            names = [name for name in present if self._topics.selects_copy(name)]
             topics = await catalog.topics(names, configs_too=True, present=present)
             for problem in catalog.unreadable.values():
                 raise problem
@@ -929,8 +601,8 @@ class Promotion:
             if self._options.dry_run:
                 self._echo(f"dry run: would promote {len(lost.mirrors)} topics without the source")
                 return DONE
-            tps = _partitions(lost.mirrors, topics)
-            ends = await until_read_only(target, tps, timeout=_TIMEOUT)
+            tps = partitions_of(lost.mirrors, topics)
+            ends = await until_read_only(target, tps, timeout=TIMEOUT)
             timestamps = await _last_timestamps(target, tps)
             if lost.mirrors:
                 stored = Opened(lost.source_id, SOURCE_LOST, self._began_ms, (), ())
@@ -975,26 +647,14 @@ class Promotion:
             cluster=self._cluster,
         )
 
-    def _selects(self, name: str) -> bool:
-        """Return whether the source topic *name* is to be promoted. Each cluster has its own heartbeats."""
-        return (
-            self._wanted.fullmatch(name) is not None
-            and self._selection.wants(name)
-            and not self._selection.is_heartbeats(name)
-        )
-
-    def _selects_copy(self, copy: str) -> bool:
-        name = self._selection.named_after(copy)
-        return name is not None and self._selects(name)
-
-    async def _roles(self, mirror: Mirror) -> _Roles:
+    async def _roles(self, mirror: Mirror) -> Roles:
         """Read the topics of both clusters. Raise `Refused` if one of them cannot be promoted."""
         source_topics, target_topics = Catalog(mirror.source), Catalog(mirror.target)
         present = await source_topics.names()
-        names = [name for name in present if self._selects(name)]
+        names = [name for name in present if self._topics.selects(name)]
         source = await source_topics.topics(names, configs_too=True, present=present)
-        copies = {name: self._selection.target_name(name) for name in source}
-        there, unknown = await self._names_at_target(target_topics, copies.values())
+        copies = {name: self._topics.target_name(name) for name in source}
+        there, unknown = await names_with(self._reactor, target_topics, copies.values())
         if unknown:
             raise Refused(
                 f"the broker at {self._config.target} does not know {', '.join(sorted(unknown))} yet, or its "
@@ -1016,24 +676,7 @@ class Promotion:
             )
             for name, copy in copies.items()
         )
-        return _Roles(source_id, target_id, source_topics, target_topics, source, target, stages)
-
-    async def _names_at_target(
-        self, catalog: Catalog, copies: Collection[str]
-    ) -> tuple[Mapping[str, int], set[str]]:
-        """Return `Catalog.names` of the target, when those of *copies* that it lacks do not exist. Raise KafkaError.
-
-        A broker that has just started does not know its topics yet. If it stays so, the second result has the topics
-        of which that is unknown.
-        """
-        give_up_at = self._reactor.seconds() + _TIMEOUT
-        while True:
-            present = await catalog.names()
-            absent = set(copies) - present.keys()
-            unknown = absent - await catalog.deleted(absent)
-            if not unknown or self._reactor.seconds() >= give_up_at:
-                return present, unknown
-            await sleep(self._reactor, _POLL)
+        return Roles(source_id, target_id, source_topics, target_topics, source, target, stages)
 
     async def _open(
         self,
@@ -1069,7 +712,7 @@ class Promotion:
                 )
                 if problem := await catalog.promoted(name, stored.text()):
                     self._echo(f"  {name}: a later command cannot print this record: {problem}")
-            await until_writable(cluster, list(ends), timeout=_TIMEOUT)
+            await until_writable(cluster, list(ends), timeout=TIMEOUT)
         except (CancelledError, KafkaError, Refused):
             self._echo(
                 f"{target} may accept producers: {', '.join(begun) or 'no topic'}. Repeat the command to continue"
@@ -1086,67 +729,12 @@ class Promotion:
         self.record = record.document(ended_ms=_now_ms())
 
 
-@dataclass(frozen=True, slots=True)
-class _Fences:
-    """The marked topics of the source, for `--abort`."""
-
-    names: list[str]
-    """Those that a promotion has fenced, and not opened at the target."""
-    doubtful: Mapping[str, str] = field(default_factory=dict)
-    """Those of which that is unknown, with the reason."""
-    others: Mapping[str, str] = field(default_factory=dict)
-    """`promotion.of_other_clusters` that may have a fence."""
-    ordinary: Mapping[str, str] = field(default_factory=dict)
-    """`promotion.of_other_clusters` without a fence."""
-    target_id: str = ""
-    """The cluster at the target's address, if it was asked."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Roles:
-    """The selected topics of both clusters, by name."""
-
-    source_id: str
-    target_id: str
-    source_topics: Catalog
-    target_topics: Catalog
-    source: Mapping[str, Topic]
-    target: Mapping[str, Topic]
-    stages: Mapping[str, Stage]
-
-    @property
-    def left(self) -> list[str]:
-        """The topics that are not promoted yet."""
-        return [
-            name for name, stage in self.stages.items() if stage in (Stage.MIRRORED, Stage.FENCED)
-        ]
-
-    @property
-    def opened(self) -> dict[str, Opened]:
-        """What promotions of earlier commands found, by topic; none for topics that do not state it."""
-        found = {
-            name: promotion.opened(self.target[name], self.source_id)
-            for name, stage in self.stages.items()
-            if stage is Stage.PROMOTED
-        }
-        return {name: each for name, each in found.items() if each is not None}
-
-    @property
-    def partitions(self) -> list[TopicPartition]:
-        """The partitions of the topics that are not promoted yet."""
-        return _partitions(self.left, self.source)
-
-
-def _partitions(names: Iterable[str], topics: Mapping[str, Topic]) -> list[TopicPartition]:
-    return [TopicPartition(name, n) for name in names for n in range(topics[name].partitions)]
-
-
 def _refuse(reason: str) -> None:
     if reason:
         raise Refused(reason)
 
 
-async def _refuse_new_partitions(roles: _Roles) -> None:
+async def _refuse_newpartitions_of(roles: Roles) -> None:
     """Raise `Refused` if partitions were added at the source since its topics were read: they are in no cut.
 
     Those that are added later are read-only from their beginning, because the mark is a setting of the topic.
@@ -1174,12 +762,12 @@ async def _fenced_ends(
         by_topic.setdefault(tp.topic, []).append(tp)
     each = list(by_topic.values())
     try:
-        return await until_read_only(cluster, chain(*each), timeout=_TIMEOUT), ()
+        return await until_read_only(cluster, chain(*each), timeout=TIMEOUT), ()
     except FenceTimeout as problem:
         return _ends_in(problem), problem.writable
     except KafkaError:
         # Of a topic, such as a missing permission. It ended the requests for the others.
-        settled = await all_settled(until_read_only(cluster, one, timeout=_TIMEOUT) for one in each)
+        settled = await all_settled(until_read_only(cluster, one, timeout=TIMEOUT) for one in each)
     found: dict[TopicPartition, int] = {}
     writable: list[TopicPartition] = []
     for answer in settled:
@@ -1217,7 +805,7 @@ async def _last_timestamps(
     cluster: Cluster, tps: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """Return the largest timestamp of each partition that has records and can be read."""
-    answers = await list_offsets(cluster, dict.fromkeys(tps, MAX_TIMESTAMP), timeout=_TIMEOUT)
+    answers = await list_offsets(cluster, dict.fromkeys(tps, MAX_TIMESTAMP), timeout=TIMEOUT)
     return {
         tp: each.timestamp
         for tp, each in answers.items()
@@ -1234,9 +822,8 @@ def _age(timestamp_ms: int) -> str:
 
 
 async def show_promotion(
-    reactor: Any, config: FlowConfig, options: Options, echo: Echo, *, abort: bool
+    reactor: Any, config: FlowConfig, options: Options, echo: Echo
 ) -> tuple[int, dict[str, Any] | None]:
-    """Promote or abort; return the exit code and the record."""
+    """Promote; return the exit code and the record."""
     promoting = Promotion(reactor, config, options, echo)
-    code = await (promoting.abort() if abort else promoting.run())
-    return code, promoting.record
+    return await promoting.run(), promoting.record

@@ -25,8 +25,10 @@ from kclient.types import OffsetAndMetadata, TopicPartition
 from kclient.wire.errors import CorruptMessage
 from mirrormaker import failback_groups, tail_export
 from mirrormaker.audit_gate import proven_by_audit, target_form
+from mirrormaker.audit_proof import Proof
 from mirrormaker.awaited_log_ends import awaited_log_ends
 from mirrormaker.catalog import Catalog
+from mirrormaker.command_exit import DONE, REFUSED, Refused
 from mirrormaker.config import FlowConfig
 from mirrormaker.divergence import Batch, Comparison, Divergence, DivergenceSearch, Side
 from mirrormaker.drain import drain
@@ -53,7 +55,8 @@ from mirrormaker.link_state import Cause, Gap, LogEnds
 from mirrormaker.log_ends import high_watermarks, log_starts, read_cuts
 from mirrormaker.marks import NO_PREFIX
 from mirrormaker.mirror import Mirror
-from mirrormaker.promotion import Proof, Refused, emptied, without_fence_after_failback
+from mirrormaker.promotion import emptied
+from mirrormaker.promotion_fence import without_fence_after_failback
 from mirrormaker.tail_export import BadExport, PartitionExport
 from mirrormaker.topics import (
     Plan,
@@ -68,10 +71,8 @@ from mirrormaker.write_fence import until_read_only
 
 Echo = Callable[[str], None]
 
-DONE = 0
 NOT_PROVEN = 4
 """The topics are mirrors. kaudit did not prove it, or committed offsets are not back."""
-REFUSED = 5
 
 _TIMEOUT = 60.0
 """Seconds for one step at a cluster. The leaders of a broker that was killed move when its session ends

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mirrormaker.command_exit import DONE, REFUSED, Refused
 from mirrormaker.config import FlowConfig
 from mirrormaker.export_manifest import Manifest
 from mirrormaker.failback_stage import Record, Stage, end_of_copied
 from mirrormaker.patterns import compiled
-from mirrormaker.promotion import Refused
-from mirrormaker.recopy import ANOTHER_DIRECTORY, DONE, NOT_PROVEN, REFUSED, Echo, Options, Recopy
+from mirrormaker.recopy import ANOTHER_DIRECTORY, NOT_PROVEN, Echo, Options, Recopy
 from mirrormaker.repair_plan import RepairPlan, read_plan, stage_of
 from mirrormaker.tail_export import only_manifest
 from mirrormaker.topics import Topic, TopicPair

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mirrormaker.command_exit import Refused
 from mirrormaker.export_manifest import Manifest
 from mirrormaker.failback_stage import Stage
 from mirrormaker.lineage import text_of
-from mirrormaker.promotion import Refused
 from mirrormaker.topics import MARK, TopicPair
 
 SCHEMA_VERSION = 1

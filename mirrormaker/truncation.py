@@ -13,13 +13,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from mirrormaker.command_exit import DONE, Refused
 from mirrormaker.config import FlowConfig
 from mirrormaker.export_manifest import Manifest
 from mirrormaker.failback_stage import Record, Stage, end_of_copied
 from mirrormaker.lineage import text_of
 from mirrormaker.patterns import compiled
-from mirrormaker.promotion import Refused
-from mirrormaker.recopy import ANOTHER_DIRECTORY, DONE, NOT_PROVEN, Echo, Options, Recopy
+from mirrormaker.recopy import ANOTHER_DIRECTORY, NOT_PROVEN, Echo, Options, Recopy
 from mirrormaker.tail_export import only_manifest
 from mirrormaker.topics import MARK, Topic, TopicPair
 

@@ -13,11 +13,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from mirrormaker.command_exit import Refused
 from mirrormaker.failback_stage import Stage, stage_of
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
-from mirrormaker.promotion import Opened, Refused
 from mirrormaker.promotion import Stage as PromotionStage
 from mirrormaker.promotion import stage_of as promotion_stage
+from mirrormaker.promotion_record import Opened
 from mirrormaker.topics import MARK, PROMOTION, SOURCE_LOST, Topic, TopicPair, compared_with
 from tests.kit.property_tests import examples
 

@@ -11,7 +11,8 @@ import pytest
 
 from kclient.types import TopicPartition
 from mirrormaker.audit_gate import target_form
-from mirrormaker.promotion import Refused, aged_out_of, not_proven
+from mirrormaker.audit_proof import aged_out_of, not_proven
+from mirrormaker.command_exit import Refused
 from spark_jobs.accounting import AcceptedGap
 from spark_jobs.comparison import Options
 from spark_jobs.engine import FailureKind
@@ -64,7 +65,7 @@ from pathlib import Path
 from twisted.internet.task import react
 from mirrormaker.audit_gate import proven_by_audit
 from mirrormaker.config import MirrorConfig
-from mirrormaker.promotion import Refused
+from mirrormaker.command_exit import Refused
 
 out = Path(sys.argv[1])
 sys.executable = str(out / "kaudit")

@@ -11,8 +11,8 @@ from twisted.internet.task import Clock
 
 from kclient.types import TopicPartition
 from mirrormaker.bandwidth import Bandwidth
+from mirrormaker.command_exit import Refused
 from mirrormaker.drain import drain
-from mirrormaker.promotion import Refused
 from mirrormaker.topics import Topic
 
 TP = TopicPartition("t", 0)

@@ -11,6 +11,7 @@ import pytest
 from kclient.wire.errors import CorruptMessage
 from kclient.wire.records import Record as KafkaRecord
 from kclient.wire.records import encode_batch
+from mirrormaker.command_exit import Refused
 from mirrormaker.divergence import Batch, read_batches
 from mirrormaker.export_manifest import ExportedFile, ExportedPartition, Manifest
 from mirrormaker.failback_stage import (
@@ -30,7 +31,7 @@ from mirrormaker.failback_stage import (
     unreadable,
 )
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
-from mirrormaker.promotion import Opened, Refused
+from mirrormaker.promotion_record import Opened
 from mirrormaker.settings import LinkSettings
 from mirrormaker.tail_export import (
     BadExport,

@@ -17,11 +17,23 @@ from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema.metadata import MetadataResponse, MetadataResponseTopic
 from kclient.wire.versions import ApiKey
 from mirrormaker import failback_stage
+from mirrormaker.audit_proof import not_proven
 from mirrormaker.catalog import Catalog
+from mirrormaker.command_exit import Refused
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.link_state import LastBatch, LogEnds
-from mirrormaker.promote import Options, Promotion, _Roles
+from mirrormaker.promote import Options, Promotion
 from mirrormaker.promotion import (
+    Stage,
+    emptied,
+    lacked,
+    not_at_the_cut,
+    stage_of,
+    stages,
+    without_source,
+)
+from mirrormaker.promotion_fence import fence_of
+from mirrormaker.promotion_record import (
     EXCHANGED,
     LONGEST_VALUE,
     PRODUCERS_STOPPED,
@@ -29,20 +41,11 @@ from mirrormaker.promotion import (
     Opened,
     PromotedPartition,
     Record,
-    Refused,
-    Stage,
-    emptied,
     end_without_copies,
-    fence_of,
-    lacked,
-    not_at_the_cut,
-    not_proven,
     opened,
-    stage_of,
-    stages,
     stored_promotion,
-    without_source,
 )
+from mirrormaker.promotion_topics import Roles
 from mirrormaker.settings import LinkSettings
 from mirrormaker.topics import CREATE_TIME, MARK, PROMOTION, SOURCE_LOST, Topic, TopicPair
 from tests.kit.scripted_cluster import ScriptedCluster
@@ -461,7 +464,7 @@ def test_records_behind_the_cut_and_partitions_of_which_they_are_unknown_are_exi
         name="east->west", source="east", target="west", settings=LinkSettings()
     )
     stages = {"t": Stage.MIRRORED}
-    roles: Any = _Roles("E", "W", None, None, {"t": topic()}, {"t": topic("E", ID)}, stages)  # type: ignore[arg-type]
+    roles: Any = Roles("E", "W", None, None, {"t": topic()}, {"t": topic("E", ID)}, stages)  # type: ignore[arg-type]
     printed: list[str] = []
     ending: Any = Ending(None, config, Options(), printed.append)  # type: ignore[arg-type]
     codes: list[int] = []
@@ -490,7 +493,7 @@ def test_partitions_that_were_added_before_the_fence_are_not_left_behind_unseen(
         scripted.clock, config, Options(producers_stopped=stopped), lambda _: None
     )
     topics = Catalog(cluster)
-    roles: Any = _Roles(
+    roles: Any = Roles(
         "E", "W", topics, topics, {"t": topic()}, {"t": topic("E", ID)}, {"t": Stage.FENCED}
     )
     mirror: Any = SimpleNamespace(source=cluster)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,20 +19,20 @@ from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema.describe_configs import DescribeConfigsResponse, DescribeConfigsResult
 from kclient.wire.versions import ApiKey
 from mirrormaker import failback_stage
+from mirrormaker.audit_proof import Proof
 from mirrormaker.catalog import Catalog
+from mirrormaker.command_exit import Refused
 from mirrormaker.config import FlowConfig
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.promote import Options, Promotion
-from mirrormaker.promotion import (
+from mirrormaker.promotion_abort import PromotionAbort
+from mirrormaker.promotion_fence import fence_of, marks_before_the_fence
+from mirrormaker.promotion_record import (
     EXCHANGED,
     LONGEST_VALUE,
     PRODUCERS_STOPPED,
     Groups,
     Opened,
-    Proof,
-    Refused,
-    fence_of,
-    marks_before_the_fence,
     stored_promotion,
 )
 from mirrormaker.recopy import Recopy
@@ -151,8 +151,16 @@ class Clusters:
         (found,) = results
         return getattr(found, "value", found)
 
+    def aborting(
+        self, topics: str = ".*", target_id: str | None = None
+    ) -> Coroutine[Any, Any, int]:
+        config = FlowConfig("east", "west", EAST, WEST, LinkSettings(enabled=True))
+        return PromotionAbort(
+            self.east.clock, config, topics, target_id, self.printed.append, cluster=self.cluster
+        ).run()
+
     def abort(self, **options: Any) -> Any:
-        return self.result(self.promotion(**options).abort())
+        return self.result(self.aborting(**options))
 
 
 @pytest.fixture

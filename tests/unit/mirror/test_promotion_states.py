@@ -18,30 +18,23 @@ from kclient.types import TopicPartition
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import UnknownTopicOrPartition
 from kclient.wire.versions import ApiKey
+from mirrormaker.command_exit import Refused
 from mirrormaker.config import FlowConfig
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.promote import Options, Promotion
-from mirrormaker.promotion import (
-    EXCHANGED,
-    PRODUCERS_STOPPED,
-    LostSource,
+from mirrormaker.promotion import LostSource, Stage, stage_of
+from mirrormaker.promotion_fence import (
     Marked,
-    Opened,
-    Refused,
-    Stage,
     fence_is_aborting,
     fence_is_opening,
     fence_is_over,
     fence_of,
-    fenced,
     marked_as,
-    marked_by,
     marks_before_the_fence,
-    mode_of,
-    of_other_clusters,
-    stage_of,
     without_fence_after_failback,
 )
+from mirrormaker.promotion_record import EXCHANGED, PRODUCERS_STOPPED, Opened, mode_of
+from mirrormaker.removable_fences import fenced, marked_by, of_other_clusters
 from mirrormaker.settings import LinkSettings
 from mirrormaker.topics import (
     CREATE_TIME,
@@ -800,7 +793,7 @@ def test_an_abort_beside_a_promotion_that_opens_its_topics_leaves_each_open_at_o
     codes: list[int] = []
 
     def abort() -> None:
-        aborting = another_process(clusters).promotion().abort()
+        aborting = another_process(clusters).aborting()
         Deferred.fromCoroutine(aborting).addCallback(codes.append)
 
     two = TwoCommands(clusters, abort, at_change=at_change, held=held)
@@ -895,7 +888,7 @@ def test_an_abort_that_is_ended_is_continued_or_replaced_by_a_promotion(
     fence_with_cuts(clusters)
     clusters.configs["east"]["t"] = opening(fenced_by({}))
     aborted: list[Any] = []
-    running = Deferred.fromCoroutine(clusters.promotion().abort()).addBoth(aborted.append)
+    running = Deferred.fromCoroutine(clusters.aborting()).addBoth(aborted.append)
     clusters.east.pass_time(5.0)
     assert '"aborting"' in clusters.configs["east"]["t"][PROMOTION]
     running.cancel()

@@ -10,10 +10,10 @@ from uuid import UUID
 
 import pytest
 
+from mirrormaker.command_exit import Refused
 from mirrormaker.export_manifest import ExportedPartition, Manifest
 from mirrormaker.failback_stage import Stage
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
-from mirrormaker.promotion import Refused
 from mirrormaker.repair import show_repair
 from mirrormaker.repair_plan import SOURCE_DAMAGED, RepairPlan, read_plan, stage_of
 from mirrormaker.topics import MARK, Topic, TopicPair

@@ -6,10 +6,10 @@ from uuid import UUID
 
 import pytest
 
+from mirrormaker.command_exit import Refused
 from mirrormaker.export_manifest import ExportedPartition, Manifest
 from mirrormaker.failback_stage import Stage
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
-from mirrormaker.promotion import Refused
 from mirrormaker.topics import MARK, Topic, TopicPair
 from mirrormaker.truncation import stage_of
 

@@ -1,0 +1,50 @@
+"""Waits for a cluster of which a broker restarts, or a leader moves.
+
+Owner: the reactor's thread
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+from kclient.errors import KafkaError
+from kclient.net.waiting import sleep
+from mirrormaker.catalog import Catalog
+
+T = TypeVar("T")
+
+TIMEOUT = 60.0
+"""Seconds for one step at a cluster: the leaders of a broker that was killed move when its session ends, after 18 s."""
+POLL = 0.1
+"""Seconds between two requests."""
+
+
+async def until_answered(reactor: Any, ask: Callable[[], Awaitable[T]]) -> T:
+    """Return what *ask* returns. Raise its KafkaError if it cannot pass, or after `TIMEOUT`."""
+    give_up_at = reactor.seconds() + TIMEOUT
+    while True:
+        try:
+            return await ask()
+        except KafkaError as problem:
+            if not problem.retriable or reactor.seconds() >= give_up_at:
+                raise
+        await sleep(reactor, POLL)
+
+
+async def names_with(
+    reactor: Any, catalog: Catalog, names: Collection[str]
+) -> tuple[Mapping[str, int], set[str]]:
+    """Return `Catalog.names` of a cluster, when those of *names* that it lacks do not exist. Raise KafkaError.
+
+    A broker that has just started does not know its topics yet. If it stays so, the second result has the topics
+    of which that is unknown.
+    """
+    give_up_at = reactor.seconds() + TIMEOUT
+    while True:
+        present = await catalog.names()
+        absent = {*names} - present.keys()
+        unknown = absent - await catalog.deleted(absent)
+        if not unknown or reactor.seconds() >= give_up_at:
+            return present, unknown
+        await sleep(reactor, POLL)
