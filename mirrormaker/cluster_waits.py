@@ -9,7 +9,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from kclient.errors import KafkaError
+from kclient.net.cluster import Cluster
 from kclient.net.waiting import sleep
+from kclient.wire.schema.metadata import MetadataRequest
+from kclient.wire.versions import ApiKey
 from mirrormaker.catalog import Catalog
 
 T = TypeVar("T")
@@ -37,8 +40,8 @@ async def names_with(
 ) -> tuple[Mapping[str, int], set[str]]:
     """Return `Catalog.names` of a cluster, when those of *names* that it lacks do not exist. Raise KafkaError.
 
-    A broker that has just started does not know its topics yet. If it stays so, the second result has the topics
-    of which that is unknown.
+    A broker that has just started does not know its topics yet. If it stays so for `TIMEOUT`, the second result has
+    the topics of which that is unknown.
     """
     give_up_at = reactor.seconds() + TIMEOUT
     while True:
@@ -48,3 +51,18 @@ async def names_with(
         if not unknown or reactor.seconds() >= give_up_at:
             return present, unknown
         await sleep(reactor, POLL)
+
+
+async def names_with_all_of_the_controller(
+    reactor: Any, cluster: Cluster, catalog: Catalog
+) -> tuple[Mapping[str, int], set[str]]:
+    """Return `names_with` all topics that the controller of *cluster* has. Raise KafkaError."""
+    at_controller = await until_answered(reactor, lambda: _names_at_controller(cluster))
+    return await names_with(reactor, catalog, at_controller)
+
+
+async def _names_at_controller(cluster: Cluster) -> set[str]:
+    connection = await cluster.controller()
+    request = MetadataRequest(None, allow_auto_topic_creation=False)
+    response = await connection.request(ApiKey.METADATA, None, request)
+    return {each.name for each in response.topics if each.partitions and not each.error_code}

@@ -12,6 +12,7 @@ from typing import Any
 
 from kclient.errors import KafkaError
 from kclient.net.waiting import settled_by, sleep
+from kclient.wire.errors import InvalidConfig
 from mirrormaker import catalog
 from mirrormaker.catalog import Catalog
 from mirrormaker.cluster_waits import until_answered
@@ -34,22 +35,28 @@ class FenceRemoval:
         self._target = target
         self._echo = echo
 
-    async def take_back(self, source_topics: Catalog, names: Iterable[str]) -> bool:
-        """Let those of *names* that state that the target may be open take that back; return whether there are some.
+    async def take_back(self, topics: Catalog, names: Iterable[str]) -> set[str]:
+        """Let those of *names* that state that the target may be open take that back; wait, and return them.
 
         Another command looks for that statement directly before it opens each topic. So after the wait here the
         target's marks are final. A topic that did not take it back keeps its fence (`remove`).
         """
 
         async def taken_back(name: str) -> bool:
-            settings = await source_topics.overrides_of(name)
-            if configs := fence_is_aborting(Topic(0, None, settings)):
-                await source_topics.change(name, configs)
+            settings = await topics.overrides_of(name)
+            configs = fence_is_aborting(Topic(0, None, settings))
+            if configs and (problem := await topics.change(name, configs)):
+                raise InvalidConfig(problem)
             return fence_state(settings) in (FenceState.OPENING, FenceState.ABORTING)
 
         answers = await settled_by(
             names, lambda name: until_answered(self._reactor, lambda: taken_back(name))
         )
+        for name, answer in answers.items():
+            if isinstance(answer, KafkaError):
+                self._echo(
+                    f"  {name}: {self._source} does not take back that {self._target} may be open: {answer}"
+                )
         # The outcome of a change that failed is unknown.
         begun = [name for name, answer in answers.items() if answer is not False]
         if begun:
@@ -58,34 +65,53 @@ class FenceRemoval:
                 f"open {', '.join(begun)} at {self._target}"
             )
             await sleep(self._reactor, LONGEST_CHANGE)
-        return bool(begun)
+        return {*begun}
 
     async def remove(
-        self, source_topics: Catalog, fenced: Mapping[str, Configs], ended: Collection[str] = ()
+        self,
+        topics: Catalog,
+        fenced: Mapping[str, Configs],
+        taken_back: Collection[str],
+        give_up_at: float,
+        ended: Collection[str] = (),
     ) -> tuple[list[str], dict[str, str], dict[str, KafkaError]]:
         """Set the configs *fenced* by topic, which remove the fence; return the topics of which it is removed.
 
-        The second result has those that another command has begun to open since the marks were read, with that as the
-        reason. The third has those of which the fence cannot be read or removed. *ended*: topics that stated before
-        that an earlier promotion had opened the target.
+        The second result has those that another command works on since the marks were read, with that as the reason.
+        The third has those of which the fence cannot be read or removed. After *give_up_at*, in seconds of the reactor,
+        an error that may pass is the reason for the rest, too. *taken_back* is what `take_back` returned. *ended*:
+        topics that stated before that an earlier promotion had opened the target.
         """
         removed: list[str] = []
         kept: dict[str, str] = {}
         failed: dict[str, KafkaError] = {}
-        for name, configs in fenced.items():
+        left = list(fenced)
+        while left:
+            name = left.pop(0)
             try:
-                state = fence_state(await source_topics.overrides_of(name))
-                if state is FenceState.OPENING:
-                    kept[name] = (
-                        "another command has begun to open the target. If it was ended, the same command continues"
-                    )
+                state = fence_state(await topics.overrides_of(name))
+                if reason := _kept_by_another(state, name in taken_back, name in ended):
+                    kept[name] = reason
                     continue
-                if state is FenceState.OPENED and name not in ended:
-                    kept[name] = "promoted by another command"
-                    continue
-                await source_topics.change(name, configs)
+                await topics.change(name, fenced[name])
             except KafkaError as problem:
                 failed[name] = problem
+                if problem.retriable and self._reactor.seconds() >= give_up_at:
+                    failed |= dict.fromkeys(left, problem)
+                    break
             else:
                 removed.append(name)
         return removed, kept, failed
+
+
+def _kept_by_another(state: FenceState | None, is_taken_back: bool, is_ended: bool) -> str:
+    """Return why a fence of this *state* is another command's to remove, or to keep; "" if it is not."""
+    if state is FenceState.OPENING:
+        return "another command has begun to open the target. If it was ended, the same command continues"
+    if state is FenceState.ABORTING and not is_taken_back:
+        return "another command has begun to remove its fence. If it was ended, --abort continues"
+    if state is FenceState.OPENED and not is_ended:
+        return "promoted by another command"
+    if state is FenceState.UNKNOWN:
+        return "kmirror of a later release has changed its fence"
+    return ""

@@ -1,6 +1,7 @@
 """``kmirror promote``: performs the steps of a promotion on both clusters.
 
-docs/design/mirror-promotion.md has the steps and why each is there; `mirrormaker.promotion` and `mirrormaker.promotion_fence` have the decisions.
+docs/design/mirror-promotion.md has the steps and why each is there; `mirrormaker.promotion` and
+`mirrormaker.promotion_fence` have the decisions.
 
 Owner: the reactor's thread
 """
@@ -24,17 +25,22 @@ from kclient.net.cluster import Cluster
 from kclient.net.offsets import MAX_TIMESTAMP, list_offsets
 from kclient.net.waiting import all_settled, sleep
 from kclient.types import OffsetAndTimestamp, TopicPartition
-from kclient.wire.errors import UnknownTopicOrPartition
 from mirrormaker import promotion
 from mirrormaker.audit_gate import proven_by_audit
 from mirrormaker.audit_proof import Proof
 from mirrormaker.awaited_log_ends import awaited_log_ends
 from mirrormaker.catalog import Catalog
-from mirrormaker.cluster_waits import POLL, TIMEOUT, names_with, until_answered
+from mirrormaker.cluster_waits import (
+    POLL,
+    TIMEOUT,
+    names_with,
+    names_with_all_of_the_controller,
+    until_answered,
+)
 from mirrormaker.command_exit import DONE, REFUSED, Refused
 from mirrormaker.config import FlowConfig
 from mirrormaker.drain import drain
-from mirrormaker.fence_removal import LONGEST_CHANGE, Configs
+from mirrormaker.fence_removal import LONGEST_CHANGE, Configs, FenceRemoval
 from mirrormaker.interruption import uninterrupted
 from mirrormaker.lineage import Lineage, text_of
 from mirrormaker.link_state import GapPolicy, LogEnds
@@ -423,18 +429,13 @@ class Promotion:
         earlier release stores none.
         """
         catalog = roles.source_topics
-        for name in names:
-            catalog.forget(name)
-        topics = await catalog.topics(
-            names, configs_too=True, present=await catalog.names() if names else {}
-        )
-        for name in names:
-            if name in catalog.unreadable:
-                raise catalog.unreadable[name]
-            if name not in topics:
-                raise UnknownTopicOrPartition(f"the broker does not know {name} now")
         refused = {}
-        for name, topic in topics.items():
+        for name in names:
+            # Directly before each change: another command may state something in one while others are changed.
+            topic = replace(roles.source[name], overrides=await catalog.overrides_of(name))
+            if fence_state(topic.overrides) is FenceState.UNKNOWN:
+                refused[name] = "kmirror of a later release has changed its fence"
+                continue
             if topic.overrides.get(MARK) == roles.target_id and (configs := change(topic)):
                 problem = await catalog.change(name, configs)
                 if problem and states_fence(topic):
@@ -588,7 +589,7 @@ class Promotion:
         try:
             await target.start()
             catalog = Catalog(target)
-            present = await catalog.names()
+            present = await self._names(self._config.target, target, catalog)
             names = [name for name in present if self._topics.selects_copy(name)]
             topics = await catalog.topics(names, configs_too=True, present=present)
             for problem in catalog.unreadable.values():
@@ -605,8 +606,14 @@ class Promotion:
             ends = await until_read_only(target, tps, timeout=TIMEOUT)
             timestamps = await _last_timestamps(target, tps)
             if lost.mirrors:
+                # A topic may be fenced, by a promotion of the other direction that still runs.
+                removal = FenceRemoval(
+                    self._reactor, self._config.target, self._config.source, self._echo
+                )
+                taken_back = await removal.take_back(catalog, lost.mirrors)
                 stored = Opened(lost.source_id, SOURCE_LOST, self._began_ms, (), ())
-                await self._open(target, catalog, lost.mirrors, ends, stored, timestamps)
+                look = partial(self._look_without_source, catalog, taken_back)
+                await self._open(target, catalog, lost.mirrors, ends, stored, timestamps, look=look)
             else:
                 self._echo("every topic is promoted already")
             record = Record(
@@ -631,6 +638,21 @@ class Promotion:
         )
         return DONE
 
+    async def _look_without_source(
+        self, catalog: Catalog, taken_back: Collection[str], name: str
+    ) -> None:
+        """Raise `Refused` if a promotion of the other direction goes on, or has opened the mirror *name* since.
+
+        *taken_back* are the topics that it had begun to open.
+        """
+        state = fence_state(await catalog.overrides_of(name))
+        expected = FenceState.ABORTING if name in taken_back else None
+        if state is FenceState.OPENING or (expected and state is not expected):
+            raise Refused(
+                f"{name} is not opened: a promotion of it to {self._config.source} goes on. Repeat the command if "
+                f"{self._config.source} is lost"
+            )
+
     # --- shared
 
     @property
@@ -647,19 +669,30 @@ class Promotion:
             cluster=self._cluster,
         )
 
+    async def _names(self, name: str, cluster: Cluster, catalog: Catalog) -> Mapping[str, int]:
+        """Return every topic of the cluster *name* with its number of partitions. Raise `Refused`, KafkaError."""
+        present, unknown = await names_with_all_of_the_controller(self._reactor, cluster, catalog)
+        selects = self._topics.selects if name == self._config.source else self._topics.selects_copy
+        self._refuse_unknown(name, [each for each in unknown if selects(each)])
+        return present
+
+    @staticmethod
+    def _refuse_unknown(name: str, unknown: Collection[str]) -> None:
+        if unknown:
+            which = ", ".join(sorted(unknown))
+            raise Refused(
+                f"the broker at {name} does not know {which} yet, or its controller does not answer"
+            )
+
     async def _roles(self, mirror: Mirror) -> Roles:
         """Read the topics of both clusters. Raise `Refused` if one of them cannot be promoted."""
         source_topics, target_topics = Catalog(mirror.source), Catalog(mirror.target)
-        present = await source_topics.names()
+        present = await self._names(self._config.source, mirror.source, source_topics)
         names = [name for name in present if self._topics.selects(name)]
         source = await source_topics.topics(names, configs_too=True, present=present)
         copies = {name: self._topics.target_name(name) for name in source}
         there, unknown = await names_with(self._reactor, target_topics, copies.values())
-        if unknown:
-            raise Refused(
-                f"the broker at {self._config.target} does not know {', '.join(sorted(unknown))} yet, or its "
-                "controller does not answer"
-            )
+        self._refuse_unknown(self._config.target, unknown)
         target = await target_topics.topics(copies.values(), configs_too=True, present=there)
         for catalog in (source_topics, target_topics):
             for problem in catalog.unreadable.values():
@@ -717,7 +750,7 @@ class Promotion:
             self._echo(
                 f"{target} may accept producers: {', '.join(begun) or 'no topic'}. Repeat the command to continue"
             )
-            if look is not None:
+            if not self._options.source_lost:
                 self._echo(
                     f"where {self._config.source} has the fence, it is read-only. kmirror promote --abort opens there "
                     f"what {target} has not opened"

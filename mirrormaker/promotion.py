@@ -59,6 +59,8 @@ def stage_of(pair: TopicPair) -> Stage:
     """Return the stage of *pair*. Raise `Refused`."""
     name, source, target = pair.name, pair.source, pair.target
     fenced = source.overrides.get(MARK, "")
+    if fenced and marked_as(source) is Marked.UNKNOWN:
+        raise Refused(f"{name}: {Marked.UNKNOWN.value.format(fenced)}")
     is_unmarked = target is None or not target.overrides.get(MARK)
     if fenced == pair.target_id and is_unmarked and (name == pair.copy or is_mirror(source)):
         return _stage_of_a_mirror(pair)
@@ -200,6 +202,9 @@ def without_source(
         )
     lost = source_id if source_id is not None else "".join(sources)
     mirrors = [name for name, mark in marks.items() if mark and mark == lost]
+    later = [name for name in mirrors if marked_as(chosen[name]) is Marked.UNKNOWN]
+    if later:
+        raise Refused(f"{', '.join(later)}: {Marked.UNKNOWN.value.format(lost)}")
     done = {name: found for name, found in done.items() if found.source_id == lost}
     if not mirrors and not done:
         of = f" of cluster {source_id}" if source_id else ""

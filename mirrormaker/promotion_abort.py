@@ -5,7 +5,7 @@ Owner: the reactor's thread
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,12 @@ from kclient.errors import KafkaError
 from kclient.net.cluster import Cluster
 from kclient.wire.errors import UnknownTopicOrPartition
 from mirrormaker.catalog import Catalog
-from mirrormaker.cluster_waits import names_with
+from mirrormaker.cluster_waits import (
+    TIMEOUT,
+    names_with,
+    names_with_all_of_the_controller,
+    until_answered,
+)
 from mirrormaker.command_exit import DONE, REFUSED, Refused
 from mirrormaker.config import FlowConfig
 from mirrormaker.fence_removal import FenceRemoval
@@ -38,6 +43,9 @@ from mirrormaker.removable_fences import (
     without_target,
 )
 from mirrormaker.topics import MARK, Topic
+
+_AtTheTarget = tuple[str, Mapping[str, Topic], Mapping[str, KafkaError]] | None
+"""The target's cluster id, its topics by name, and why others cannot be read; None if it does not answer."""
 
 
 class PromotionAbort:
@@ -85,33 +93,43 @@ class PromotionAbort:
             await uninterrupted(source.close())
 
     async def _abort(self, source: Cluster, catalog: Catalog) -> int:
-        present = await catalog.names()
-        names = [
-            name
-            for name in present
-            if self._topics.selects(name) and self._topics.target_name(name) == name
-        ]
-        if not names:
+        present, unknown = await names_with_all_of_the_controller(self._reactor, source, catalog)
+        names = [name for name in present if self._has_one_name(name)]
+        late = [name for name in sorted(unknown) if self._has_one_name(name)]
+        if not names and not late:
             raise Refused("no topic is selected")
-        topics = await catalog.topics(names, configs_too=True, present=present)
-        marked = {name: topic for name, topic in topics.items() if topic.overrides.get(MARK)}
-        found = _Fences([])
+        marked = await self._marked(catalog, names, present)
+        found, taken_back, earlier = _Fences([]), set[str](), marked
         if marked:
             source_id = identity_of(source, self._config.source)
-            found = await self._fences(marked, source_id)
-            if await self._removal.take_back(catalog, found.names):
-                found = await self._fences(marked, source_id)
+            there = await self._at_the_target(marked)
+            taken_back = await self._removal.take_back(
+                catalog, self._fences(marked, there, source_id).names
+            )
+            if taken_back:
+                there = await self._at_the_target(marked)
+            # The target was waited for: another command may have begun to open it meanwhile.
+            marked = await until_answered(
+                self._reactor, lambda: self._marked(catalog, names, present)
+            )
+            found = self._fences(marked, there, source_id)
         stay = {
             name: f"its configs cannot be read: {problem}"
             for name, problem in catalog.unreadable.items()
         } | dict(found.doubtful)
+        stay |= dict.fromkeys(
+            late,
+            f"the broker at {self._config.source} does not know the topic yet. Repeat the command",
+        )
         stay |= {name: f"it is a mirror of cluster {mark}" for name, mark in found.others.items()}
         writable, kept, failed = await self._removal.remove(
             catalog,
             {name: marks_before_the_fence(marked[name]) for name in found.names},
+            taken_back,
+            self._reactor.seconds() + TIMEOUT,
             [
                 name
-                for name, topic in marked.items()
+                for name, topic in earlier.items()
                 if fence_state(topic.overrides) is FenceState.OPENED
             ],
         )
@@ -133,21 +151,31 @@ class PromotionAbort:
             )
         return REFUSED if stay else DONE
 
-    async def _fences(self, marked: Mapping[str, Topic], source_id: str) -> _Fences:
-        """Return which of the topics *marked* have a fence to remove: by the target's marks, if it answers.
+    def _has_one_name(self, name: str) -> bool:
+        """Return whether the source topic *name* is selected, and has that name at the target."""
+        return self._topics.selects(name) and self._topics.target_name(name) == name
+
+    async def _marked(
+        self, catalog: Catalog, names: Iterable[str], present: Mapping[str, int]
+    ) -> dict[str, Topic]:
+        """Return those of the source's topics *names* that have a mark now."""
+        for name in names:
+            catalog.forget(name)
+        topics = await catalog.topics(names, configs_too=True, present=present)
+        return {name: topic for name, topic in topics.items() if topic.overrides.get(MARK)}
+
+    def _fences(self, marked: Mapping[str, Topic], found: _AtTheTarget, source_id: str) -> _Fences:
+        """Return which of the topics *marked* have a fence to remove: by the target's marks, if it answered.
 
         The cluster id of the options decides only what the marks do not show. A cluster with another id at the target's
         address shows nothing. Raise `Refused`.
         """
         stated = self._target_id
-        try:
-            target_id, there, unreadable = await self._at_the_target(marked)
-        except Refused:
-            if stated is None:
-                raise
-            return _Fences(*marked_by(marked, stated, self._back))
+        if found is None:
+            return _Fences(*marked_by(marked, stated or "", self._back))
+        target_id, there, unreadable = found
         if stated not in (None, target_id):
-            return _Fences(*marked_by(marked, stated, self._back))
+            return _Fences(*marked_by(marked, stated or "", self._back))
         names, doubtful = fenced(
             marked, there, unreadable, source_id=source_id, target_id=target_id, back=self._back
         )
@@ -168,12 +196,10 @@ class PromotionAbort:
         }
         return _Fences(names, doubtful, others, ordinary, target_id)
 
-    async def _at_the_target(
-        self, marked: Mapping[str, Topic]
-    ) -> tuple[str, Mapping[str, Topic], Mapping[str, KafkaError]]:
-        """Return the target's cluster id, its topics of the names *marked*, and why others cannot be read.
+    async def _at_the_target(self, marked: Mapping[str, Topic]) -> _AtTheTarget:
+        """Return what the target shows of the topics *marked*. Mirrors of other clusters are not waited for.
 
-        Mirrors of other clusters are not waited for. Raise `Refused` if the target does not answer.
+        Raise `Refused` if the target does not answer, and the options do not state its cluster id.
         """
         target = self._cluster(self._reactor, self._config.target_client)
         try:
@@ -188,6 +214,8 @@ class PromotionAbort:
             unknown |= absent - await catalog.deleted(absent)
             topics = await catalog.topics(marked, configs_too=True, present=present)
         except KafkaError as problem:
+            if self._target_id is not None:
+                return None
             raise Refused(
                 f"{self._config.target} does not answer ({problem}), and may accept producers: "
                 f"{marks_of(marked)}. {without_target(marked, self._back)}"

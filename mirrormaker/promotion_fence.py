@@ -46,6 +46,8 @@ class FenceState(Enum):
     """As `OPENING`, but no command that looks at it opens the target: --abort, or an undo, will remove the fence."""
     OPENED = "opened"
     """The target was opened: the source is its mirror."""
+    UNKNOWN = ""
+    """Something else, which a later release states: the target may be open."""
 
 
 class Marked(Enum):
@@ -55,6 +57,7 @@ class Marked(Enum):
     """That promotion has not begun to open the target."""
     OPENING = "a promotion had begun to open it at cluster {}, which may accept producers"
     FAILBACK = "it states no topic id of cluster {}: a failback may have begun. kmirror failback --execute continues it"
+    UNKNOWN = "it has the fence of a promotion to cluster {} by a later release: use kmirror of that release"
     MIRROR = "it seems to be an ordinary mirror of cluster {}"
 
 
@@ -137,8 +140,10 @@ def marks_before_the_fence(source: Topic) -> dict[str, str | None]:
 
 def fence_state(settings: Mapping[str, str]) -> FenceState | None:
     """Return how far the promotion is that fenced a topic with these *settings*; None if they do not state it."""
-    stated = promotion_fields(Topic(0, None, settings)).get(_FENCE)
-    return next((state for state in FenceState if state.value == stated), None)
+    fields = promotion_fields(Topic(0, None, settings))
+    if _FENCE not in fields:
+        return None
+    return next((each for each in FenceState if each.value == fields[_FENCE]), FenceState.UNKNOWN)
 
 
 def states_fence(topic: Topic) -> bool:
@@ -159,6 +164,8 @@ def marked_as(topic: Topic) -> Marked:
         return Marked.MIRROR
     if not topic.copied_topic_id:
         return Marked.FAILBACK
+    if state is FenceState.UNKNOWN:
+        return Marked.UNKNOWN
     return Marked.OPENING if state in (FenceState.OPENING, FenceState.ABORTING) else Marked.FENCE
 
 
@@ -183,6 +190,8 @@ def not_about_to_be_opened(settings: Mapping[str, str], target_id: str) -> str:
         return "another command has opened it"
     if state is FenceState.ABORTING:
         return "--abort, or the undo of another command, has begun to remove its fence"
+    if state is FenceState.UNKNOWN:
+        return "kmirror of a later release has changed its fence"
     return ""
 
 

@@ -20,7 +20,7 @@ from mirrormaker.mirror import Mirror
 from mirrormaker.promotion import Stage
 from mirrormaker.promotion_fence import Marked, marked_as
 from mirrormaker.promotion_topics import Roles
-from mirrormaker.removable_fences import lost_target, still_mirrors
+from mirrormaker.removable_fences import abort_without_target, lost_target, still_mirrors
 
 
 class PromotionUndo:
@@ -54,7 +54,7 @@ class PromotionUndo:
                 f"{source} is read-only until the marks at {target} are read: {', '.join(waiting)}"
             )
         own = [name for name in fenced if name in opening]
-        await self._removal.take_back(roles.source_topics, own)
+        taken_back = await self._removal.take_back(roles.source_topics, own)
         give_up_at = self._reactor.seconds() + TIMEOUT
         while waiting:
             # A catalog of its own: one that has read the marks before keeps them if they cannot be read again.
@@ -62,7 +62,10 @@ class PromotionUndo:
                 Catalog(mirror.target), roles, waiting
             )
             done, kept, failed = await self._removal.remove(
-                roles.source_topics, {name: fenced[name] for name in mirrors}
+                roles.source_topics,
+                {name: fenced[name] for name in mirrors},
+                taken_back,
+                give_up_at,
             )
             removed += done
             others |= more | kept
@@ -115,7 +118,7 @@ class PromotionUndo:
             elif name in opening:
                 begun.append(name)
                 continue
-            if marked_as(topic) is Marked.OPENING:
+            if marked_as(topic) in (Marked.OPENING, Marked.UNKNOWN):
                 begun.append(name)
         if begun:
             way = lost_target(begun, roles.target_id, self._back)
@@ -124,9 +127,10 @@ class PromotionUndo:
                 "to open them there"
             )
         if others_unread := [name for name in unread if name not in begun]:
+            flow = f"{self._config.source}->{target}"
+            way = abort_without_target(others_unread, roles.target_id, flow)
             self._echo(
-                f"without {target}, if no producer wrote there, kmirror promote --abort --target-id "
-                f"{roles.target_id} opens {', '.join(others_unread)}"
+                f"without {target}, if no producer wrote there, {way} opens {', '.join(others_unread)}"
             )
 
     async def _still_mirrors(

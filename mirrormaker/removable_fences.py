@@ -71,6 +71,8 @@ def fenced(
         elif (mark := target[name].overrides.get(MARK)) != source_id:
             if _is_closed(topic, kind, mark):
                 unknown[name] = _no_mirror(name, mark, source_id, target_id=target_id, back=back)
+        elif kind is Marked.UNKNOWN:
+            unknown[name] = _no_fence(kind, [name], target_id, back)
         elif _has_the_fence(target[name], topic):
             unknown[name] = (
                 "the target has the fence, of a promotion of the other direction: --abort of that direction removes it"
@@ -103,6 +105,7 @@ def _has_the_fence(target: Topic, source: Topic) -> bool:
     return marked_as(source) is Marked.MIRROR and marked_as(target) in (
         Marked.FENCE,
         Marked.OPENING,
+        Marked.UNKNOWN,
     )
 
 
@@ -210,6 +213,8 @@ def without_target(topics: Mapping[str, Topic], back: str) -> str:
 
 def _no_fence(kind: Marked, names: Sequence[str], mark: str, back: str) -> str:
     """Return why --abort does not remove the *mark* of *names*, which are no `FENCE`, by their own settings."""
+    if kind is Marked.UNKNOWN:
+        return str(kind.value.format(mark))
     way = lost_target(names, mark, back)
     return (
         f"{kind.value.format(mark)}. If producers are to write here, {way} opens {', '.join(names)}"
@@ -224,6 +229,17 @@ def lost_target(names: Iterable[str], target_id: str, back: str) -> str:
     return (
         f"kmirror promote FILE --flow '{back}' --source-lost --topics '{'|'.join(map(escaped, names))}' --source-id "
         f"{target_id} ({back} has to be enabled in FILE)"
+    )
+
+
+def abort_without_target(names: Iterable[str], target_id: str, flow: str) -> str:
+    """Return the command that removes the fences of *names* while their target, *target_id*, does not answer.
+
+    Without --topics it removes each fence that names *target_id*.
+    """
+    return (
+        f"kmirror promote FILE --flow '{flow}' --abort --target-id {target_id} --topics "
+        f"'{'|'.join(map(escaped, names))}'"
     )
 
 

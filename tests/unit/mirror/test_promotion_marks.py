@@ -462,8 +462,8 @@ def test_a_promotion_that_fails_leaves_the_fence_if_the_target_shows_no_mark(
     assert printed[-4].startswith(f"the marks at west are not read: {names}. ")
     assert printed[-3].startswith(f"east is still read-only: {names}. Repeat")
     assert printed[-2] == (
-        "without west, if no producer wrote there, kmirror promote --abort --target-id W opens "
-        + names
+        "without west, if no producer wrote there, kmirror promote FILE --flow 'east->west' --abort --target-id W "
+        f"--topics '{names.replace(', ', '|')}' opens {names}"
     )
     line = "east is read-only until the marks at west are read: t, u"
     assert printed.index(line) < len(printed) - 3

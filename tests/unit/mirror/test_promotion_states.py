@@ -976,7 +976,7 @@ def test_an_undo_without_the_target_names_the_way_by_what_the_fence_states_now(
 
     printed = failing_audit(clusters, begin_to_open)
     assert [each for each in printed if f"{lost_west('t')} opens t: a promotion had begun" in each]
-    assert [each for each in printed if each.endswith("--abort --target-id W opens u")]
+    assert [each for each in printed if each.endswith("--abort --target-id W --topics 'u' opens u")]
 
 
 @pytest.mark.parametrize("state", [opening, lambda settings: over(opening(settings))])
