@@ -9,7 +9,8 @@ Owner: the reactor's thread
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +29,7 @@ from mirrormaker.audit_gate import proven_by_audit, target_form
 from mirrormaker.audit_proof import Proof
 from mirrormaker.awaited_log_ends import awaited_log_ends
 from mirrormaker.catalog import Catalog
+from mirrormaker.cluster_waits import names_with_all_of_the_controller
 from mirrormaker.command_exit import DONE, REFUSED, Refused
 from mirrormaker.config import FlowConfig
 from mirrormaker.divergence import Batch, Comparison, Divergence, DivergenceSearch, Side
@@ -230,7 +232,10 @@ class Recopy:
         copies = {name: self._selection.target_name(name) for name in source}
         wanted = frozenset(copies.values())
         at_target = await self._read_catalog(
-            self._target_topics, lambda copy: copy in wanted or self._is_copy(copy)
+            self._config.target,
+            self._target,
+            self._target_topics,
+            lambda copy: copy in wanted or self._is_copy(copy),
         )
         found = _Topics(
             self._mirror.source_id,
@@ -277,7 +282,9 @@ class Recopy:
         """
         give_up_at = self._reactor.seconds() + _TIMEOUT
         while True:
-            found = await self._read_catalog(self._source_topics, self._selects)
+            found = await self._read_catalog(
+                self._config.source, self._source, self._source_topics, self._selects
+            )
             gone = sorted(self._states.keys() - found.keys())
             if not gone:
                 return found
@@ -316,9 +323,17 @@ class Recopy:
         self.absent = absent
 
     async def _read_catalog(
-        self, catalog: Catalog, is_wanted: Callable[[str], bool]
+        self,
+        cluster_name: str,
+        cluster: Cluster,
+        catalog: Catalog,
+        is_wanted: Callable[[str], bool],
     ) -> dict[str, Topic]:
-        present = await catalog.names()
+        present, unknown = await names_with_all_of_the_controller(self._reactor, cluster, catalog)
+        if late := [name for name in sorted(unknown) if is_wanted(name)]:
+            raise Refused(
+                f"the broker at {cluster_name} does not know {', '.join(late)} yet, or its controller does not answer"
+            )
         names = [name for name in present if is_wanted(name)]
         topics = await catalog.topics(names, configs_too=True, present=present)
         for problem in catalog.unreadable.values():
@@ -775,11 +790,19 @@ class Recopy:
 
         Both high watermarks were above *at*.
         """
-        logs = ((self._target, topics.copy_of(tp)), (self._source, tp))
+
+        async def first(name: str, cluster: Cluster, log: TopicPartition) -> Batch | None:
+            with _refusing(name):
+                found = await batches_at(cluster, log, at, max_bytes=1, end=at + 1)
+            return found[0] if found else None
+
         ours, theirs = await all_of(
-            batches_at(cluster, log, at, max_bytes=1, end=at + 1) for cluster, log in logs
+            [
+                first(self._config.target, self._target, topics.copy_of(tp)),
+                first(self._config.source, self._source, tp),
+            ]
         )
-        return (ours[0] if ours else None), (theirs[0] if theirs else None)
+        return ours, theirs
 
     async def _create(self, topics: _Topics, name: str) -> None:
         """Create the copy of *name* at the target, as a mirror. A running kmirror may be faster."""
@@ -1000,8 +1023,15 @@ class _Topics:
 
 async def _read(cluster: str, reader: LogReader) -> list[Batch] | None:
     """Return the next batches of a log at *cluster*. Raise `Refused` if its headers do not show what follows."""
-    try:
+    with _refusing(cluster):
         return await reader.read()
+
+
+@contextmanager
+def _refusing(cluster: str) -> Iterator[None]:
+    """Raise `Refused` with the name of *cluster* for a CorruptMessage of its log."""
+    try:
+        yield
     except CorruptMessage as problem:
         raise Refused(unreadable(cluster, problem)) from problem
 

@@ -118,7 +118,10 @@ class LogReader:
         each = found[-1]
         before = found[-2] if len(found) > 1 else self._last
         end = self._offset if before is None else before.next_offset
-        if (before and before.is_damaged) or end >= min(each.base_offset, self._end):
+        if before is not None and before.is_damaged:
+            if each.is_damaged:
+                return
+        elif end >= min(each.base_offset, self._end):
             return
         # The end that a damaged header states proves nothing: `_behind` looks for what follows.
         until = each.base_offset if each.is_damaged else each.next_offset
@@ -224,7 +227,12 @@ async def _fetched(
             raise for_code(code)(f"fetch of {tp} at offset {offset}")
         if answer is None:
             raise LeaderNotAvailable(f"the response to a fetch of {tp} does not contain it")
-        whole = read_batches(answer.record_set)
+        try:
+            whole = read_batches(answer.record_set)
+        except CorruptMessage as problem:
+            raise CorruptMessage(
+                f"fetch of {tp} at offset {offset}: {problem.message}"
+            ) from problem
         rest = memoryview(answer.record_set)[sum(len(each.data) for each in whole) :]
         base = bytes(rest[:_BASE_OFFSET_SIZE])
         cut_base_offset = (

@@ -898,6 +898,32 @@ def test_a_failback_is_proven_of_a_partition_that_the_source_had_emptied_before(
     assert clusters.result(Proving(clusters, 0).proof({T0: 5, T1: 5})) == Proof("r", 0)
 
 
+@pytest.mark.parametrize("name", ["east", "west"])
+def test_a_search_names_the_cluster_of_a_header_that_cannot_be_read(
+    clusters: Clusters, name: str
+) -> None:
+    """It was a bare CORRUPT_MESSAGE: which replica to replace was unknown, and --topics was not named."""
+    fence_with_cuts(clusters)
+    scripted: ScriptedCluster = getattr(clusters, name)
+    served = scripted.answers[ApiKey.FETCH]
+
+    def without_magic(request: Any) -> Any:
+        answer = served(request)
+        for topic in answer.topics:
+            for each in topic.partitions:
+                data = bytearray(each.record_set)
+                data[16] = 7
+                each.records = [memoryview(data)]
+        return answer
+
+    scripted.answers[ApiKey.FETCH] = without_magic
+    topics: Any = SimpleNamespace(copy_of=lambda tp: tp)
+    found = clusters.result(Proving(clusters, 0)._pair(topics, T0, 4))
+    assert isinstance(found, Refused), found
+    assert str(found).startswith(f"{name}: fetch of t-0 at offset 4: ")
+    assert "leave the topic out (--topics)" in str(found)
+
+
 def test_a_source_that_lost_its_fence_is_no_success(clusters: Clusters) -> None:
     """Its high watermarks were read instead: rpo_records 0 and exit code 0, and it accepted producers."""
     fence_with_cuts(clusters)

@@ -284,6 +284,34 @@ def test_a_damaged_base_offset_hides_no_batch_of_any_size_in_any_segment(name: s
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
+def test_a_damaged_base_offset_behind_another_damaged_batch_hides_no_batch(name: str) -> None:
+    """The batch before it was damaged, too, so it was not looked at: those up to its base offset were skipped."""
+    layout = Layout(*LAYOUTS[name])
+    hidden, seen, unseen = [], 0, 0
+    for cut in layout.cuts:
+        for number in range(1, len(layout.batches)):
+            data = layout.batches[number]
+            least = layout.ends[number - 1] if number in cut else 0
+            for base in range(layout.ends[-1] + 3):
+                if number in cut and base + layout.counts[number] <= least:
+                    continue  # no broker returns it
+                damaged = list(layout.batches)
+                before = damaged[number - 1]
+                damaged[number - 1] = before[:-1] + bytes([before[-1] ^ 1])
+                damaged[number] = at_offset(data, base)
+                found = layout.log(cut, damaged).read()
+                if isinstance(found, KafkaError):
+                    seen += 1
+                elif [bytes(each.data) for each in found] != damaged:
+                    hidden.append((cut, number, base))
+                elif base == layout.bases[number]:
+                    unseen += 1
+    assert not hidden
+    assert seen
+    assert unseen, "one damaged batch alone is read"
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_no_segments_of_a_log_are_damage(name: str) -> None:
     layout = Layout(*LAYOUTS[name])
     for cut in layout.cuts:
