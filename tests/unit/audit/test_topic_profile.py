@@ -83,6 +83,30 @@ def whole(logs: dict[TopicPartition, Log]) -> list[OffsetRange]:
     return [OffsetRange(*tp, 0, log[-1][0].next_offset) for tp, log in logs.items() if log]
 
 
+def check_throughput(found: Any, every: list[Record], by_minute: Mapping[int, int]) -> None:
+    """Compare the rates of *found* with those of *every* record; the fullest minute is the earliest of equal ones."""
+    rates = {
+        name: found["time"][name] for name in ("records_per_second", "bytes_per_second", "peak")
+    }
+    if not every:
+        assert rates == {"records_per_second": None, "bytes_per_second": None, "peak": None}
+        return
+    stamps = [record.timestamp for record in every]
+    sizes = [len(record.key or b"") + len(record.value or b"") for record in every]
+    seconds = (max(stamps) - min(stamps)) / 1000
+    is_long = seconds >= 1
+    assert rates["records_per_second"] == (round(len(every) / seconds, 3) if is_long else None)
+    assert rates["bytes_per_second"] == (round(sum(sizes) / seconds, 3) if is_long else None)
+    most = max(by_minute.values())
+    start = min(minute for minute, count in by_minute.items() if count == most)
+    in_it = sum(n for n, at in zip(sizes, stamps, strict=True) if at // MINUTE * MINUTE == start)
+    assert rates["peak"] == {
+        "start_ms": start,
+        "records_per_second": round(most / 60, 3),
+        "bytes_per_second": round(in_it / 60, 3),
+    }
+
+
 @pytest.mark.parametrize("seed", range(25))
 def test_the_profile_has_the_numbers_of_a_brute_force_count(seed: int) -> None:
     rng = random.Random(seed)
@@ -129,6 +153,7 @@ def test_the_profile_has_the_numbers_of_a_brute_force_count(seed: int) -> None:
         rows = [r for r in csv.DictReader(io.StringIO(csv_text(result))) if r["topic"] == topic]
         expected = Counter(r.timestamp // MINUTE * MINUTE for r in every)
         assert {int(row["start_ms"]): int(row["records"]) for row in rows} == expected
+        check_throughput(found, every, expected)
     assert json.loads(json_text(result)) == document(result)
     assert ACCURACY in screen(result)
     assert picture(result).startswith(b"\x89PNG")
