@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 from kclient.errors import KafkaError
 from kclient.net.cluster import Cluster
 from kclient.net.waiting import sleep
-from kclient.wire.schema.metadata import MetadataRequest
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import LeaderNotAvailable
+from kclient.wire.schema.metadata import MetadataRequest, MetadataRequestTopic
 from kclient.wire.versions import ApiKey
 from mirrormaker.catalog import Catalog
 
@@ -21,6 +23,7 @@ TIMEOUT = 60.0
 """Seconds for one step at a cluster: the leaders of a broker that was killed move when its session ends, after 18 s."""
 POLL = 0.1
 """Seconds between two requests."""
+_NO_TOPIC = "kmirror.no-such-topic"
 
 
 async def until_answered(reactor: Any, ask: Callable[[], Awaitable[T]]) -> T:
@@ -53,16 +56,34 @@ async def names_with(
         await sleep(reactor, POLL)
 
 
-async def names_with_all_of_the_controller(
-    reactor: Any, cluster: Cluster, catalog: Catalog
+async def names_that_exist(
+    reactor: Any, cluster: Cluster, catalog: Catalog, selects: Callable[[str], bool]
 ) -> tuple[Mapping[str, int], set[str]]:
-    """Return `names_with` all topics that the controller of *cluster* has. Raise KafkaError."""
-    at_controller = await until_answered(reactor, lambda: _names_at_controller(cluster))
-    return await names_with(reactor, catalog, at_controller)
+    """Return `Catalog.names`, when those that the controller has, and *selects* chooses, are among them.
+
+    If a broker that has just started still lacks some after `TIMEOUT`, they are the second result. Raise KafkaError.
+    """
+    give_up_at = reactor.seconds() + TIMEOUT
+    while True:
+        # The broker first: a topic that is deleted between the two is not missed.
+        present = await catalog.names()
+        at_controller = await until_answered(reactor, lambda: _names_at_controller(cluster))
+        unknown = {name for name in at_controller - present.keys() if selects(name)}
+        if not unknown or reactor.seconds() >= give_up_at:
+            return present, unknown
+        await sleep(reactor, POLL)
 
 
 async def _names_at_controller(cluster: Cluster) -> set[str]:
+    """Return the topics that the controller has. Raise LeaderNotAvailable if it has just started itself."""
     connection = await cluster.controller()
-    request = MetadataRequest(None, allow_auto_topic_creation=False)
-    response = await connection.request(ApiKey.METADATA, None, request)
+    everything = MetadataRequest(None, allow_auto_topic_creation=False)
+    response = await connection.request(ApiKey.METADATA, None, everything)
+    # A broker of ours that does not know all topics yet answers so for one that does not exist.
+    absent = MetadataRequest(
+        [MetadataRequestTopic(name=_NO_TOPIC)], allow_auto_topic_creation=False
+    )
+    (answer,) = (await connection.request(ApiKey.METADATA, None, absent)).topics
+    if answer.error_code == ErrorCode.LEADER_NOT_AVAILABLE:
+        raise LeaderNotAvailable("the controller does not know all topics yet")
     return {each.name for each in response.topics if each.partitions and not each.error_code}

@@ -8,11 +8,12 @@ Owner: the reactor's thread
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kclient.errors import KafkaError
 from kclient.net.waiting import settled_by, sleep
-from kclient.wire.errors import InvalidConfig
+from kclient.wire.errors import InvalidConfig, UnknownTopicOrPartition
 from mirrormaker import catalog
 from mirrormaker.catalog import Catalog
 from mirrormaker.cluster_waits import until_answered
@@ -26,6 +27,16 @@ LONGEST_CHANGE = 3 * catalog.TIMEOUT
 """Seconds for the look at a fence and the change that follows it, which may be sent twice."""
 
 
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """Topics that stated that the target may be open."""
+
+    names: set[str]
+    """Those that take it back, or may do so: the outcome of a change that failed is unknown."""
+    refused: set[str]
+    """Those of *names* of which a broker refuses the change."""
+
+
 class FenceRemoval:
     """Removes fences of topics at *source*, which a promotion to *target* has set (names for the operator)."""
 
@@ -35,8 +46,8 @@ class FenceRemoval:
         self._target = target
         self._echo = echo
 
-    async def take_back(self, topics: Catalog, names: Iterable[str]) -> set[str]:
-        """Let those of *names* that state that the target may be open take that back; wait, and return them.
+    async def take_back(self, topics: Catalog, names: Iterable[str]) -> TakenBack:
+        """Let those of *names* that state that the target may be open take that back; wait, and return which do.
 
         Another command looks for that statement directly before it opens each topic. So after the wait here the
         target's marks are final. A topic that did not take it back keeps its fence (`remove`).
@@ -65,7 +76,8 @@ class FenceRemoval:
                 f"open {', '.join(begun)} at {self._target}"
             )
             await sleep(self._reactor, LONGEST_CHANGE)
-        return {*begun}
+        refused = {name for name in begun if isinstance(answers[name], InvalidConfig)}
+        return TakenBack({*begun}, refused)
 
     async def remove(
         self,
@@ -79,8 +91,8 @@ class FenceRemoval:
 
         The second result has those that another command works on since the marks were read, with that as the reason.
         The third has those of which the fence cannot be read or removed. After *give_up_at*, in seconds of the reactor,
-        an error that may pass is the reason for the rest, too. *taken_back* is what `take_back` returned. *ended*:
-        topics that stated before that an earlier promotion had opened the target.
+        an error of the cluster is the reason for the rest, too. *taken_back* are the names that `take_back` returned.
+        *ended*: topics that stated before that an earlier promotion had opened the target.
         """
         removed: list[str] = []
         kept: dict[str, str] = {}
@@ -96,7 +108,8 @@ class FenceRemoval:
                 await topics.change(name, fenced[name])
             except KafkaError as problem:
                 failed[name] = problem
-                if problem.retriable and self._reactor.seconds() >= give_up_at:
+                is_of_all = problem.retriable and not isinstance(problem, UnknownTopicOrPartition)
+                if is_of_all and self._reactor.seconds() >= give_up_at:
                     failed |= dict.fromkeys(left, problem)
                     break
             else:

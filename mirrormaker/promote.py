@@ -33,14 +33,14 @@ from mirrormaker.catalog import Catalog
 from mirrormaker.cluster_waits import (
     POLL,
     TIMEOUT,
+    names_that_exist,
     names_with,
-    names_with_all_of_the_controller,
     until_answered,
 )
 from mirrormaker.command_exit import DONE, REFUSED, Refused
 from mirrormaker.config import FlowConfig
 from mirrormaker.drain import drain
-from mirrormaker.fence_removal import LONGEST_CHANGE, Configs, FenceRemoval
+from mirrormaker.fence_removal import LONGEST_CHANGE, Configs, FenceRemoval, TakenBack
 from mirrormaker.interruption import uninterrupted
 from mirrormaker.lineage import Lineage, text_of
 from mirrormaker.link_state import GapPolicy, LogEnds
@@ -361,7 +361,7 @@ class Promotion:
             without = [tp for tp in tps if roles.stages[tp.topic] is not Stage.FENCED]
             cuts = await _high_watermarks(mirror.source, without, required=True)
             cuts |= await until_read_only(mirror.source, marked, timeout=TIMEOUT)
-            await _refuse_newpartitions_of(roles)
+            await _refuse_new_partitions(roles)
             return cuts
         for name in roles.left:
             if roles.stages[name] is Stage.MIRRORED:
@@ -371,7 +371,7 @@ class Promotion:
                 fenced[name] = {each: source.overrides.get(each) for each in fence}
                 await roles.source_topics.change(name, fence)
         cuts = await until_read_only(mirror.source, tps, timeout=TIMEOUT)
-        await _refuse_newpartitions_of(roles)
+        await _refuse_new_partitions(roles)
         self._echo(f"{self._config.source} is read-only; {sum(cuts.values())} offsets to the cut")
         return cuts
 
@@ -397,7 +397,8 @@ class Promotion:
                 taken_over.append(topic)
             return fence_is_opening(topic)
 
-        await until_answered(self._reactor, lambda: self._state_fences(roles, names, begin))
+        for name in names:
+            await until_answered(self._reactor, partial(self._state_fences, roles, [name], begin))
         if taken_over:
             self._echo(
                 f"an --abort, or an undo, has begun before: for {LONGEST_CHANGE:g} s more it may remove a fence"
@@ -602,17 +603,17 @@ class Promotion:
             if self._options.dry_run:
                 self._echo(f"dry run: would promote {len(lost.mirrors)} topics without the source")
                 return DONE
+            # A topic may be fenced, by a promotion of the other direction that still runs.
+            removal = FenceRemoval(
+                self._reactor, self._config.target, self._config.source, self._echo
+            )
+            taken_back = await removal.take_back(catalog, lost.mirrors)
             tps = partitions_of(lost.mirrors, topics)
             ends = await until_read_only(target, tps, timeout=TIMEOUT)
             timestamps = await _last_timestamps(target, tps)
             if lost.mirrors:
-                # A topic may be fenced, by a promotion of the other direction that still runs.
-                removal = FenceRemoval(
-                    self._reactor, self._config.target, self._config.source, self._echo
-                )
-                taken_back = await removal.take_back(catalog, lost.mirrors)
                 stored = Opened(lost.source_id, SOURCE_LOST, self._began_ms, (), ())
-                look = partial(self._look_without_source, catalog, taken_back)
+                look = partial(self._look_without_source, catalog, topics, taken_back)
                 await self._open(target, catalog, lost.mirrors, ends, stored, timestamps, look=look)
             else:
                 self._echo("every topic is promoted already")
@@ -639,18 +640,19 @@ class Promotion:
         return DONE
 
     async def _look_without_source(
-        self, catalog: Catalog, taken_back: Collection[str], name: str
+        self, catalog: Catalog, topics: Mapping[str, Topic], taken_back: TakenBack, name: str
     ) -> None:
-        """Raise `Refused` if a promotion of the other direction goes on, or has opened the mirror *name* since.
-
-        *taken_back* are the topics that it had begun to open.
-        """
-        state = fence_state(await catalog.overrides_of(name))
-        expected = FenceState.ABORTING if name in taken_back else None
-        if state is FenceState.OPENING or (expected and state is not expected):
+        """Raise `Refused` if another command has changed the mirror *name* since *topics* were read."""
+        before, now = topics[name].overrides, await catalog.overrides_of(name)
+        reason = promotion.changed_by_another(
+            before,
+            now,
+            is_taken_back=name in taken_back.names,
+            is_refused=name in taken_back.refused,
+        )
+        if reason:
             raise Refused(
-                f"{name} is not opened: a promotion of it to {self._config.source} goes on. Repeat the command if "
-                f"{self._config.source} is lost"
+                f"{name} is not opened: {reason}. Repeat the command if {self._config.source} is lost"
             )
 
     # --- shared
@@ -671,9 +673,9 @@ class Promotion:
 
     async def _names(self, name: str, cluster: Cluster, catalog: Catalog) -> Mapping[str, int]:
         """Return every topic of the cluster *name* with its number of partitions. Raise `Refused`, KafkaError."""
-        present, unknown = await names_with_all_of_the_controller(self._reactor, cluster, catalog)
         selects = self._topics.selects if name == self._config.source else self._topics.selects_copy
-        self._refuse_unknown(name, [each for each in unknown if selects(each)])
+        present, unknown = await names_that_exist(self._reactor, cluster, catalog, selects)
+        self._refuse_unknown(name, unknown)
         return present
 
     @staticmethod
@@ -767,7 +769,7 @@ def _refuse(reason: str) -> None:
         raise Refused(reason)
 
 
-async def _refuse_newpartitions_of(roles: Roles) -> None:
+async def _refuse_new_partitions(roles: Roles) -> None:
     """Raise `Refused` if partitions were added at the source since its topics were read: they are in no cut.
 
     Those that are added later are read-only from their beginning, because the mark is a setting of the topic.

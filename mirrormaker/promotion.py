@@ -15,7 +15,15 @@ from kclient.types import TopicPartition
 from mirrormaker.command_exit import Refused
 from mirrormaker.lineage import SOURCE_TOPIC_ID, text_of
 from mirrormaker.link_state import LogEnds
-from mirrormaker.promotion_fence import Marked, is_mirror, mark_removed, marked_as, states_fence
+from mirrormaker.promotion_fence import (
+    FenceState,
+    Marked,
+    fence_state,
+    is_mirror,
+    mark_removed,
+    marked_as,
+    states_fence,
+)
 from mirrormaker.promotion_record import (
     EXCHANGED,
     PRODUCERS_STOPPED,
@@ -210,6 +218,32 @@ def without_source(
         of = f" of cluster {source_id}" if source_id else ""
         raise Refused(f"the target has no mirror topics{of} to promote")
     return LostSource(lost, mirrors, done)
+
+
+def changed_by_another(
+    before: Mapping[str, str], now: Mapping[str, str], *, is_taken_back: bool, is_refused: bool
+) -> str:
+    """Return how another command has changed a fenced mirror, from the settings *before* to *now*; "" if none has.
+
+    *is_taken_back*: this command lets it take back that its target may be open. *is_refused*: a broker refuses that.
+    """
+    if now.get(MARK) != before.get(MARK):
+        return "its mark was changed meanwhile"
+    was, state = fence_state(before), fence_state(now)
+    expected: set[FenceState | None] = (
+        {FenceState.ABORTING} if is_taken_back and not is_refused else {was}
+    )
+    if is_taken_back and was not in (FenceState.OPENING, FenceState.ABORTING):
+        expected.add(was)  # it could not be read when it was to be taken back
+    if state in expected:
+        return ""
+    reasons = {
+        FenceState.OPENING: "a promotion of it goes on",
+        FenceState.OPENED: "another command has promoted it meanwhile",
+        FenceState.ABORTING: "--abort, or an undo, has begun to remove its fence",
+        FenceState.UNKNOWN: "kmirror of a later release has changed its fence",
+    }
+    return reasons.get(state, "its fence was changed meanwhile") if state else "its fence is gone"
 
 
 def changed_partitions(topics: Mapping[str, Topic], now: Mapping[str, int]) -> str:

@@ -5,7 +5,7 @@ Owner: the reactor's thread
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,8 @@ from kclient.wire.errors import UnknownTopicOrPartition
 from mirrormaker.catalog import Catalog
 from mirrormaker.cluster_waits import (
     TIMEOUT,
+    names_that_exist,
     names_with,
-    names_with_all_of_the_controller,
     until_answered,
 )
 from mirrormaker.command_exit import DONE, REFUSED, Refused
@@ -69,6 +69,7 @@ class PromotionAbort:
         self._config = config
         self._topics = PromotedTopics(config, topics)
         self._target_id = target_id
+        self._taken_back: set[str] = set()
         self._echo = echo
         self._removal = FenceRemoval(reactor, config.source, config.target, echo)
 
@@ -86,6 +87,13 @@ class PromotionAbort:
                 f"{self._config.source}: topics may still be read-only. Repeat the command to continue"
             )
             raise
+        except KafkaError:
+            if self._taken_back:
+                which = ", ".join(sorted(self._taken_back))
+                self._echo(
+                    f"{self._config.source}: topics may still be read-only: {which}. Repeat the command to continue"
+                )
+            raise
         except Refused as refusal:
             self._echo(f"refused: {refusal}")
             return REFUSED
@@ -93,25 +101,26 @@ class PromotionAbort:
             await uninterrupted(source.close())
 
     async def _abort(self, source: Cluster, catalog: Catalog) -> int:
-        present, unknown = await names_with_all_of_the_controller(self._reactor, source, catalog)
+        present, unknown = await names_that_exist(
+            self._reactor, source, catalog, self._has_one_name
+        )
         names = [name for name in present if self._has_one_name(name)]
-        late = [name for name in sorted(unknown) if self._has_one_name(name)]
+        late = sorted(unknown)
         if not names and not late:
             raise Refused("no topic is selected")
-        marked = await self._marked(catalog, names, present)
+        marked = await self._marked(catalog, names)
         found, taken_back, earlier = _Fences([]), set[str](), marked
         if marked:
             source_id = identity_of(source, self._config.source)
             there = await self._at_the_target(marked)
-            taken_back = await self._removal.take_back(
+            begun = await self._removal.take_back(
                 catalog, self._fences(marked, there, source_id).names
             )
+            taken_back = self._taken_back = begun.names
             if taken_back:
                 there = await self._at_the_target(marked)
             # The target was waited for: another command may have begun to open it meanwhile.
-            marked = await until_answered(
-                self._reactor, lambda: self._marked(catalog, names, present)
-            )
+            marked = await until_answered(self._reactor, lambda: self._marked(catalog, names))
             found = self._fences(marked, there, source_id)
         stay = {
             name: f"its configs cannot be read: {problem}"
@@ -155,12 +164,14 @@ class PromotionAbort:
         """Return whether the source topic *name* is selected, and has that name at the target."""
         return self._topics.selects(name) and self._topics.target_name(name) == name
 
-    async def _marked(
-        self, catalog: Catalog, names: Iterable[str], present: Mapping[str, int]
-    ) -> dict[str, Topic]:
-        """Return those of the source's topics *names* that have a mark now."""
+    async def _marked(self, catalog: Catalog, names: Collection[str]) -> dict[str, Topic]:
+        """Return those of the source's topics *names* that have a mark now. Raise KafkaError."""
         for name in names:
             catalog.forget(name)
+        present = await catalog.names()
+        absent = {*names} - present.keys()
+        if absent and (unknown := absent - await catalog.deleted(absent)):
+            raise UnknownTopicOrPartition(f"the broker does not know {', '.join(sorted(unknown))}")
         topics = await catalog.topics(names, configs_too=True, present=present)
         return {name: topic for name, topic in topics.items() if topic.overrides.get(MARK)}
 

@@ -64,7 +64,7 @@ class PromotionUndo:
             done, kept, failed = await self._removal.remove(
                 roles.source_topics,
                 {name: fenced[name] for name in mirrors},
-                taken_back,
+                taken_back.names,
                 give_up_at,
             )
             removed += done
@@ -108,7 +108,7 @@ class PromotionUndo:
         *unread* are those of which the target's marks cannot be read, *earlier* those that an earlier command fenced.
         """
         target = self._config.target
-        begun = []
+        begun, later = list[str](), list[str]()
         # Another command may have begun to open the target since the topics were read.
         now = await settled_by([*unread, *earlier], roles.source_topics.overrides_of)
         for name, answer in now.items():
@@ -118,15 +118,19 @@ class PromotionUndo:
             elif name in opening:
                 begun.append(name)
                 continue
-            if marked_as(topic) in (Marked.OPENING, Marked.UNKNOWN):
+            kind = marked_as(topic)
+            if kind is Marked.OPENING:
                 begun.append(name)
+            if kind is Marked.UNKNOWN:
+                later.append(name)
+                self._echo(f"  {name}: {kind.value.format(roles.target_id)}")
         if begun:
             way = lost_target(begun, roles.target_id, self._back)
             self._echo(
                 f"without {target}, if no producer wrote there, {way} opens {', '.join(begun)}: a promotion had begun "
                 "to open them there"
             )
-        if others_unread := [name for name in unread if name not in begun]:
+        if others_unread := [name for name in unread if name not in (*begun, *later)]:
             flow = f"{self._config.source}->{target}"
             way = abort_without_target(others_unread, roles.target_id, flow)
             self._echo(

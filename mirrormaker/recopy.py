@@ -29,7 +29,7 @@ from mirrormaker.audit_gate import proven_by_audit, target_form
 from mirrormaker.audit_proof import Proof
 from mirrormaker.awaited_log_ends import awaited_log_ends
 from mirrormaker.catalog import Catalog
-from mirrormaker.cluster_waits import names_with_all_of_the_controller
+from mirrormaker.cluster_waits import names_that_exist
 from mirrormaker.command_exit import DONE, REFUSED, Refused
 from mirrormaker.config import FlowConfig
 from mirrormaker.divergence import Batch, Comparison, Divergence, DivergenceSearch, Side
@@ -329,10 +329,10 @@ class Recopy:
         catalog: Catalog,
         is_wanted: Callable[[str], bool],
     ) -> dict[str, Topic]:
-        present, unknown = await names_with_all_of_the_controller(self._reactor, cluster, catalog)
-        if late := [name for name in sorted(unknown) if is_wanted(name)]:
+        present, unknown = await names_that_exist(self._reactor, cluster, catalog, is_wanted)
+        if unknown:
             raise Refused(
-                f"the broker at {cluster_name} does not know {', '.join(late)} yet, or its controller does not answer"
+                f"the broker at {cluster_name} does not know {', '.join(sorted(unknown))} yet. Repeat the command"
             )
         names = [name for name in present if is_wanted(name)]
         topics = await catalog.topics(names, configs_too=True, present=present)

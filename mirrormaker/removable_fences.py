@@ -70,7 +70,11 @@ def fenced(
             unknown[name] = f"{problem}{way}"
         elif (mark := target[name].overrides.get(MARK)) != source_id:
             if _is_closed(topic, kind, mark):
-                unknown[name] = _no_mirror(name, mark, source_id, target_id=target_id, back=back)
+                unknown[name] = (
+                    _no_fence(kind, [name], target_id, back)
+                    if kind is Marked.UNKNOWN
+                    else _no_mirror(name, mark, source_id, target_id=target_id, back=back)
+                )
         elif kind is Marked.UNKNOWN:
             unknown[name] = _no_fence(kind, [name], target_id, back)
         elif _has_the_fence(target[name], topic):

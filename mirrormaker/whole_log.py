@@ -128,7 +128,8 @@ class LogReader:
         at = min(until, self._end) - 1
         fetched = await self._fetched(at, len(each.data) + HEADER_SIZE)
         if fetched.batches[0].is_damaged:  # a broker takes *at* for one of its offsets
-            fetched = await self._fetched(at, len(each.data) + FETCH_BYTES)
+            size = len(fetched.batches[0].data) + len(each.data) + FETCH_BYTES
+            fetched = await self._fetched(at, size)
         self._check_order(fetched)
         # The answer is later than the batch, which was committed, so below the high watermark.
         if each.base_offset >= fetched.high_watermark:

@@ -176,6 +176,14 @@ def test_a_damaged_header_of_a_batch_as_large_as_an_answer_hides_no_batch(delta:
     assert [each.base_offset for each in found] == [0, 3, 6, 7]
 
 
+def test_a_damaged_header_of_a_large_batch_before_a_single_one_is_read() -> None:
+    """The look at the last batch had an answer with the large one only: a readable log was refused."""
+    large = batch(0, 3, delta=6, size=3 << 19)
+    found = Segments([large, batch(3, 1)], end=4).read()
+    assert not isinstance(found, KafkaError)
+    assert [each.base_offset for each in found] == [0, 3]
+
+
 def test_a_damaged_header_before_a_batch_that_no_answer_holds_is_an_error() -> None:
     log = Segments([batch(0, 3, delta=9), batch(3, 1, size=5 << 20), batch(4, 6)], end=10)
     assert isinstance(log.read(), CorruptMessage)
