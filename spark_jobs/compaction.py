@@ -1,9 +1,10 @@
 """What log compaction explains: records that one log has, and that the other one may have removed.
 
 Compaction removes a record only after the log has received a later one with its key. It removes a tombstone only after
-the earlier records with its key. So a finding is decided by where both logs have its key (`KeySpans`). The findings of
-a partition are decided in the driver, up to `spark_jobs.folding.LOOKED_UP`. Of those beyond, Spark tasks decide, each
-of the findings and the spans of some keys (`decided`).
+the earlier records with its key. It removes no record while an earlier one of its key stays: it cleans a log from its
+start on. That is used of renumbered targets only. So a finding is decided by where both logs have its key (`KeySpans`).
+The findings of a partition are decided in the driver, up to `spark_jobs.folding.LOOKED_UP`. Of those beyond, Spark
+tasks decide, each of the findings and the spans of some keys (`decided`).
 
 In: findings, spans.  Out: which are explained.  Owner: the driver, or a Spark task; pure.
 """
@@ -101,12 +102,29 @@ class KeySpans:
                 passed = is_tombstone and finding.is_before(passed_up_to)
                 deletes = passed or (others is not None and others.deletes)
                 return (superseded and followed) or (absent and known and deletes)
+            if self._has_older(cleaned, others, follows, finding.topic_partition):
+                return False
             followed = any(each and each.last > follows for each in (cleaned, received))
             return superseded or followed or (is_tombstone and cleaned is None)
         if any(each and each.last > finding.position for each in (cleaned, others, received)):
             return True
         earlier = cleaned is not None and cleaned.first < finding.position
         return is_tombstone and not earlier
+
+    def _has_older(
+        self,
+        cleaned: KeySpan | None,
+        others: KeySpan | None,
+        follows: int,
+        tp: TopicPartition,
+    ) -> bool:
+        """Return whether the log that may have removed a record still has an older one of its key, up to *follows*.
+
+        If a log has two equal records of the key, nothing shows that the one up to *follows* is older.
+        """
+        if cleaned is None or others is None or cleaned.first > follows:
+            return False
+        return not (cleaned.repeats or others.repeats or any(tp in each for each in self.unread))
 
 
 def decided(

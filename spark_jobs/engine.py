@@ -150,6 +150,8 @@ class KeySpan(NamedTuple):
     last: int
     deletes: bool = False
     """Whether the last one is a tombstone."""
+    repeats: bool = False
+    """Whether two records of the key are equal."""
 
 
 class KeysFound(NamedTuple):

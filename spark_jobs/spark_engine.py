@@ -401,6 +401,7 @@ def _spans(hashes: DataFrame, wanted: DataFrame, on: list[str]) -> DataFrame:
             f_.min("offset").alias("first"),
             f_.max("offset").alias("last"),
             f_.max_by(f_.col("flags").bitwiseAND(TOMBSTONE) > 0, "offset").alias("deletes"),
+            (f_.count_distinct("content") < f_.count("content")).alias("repeats"),
         )
     )
 

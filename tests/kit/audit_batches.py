@@ -450,9 +450,17 @@ class BatchEngine:
             for row in rows
             if int(str(row["flags"] or 0)) & TOMBSTONE
         }
+        contents: dict[Place, set[object]] = defaultdict(set)
+        for row in rows:
+            contents[*_partition(row), int(str(row["key"] or 0))].add(row["content"])
         return KeysFound(
             {
-                place: KeySpan(min(at), max(at), (place[:2], max(at)) in tombstones)
+                place: KeySpan(
+                    min(at),
+                    max(at),
+                    (place[:2], max(at)) in tombstones,
+                    len(contents[place]) < len(at),
+                )
                 for place, at in _offsets(rows, "key", keys).items()
             },
             frozenset(f.topic_partition for f in failures if f.kind is FailureKind.UNREADABLE),

@@ -287,13 +287,18 @@ class MemoryEngine:
         self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], keys: frozenset[int]
     ) -> KeysFound:
         found: dict[Place, list[tuple[int, bool]]] = {}
+        contents: dict[Place, set[int]] = {}
         for tp, record in self._read(cluster, ranges):
             if record.key in keys:
                 at = record.offset, bool(record.flags & TOMBSTONE)
                 found.setdefault((*tp, record.key), []).append(at)
+                contents.setdefault((*tp, record.key), set()).add(record.content)
         failures = self._failures(cluster, ranges, drill=False)
         return KeysFound(
-            {place: KeySpan(min(at)[0], *max(at)) for place, at in found.items()},
+            {
+                place: KeySpan(min(at)[0], *max(at), len(contents[place]) < len(at))
+                for place, at in found.items()
+            },
             frozenset(f.topic_partition for f in failures if f.kind is FailureKind.UNREADABLE),
         )
 

@@ -1,0 +1,76 @@
+"""What compaction explains of a renumbered target, and what it does not: each log keeps the last records of a key.
+
+docs/design/audit.md has the rules. Each case is compared in one alignment, and in step, with runs of findings.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_jobs.in_step import Sizes
+from spark_jobs.verdict import Verdict
+from tests.kit.audit_logs import Log, Rec, classes, log_of
+from tests.unit.audit.test_renumbered_tail import MARKER, every_way, found, run
+
+BOTH = (True, True)
+
+
+def keyed(key: str, value: str = "v", timestamp: int = 1_000) -> Rec:
+    return Rec(key.encode(), value.encode(), timestamp)
+
+
+def without(log: Log, *offsets: int) -> Log:
+    """Return *log* without the records at *offsets*, as a cleaner leaves it."""
+    for offset in offsets:
+        del log.records[offset]
+    return log
+
+
+FIRST, BETWEEN, LAST = (keyed(key, key, 1_000 + n) for n, key in enumerate("zyw"))
+
+
+def version(number: int) -> Rec:
+    return keyed("k", f"version {number}", 2_000 + number)
+
+
+VERSIONS = [version(number) for number in range(1, 4)]
+
+
+@every_way
+@pytest.mark.parametrize("at_target", [True, False])
+@pytest.mark.parametrize("keep", [0, 1_000])
+def test_a_lost_version_is_not_explained_beside_an_older_one(
+    sizes: Sizes | None, at_target: bool, keep: int
+) -> None:
+    """A cleaner removes the older one first."""
+    logs = [
+        log_of(FIRST, *VERSIONS, LAST),
+        log_of(MARKER, FIRST, VERSIONS[0], VERSIONS[2], LAST),
+    ]
+    source, target = logs if at_target else reversed(logs)
+    audited = run(source, target, sizes, keep=keep, compacted=BOTH)
+    different = {"missing" if at_target else "extra": 1}
+    assert (audited.outcome.verdict, found(audited)) == (Verdict.DIVERGED, (different, 0))
+
+
+@every_way
+@pytest.mark.parametrize("gone", [1, 2])
+def test_older_versions_that_a_cleaner_has_removed_are_explained(
+    sizes: Sizes | None, gone: int
+) -> None:
+    source = log_of(FIRST, *VERSIONS, LAST)
+    target = without(log_of(FIRST, *VERSIONS, LAST), *range(1, 1 + gone))
+    for logs in ((source, target), (target, source)):
+        audited = run(*logs, sizes, compacted=BOTH)
+        assert (audited.outcome.verdict, found(audited)) == (Verdict.CONSISTENT, ({}, 0))
+        assert classes(audited)["explained"] == gone
+
+
+@every_way
+def test_a_version_that_was_written_again_shows_no_order(sizes: Sizes | None) -> None:
+    """Which of the equal records the target still has, nothing shows."""
+    source = log_of(FIRST, VERSIONS[0], VERSIONS[1], VERSIONS[0], VERSIONS[2], LAST)
+    target = without(source.copy(), 1, 2)
+    audited = run(source, target, sizes, compacted=BOTH)
+    assert (audited.outcome.verdict, found(audited)) == (Verdict.CONSISTENT, ({}, 0))
+    assert classes(audited) == {"verified": 4, "explained": 2}
