@@ -556,6 +556,8 @@ class _Aligner:
             if finding.apart and len(found) == 2:
                 found = [replace(finding, owns=1, apart=(found[0], found[1]))]
             left += found
+        if self.compacted:
+            left = _marked(left)
         alone = taken_apart(left)
         both = [f for f in alone if f.source_offset is not None and f.target_offset is not None]
         # The first records of the source that are left are no start: compaction may have removed others before.
@@ -963,6 +965,30 @@ def _differing(before: RecordDigest, after: RecordDigest) -> str:
         label for part, label in PARTS.items() if getattr(before, part) != getattr(after, part)
     ]
     return ",".join(differing) or "content"
+
+
+def _marked(findings: Sequence[Finding]) -> list[Finding]:
+    """Return *findings* of a compacted topic, with `TAKEN` if each log lacks a record of the key that the other has.
+
+    Of each key a log has the last records. So one log has all records of the key that the other one has, but for those
+    that lag. Only records with equal timestamps are compared: a cleaner may work while a log is read.
+    """
+    sides: dict[tuple[int | None, int | None], tuple[set[int | None], set[int | None]]]
+    sides = defaultdict(lambda: (set(), set()))
+    for each in findings:
+        if each.finding_class is FindingClass.EXTRA:
+            sides[each.key_hash, each.timestamp_ms][1].add(each.target_hash)
+        elif each.finding_class is FindingClass.MISSING and each.tail_position is None:
+            sides[each.key_hash, each.timestamp_ms][0].add(each.source_hash)
+    both = {place for place, (lost, more) in sides.items() if lost - more and more - lost}
+    return [
+        replace(each, flags=each.flags | TAKEN)
+        if each.finding_class in _HALVES
+        and each.tail_position is None
+        and (each.key_hash, each.timestamp_ms) in both
+        else each
+        for each in findings
+    ]
 
 
 def _damaged_tail(

@@ -55,7 +55,11 @@ CONTROL = 4
 ABORTED = 8
 """Bits of `RecordDigest.flags`: null key, null value, transaction marker, record of an aborted transaction."""
 TAKEN = 16
-"""A bit of `Finding.flags` of a MISSING record: the target has another record at its offset."""
+"""A bit of `Finding.flags`: compaction does not explain the record.
+
+The target has another record at the offset of a MISSING one. Or, of a renumbered target, each log lacks a record of the
+key that the other one has.
+"""
 UNDECIDED = 32
 """A bit of `Finding.flags`: a Spark task decides whether compaction explains it (`Engine.explain_undecided`)."""
 

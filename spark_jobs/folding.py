@@ -141,9 +141,9 @@ def has_no_other(finding: Finding) -> bool:
 
     Only then compaction of the other log may explain it.
     """
-    if finding.finding_class is FindingClass.MISSING:
-        return not finding.flags & TAKEN
-    return finding.finding_class in _ONLY_ONE and finding.owns > 0
+    if finding.finding_class not in _ONLY_ONE or finding.flags & TAKEN:
+        return False
+    return finding.finding_class is FindingClass.MISSING or finding.owns > 0
 
 
 @dataclass(slots=True)

@@ -74,3 +74,33 @@ def test_a_version_that_was_written_again_shows_no_order(sizes: Sizes | None) ->
     audited = run(source, target, sizes, compacted=BOTH)
     assert (audited.outcome.verdict, found(audited)) == (Verdict.CONSISTENT, ({}, 0))
     assert classes(audited) == {"verified": 4, "explained": 2}
+
+
+TURNS = [keyed("a", "a", 3_000), keyed("b", "b", 3_001)]
+NEWER_TURNS = [keyed("a", "newer", 3_002), keyed("b", "newer", 3_003)]
+
+
+@every_way
+def test_damage_among_records_that_take_turns_is_not_explained(sizes: Sizes | None) -> None:
+    """Each log lacks a record of the key that the other one has. A cleaner leaves one of them at least."""
+    changed = [each._replace(value=b"changed") for each in TURNS]
+    source = log_of(FIRST, *TURNS, *TURNS, BETWEEN, *NEWER_TURNS, LAST)
+    target = log_of(MARKER, FIRST, *changed, *TURNS, BETWEEN, *NEWER_TURNS)
+    audited = run(source, target, sizes, compacted=BOTH)
+    assert (audited.outcome.verdict, found(audited)) == (
+        Verdict.DIVERGED,
+        ({"missing": 2, "extra": 2}, 1),
+    )
+
+
+@every_way
+@pytest.mark.parametrize("at_target", [True, False])
+def test_an_older_record_of_the_same_time_that_one_log_has_cleaned_is_explained(
+    sizes: Sizes | None, at_target: bool
+) -> None:
+    older, newer = (keyed("k", value, 2_000) for value in ("older", "newer"))
+    logs = [log_of(older, FIRST, newer, BETWEEN), log_of(older, FIRST, newer, BETWEEN)]
+    without(logs[at_target], 0)
+    audited = run(*logs, sizes, compacted=BOTH)
+    assert (audited.outcome.verdict, found(audited)) == (Verdict.CONSISTENT, ({}, 0))
+    assert classes(audited) == {"verified": 3, "explained": 1}
