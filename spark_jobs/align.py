@@ -13,7 +13,8 @@ alone cannot either: equal records repeat. So both pairings are tried, and the a
    the log start shows that records were deleted.
 2. *Order.* Of the matched pairs the longest run in increasing order on both sides (patience sorting, as in patience
    diff) kept its position. Every other pair was REORDERED. So was a pair that moved over records that were left out
-   (*breaks*), because these kept their position.
+   (*breaks*), because these kept their position. If the best pairing of a renumbered target has such pairs, one more is
+   tried: with equal records that are unmatched in their place. Compaction may have removed the first of them.
 3. *Classify.* An unmatched target record is a DUPLICATE if its content occurs elsewhere in the target. The pairs
    that kept their position cut both sequences into the same gaps. Inside one gap an unmatched source record and an
    unmatched target record that are alike enough (`_LIKENESS`) are one CORRUPT record, the most alike first. Of the
@@ -245,7 +246,15 @@ def align(
         may_hide = renumbered and compacted and classes >= _HALVES
         if not classes & _MOVES and not tried[-1].shifted and not may_hide:
             break
-    return min(tried, key=lambda each: len(taken_apart(each.findings)))
+    best = min(tried, key=_findings_of)
+    if renumbered and any(f.finding_class is FindingClass.REORDERED for f in best.findings):
+        pairs = aligner.in_place(_by_occurrence(source, target, fixed))
+        best = min(best, aligner.align(pairs), key=_findings_of)
+    return best
+
+
+def _findings_of(alignment: Alignment) -> int:
+    return len(taken_apart(alignment.findings))
 
 
 _MOVES = frozenset({FindingClass.REORDERED, FindingClass.SHIFTED})
@@ -448,6 +457,38 @@ class _Aligner:
             if number in segments:
                 found += longest_increasing(segments[number])
         return found
+
+    def in_place(self, pairs: _Pairs) -> _Pairs:
+        """Return *pairs*; those that moved have an equal record in place, if one is unmatched there.
+
+        Equal records are paired by occurrence. So compaction of the first of them moves the others.
+        """
+        kept = self._in_order(pairs)
+        stayed = set(kept)
+        moved = [pair for pair in pairs if pair not in stayed]
+        for side, records in enumerate((self.source, self.target)):
+            matched = {pair[side] for pair in pairs}
+            contents = {records[pair[side]].content for pair in moved}
+            unmatched: dict[int, list[int]] = defaultdict(list)
+            for index, record in enumerate(records):
+                if index not in matched and record.content in contents:
+                    unmatched[record.content].append(index)
+            if not unmatched:
+                continue
+            places, others = [pair[side] for pair in kept], [pair[1 - side] for pair in kept]
+            replaced: dict[tuple[int, int], tuple[int, int]] = {}
+            for pair in moved:
+                free = unmatched.get(records[pair[side]].content, [])
+                gap = bisect_left(others, pair[1 - side])
+                low = places[gap - 1] if gap else -1
+                high = places[gap] if gap < len(places) else len(records)
+                at = bisect_right(free, low)
+                if at < len(free) and free[at] < high:
+                    index = free.pop(at)
+                    replaced[pair] = (index, pair[1]) if side == 0 else (pair[0], index)
+            pairs = sorted(replaced.get(pair, pair) for pair in pairs)
+            moved = [pair for pair in moved if pair not in replaced]
+        return pairs
 
     def _crosses(self, pair: tuple[int, int]) -> bool:
         """Return whether *pair* moved over records that were left out because they are equal."""

@@ -104,3 +104,23 @@ def test_an_older_record_of_the_same_time_that_one_log_has_cleaned_is_explained(
     audited = run(*logs, sizes, compacted=BOTH)
     assert (audited.outcome.verdict, found(audited)) == (Verdict.CONSISTENT, ({}, 0))
     assert classes(audited) == {"verified": 3, "explained": 1}
+
+
+@every_way
+@pytest.mark.parametrize("at_target", [True, False])
+def test_a_record_that_was_written_again_is_not_reordered_if_the_first_one_is_cleaned(
+    sizes: Sizes | None, at_target: bool
+) -> None:
+    again = keyed("again", "a", 3_000)
+    written = log_of(again, FIRST, TURNS[0], again, TURNS[1], BETWEEN, *NEWER_TURNS, LAST)
+    cleaned = log_of(*[MARKER] * at_target, *list(written.records.values())[:8])
+    without(cleaned, *(at + at_target for at in (0, 2, 4)))
+    if at_target:
+        audited = run(written, cleaned, sizes, compacted=BOTH)
+        assert (audited.outcome.verdict, found(audited)) == (Verdict.LAGGING, ({}, 1))
+    else:
+        del written.records[8]
+        audited = run(cleaned, written, sizes, compacted=BOTH)
+        assert (audited.outcome.verdict, found(audited)) == (Verdict.CONSISTENT, ({}, 0))
+    assert classes(audited)["explained"] == 3
+    assert classes(audited)["verified"] == 5
