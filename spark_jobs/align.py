@@ -979,6 +979,8 @@ def _pair_corrupt(
             if compacted:
                 in_place = [e for e in in_place if _same_key_and_timestamp(source, target, *e)]
             pairs += in_place
+        if is_tail and compacted:
+            pairs = [e for e in pairs if not _has_hole(source, target, e, kept)]
         if is_tail and not compacted:
             maybe += pairs
         else:
@@ -991,6 +993,23 @@ def _pair_corrupt(
                 if index not in used and _may_be_damaged(source[follows], target[index], compacted)
             )
     return corrupt, maybe
+
+
+def _has_hole(
+    source: Sequence[RecordDigest],
+    target: Sequence[RecordDigest],
+    pair: tuple[int, int],
+    kept: _Pairs,
+) -> bool:
+    """Return whether the source may have cleaned the record of which the target's one of *pair* is a copy.
+
+    Then it has an offset without a record there: between the pairs around it, or before the record that lags.
+    """
+    behind = bisect_left(kept, pair[1], key=lambda each: each[1])
+    low = kept[behind - 1][0] if behind else -1
+    high = kept[behind][0] if behind < len(kept) else pair[0]
+    first = source[low].offset if low >= 0 else -1
+    return source[high].offset - first > high - low
 
 
 def _may_be_damaged(before: RecordDigest, after: RecordDigest, compacted: bool) -> bool:

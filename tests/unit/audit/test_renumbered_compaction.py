@@ -124,3 +124,22 @@ def test_a_record_that_was_written_again_is_not_reordered_if_the_first_one_is_cl
         assert (audited.outcome.verdict, found(audited)) == (Verdict.CONSISTENT, ({}, 0))
     assert classes(audited)["explained"] == 3
     assert classes(audited)["verified"] == 5
+
+
+@every_way
+@pytest.mark.parametrize("compacted", [BOTH, (True, False), (False, True)])
+@pytest.mark.parametrize("cleaned", [True, False])
+def test_a_last_copy_that_the_source_has_cleaned_is_not_a_damaged_one(
+    sizes: Sizes | None, compacted: tuple[bool, bool], cleaned: bool
+) -> None:
+    """The next record of the key lags, and has the same timestamp. Without an offset in between nothing was cleaned."""
+    older, newer = (keyed("k", value, 2_000) for value in ("older", "newer"))
+    source = without(log_of(FIRST, older, newer), 1) if cleaned else log_of(FIRST, newer)
+    audited = run(source, log_of(FIRST, older), sizes, compacted=compacted)
+    if not cleaned:
+        assert found(audited) == ({"corrupt": 1}, 0)
+    elif compacted[0]:
+        assert (audited.outcome.verdict, found(audited)) == (Verdict.LAGGING, ({}, 1))
+        assert classes(audited) == {"verified": 1, "explained": 1, "lagging": 1}
+    else:
+        assert audited.outcome.verdict is Verdict.DIVERGED
