@@ -960,10 +960,12 @@ def _pair_corrupt(
     corrupt: _Pairs = []
     maybe: _Pairs = []
     likeness = _LIKENESS_OF_RENUMBERED if renumbered else _LIKENESS
+    paired = bool(kept) or has_pair_before
+    overtaken = renumbered and not paired and _deleted_at_the_start(unread) > 0
     before: dict[int, deque[int]] = defaultdict(deque)
     """By burst of the source: unmatched records of the target before a pair of it that are alike enough."""
     for gap, (lost_here, found_here) in sorted(gaps.items()):
-        is_tail = renumbered and gap == len(kept) and (kept or has_pair_before)
+        is_tail = renumbered and gap == len(kept) and paired
         pairs: _Pairs = []
         if bursts is not None:
             pairs = [
@@ -979,8 +981,9 @@ def _pair_corrupt(
             if compacted:
                 in_place = [e for e in in_place if _same_key_and_timestamp(source, target, *e)]
             pairs += in_place
-        if is_tail and compacted:
-            pairs = [e for e in pairs if not _has_hole(source, target, e, kept)]
+        pairs = _one_record(
+            source, target, pairs, kept, overtaken=overtaken, cleans=is_tail and compacted
+        )
         if is_tail and not compacted:
             maybe += pairs
         else:
@@ -993,6 +996,42 @@ def _pair_corrupt(
                 if index not in used and _may_be_damaged(source[follows], target[index], compacted)
             )
     return corrupt, maybe
+
+
+def _one_record(
+    source: Sequence[RecordDigest],
+    target: Sequence[RecordDigest],
+    pairs: _Pairs,
+    kept: _Pairs,
+    *,
+    overtaken: bool,
+    cleans: bool,
+) -> _Pairs:
+    """Return *pairs* without those that a healthy mirror has if it is *overtaken*, or if its source *cleans*."""
+    if overtaken:
+        pairs = _surely_one(source, target, pairs)
+    if cleans:
+        pairs = [each for each in pairs if not _has_hole(source, target, each, kept)]
+    return pairs
+
+
+def _surely_one(
+    source: Sequence[RecordDigest], target: Sequence[RecordDigest], pairs: _Pairs
+) -> _Pairs:
+    """Return those of *pairs* with equal key and timestamp, or with a value that each log has once.
+
+    If the source has deleted its start, all records of the target may be from before it. Many may have one value.
+    """
+    counts = [Counter(each.value for each in side) for side in (source, target)]
+    return [
+        (at_source, at_target)
+        for at_source, at_target in pairs
+        if _same_key_and_timestamp(source, target, at_source, at_target)
+        or (
+            source[at_source].value == target[at_target].value
+            and all(count[source[at_source].value] == 1 for count in counts)
+        )
+    ]
 
 
 def _has_hole(
