@@ -250,6 +250,12 @@ def align(
     if renumbered and any(f.finding_class is FindingClass.REORDERED for f in best.findings):
         pairs = aligner.in_place(_by_occurrence(source, target, fixed))
         best = min(best, aligner.align(pairs), key=_findings_of)
+    deletes = renumbered and not compacted and not fixed and any(unread)
+    if deletes and any(f.tail_position is None for f in best.findings):
+        skipped = _before_records(source, target, unread)
+        if any(skipped):
+            pairs = _by_occurrence(source, target, fixed, skipped=skipped)
+            best = min(best, aligner.align(pairs), key=_findings_of)
     return best
 
 
@@ -308,6 +314,39 @@ def _before_start(
         if size > left and not (own is target and left == len(own)):
             skipped[side] = min(begin + size - left, deleted)
     return skipped[0], skipped[1]
+
+
+def _before_records(
+    source: Sequence[RecordDigest],
+    target: Sequence[RecordDigest],
+    unread: tuple[Ranges, Ranges],
+) -> tuple[int, int]:
+    """Return how many first records of each log the other one has deleted, if it begins where most records are equal.
+
+    They are no more than the offsets that were deleted.
+    """
+    skipped = [0, 0]
+    for side, (own, other) in enumerate(((target, source), (source, target))):
+        deleted = _deleted_at_the_start(unread[1 - side])
+        if own and deleted:
+            equal = _equal_from(own, other)[: deleted + 1]
+            skipped[side] = max(range(len(equal)), key=equal.__getitem__, default=0)
+    return skipped[0], skipped[1]
+
+
+def _equal_from(own: Sequence[RecordDigest], other: Sequence[RecordDigest]) -> list[int]:
+    """Return for each record of *other* how many from it on are the first ones of *own* (the Z-function)."""
+    contents = [*(each.content for each in own), None, *(each.content for each in other)]
+    equal = [0] * len(contents)
+    low = high = 0
+    for at in range(1, len(contents)):
+        size = max(0, min(high - at, equal[at - low]))
+        while at + size < len(contents) and contents[at + size] == contents[size]:
+            size += 1
+        equal[at] = size
+        if at + size > high:
+            low, high = at, at + size
+    return equal[len(own) + 1 :]
 
 
 def _deleted_at_the_start(unread: Ranges) -> int:

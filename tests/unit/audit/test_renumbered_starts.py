@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from spark_jobs.in_step import Sizes
 from spark_jobs.verdict import Verdict
-from tests.kit.audit_logs import classes, log_of
+from tests.kit.audit_logs import Rec, classes, log_of
 from tests.unit.audit.test_renumbered_tail import every_way, found, full, of_one_value, run
 
 
@@ -29,3 +31,27 @@ def test_a_mirror_that_changes_all_records_is_diverged_also_behind_a_deleted_sta
     source.delete_below(10)
     audited = run(source, target, sizes)
     assert (audited.outcome.verdict, found(audited)) == (Verdict.DIVERGED, ({"corrupt": 50}, 0))
+
+
+A, B, LAST = (Rec(key, key, 1_000 + n) for n, key in enumerate([b"a", b"b", b"c"]))
+
+
+@every_way
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_what_retention_deletes_of_records_that_take_turns_has_aged_out(
+    sizes: Sizes | None, side: str
+) -> None:
+    """The records behind it are those that the other log ends with, and not the first ones."""
+    source, target = (log_of(A, B, A, B, A, B, LAST) for _ in range(2))
+    (source if side == "source" else target).delete_below(2)
+    audited = run(source, target, sizes)
+    assert (audited.outcome.verdict, found(audited)) == (Verdict.INCOMPLETE, ({}, 0))
+    assert classes(audited) == {"verified": 5, "aged out": 2}
+
+
+@every_way
+def test_no_more_records_that_take_turns_age_out_than_were_deleted(sizes: Sizes | None) -> None:
+    target = log_of(A, A, B, LAST)
+    target.delete_below(1)
+    audited = run(log_of(A, B, A, B, A, B, LAST), target, sizes)
+    assert (audited.outcome.verdict, found(audited)) == (Verdict.DIVERGED, ({"missing": 4}, 0))
