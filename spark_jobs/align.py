@@ -820,12 +820,14 @@ class _Aligner:
             ),
             {},
         )
+        strange = self._never_at_source(unknown, kept) if self.renumbered and self.compacted else ()
         for index in sorted(set(unknown) - {pair[1] for pair in corrupt}):
             record = self.target[index]
             alone[1][index] = self._finding(
                 FindingClass.EXTRA,
                 None,
                 record,
+                flags=record.flags | (TAKEN if index in strange else 0),
                 owns=int(record.offset not in at_offsets),
                 follows=follows.of_target(index),
             )
@@ -842,6 +844,28 @@ class _Aligner:
             )
         for of_side in alone:
             yield from of_side.values()
+
+    def _never_at_source(self, found: Sequence[int], kept: _Pairs) -> set[int]:
+        """Return which of the target's records *found* the source cannot have cleaned.
+
+        Between the records of the pairs around them it has no offset without a record, and both logs have each of these
+        once.
+        """
+        counts = [Counter(each.content for each in side) for side in (self.source, self.target)]
+        targets = [target_index for _, target_index in kept]
+        strange: set[int] = set()
+        for index in found:
+            gap = bisect_left(targets, index)
+            if not 0 < gap < len(kept):
+                continue
+            low, high = kept[gap - 1][0], kept[gap][0]
+            before, behind = self.source[low], self.source[high]
+            is_whole = behind.offset - before.offset == high - low
+            if is_whole and all(
+                count[each.content] == 1 for count in counts for each in (before, behind)
+            ):
+                strange.add(index)
+        return strange
 
     def _begins_of_bursts(self) -> list[int]:
         """Return for each record of the source the index of the first one of its burst of equal records."""

@@ -143,3 +143,22 @@ def test_a_last_copy_that_the_source_has_cleaned_is_not_a_damaged_one(
         assert classes(audited) == {"verified": 1, "explained": 1, "lagging": 1}
     else:
         assert audited.outcome.verdict is Verdict.DIVERGED
+
+
+@every_way
+@pytest.mark.parametrize("keep", [0, 1_000])
+@pytest.mark.parametrize("cleaned", [True, False])
+def test_a_stranger_is_explained_only_where_the_source_may_have_cleaned_one(
+    sizes: Sizes | None, keep: int, cleaned: bool
+) -> None:
+    """A cleaner leaves an offset without a record."""
+    one, newer = keyed("k", "one", 2_000), keyed("k", "newer", 2_002)
+    older = keyed("k", "older", 1_999)
+    source = log_of(FIRST, one, BETWEEN, newer, LAST)
+    if cleaned:
+        source = without(log_of(FIRST, older, one, BETWEEN, newer, LAST), 1)
+    target = log_of(MARKER, FIRST, older, one, BETWEEN, newer, LAST)
+    audited = run(source, target, sizes, keep=keep, compacted=BOTH)
+    different = {} if cleaned else {"extra": 1}
+    verdict = Verdict.CONSISTENT if cleaned else Verdict.DIVERGED
+    assert (audited.outcome.verdict, found(audited)) == (verdict, (different, 0))
