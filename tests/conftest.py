@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import pytest_timeout
 from hypothesis import settings
 
 from tests.kit.property_tests import examples
@@ -71,7 +72,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     record that was lost once is lost.
 
     CI, where one failure keeps a whole session's work from landing, also repeats a quick test during which
-    the garbage collector found what another one had left behind (`make check` does not: it fails).
+    the garbage collector found what another one had left behind (`make check` does not: it fails), and one that reached
+    its time limit: a test that hangs once in a thousand runs is a defect to mend, and CI prints it.
     """
     for item in items:
         if item.get_closest_marker("flaky"):
@@ -80,7 +82,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1))
         elif os.environ.get("CI"):
             item.add_marker(
-                pytest.mark.flaky(reruns=1, only_rerun=["[uU]nraisable ?[eE]xception ?[wW]arning"])
+                pytest.mark.flaky(
+                    reruns=1,
+                    only_rerun=["[uU]nraisable ?[eE]xception ?[wW]arning", r"Timeout \(>"],
+                )
             )
 
     # The longest files begin first (Makefile: no reordering by xdist), so that no worker is left alone with one at the
@@ -97,6 +102,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return limit < 900, not is_slow, 0 if is_slow else -limit
 
     items.sort(key=place)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Give a test that is repeated its time limit again: that of pytest-timeout is for all runs together."""
+    if getattr(item, "execution_count", 1) > 1:
+        hooks = item.config.pluginmanager.hook
+        settings = pytest_timeout._get_item_settings(item)
+        hooks.pytest_timeout_cancel_timer(item=item)
+        if settings.timeout:
+            hooks.pytest_timeout_set_timer(item=item, settings=settings)
 
 
 def pytest_collection_finish() -> None:
