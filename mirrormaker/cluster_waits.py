@@ -77,8 +77,6 @@ async def names_that_exist(
 async def _names_at_controller(cluster: Cluster) -> set[str]:
     """Return the topics that the controller has. Raise LeaderNotAvailable if it has just started itself."""
     connection = await cluster.controller()
-    everything = MetadataRequest(None, allow_auto_topic_creation=False)
-    response = await connection.request(ApiKey.METADATA, None, everything)
     # A broker of ours that does not know all topics yet answers so for one that does not exist.
     absent = MetadataRequest(
         [MetadataRequestTopic(name=_NO_TOPIC)], allow_auto_topic_creation=False
@@ -86,4 +84,6 @@ async def _names_at_controller(cluster: Cluster) -> set[str]:
     (answer,) = (await connection.request(ApiKey.METADATA, None, absent)).topics
     if answer.error_code == ErrorCode.LEADER_NOT_AVAILABLE:
         raise LeaderNotAvailable("the controller does not know all topics yet")
+    everything = MetadataRequest(None, allow_auto_topic_creation=False)
+    response = await connection.request(ApiKey.METADATA, None, everything)
     return {each.name for each in response.topics if each.partitions and not each.error_code}

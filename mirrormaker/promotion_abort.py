@@ -108,7 +108,7 @@ class PromotionAbort:
         late = sorted(unknown)
         if not names and not late:
             raise Refused("no topic is selected")
-        marked = await self._marked(catalog, names)
+        marked = await until_answered(self._reactor, lambda: self._marked(catalog, names))
         found, taken_back, earlier = _Fences([]), set[str](), marked
         if marked:
             source_id = identity_of(source, self._config.source)

@@ -124,6 +124,8 @@ class Common:
     before: PairBefore = NO_PAIR
     has_pair_before: bool = False
     """Whether both logs have a record before both sequences, or more records of one than of the other were before."""
+    is_at_end: bool = True
+    """Whether both sequences end where their logs do."""
 
 
 NOTHING_LEFT_OUT = Common()
@@ -811,6 +813,7 @@ class _Aligner:
             compacted=self.compacted,
             renumbered=self.renumbered,
             has_pair_before=self.common.has_pair_before,
+            is_at_end=self.common.is_at_end,
             bursts=self._begins_of_bursts() if self.renumbered and lost and unknown else None,
             unread=self.unread[0],
         )
@@ -848,8 +851,8 @@ class _Aligner:
     def _never_at_source(self, found: Sequence[int], kept: _Pairs) -> set[int]:
         """Return which of the target's records *found* the source cannot have cleaned.
 
-        Between the records of the pairs around them it has no offset without a record, and both logs have each of these
-        once.
+        Between the records of the pairs around them neither log has an offset without a record, and each log has these
+        records once. A target that has one may have cleaned a first copy: then a pair is of a repeated one.
         """
         counts = [Counter(each.content for each in side) for side in (self.source, self.target)]
         targets = [target_index for _, target_index in kept]
@@ -860,7 +863,11 @@ class _Aligner:
                 continue
             low, high = kept[gap - 1][0], kept[gap][0]
             before, behind = self.source[low], self.source[high]
-            is_whole = behind.offset - before.offset == high - low
+            first, last = kept[gap - 1][1], kept[gap][1]
+            is_whole = (
+                behind.offset - before.offset == high - low
+                and self.target[last].offset - self.target[first].offset == last - first
+            )
             if is_whole and all(
                 count[each.content] == 1 for count in counts for each in (before, behind)
             ):
@@ -990,6 +997,7 @@ def _pair_corrupt(
     compacted: bool,
     renumbered: bool,
     has_pair_before: bool,
+    is_at_end: bool,
     bursts: Sequence[int] | None,
     unread: Ranges,
 ) -> tuple[_Pairs, _Pairs]:
@@ -1045,7 +1053,12 @@ def _pair_corrupt(
                 in_place = [e for e in in_place if _same_key_and_timestamp(source, target, *e)]
             pairs += in_place
         pairs = _one_record(
-            source, target, pairs, kept, overtaken=overtaken, cleans=is_tail and compacted
+            source,
+            target,
+            pairs,
+            kept,
+            overtaken=overtaken,
+            cleans=is_tail and is_at_end and compacted,
         )
         if is_tail and not compacted:
             maybe += pairs

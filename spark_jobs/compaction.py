@@ -102,7 +102,9 @@ class KeySpans:
                 passed = is_tombstone and finding.is_before(passed_up_to)
                 deletes = passed or (others is not None and others.deletes)
                 return (superseded and followed) or (absent and known and deletes)
-            if self._has_older(cleaned, others, follows, finding.topic_partition):
+            # A DUPLICATE has two equal records, whichever of them is cleaned since.
+            repeats = finding.finding_class is FindingClass.DUPLICATE
+            if not repeats and self._has_older(cleaned, others, follows, finding.topic_partition):
                 return False
             followed = any(each and each.last > follows for each in (cleaned, received))
             return superseded or followed or (is_tombstone and cleaned is None)

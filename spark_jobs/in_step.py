@@ -419,6 +419,7 @@ class _Parts:
                     reduced.common,
                     before=self.before,
                     has_pair_before=self.has_common or self.ahead != 0,
+                    is_at_end=nexts == (_END, _END),
                 ),
             )
         self._join(alignment, reduced)

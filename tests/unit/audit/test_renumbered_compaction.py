@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import pytest
 
+from spark_jobs.align import Common, align
+from spark_jobs.compaction import KeySpans
+from spark_jobs.engine import KeySpan
+from spark_jobs.findings import Finding, FindingClass
 from spark_jobs.in_step import Sizes
 from spark_jobs.verdict import Verdict
-from tests.kit.audit_logs import Log, Rec, classes, log_of
+from tests.kit.audit_logs import Log, Rec, classes, digest, log_of
 from tests.unit.audit.test_renumbered_tail import MARKER, every_way, found, run
 
 BOTH = (True, True)
@@ -162,3 +166,45 @@ def test_a_stranger_is_explained_only_where_the_source_may_have_cleaned_one(
     different = {} if cleaned else {"extra": 1}
     verdict = Verdict.CONSISTENT if cleaned else Verdict.DIVERGED
     assert (audited.outcome.verdict, found(audited)) == (verdict, (different, 0))
+
+
+@every_way
+def test_a_version_that_a_repeating_mirror_has_twice_is_explained(sizes: Sizes | None) -> None:
+    """The mirror died, and repeated a record. The target cleaned the first copy, and the source the older version."""
+    older, newer = (keyed("k", value, time) for value, time in (("older", 2_000), ("newer", 2_001)))
+    source = without(log_of(FIRST, BETWEEN, older, LAST, newer), 2)
+    target = without(log_of(FIRST, BETWEEN, older, BETWEEN, LAST, newer), 1)
+    audited = run(source, target, sizes, compacted=BOTH)
+    assert (audited.outcome.verdict, found(audited)) == (Verdict.CONSISTENT, ({}, 0))
+
+
+def test_a_damaged_record_at_the_end_of_a_part_is_one_whatever_the_source_has_cleaned() -> None:
+    """The rest of the log is behind the part: no copy there is the last one."""
+    older, newer = (keyed("k", value, 2_000) for value in ("older", "newer"))
+    for is_last, corrupt in ((True, 0), (False, 1)):
+        source = without(log_of(FIRST, older, newer), 1)
+        target = log_of(FIRST, older)
+        aligned = align(
+            "t",
+            0,
+            *(
+                [digest(at, each) for at, each in sorted(log.records.items())]
+                for log in (source, target)
+            ),
+            compacted=True,
+            renumbered=True,
+            common=Common(is_at_end=is_last),
+        )
+        classes_found = [each.finding_class for each in aligned.findings]
+        assert classes_found.count(FindingClass.CORRUPT) == corrupt
+
+
+@pytest.mark.parametrize("kind", [FindingClass.EXTRA, FindingClass.DUPLICATE])
+def test_a_repeated_record_is_explained_whatever_the_target_has_cleaned_since(
+    kind: FindingClass,
+) -> None:
+    """The keys are looked up later: the other copy was gone by then, and the source had an older record."""
+    place = ("t", 0, 7)
+    spans = KeySpans({place: KeySpan(0, 20)}, {place: KeySpan(12, 30)})
+    finding = Finding(kind, "t", 0, None, 12, follows=5, key_hash=7)
+    assert spans.explain(finding, renumbered=True) is (kind is FindingClass.DUPLICATE)
