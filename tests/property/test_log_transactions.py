@@ -134,6 +134,8 @@ class World:
         self.log_start = self.log.log_start_offset
         self.epoch += 1
         self.fit()
+        # A truncation may forget what ended below the high watermark.
+        self.opened_at = max(self.opened_at, self.high_watermark)
 
     def fit(self) -> None:
         end = self.log.log_end_offset
@@ -213,10 +215,8 @@ class World:
             if high_watermark < self.log_start:
                 continue
             low = max(truth.last_stable_offset(high_watermark), self.log_start)
-            # What ended before the log was opened, or below the high watermark, which rises only or falls to the log
-            # end, or begins in a deleted segment, may be forgotten.
-            known = max(self.opened_at, self.high_watermark)
-            high = max(retained.last_stable_offset(high_watermark, known), self.log_start)
+            # What ended before the log was opened or truncated, or begins in a deleted segment, may be forgotten.
+            high = max(retained.last_stable_offset(high_watermark, self.opened_at), self.log_start)
             assert low <= found <= high, (low, found, high)
         self.check_indexes(truth, first)
         offset = self.rng.randint(self.log_start, log.log_end_offset)
