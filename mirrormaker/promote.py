@@ -657,11 +657,6 @@ class Promotion:
 
     # --- shared
 
-    @property
-    def _back(self) -> str:
-        """The flow of the other direction."""
-        return f"{self._config.target}->{self._config.source}"
-
     def _mirror(self) -> Mirror:
         return Mirror(
             self._reactor,

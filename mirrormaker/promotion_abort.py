@@ -34,7 +34,7 @@ from mirrormaker.promotion_fence import (
     marked_as,
     marks_before_the_fence,
 )
-from mirrormaker.promotion_topics import PromotedTopics
+from mirrormaker.promotion_topics import PromotedTopics, flow_back
 from mirrormaker.removable_fences import (
     fenced,
     marked_by,
@@ -71,6 +71,7 @@ class PromotionAbort:
         self._target_id = target_id
         self._taken_back: set[str] = set()
         self._echo = echo
+        self._back = flow_back(config)
         self._removal = FenceRemoval(reactor, config.source, config.target, echo)
 
     async def run(self) -> int:
@@ -182,11 +183,9 @@ class PromotionAbort:
         address shows nothing. Raise `Refused`.
         """
         stated = self._target_id
-        if found is None:
+        if found is None or stated not in (None, found[0]):
             return _Fences(*marked_by(marked, stated or "", self._back))
         target_id, there, unreadable = found
-        if stated not in (None, target_id):
-            return _Fences(*marked_by(marked, stated or "", self._back))
         names, doubtful = fenced(
             marked, there, unreadable, source_id=source_id, target_id=target_id, back=self._back
         )
@@ -239,11 +238,6 @@ class PromotionAbort:
             return target_id, topics, unreadable
         finally:
             await uninterrupted(target.close())
-
-    @property
-    def _back(self) -> str:
-        """The flow of the other direction."""
-        return f"{self._config.target}->{self._config.source}"
 
 
 @dataclass(frozen=True, slots=True)

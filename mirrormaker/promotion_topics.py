@@ -74,6 +74,11 @@ class Roles:
         return partitions_of(self.left, self.source)
 
 
+def flow_back(config: FlowConfig) -> str:
+    """Return the name of the flow of the other direction."""
+    return f"{config.target}->{config.source}"
+
+
 def partitions_of(names: Iterable[str], topics: Mapping[str, Topic]) -> list[TopicPartition]:
     """Return the partitions of the *topics* with these *names*."""
     return [TopicPartition(name, n) for name in names for n in range(topics[name].partitions)]

@@ -19,7 +19,7 @@ from mirrormaker.fence_removal import Configs, FenceRemoval
 from mirrormaker.mirror import Mirror
 from mirrormaker.promotion import Stage
 from mirrormaker.promotion_fence import Marked, marked_as
-from mirrormaker.promotion_topics import Roles
+from mirrormaker.promotion_topics import Roles, flow_back
 from mirrormaker.removable_fences import abort_without_target, lost_target, still_mirrors
 
 
@@ -30,6 +30,7 @@ class PromotionUndo:
         self._reactor = reactor
         self._config = config
         self._echo = echo
+        self._back = flow_back(config)
         self._removal = FenceRemoval(reactor, config.source, config.target, echo)
 
     async def undo(
@@ -131,8 +132,7 @@ class PromotionUndo:
                 "to open them there"
             )
         if others_unread := [name for name in unread if name not in (*begun, *later)]:
-            flow = f"{self._config.source}->{target}"
-            way = abort_without_target(others_unread, roles.target_id, flow)
+            way = abort_without_target(others_unread, roles.target_id, self._config.name)
             self._echo(
                 f"without {target}, if no producer wrote there, {way} opens {', '.join(others_unread)}"
             )
@@ -166,8 +166,3 @@ class PromotionUndo:
         ]
         problems.sort(key=lambda each: not each.retriable)
         return mirrors, others, unread, next(iter(problems), None)
-
-    @property
-    def _back(self) -> str:
-        """The flow of the other direction."""
-        return f"{self._config.target}->{self._config.source}"

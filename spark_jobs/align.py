@@ -304,18 +304,17 @@ def _before_start(
 
     They are no more than the offsets that were deleted.
     """
-    skipped = [0, 0]
-    for side, (own, other) in enumerate(((target, source), (source, target))):
-        deleted = _deleted_at_the_start(unread[1 - side])
-        if not own or not deleted:
-            continue
+
+    def skipped(own: Sequence[RecordDigest], other: Sequence[RecordDigest], deleted: int) -> int:
         content = own[0].content
         begin = next((n for n, each in enumerate(other) if each.content == content), len(other))
         left, size = _burst(own, 0, content), _burst(other, begin, content)
         # The rest of the target's last burst may lag.
         if size > left and not (own is target and left == len(own)):
-            skipped[side] = min(begin + size - left, deleted)
-    return skipped[0], skipped[1]
+            return min(begin + size - left, deleted)
+        return 0
+
+    return _behind_deleted_starts(source, target, unread, skipped)
 
 
 def _before_records(
@@ -327,13 +326,27 @@ def _before_records(
 
     They are no more than the offsets that were deleted.
     """
-    skipped = [0, 0]
+
+    def skipped(own: Sequence[RecordDigest], other: Sequence[RecordDigest], deleted: int) -> int:
+        equal = _equal_from(own, other)[: deleted + 1]
+        return max(range(len(equal)), key=equal.__getitem__, default=0)
+
+    return _behind_deleted_starts(source, target, unread, skipped)
+
+
+def _behind_deleted_starts(
+    source: Sequence[RecordDigest],
+    target: Sequence[RecordDigest],
+    unread: tuple[Ranges, Ranges],
+    skipped: Callable[[Sequence[RecordDigest], Sequence[RecordDigest], int], int],
+) -> tuple[int, int]:
+    """Return what *skipped* returns for each log: given the other one, which has deleted its start, and its offsets."""
+    counts = [0, 0]
     for side, (own, other) in enumerate(((target, source), (source, target))):
         deleted = _deleted_at_the_start(unread[1 - side])
         if own and deleted:
-            equal = _equal_from(own, other)[: deleted + 1]
-            skipped[side] = max(range(len(equal)), key=equal.__getitem__, default=0)
-    return skipped[0], skipped[1]
+            counts[side] = skipped(own, other, deleted)
+    return counts[0], counts[1]
 
 
 def _equal_from(own: Sequence[RecordDigest], other: Sequence[RecordDigest]) -> list[int]:
