@@ -202,7 +202,8 @@ class SessionState:
             self._tick_timer.cancel()
         if self._connection is not None:
             self._connection.end_session()
-        self._fail_outstanding(errors.Disconnected)
+        # They may have been sent, and applied.
+        self._fail_outstanding(errors.ConnectionLoss)
 
     def _connection_gone(self) -> None:
         ended, self._ended = self._ended, None
