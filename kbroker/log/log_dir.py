@@ -295,7 +295,7 @@ class LogDir:
         # The marker stays where nothing can be written, as on a full disk. Without it, the next start would report that
         # the machine went down before this run.
         history = self._read_history()
-        if history is not None and history.boot_id != boot_id:
+        if history is not None:
             self.write_history(history._replace(boot_id=boot_id), durable=True)
         self._disk.unlink(path)
         self._disk.sync_dir(self.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from kbroker.common.log_dir_integrity import LogDirCondition, LogDirIntegrity, broker_epochs
 from kbroker.log.log_dir_history import FILE
 from kbroker.log.log_manager import LogManager
+from kclient.errors import KafkaError
 from kclient.wire.errors import (
     KafkaStorageError,
 )
@@ -299,3 +301,25 @@ def test_a_clean_shutdown_before_the_machine_went_down_counts_after_a_start_on_a
     found = brokers("a", "b").start().histories.integrity
     assert found.condition is LogDirCondition.CRASHED
     assert found.covers(10)
+
+
+def test_a_clean_shutdown_counts_after_a_start_on_a_disk_that_became_full_since(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    """The marker was removed before the first write. After a power loss that run counted, and had written nothing."""
+    dirs = brokers("a").start()
+    dirs.registering()
+    dirs.registered(10)
+    assert dirs.close(broker_epoch=10)
+    disk = FaultyDisk()
+    disk.fail("pwritev", errno.ENOSPC, times=100)
+    broker = brokers("a", disk=disk)
+    with suppress(KafkaError):
+        broker.start()
+        broker.dirs.registering()
+    broker.dirs.release()
+    file = tmp_path / "a" / FILE
+    file.write_text(file.read_text().replace("this-boot", "the boot before"))
+    dirs = brokers("a").start()
+    assert dirs.clean
+    assert dirs.histories.integrity.covers(10)
