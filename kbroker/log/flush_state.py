@@ -47,6 +47,7 @@ class FlushState:
         "_producers",
         "_segments",
         "held_at",
+        "is_identity_of_this_run",
         "recovery_point",
         "truncations",
     )
@@ -64,6 +65,8 @@ class FlushState:
         """The log end offset that counts as this replica's copy while appends wait for a sync; None: all counts."""
         self._pending: PendingFlush | None = None
         self._metadata_dirty = False
+        self.is_identity_of_this_run = True
+        """Whether partition.metadata was written by this run of the broker."""
         self._cut_at: int | None = None
         """The lowest offset of a truncation that is not synced: a power loss may bring back what was behind it."""
         self._is_new = True
@@ -86,6 +89,7 @@ class FlushState:
         """
         self._cut_at = self.recovery_point
         self._metadata_dirty = has_metadata
+        self.is_identity_of_this_run = False
         self._is_confirmed = False
 
     def moved_to(self, directory: str) -> None:
@@ -100,7 +104,7 @@ class FlushState:
 
     def metadata_written(self) -> None:
         """Have the next sync cover partition.metadata."""
-        self._metadata_dirty = True
+        self._metadata_dirty = self.is_identity_of_this_run = True
 
     # Truncation
 

@@ -17,7 +17,6 @@ Owner: `LogManager`, on the owner's thread
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
@@ -62,8 +61,6 @@ class LogFlusher:
         """Logs with a sync of full segments under way, and whether one was rolled meanwhile."""
         self._is_identifying = False
         """Whether a sync of some logs' partition.metadata is under way."""
-        self._unidentified: deque[TopicPartition] = deque()
-        """Partitions with a partition.metadata that is to be synced, as the last look found them."""
         self._is_stopped = False
         self._logs = logs
         self._where = where
@@ -83,6 +80,8 @@ class LogFlusher:
         """Start the flush of new identities, and of logs due by flush.messages or flush.ms; cheap to call often."""
         self._find_identities()
         for key, log in list(self._logs.items()):
+            if self._logs.get(key) is not log:
+                continue  # the directory of one before it has failed
             waiting = log.log_end_offset - log.recovery_point
             if not waiting:
                 self._since_ms.pop(key, None)
@@ -111,31 +110,26 @@ class LogFlusher:
             self._start(key, log, sealed_only=True)
 
     def _find_identities(self) -> None:
-        """Look for partition.metadata that was written, and start its sync."""
-        if self._is_identifying:
-            return
-        found = [key for key, log in self._logs.items() if log.flush_state.is_identity_due]
-        self._unidentified = deque(sorted(found, key=lambda key: self._where[key].path))
-        self._sync_identities()
+        """Look for partition.metadata that was written, and start the sync of some, all in one directory.
 
-    def _sync_identities(self) -> None:
-        """Start the sync of the next identities, all in one directory."""
-        directory: LogDir | None = None
-        works: list[tuple[UnifiedLog, FlushWork]] = []
-        while self._unidentified and len(works) < IDENTITIES_AT_ONCE and not self._is_stopped:
-            key = self._unidentified[0]
-            log = self._logs.get(key)
-            if log is not None and log.flush_state.is_identity_due:
-                if directory not in (None, self._where[key]):
-                    break
-                directory = self._where[key]
-                works.append((log, log.flush_state.begin_identity()))
-            self._unidentified.popleft()
-        if directory is None:
+        Those of this run come first: after an unclean shutdown those of all logs are synced again.
+        """
+        if self._is_identifying or self._is_stopped:
             return
+        due: dict[LogDir, list[UnifiedLog]] = {}
+        earlier: dict[LogDir, list[UnifiedLog]] = {}
+        for key, log in self._logs.items():
+            if log.flush_state.is_identity_due:
+                of_this_run = log.flush_state.is_identity_of_this_run
+                (due if of_this_run else earlier).setdefault(self._where[key], []).append(log)
+        chosen = due or earlier
+        if not chosen:
+            return
+        directory, logs = next(iter(chosen.items()))
+        works = [(log, log.flush_state.begin_identity()) for log in logs[:IDENTITIES_AT_ONCE]]
         self._is_identifying = True
 
-        def run(directory: LogDir = directory) -> None:
+        def run() -> None:
             for _, work in works:
                 work.run()
             directory.sync_names()
@@ -149,7 +143,7 @@ class LogFlusher:
                     log.finish_flush(work)
                 else:
                     log.flush_failed(error)
-            self._sync_identities()
+            self._find_identities()
 
         self._in_pool(directory, run, finished)
 

@@ -221,7 +221,7 @@ class Node:
 
     def _is_late(self, work: object) -> bool:
         return not self.syncs_identities and getattr(work, "__qualname__", "").startswith(
-            LogFlusher._sync_identities.__qualname__
+            LogFlusher._find_identities.__qualname__
         )
 
     def _boot(self, process: Process, broker: Broker) -> None:

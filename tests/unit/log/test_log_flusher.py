@@ -61,11 +61,9 @@ def test_an_identity_that_is_written_again_is_synced_again(brokers: Brokers) -> 
     log = dirs.create("t", 0, ID)
     dirs.flush_due()
     log.assign(log.metadata._replace(moves=1))
-    broker.pool.run()
     disk.syncs.clear()
-    dirs.flush_due()
     broker.pool.run()
-    assert disk.syncs["fsync"] == 1
+    assert disk.syncs["fsync"] == 2
 
 
 def test_one_sync_of_identities_runs_at_a_time_whatever_the_number_of_directories(
@@ -129,3 +127,46 @@ def test_a_log_is_not_clean_after_a_sync_of_its_identity_that_failed(brokers: Br
     assert last is not None
     with pytest.raises(OSError, match="Input/output error"):
         last.run()
+
+
+def test_the_identity_of_a_new_log_is_not_behind_those_of_all_others_after_an_unclean_shutdown(
+    brokers: Brokers,
+) -> None:
+    """It waited for thousands of them, minutes after kill -9: a power loss took the topic id of the new log."""
+    disk = Synced()
+    broker = brokers(disk=disk, holds=True)
+    dirs = broker.start()
+    for partition in range(MANY):
+        dirs.create("t", partition, ID)
+    dirs.release()
+    broker = brokers(disk=disk, holds=True)
+    dirs = broker.start()
+    broker.pool.waiting.clear()
+    dirs.flush_due()
+    log = dirs.create("t", MANY, ID)
+    assert log.flush_state.is_identity_due
+    (job,) = broker.pool.waiting
+    broker.pool.waiting.clear()
+    job()
+    (job,) = broker.pool.waiting
+    broker.pool.waiting.clear()
+    job()
+    assert not log.flush_state.is_identity_due
+    others = [dirs.get("t", partition) for partition in range(MANY)]
+    assert any(each is not None and each.flush_state.is_identity_due for each in others)
+
+
+def test_a_log_of_a_directory_that_has_just_failed_is_not_flushed(brokers: Brokers) -> None:
+    """It was a KeyError: the logs behind it, of other directories too, were not flushed in that round."""
+    disk = FaultyDisk()
+    broker = brokers(disk=disk, holds=True, flush_ms=1000, index_interval_bytes=1)
+    dirs = broker.start()
+    for log in [dirs.create("t", partition, ID) for partition in range(4)]:
+        append(log, 1)
+        append(log, 1)
+    dirs.flush_due()
+    broker.now_ms = 5000
+    disk.fail("pwritev")
+    dirs.flush_due()
+    assert len(broker.failures) == 1
+    assert not any(dirs.get("t", partition) for partition in range(4))
