@@ -82,7 +82,7 @@ def _sync(item: tuple[UnifiedLog, FlushWork]) -> bool:
     log, work = item
     try:
         work.run()
-    except OSError:
+    except Exception:  # a work of the log before this one may have failed by any error (S15)
         return False
     log.finish_flush(work)
     return True

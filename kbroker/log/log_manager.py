@@ -620,7 +620,7 @@ class LogManager:
         delay_ms = log.config.file_delete_delay_ms
 
         def target_synced(error: BaseException | None) -> None:
-            if error is None:
+            if error is None and not self.moves.is_stopped:
                 self._in_pool(source, source.sync_names, source_synced)
 
         def source_synced(error: BaseException | None) -> None:

@@ -150,7 +150,7 @@ class LogMoves:
         self._moves: dict[TopicPartition, Move] = {}
         self._rate = CopyRate(LONG_MAX)
         self._high_watermark: Callable[[TopicPartition], int | None] = lambda _key: None
-        self._is_stopped = False
+        self.is_stopped = False
         self.chunk_bytes = LAST_BYTES
         """The most that a step copies, and the turn of the replacement. One batch may be more."""
 
@@ -227,7 +227,7 @@ class LogMoves:
 
     def stop(self) -> None:
         """Begin no further step."""
-        self._is_stopped = True
+        self.is_stopped = True
 
     def close(self) -> None:
         """Close the copies, after `stop` and when no step runs any more. The next start goes on with them."""
@@ -260,7 +260,7 @@ class LogMoves:
     def _go_on(self, move: Move) -> None:
         current = self._logs.get(move.key)
         if (
-            self._is_stopped
+            self.is_stopped
             or move.is_busy
             or self._moves.get(move.key) is not move
             or current is None
@@ -340,7 +340,7 @@ class LogMoves:
                 problems.append(error)
 
         def finished(error: BaseException | None) -> None:
-            if self._is_stopped:
+            if self.is_stopped:
                 return  # `close` may run in another thread
             move.is_busy = False
             if move.is_over:

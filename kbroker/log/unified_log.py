@@ -816,7 +816,7 @@ class UnifiedLog:
                 if work is not None:
                     work.run()
                     self.finish_flush(work)
-            except (OSError, KafkaStorageError):
+            except Exception:  # as `clean_shutdown`
                 done = False
         self.segments.close()
         return done

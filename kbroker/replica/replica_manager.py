@@ -257,16 +257,20 @@ class ReplicaManager:
         high_watermarks = self.log_schedule.high_watermarks()
         self.registry.clear()
 
-        def close() -> bool:
-            self._disk_pool.shutdown(wait=True)
-            return self.log_manager.close(
-                broker_epoch=self.registration.broker_epoch, high_watermarks=high_watermarks
+        def close(_: None) -> Deferred[bool]:
+            # The outcome of each work that was under way has been handled: it came before this turn.
+            return self._in_threads(
+                lambda: self.log_manager.close(
+                    broker_epoch=self.registration.broker_epoch, high_watermarks=high_watermarks
+                )
             )
 
-        closing: Deferred[bool] = deferToThreadPool(
-            self.reactor, self.reactor.getThreadPool(), close
-        )
-        return closing
+        return self._in_threads(lambda: self._disk_pool.shutdown(wait=True)).addCallback(close)
+
+    def _in_threads(self, work: Callable[[], T]) -> Deferred[T]:
+        """Run *work* in a thread of the reactor's; fires with its result."""
+        done: Deferred[T] = deferToThreadPool(self.reactor, self.reactor.getThreadPool(), work)
+        return done
 
     def in_pool(self, work: Callable[[], T]) -> Deferred[T]:
         """Run *work* in the disk pool; fires with its result."""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kbroker.log.clean_shutdown import FEW
+from kbroker.log.clean_shutdown_file import CLEAN_SHUTDOWN
 from kbroker.log.disk import OS_DISK
 from tests.kit.log_managers import ID, Brokers, Synced, fill, start
 from tests.kit.logs import FaultyDisk, append, records
@@ -271,3 +272,20 @@ def test_many_logs_are_not_clean_behind_a_sync_that_failed(brokers: Brokers) -> 
     with suppress(OSError):
         work.run()
     assert not dirs.close()
+
+
+def test_an_unforeseen_error_of_one_log_leaves_the_other_directories_clean(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    """It was raised again by the last sync of that log: no directory behind it got its marker."""
+    disk = FaultyDisk()
+    dirs = brokers("a", "b", "c", disk=disk).start()
+    logs = [dirs.create("t", partition, ID) for partition in range(3)]
+    work = logs[0].flush_state.begin_identity()
+    disk.break_down("fsync")
+    with suppress(MemoryError):
+        work.run()
+    assert not dirs.close()
+    clean = [each.parent for each in tmp_path.glob(f"?/{CLEAN_SHUTDOWN}")]
+    assert len(clean) == 2
+    assert Path(logs[0].directory).parent not in clean

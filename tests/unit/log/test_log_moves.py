@@ -539,3 +539,17 @@ def test_copies_of_mirrored_batches_do_not_count_for_producers(
     assert again is not None
     assert again.producers.copied.ranges == ranges
     assert again.config == config()
+
+
+def test_a_move_begins_no_step_once_the_broker_stops(brokers: Brokers, tmp_path: Path) -> None:
+    """The sync of the new name ended, and that of the former one began in a pool that was shut down: a traceback."""
+    broker = brokers("a", "b", holds=True)
+    dirs = begun(broker, tmp_path)
+    while dirs.directory_of(*KEY) == str(tmp_path / "a"):
+        dirs.moves.go_on(mark)
+        if broker.pool.waiting and dirs.directory_of(*KEY) == str(tmp_path / "a"):
+            broker.pool.waiting.pop(0)()
+    dirs.moves.stop()
+    assert broker.pool.waiting
+    broker.pool.waiting.pop()()
+    assert not broker.pool.waiting
