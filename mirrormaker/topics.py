@@ -55,7 +55,7 @@ PATH = "kbroker.mirror.source.path"
 MARKS = (MARK, SOURCE_TOPIC_ID, PATH)
 """The settings of a mirror topic that state its source."""
 PROMOTION = "kbroker.mirror.promotion"
-"""Topic setting of a promoted topic: what its promotion found (`mirrormaker.promotion.Opened`)."""
+"""Topic setting of a promoted topic: what its promotion found (`mirrormaker.promotion_record.Opened`)."""
 _COMPARED = "compared"
 """Field of `PROMOTION` at a topic that came back: when the promotion began with which it was compared."""
 SOURCE_LOST = "source lost"

@@ -273,6 +273,8 @@ class Cluster:
             if isinstance(problem, UnknownTopicOrPartition) or problem.needs_metadata:
                 self.update_soon()
             await sleep(self.reactor, wait)
+            if self.reactor.seconds() >= give_up_at:
+                raise problem  # the process was paused: another attempt would have no time to fail
 
     def close(self) -> Deferred[Any]:
         """Close every connection; fires when the sockets are closed."""

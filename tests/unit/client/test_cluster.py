@@ -188,6 +188,25 @@ def test_a_call_that_keeps_failing_ends_with_its_last_failure_not_a_bare_timeout
     assert 0.7 < gaps[-1] < 1.3
 
 
+def test_a_call_that_waits_beyond_its_time_ends_with_its_last_failure() -> None:
+    scripted = ScriptedCluster()
+    cluster = scripted.cluster(CONFIG)
+    tries: list[float] = []
+
+    async def attempt() -> None:
+        tries.append(scripted.clock.seconds())
+        if len(tries) > 1:
+            await Deferred[None]()
+        raise NotLeaderOrFollower("t-0")
+
+    outcome = started(cluster.retrying(attempt, timeout=3, what="trying"))
+    # The process was paused during the wait between two attempts.
+    scripted.clock.advance(10)
+    scripted.pass_time(1)
+    assert isinstance(outcome.error, NotLeaderOrFollower)
+    assert len(tries) == 1
+
+
 def test_a_call_that_hangs_ends_in_time_and_names_what_it_was() -> None:
     scripted = ScriptedCluster()
     cluster = scripted.cluster(CONFIG)
