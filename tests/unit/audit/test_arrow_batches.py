@@ -184,6 +184,26 @@ def test_ten_thousand_random_contents_have_as_many_hashes() -> None:
     assert np.unique(contents & 0xFFFFFF).size > 9_980
 
 
+@pytest.mark.parametrize("codec", range(5))
+def test_what_is_decoded_at_once_is_bounded_by_bytes_also_if_they_compress_well(codec: int) -> None:
+    large = [Record(n, 0, None, bytes(1 << 20), ()) for n in range(24)]
+    # Seven small batches, then one above the limit, then seven small ones.
+    batches = encoded(large, [1, 1, 1, 1, 1, 1, 1, 10, 1, 1, 1, 1, 1, 1, 1])
+    found = list(chunks(fetched(batches), WHOLE))
+    assert all(isinstance(each, RecordArrays) for each in found)
+    counts = [each.offsets.size for each in found if isinstance(each, RecordArrays)]
+    assert counts == [3, 3, 1, 10, 3, 3, 1]
+    assert arrow_batches.CHUNK_BYTES == 4 << 20
+    rows = [each.num_rows for each in hash_batches(fetched(batches), WHOLE)]
+    assert rows == counts
+
+
+def test_what_is_decoded_at_once_is_bounded_by_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_batches, "CHUNK_RECORDS", 10)
+    rows = [each.num_rows for each in hash_batches(fetched(encoded(log(40), [4])), WHOLE)]
+    assert rows == [12, 12, 12, 4]
+
+
 def test_a_batch_of_very_many_records_is_decoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six million empty records are a batch of 5 MB; decoded at once they took 1.6 GB."""
     records = log(1000)
