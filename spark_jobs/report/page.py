@@ -11,7 +11,7 @@ from spark_jobs.finding_places import kclient_words, places
 from spark_jobs.report import pictures
 from spark_jobs.report.contents import Report
 from spark_jobs.report.next_steps import explain_command, next_steps
-from spark_jobs.report.screen import attention
+from spark_jobs.report.screen import attention, remarks, since_lines
 from spark_jobs.report.times import moment, second
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def render_page(report: Report, directory: str) -> str:
     return _template().render(
         d=document,
         attention=attention(document),
+        remarks=[*since_lines(document["since"]), *remarks(document)],
         # The pictures escape their own text.
         palette=Markup(pictures.palette()),
         heatmap=Markup(

@@ -42,7 +42,7 @@ def first_screen(
             if unknown
             else []
         ),
-        *_since(document["since"]),
+        *since_lines(document["since"]),
         _classes(found),
     ]
     drift = document["drift"]
@@ -67,9 +67,9 @@ def first_screen(
     has_worst = any(found.values())
     # An empty line, a heading and a row each; the worst partitions may have a line about those that are not shown.
     reserved = 4 * has_worst + 3 * bool(findings)
-    remarks = _at_most(_remarks(document), room - reserved)
+    shown = _at_most([*attention(document), *remarks(document)], room - reserved)
     rows = min(
-        _ROWS_SHOWN, 1 + (room - reserved - len(remarks)) // max(1, has_worst + bool(findings))
+        _ROWS_SHOWN, 1 + (room - reserved - len(shown)) // max(1, has_worst + bool(findings))
     )
     tables = []
     if has_worst:
@@ -78,7 +78,7 @@ def first_screen(
     if findings:
         tables += ["", "first findings"]
         tables += [finding_line(each) for each in findings[:rows]]
-    return "\n".join([*head, *remarks, *state, *tables, *end])
+    return "\n".join([*head, *shown, *state, *tables, *end])
 
 
 def _at_least(document: Document) -> str:
@@ -161,9 +161,9 @@ def attention(document: Document) -> list[str]:
     )
 
 
-def _remarks(document: Document) -> list[str]:
-    """Return lines about what was found and does not affect the exit code, and about what was explained."""
-    lines = attention(document)
+def remarks(document: Document) -> list[str]:
+    """Return lines about what was found and does not affect the exit code, what was explained, and how."""
+    lines = []
     ignored = document["not_failed_on"]
     if ignored:
         found = ", ".join(f"{name} {_n(count)}" for name, count in ignored.items())
@@ -249,7 +249,7 @@ def _settle(settle: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _since(since: dict[str, Any] | None) -> list[str]:
+def since_lines(since: dict[str, Any] | None) -> list[str]:
     """Return lines about what was compared in earlier runs and not in this one."""
     if since is None:
         return []

@@ -49,6 +49,38 @@ def intact_log() -> Log:
     return log_of(*(Rec(b"k", b"v%d" % n, n * 1000) for n in range(50)))
 
 
+def report_with_every_remark() -> Report:
+    """Return a report with findings, with parts that were not read, and with each remark that a report may have."""
+    case = case_with(3, "missing", "corrupt", "reordered", "duplicate")
+    report = report_of(audit(case.source, case.target, Options(window=20)))
+    document = json.loads(json.dumps(report.document))
+    document["since"] = {
+        "offsets": {"now": 1, "earlier": 2, "gone": 0, "never": 0},
+        "runs": [],
+        "oldest": None,
+        "recheck": {"windows": 1, "of_windows": 9},
+        "refused": [
+            {"topic": "t", "partition": n, "reason": "was created again"} for n in range(5)
+        ],
+    }
+    document["settle"] = {
+        "rounds": 2, "partitions": 3, "max_rounds": 2, "seconds": 5, "vanished": {"missing": 1}, "equal_by_record": 1,
+        "read_later": 1, "standing_partitions": [{"topic": "t", "partition": n, "reason": "x"} for n in range(3)],
+        "standing": 3, "problem": "p",
+    }  # fmt: skip
+    earlier = {"topic": "l", "topic_id": "j", "target_topic": "a", "offsets": 5}
+    recreated = {"topic": "a", "topic_id": "i", "target_topic": "x", "earlier": [earlier] * 2}
+    document["recreated"] = [recreated] * 3
+    refused = {"topic": "t", "partition": 0, "from": 1, "until": 2, "reason": "z"}
+    document["ledger"] = {
+        "topics": ["l"], "problem": "", "entries": 3, "used": 1, "refused": 2, "unreadable": 1,
+        "refused_entries": [refused] * 2, "changes": [],
+    }  # fmt: skip
+    document["totals"]["unreadable"] = ["source: a", "source: b", "target: c", "target: d"]
+    document["explained"] = {"retention (ledger)": 4}
+    return replace(report, document=document)
+
+
 def without_leader(partition: TopicPartition, beside: Logs) -> Reconciliation:
     """Audit *partition*, which has no leader in either cluster, and two equal clusters with the logs *beside* it."""
     source, target = (

@@ -15,11 +15,17 @@ from spark_jobs.report.contents import AvroFields, Report
 from spark_jobs.report.next_steps import next_steps
 from spark_jobs.report.page import render_page
 from spark_jobs.report.pictures import PALETTE
-from spark_jobs.report.screen import first_screen
+from spark_jobs.report.screen import first_screen, remarks
 from spark_jobs.windows import WindowState
 from tests.kit.audit_faults import EVERY
 from tests.kit.audit_logs import audit
-from tests.kit.audit_reports import audited, damaged_report, intact_log, report_of
+from tests.kit.audit_reports import (
+    audited,
+    damaged_report,
+    intact_log,
+    report_of,
+    report_with_every_remark,
+)
 
 TP = TopicPartition("t", 0)
 
@@ -44,6 +50,37 @@ def test_every_link_of_the_page_resolves(kind: str) -> None:
     assert all(link.startswith("#") for link in links)
     differing = len(report.document["windows"]["states"])
     assert bool(re.search(r'<a href="#[^"]+"><rect', page)) is (differing > 0)
+
+
+def test_the_page_has_every_remark_of_the_first_screen() -> None:
+    """It had neither what of the ledger was refused nor that an earlier copy of a topic was not compared."""
+    report = report_with_every_remark()
+    report.document["not_failed_on"] = {"corrupt": 1}
+    report.document["evidence"] = {
+        "topics": ["e"], "problem": "", "where": {"source": 1, "target": 2}, "unknown_because": {},
+    }  # fmt: skip
+    text = text_of(render_page(report, directory="out"))
+    for line in remarks(report.document):
+        assert line.strip() in text
+    for part in (
+        "2 refused",
+        "not compared: a at the target",
+        "an earlier look stands",
+        "changed since the copy",
+    ):
+        assert any(part in line for line in remarks(report.document)), part
+
+
+def test_what_differs_beside_the_records_is_linked_at_the_top_of_the_page() -> None:
+    report = report_with_every_remark()
+    report.document["drift"] = [
+        {"topic": "t", "config": "retention.ms", "source": "1", "target": "2"}
+    ]
+    report.document["partition_drift"] = [{"topic": "t", "partition": 3, "only_at": "target"}]
+    page = render_page(report, directory="out")
+    facts = page[: page.index("<h2>")]
+    assert re.findall(r'href="#(settings|partitions)"', facts) == ["partitions", "settings"]
+    assert set(re.findall(r'href="#([^"]*)"', page)) <= set(re.findall(r'\bid="([^"]+)"', page))
 
 
 def test_a_window_links_to_its_first_finding() -> None:

@@ -25,9 +25,15 @@ from spark_jobs.report.page import render_page
 from spark_jobs.report.screen import LINES, first_screen
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import Limits, Verdict
-from tests.kit.audit_faults import case_with
 from tests.kit.audit_logs import Log, Logs, Rec, audit, digest, log_of, placed
-from tests.kit.audit_reports import META, report_of, violations, without_leader, without_log_end
+from tests.kit.audit_reports import (
+    META,
+    report_of,
+    report_with_every_remark,
+    violations,
+    without_leader,
+    without_log_end,
+)
 
 TP = TopicPartition("t", 0)
 OF_LATER_RUNS = {"digests.parquet", "digests.report.json"}
@@ -460,32 +466,8 @@ def test_a_setting_of_a_topic_that_the_other_cluster_lacks_is_drift() -> None:
 
 def test_a_screen_with_every_remark_at_once_has_forty_lines() -> None:
     """Each remark alone left room; together with later looks, a ledger and --since they made 51 lines."""
-    case = case_with(3, "missing", "corrupt", "reordered", "duplicate")
-    report = report_of(audit(case.source, case.target, Options(window=20)))
-    document = json.loads(json.dumps(report.document))
-    document["since"] = {
-        "offsets": {"now": 1, "earlier": 2, "gone": 0, "never": 0},
-        "oldest": None,
-        "recheck": {"windows": 1, "of_windows": 9},
-        "refused": [
-            {"topic": "t", "partition": n, "reason": "was created again"} for n in range(5)
-        ],
-    }
-    document["settle"] = {
-        "rounds": 2, "partitions": 3, "max_rounds": 2, "seconds": 5, "vanished": {"missing": 1}, "equal_by_record": 1,
-        "read_later": 1, "standing_partitions": [{"topic": "t", "partition": n, "reason": "x"} for n in range(3)],
-        "standing": 3, "problem": "p",
-    }  # fmt: skip
-    earlier = {"topic": "l", "topic_id": "j", "target_topic": "a", "offsets": 5}
-    recreated = {"topic": "a", "topic_id": "i", "target_topic": "x", "earlier": [earlier] * 2}
-    document["recreated"] = [recreated] * 3
-    refused = {"topic": "t", "partition": 0, "from": 1, "until": 2, "reason": "z"}
-    document["ledger"] = {
-        "topics": ["l"], "problem": "", "entries": 3, "used": 1, "refused": 2, "unreadable": 1,
-        "refused_entries": [refused] * 2, "changes": [],
-    }  # fmt: skip
-    document["totals"]["unreadable"] = ["source: a", "source: b", "target: c", "target: d"]
-    document["explained"] = {"retention (ledger)": 4}
+    report = report_with_every_remark()
+    document = report.document
     findings = (report.first_findings(8) * 8)[:8]
 
     lines = first_screen(document, report="o/report.html", findings=findings).splitlines()
