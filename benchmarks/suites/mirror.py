@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 from benchmarks import apache
@@ -179,15 +180,22 @@ def _exists(consumer: Consumer, topic: str) -> bool:
         return False
 
 
-def _lag(command: list[str], log: Path, source: Broker, target: Broker, topic: str) -> float:
-    """Return the 99th percentile of the seconds from a record's send to its arrival at a consumer of the target."""
+def _lag(
+    command: list[str], log: Path, source: Broker, target: Broker, topic: str, partitions: int
+) -> float:
+    """Return the 99th percentile of the seconds from a record's send to its arrival at a consumer of the target.
+
+    The records go to the *partitions* in turn.
+    """
     lags: list[float] = []
     ended = threading.Event()
+    places = [TopicPartition(topic, number) for number in range(partitions)]
 
     def produce() -> None:
         with Producer(bootstrap_servers=source.bootstrap, linger_ms=0) as producer:
+            turns = cycle(range(partitions))
             while not ended.wait(1 / LAG_RECORDS_S):
-                producer.send(topic, b"%d" % time.monotonic_ns(), partition=0)
+                producer.send(topic, b"%d" % time.monotonic_ns(), partition=next(turns))
 
     with (
         running(command, log),
@@ -199,7 +207,7 @@ def _lag(command: list[str], log: Path, source: Broker, target: Broker, topic: s
             deadline = time.monotonic() + _PATIENCE_S
             while not _exists(consumer, topic) and time.monotonic() < deadline:
                 time.sleep(0.1)
-            consumer.assign([TopicPartition(topic, 0)], {TopicPartition(topic, 0): 0})
+            consumer.assign(places, dict.fromkeys(places, 0))
             settled = False
             began = time.monotonic()
             while not settled or time.monotonic() - began < LAG_S:
@@ -286,9 +294,16 @@ class _MirrorFigures:
         }
         self.memory = Figure("mirror peak memory", "MiB", False)
         self.first = Figure("first record after start", "s", False, "< 1 s", goal_value=1.0)
-        self.lag = Figure(
-            f"lag p99 at {LAG_RECORDS_S} records/s", "s", False, "<= 0.2 s", goal_value=0.2
-        )
+        self.lag = {
+            number: Figure(
+                f"lag p99 at {LAG_RECORDS_S} records/s, {_of(number)}",
+                "s",
+                False,
+                "<= 0.2 s",
+                goal_value=0.2,
+            )
+            for number in PARTITIONS
+        }
         self.idle = {
             topics: Figure(
                 f"idle mirror of {topics * IDLE_PARTITIONS:,} partitions, CPU per 1,000 of them",
@@ -307,7 +322,7 @@ class _MirrorFigures:
             *self.cpu.values(),
             self.memory,
             self.first,
-            self.lag,
+            *self.lag.values(),
             *self.idle.values(),
         ]
 
@@ -321,7 +336,7 @@ def mirror_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure
     figures = _MirrorFigures()
     notes = [
         "1,000-byte records, not compressed; both clusters are single brokers of ours. "
-        f"Lag: {LAG_RECORDS_S} records of some bytes a second to one partition, for {LAG_S:g} s, "
+        f"Lag: {LAG_RECORDS_S} records of some bytes a second, to the partitions in turn, for {LAG_S:g} s, "
         "from a producer's send to a consumer of the target. Idle: nothing is written meanwhile. "
         f"{RECORDS / 1e6:g} M records, {MM2}: {RECORDS_OF_MM2 / 1e6:g} M, so that either takes some seconds"
     ]
@@ -350,12 +365,14 @@ def mirror_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure
                     if partitions == USUAL:
                         figures.memory.add(name, run.memory_mib)
                         figures.first.add(name, run.first_s)
-                print_progress(f"round {turn + 1}: {name}, lag")
-                place = directory / f"{name[:4]}-{turn}-lag"
-                with _pair(place, port) as (source, target):
-                    create_topic(source.bootstrap, "t", 1)
-                    words = command(place, "t", source, target)
-                    figures.lag.add(name, _lag(words, place / "log", source, target, "t"))
+                for partitions in PARTITIONS:
+                    print_progress(f"round {turn + 1}: {name}, lag, {_of(partitions)}")
+                    place = directory / f"{name[:4]}-{turn}-lag-{partitions}"
+                    with _pair(place, port) as (source, target):
+                        create_topic(source.bootstrap, "t", partitions)
+                        words = command(place, "t", source, target)
+                        lag = _lag(words, place / "log", source, target, "t", partitions)
+                        figures.lag[partitions].add(name, lag)
         for topics in IDLE_TOPICS:
             print_progress(f"idle, {topics} topics of {IDLE_PARTITIONS} partitions")
             place = directory / f"pair-idle-{topics}"
