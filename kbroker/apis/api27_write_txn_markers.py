@@ -12,7 +12,9 @@ Its errors about the coordinator become NOT_LEADER_OR_FOLLOWER, as in Kafka: the
 
 Differs from Kafka: brokers may send any marker. Other principals with ALTER on the cluster (KIP-1037), as
 `kafka-transactions abort` has, may send ABORT only. Kafka takes a COMMIT, too, which would make a part of a transaction
-visible. Partitions that take no records of producers (mirrors, `__transaction_state`) acknowledge each marker.
+visible. Their ABORT ends the open transaction of the producer in its epoch. It fences neither the producer nor the
+coordinator, and without an open transaction it is acknowledged and not appended. Partitions that take no records of
+producers (mirrors, `__transaction_state`) acknowledge each marker.
 """
 
 from __future__ import annotations
@@ -92,7 +94,8 @@ class WriteTxnMarkers:
         self, context: RequestContext, request: WriteTxnMarkersRequest
     ) -> WriteTxnMarkersResponse:
         """Answer each partition of each marker."""
-        is_authorized = self._is_authorized(context, request)
+        is_of_client = not self._authorizer.is_broker(context.peer)
+        is_authorized = not is_of_client or self._may_send(context, request)
         response = WriteTxnMarkersResponse()
         pending: list[PendingPartition] = []
         in_groups: list[Deferred[None]] = []
@@ -103,7 +106,8 @@ class WriteTxnMarkers:
                 sent.producer_epoch,
                 sent.coordinator_epoch,
                 sent.transaction_result,
-                sent.transaction_number,
+                # The coordinator assigns it.
+                UNKNOWN_NUMBER if is_of_client else sent.transaction_number,
             )
             answer = WritableTxnMarkerResult(sent.producer_id)
             response.markers.append(answer)
@@ -121,12 +125,13 @@ class WriteTxnMarkers:
                     if topic.name == OFFSETS_TOPIC:
                         in_groups.append(self._end_in_groups(marker, result))
                     elif topic.name not in INTERNAL_TOPICS:
-                        self._append(topic.name, marker, result, pending)
+                        self._append(topic.name, marker, result, pending, is_of_client=is_of_client)
         await self._replica_manager.purgatory.until_done(pending, self._request_timeout)
         await outcomes_of(in_groups)
         return response
 
-    def _is_authorized(self, context: RequestContext, request: WriteTxnMarkersRequest) -> bool:
+    def _may_send(self, context: RequestContext, request: WriteTxnMarkersRequest) -> bool:
+        """Return whether a client may send *request*."""
         only_aborts = not any(each.transaction_result for each in request.markers)
         if only_aborts and self._may_alter_cluster(context.principal):
             return True
@@ -138,12 +143,14 @@ class WriteTxnMarkers:
         marker: EndTxnMarker,
         result: WritableTxnMarkerPartitionResult,
         pending: list[PendingPartition],
+        *,
+        is_of_client: bool,
     ) -> None:
         """End the transaction in one partition; add it to *pending* if its replicas do not have the marker yet."""
         manager = self._replica_manager
         try:
             partition = manager.partition(topic, result.partition_index)
-            offset = partition.end_transaction(marker, manager.now_ms())
+            offset = partition.end_transaction(marker, manager.now_ms(), is_of_client=is_of_client)
         except KafkaError as error:
             result.error_code = int(code_of(error))
             return

@@ -61,9 +61,13 @@ class InterBrokerAuthorizer:
         peer.broker_id = broker_id
         return True
 
+    def is_broker(self, peer: Peer) -> bool:
+        """Return whether *peer* has proved to be a broker."""
+        return peer.broker_id >= 0 or bool(self._registered_at(peer))
+
     def authorize(self, peer: Peer, api_key: int) -> bool:
         """Return whether *peer* may send requests of *api_key*, which only brokers may send."""
-        if peer.broker_id >= 0 or self._registered_at(peer):
+        if self.is_broker(peer):
             return True
         return self._refused(peer, ApiKey(api_key).name)
 

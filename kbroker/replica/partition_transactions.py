@@ -28,6 +28,7 @@ from kbroker.replica.core.leader_transactions import (
     EndTxnMarker,
     LeaderTransactions,
     VerificationStateEntry,
+    abort_of_client,
 )
 from kbroker.replica.core.role import PartitionRole
 from kbroker.replica.partition_dependencies import PartitionDependencies
@@ -198,6 +199,21 @@ class PartitionTransactions:
         if not self.in_epoch.takes(marker, known, is_open=is_open, ended=ended):
             return 0
         return self._append_marker(own, marker, now_ms)
+
+    def abort_for_client(self, own: UnifiedLog, marker: EndTxnMarker, now_ms: int) -> int:
+        """Append the ABORT of the producer's open transaction for a client; return the end of the log, 0 for a mirror.
+
+        Nothing is appended if no transaction is open. Raise as `end`, and as `abort_of_client`.
+        """
+        if own.config.kbroker_mirror_source_cluster_id:
+            return 0
+        ongoing = own.producers.transactions.ongoing.get(marker.producer_id)
+        if ongoing is None:
+            return (
+                own.log_end_offset
+            )  # an ABORT that timed out is sent again: it waits for the replicas
+        known = own.producers.states.entries.get(marker.producer_id)
+        return self.end(own, abort_of_client(marker, known, ongoing.producer_epoch), now_ms)
 
     def abort_lost(self, own: UnifiedLog, producer_id: int) -> None:
         """Append the ABORT of a transaction that its coordinator has completed, or that none has: its marker was lost.

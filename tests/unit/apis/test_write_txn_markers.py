@@ -377,5 +377,67 @@ def test_only_brokers_and_an_admins_abort_are_authorized(markers: Markers) -> No
     markers.altering = True
     (response,) = markers.send(marked(commit=False), marked(), peer=CLIENT)
     assert codes(response) == refused * 2
-    assert markers.end(peer=CLIENT, commit=False) == [0]
-    assert held(log_of(markers.broker)) == [(ABORT, 0, 3)]
+    assert markers.end(peer=CLIENT, commit=False, coordinator_epoch=0) == [0]
+    assert held(log_of(markers.broker)) == [(ABORT, 0, 0)]
+
+
+# An ABORT of a client: it has no effect but the end of the open transaction
+
+
+def test_an_abort_of_a_client_fences_no_coordinator(markers: Markers) -> None:
+    write(markers)
+    assert markers.end(epoch=0) == [0]
+    write(markers, sequence=1)
+    for epoch in (4, (1 << 31) - 1):
+        refused = markers.end(peer=CLIENT, commit=False, coordinator_epoch=epoch)
+        assert refused == [ErrorCode.INVALID_REQUEST]
+    assert markers.end(commit=False) == [0]
+    write(markers, sequence=2)
+    assert markers.end(peer=CLIENT, commit=False, coordinator_epoch=3) == [0]
+    assert held(log_of(markers.broker)) == [(COMMIT, 0, 3), (ABORT, 0, 3), (ABORT, 0, 3)]
+
+
+def test_an_abort_of_a_client_before_the_first_marker_has_coordinator_epoch_0(
+    markers: Markers,
+) -> None:
+    """Apache Kafka's tool sends 0 where DescribeProducers has -1."""
+    write(markers)
+    refused = markers.end(peer=CLIENT, commit=False, coordinator_epoch=1)
+    assert refused == [ErrorCode.INVALID_REQUEST]
+    assert markers.end(peer=CLIENT, commit=False, coordinator_epoch=0) == [0]
+
+
+@pytest.mark.parametrize("epoch", [6, (1 << 15) - 1])
+def test_an_abort_of_a_client_fences_no_producer(markers: Markers, epoch: int) -> None:
+    write(markers, epoch=5)
+    refused = markers.end(peer=CLIENT, commit=False, epoch=epoch, coordinator_epoch=0)
+    assert refused == [ErrorCode.INVALID_PRODUCER_EPOCH]
+    write(markers, epoch=5, sequence=1)
+    assert held(log_of(markers.broker)) == []
+    assert markers.end(peer=CLIENT, commit=False, epoch=5, coordinator_epoch=0) == [0]
+    assert send(markers, 2, 5) == 0
+
+
+def test_an_abort_of_a_client_leaves_no_number_behind(markers: Markers) -> None:
+    """With one, the markers of later transactions, which have lower numbers, were acknowledged without an effect."""
+    write(markers)
+    aborted = markers.end(peer=CLIENT, commit=False, number=1 << 62, coordinator_epoch=0)
+    assert aborted == [0]
+    write(markers, sequence=1)
+    assert markers.end(number=9) == [0]
+    assert held(log_of(markers.broker)) == [(ABORT, 0, 0), (COMMIT, 0, 3)]
+
+
+def test_an_abort_of_a_client_without_an_open_transaction_is_not_appended(markers: Markers) -> None:
+    assert markers.end(peer=CLIENT, commit=False, epoch=9, coordinator_epoch=9) == [0]
+    write(markers)
+    assert markers.end() == [0]
+    assert markers.end(peer=CLIENT, commit=False, epoch=9, coordinator_epoch=9) == [0]
+    assert held(log_of(markers.broker)) == [(COMMIT, 0, 3)]
+    assert send(markers, 1, 0) == 0
+
+
+def test_the_number_of_a_client_ends_nothing_in_groups(markers: Markers) -> None:
+    """The group coordinator aborts what is pending with the producer's epoch, of any number."""
+    markers.send(marked(4, topic=OFFSETS_TOPIC, commit=False, epoch=2, number=1 << 62), peer=CLIENT)
+    assert markers.groups.ended == [(4, P, 2, None, False)]
