@@ -37,9 +37,10 @@ class PendingFlush:
         self, base_offset: int, end_offset: int, recovery_point: int, config: LogConfig, now_ms: int
     ) -> bool:
         """Handle an append; return whether it waits for a sync."""
-        if self._since_ms is None:
-            self._since_ms = now_ms
-        unflushed = end_offset - max(recovery_point, self.up_to)
+        covered = max(recovery_point, self.up_to)
+        if self._since_ms is None or base_offset <= covered:
+            self._since_ms = now_ms  # a sync that the timer began may have covered all before
+        unflushed = end_offset - covered
         if unflushed < config.flush_messages and now_ms - self._since_ms < config.flush_ms:
             return False
         self._hold(base_offset, end_offset)
