@@ -645,7 +645,7 @@ class Flow:
         """Report a stop, once as long as its reason is the same, and have the link try again later."""
         if self._reported.get(link.tp) != effect.problem:
             self._reported[link.tp] = effect.problem
-            after = "" if effect.retry_after is None else "; retried until it is mended"
+            after = "" if effect.retry_after is None else "; retried until its cause is removed"
             self._report(f"STOPPED {link.tp}", f"{effect.problem}{after}")
         if effect.retry_after is not None:
             generation = link.generation

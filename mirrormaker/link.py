@@ -28,8 +28,8 @@ is not in the ledger (docs/design/mirror-ledger.md).
 A target loses records only under a new leader epoch, and the next append detects it. A link without records to append
 reads both log ends when the target's metadata show a new epoch.
 
-A stop with a cause in `MENDABLE` (rejected records, an unreadable source, a damaged batch) is not final. The flow calls
-`retry` after a delay, because an operator may have mended the cause. A target that is no prefix stays stopped.
+A stop with a cause in `RETRIABLE_CAUSES` (rejected records, an unreadable source, a damaged batch) is not final. The flow calls
+`retry` after a delay, because an operator may have removed the cause. A target that is no prefix stays stopped.
 
 Invariants:
 1. From the first copied offset on, the target is a prefix of the source; the link offers only runs that follow the
@@ -61,7 +61,7 @@ from kclient.wire.errors import (
 from kclient.wire.produce import NO_TOPICS, CopiedTopics
 from mirrormaker.lineage import Lineage, text_of
 from mirrormaker.link_state import (
-    MENDABLE,
+    RETRIABLE_CAUSES,
     Append,
     Cause,
     Effect,
@@ -130,7 +130,7 @@ class PartitionLink:
         """Whether compaction may rewrite batches on either side: then CRCs are not compared."""
         self.gap_policy = gap_policy
         self.retries = retries
-        """Whether the link tries again after a stop with a cause in `MENDABLE`."""
+        """Whether the link tries again after a stop with a cause in `RETRIABLE_CAUSES`."""
         self.is_checked = False
         """Whether both logs were compared, with any outcome."""
         self._stops = 0
@@ -507,7 +507,7 @@ class PartitionLink:
         self._drop_pipeline()
         self.state = LinkState.STOPPED
         self.problem = problem
-        if not self.retries or problem.cause not in MENDABLE:
+        if not self.retries or problem.cause not in RETRIABLE_CAUSES:
             return [Stopped(problem)]
         delay = min(LONGEST_RETRY, FIRST_RETRY * 2.0 ** min(self._stops, 20))
         self._stops += 1

@@ -60,7 +60,7 @@ class Cause(Enum):
     UNREADABLE = "the source cannot be read"
 
 
-MENDABLE = frozenset({Cause.REJECTED, Cause.UNREADABLE, Cause.CORRUPT, Cause.NO_MIRROR})
+RETRIABLE_CAUSES = frozenset({Cause.REJECTED, Cause.UNREADABLE, Cause.CORRUPT, Cause.NO_MIRROR})
 """Causes that may pass without a change of the copied records: the link tries again by itself.
 
 The others state that the target is no prefix of the source, or that a policy refuses a gap: they need an operator.

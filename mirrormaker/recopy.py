@@ -111,7 +111,7 @@ class Purpose(Protocol):
     records_removals: bool
     """Whether the gap ledger gets an entry of what is removed: the target is a mirror of the source already."""
     remedy: str
-    """How a mirror that is no prefix of the source is mended: the command only copies what is a mirror already."""
+    """How a mirror that is no prefix of the source is repaired: the command only copies what is a mirror already."""
     named: frozenset[str]
     """The topics that a plan names, if there is one: one that the source lacks is reported."""
 

@@ -10,11 +10,11 @@ order:
     ------------  --------------------------------------------------------------  -----------------------------
     decode        header and version; the bytes and elements of the API's budget  pipeline, budgets
     authenticate  once per connection: ApiVersions with a broker proof            api18_api_versions
+    quota         begin to measure a request of a client that may have quotas     kbroker.quota
     authorize     only connections of brokers may send what brokers send          inter_broker_authorizer
-    quota         begin to measure a request of a client that may have quotas         kbroker.quota
     gate          wait until this broker is registered, or has the metadata       gates
     handle        the handler of `apiNN_*.py`                                     handlers
-    throttle      count what was used; throttle_time_ms, and mute the connection      request, api00, api01
+    throttle      count what was used; throttle_time_ms, and mute the connection  request, api00, api01
     encode        response, or error response; large ones in steps                request
 
 The stage "authorize" runs twice: by API before the body is decoded, and by the broker that the body names. ACLs belong

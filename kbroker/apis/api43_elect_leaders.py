@@ -31,7 +31,10 @@ from kclient.wire.schema.elect_leaders import (
 )
 
 _PROBLEMS: Final[dict[ElectionOutcome, tuple[ErrorCode, str]]] = {
-    ElectionOutcome.NOT_NEEDED: (ErrorCode.ELECTION_NOT_NEEDED, "it has the leader asked for"),
+    ElectionOutcome.NOT_NEEDED: (
+        ErrorCode.ELECTION_NOT_NEEDED,
+        "the requested leader already leads",
+    ),
     ElectionOutcome.UNKNOWN: (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         "there is no such partition",

@@ -9,7 +9,7 @@ Each stage is a frozen value with all that the stage has; the function that make
 Every step of the start adds to `Undo` what undoes it. The stop runs that in the opposite order. Leadership is handed
 over (controlled shutdown, bounded), and the registration is given up. Members of groups are answered, connections
 close, and the ZooKeeper session ends. The logs are closed last, cleanly, with a few syncs for all of them
-(`log/closing`). A line of the log has the time of each step.
+(`kbroker.log.log_manager`). A line of the log has the time of each step.
 
 Owner: the reactor's thread
 """

@@ -36,7 +36,7 @@ class IdentitySettings:
         STRING, "", "ZooKeeper servers, host:port comma separated, with the cluster's chroot."
     )
     zookeeper_session_timeout_ms: int = define(
-        INT, 18_000, "Session timeout asked of ZooKeeper.", at_least(500)
+        INT, 18_000, "Session timeout requested from ZooKeeper.", at_least(500)
     )
     zookeeper_connection_timeout_ms: int = define(
         INT, -1, "Longest wait for ZooKeeper at start; -1: the session timeout.", at_least(-1)
@@ -72,7 +72,7 @@ class ReplicationSettings:
         INT, 65_536, "Accepted, no effect: the system tunes the buffer."
     )
     replica_fetch_max_bytes: int = define(
-        INT, MIB, "Bytes a follower asks per partition.", at_least(0)
+        INT, MIB, "Bytes a follower requests per partition.", at_least(0)
     )
     replica_fetch_wait_max_ms: int = define(
         INT,
@@ -81,7 +81,7 @@ class ReplicationSettings:
     )
     replica_fetch_min_bytes: int = define(INT, 1, "Bytes a follower's fetch waits for.")
     replica_fetch_response_max_bytes: int = define(
-        INT, 10 * MIB, "Bytes a follower asks per fetch.", at_least(0)
+        INT, 10 * MIB, "Bytes a follower requests per fetch.", at_least(0)
     )
     replica_fetch_backoff_ms: int = define(
         INT,
@@ -231,10 +231,10 @@ class GroupSettings:
     """Consumer groups and their offsets."""
 
     group_min_session_timeout_ms: int = define(
-        INT, 6_000, "Shortest session timeout a member may ask."
+        INT, 6_000, "Shortest session timeout a member may request."
     )
     group_max_session_timeout_ms: int = define(
-        INT, 1_800_000, "Longest session timeout a member may ask."
+        INT, 1_800_000, "Longest session timeout a member may request."
     )
     group_initial_rebalance_delay_ms: int = define(
         INT, 3_000, "Time an empty group waits for more members before its first rebalance."
@@ -294,7 +294,7 @@ class TransactionSettings:
     transaction_max_timeout_ms: int = define(
         INT,
         900_000,
-        "Longest transaction timeout a producer may ask.",
+        "Longest transaction timeout a producer may request.",
         at_least(1),
     )
     transaction_state_log_num_partitions: int = define(

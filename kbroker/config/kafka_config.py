@@ -8,12 +8,11 @@ rely on a protection that does not exist.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from kbroker.common.endpoint import Endpoint
 from kbroker.config import properties
 from kbroker.config.broker_settings import BrokerSettings
 from kbroker.config.checks import check_listeners, check_numbers, check_together
@@ -152,11 +151,6 @@ class KafkaConfig(BrokerSettings):
 def first(*values: int | None) -> int:
     """Return the first value that is set; the last one always is."""
     return next(value for value in values if value is not None)
-
-
-def replace_host(endpoint: Endpoint, host: str) -> Endpoint:
-    """Return *endpoint* at *host*."""
-    return replace(endpoint, host=host)
 
 
 BROKER_SETTINGS: Final[dict[str, Setting]] = settings_of(KafkaConfig)

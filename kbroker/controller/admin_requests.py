@@ -56,7 +56,9 @@ class ZkAdminRequests:
         if isinstance(answer, fx.AnswerElection):
             outcomes = {p: result.outcome.value for p, result in sorted(answer.results.items())}
             for line in state_change_log.outcome_lines(outcomes):
-                log.info("preferred leader, asked for by {path}, of {line}", path=path, line=line)
+                log.info(
+                    "preferred leader election requested by {path}: {line}", path=path, line=line
+                )
         await self._performer.unless_ended(self._zk.delete_admin_znode(path, node.stat))
 
     async def reassign(self, node: Node | None, turns: WorkerTurns) -> None:
@@ -127,6 +129,6 @@ def _log_reassignment(
     }
     for line in state_change_log.outcome_lines(outcomes):
         log.info(
-            "reassignment, asked for by {path}, of {line}",
+            "reassignment requested by {path}: {line}",
             path=znodes.REASSIGN_PARTITIONS, line=line,
         )  # fmt: skip

@@ -236,7 +236,7 @@ class Shards(ABC, Generic[ShardT]):
         if shard.problem != str(problem):
             shard.problem = str(problem)
             log.error(
-                "{ids} of partition {partition} wait until its state is mended: {problem}",
+                "{ids} of partition {partition} are unavailable until its znode is repaired: {problem}",
                 ids=self.IDS,
                 partition=shard.fence.partition,
                 problem=problem,

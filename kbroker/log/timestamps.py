@@ -101,24 +101,6 @@ def search_from(
     return None
 
 
-def first_at_or_after(
-    segments: Sequence[LogSegment], timestamp: int, log_start_offset: int, log_end_offset: int
-) -> TimestampOffset | None:
-    """Return the first record at or after *timestamp* from *log_start_offset* on, all at once."""
-    offset = log_start_offset
-    while True:
-        step = search_from(segments, timestamp, offset, log_end_offset)
-        if step is None:
-            return None
-        if isinstance(step, Search):
-            found = step.run()
-            if found is not None:
-                return found
-            offset = step.next_offset
-        else:
-            offset = step
-
-
 def search_greatest(segments: Sequence[LogSegment], log_start_offset: int) -> Search | None:
     """Return where to look for the first record that has the greatest timestamp of the log."""
     if not segments:
@@ -134,12 +116,6 @@ def search_greatest(segments: Sequence[LogSegment], log_start_offset: int) -> Se
     return Search(
         best.file, found.position, end, timestamp, log_start_offset, found.info.next_offset
     )
-
-
-def greatest(segments: Sequence[LogSegment], log_start_offset: int) -> TimestampOffset | None:
-    """Return the first record that has the greatest timestamp of the log, at once."""
-    search = search_greatest(segments, log_start_offset)
-    return None if search is None else search.run()
 
 
 def _start(segment: LogSegment, timestamp: int) -> int:

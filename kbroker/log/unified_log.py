@@ -43,7 +43,6 @@ from kbroker.log.log_segment import LogSegment
 from kbroker.log.log_segments import EMPTY, LogSegments, LogSlice
 from kbroker.log.producer_state_manager import ProducerStateManager
 from kbroker.log.segment_replacement import SegmentReplacement
-from kbroker.log.timestamps import TimestampOffset
 from kbroker.log.transaction_index import LaterIndexes
 from kclient.wire.batches import (
     IN_TRANSACTION,
@@ -575,20 +574,6 @@ class UnifiedLog:
     def search_for_max_timestamp(self) -> timestamps.Search | None:
         """Return where to look for the first record with the greatest timestamp of the log (KIP-734)."""
         return timestamps.search_greatest(self.segments, self.log_start_offset)
-
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """Return the first record at or after *timestamp* (ms), or None. Slow.
-
-        Reads the time index, some batch headers and one batch. Raise CorruptMessage for a batch
-        that cannot be decoded.
-        """
-        return timestamps.first_at_or_after(
-            self.segments, timestamp, self.log_start_offset, self.log_end_offset
-        )
-
-    def max_timestamp(self) -> TimestampOffset | None:
-        """Return the first record that has the greatest timestamp of the log (KIP-734). Slow."""
-        return timestamps.greatest(self.segments, self.log_start_offset)
 
     # Truncation
 

@@ -269,11 +269,11 @@ class AdminManager:
                 if await self._topic_id(name) == topic_id:
                     return
                 if isinstance(error, SessionExpired):
-                    raise RequestTimedOut(f"topic {name} was not created: ask again") from None
+                    raise RequestTimedOut(f"topic {name} was not created; retry") from None
                 if await self._last_change() != last_change:
                     raise RequestTimedOut(
                         f"whether topic {name} was created is unknown: other topics changed meanwhile",
-                        hint="ask again",
+                        hint="retry",
                     ) from None
             else:
                 return
@@ -334,7 +334,7 @@ class AdminManager:
                 await self._reconnect.connected()
                 if await self._exists(path):
                     return
-                raise RequestTimedOut(f"topic {name} was not deleted: ask again") from None
+                raise RequestTimedOut(f"topic {name} was not deleted; retry") from None
             except ConnectionLoss:
                 await self._reconnect.connected()
                 if await self._created(znodes.topic_path(name)) != created:
@@ -396,7 +396,9 @@ class AdminManager:
                 if after is not None and after[0] == grown:
                     return added
                 if isinstance(error, SessionExpired):
-                    raise RequestTimedOut(f"topic {name} was not grown: ask again") from None
+                    raise RequestTimedOut(
+                        f"partitions of topic {name} were not added; retry"
+                    ) from None
             else:
                 return added
         raise UnknownServerError(f"topic {name} was changed by others {ATTEMPTS} times in a row")

@@ -23,6 +23,7 @@ from kclient.log_files.dump import Dump, DumpOptions
 from kclient.wire.batches import parse
 from kclient.wire.records import ABORT, Record, encode_batch
 from tests.kit.apache_kafka import java, with_kafka
+from tests.kit.log_timestamps import offset_for_timestamp
 from tests.kit.logs import append, batch_of, open_log, records
 from tests.kit.producer_batches import append_numbered
 from tests.kit.transactional_logs import marker, transactional
@@ -269,7 +270,7 @@ def test_a_directory_of_apache_kafka_is_opened_and_given_back(
     assert len(log.segments) > 3
     assert [value for _, value in records(log)] == expected
     for n in (0, 1, 777, 1999):
-        found = log.offset_for_timestamp(1_700_000_000_000 + n)
+        found = offset_for_timestamp(log, 1_700_000_000_000 + n)
         assert found is not None
         assert found.offset == n
     epoch = log.leader_epochs.latest

@@ -423,7 +423,7 @@ def test_a_stopped_link_continues_when_its_cause_was_mended(
         return "STOPPED orders-0" in copier.output
 
     eventually("the link to stop", has_stopped)
-    assert "retried until it is mended" in copier.output
+    assert "retried until its cause is removed" in copier.output
     set_mark(west, "orders", mark)
     until_same(east, west, "orders")
     eventually("the report", lambda: "orders-0: continues; it was stopped" in copier.output)

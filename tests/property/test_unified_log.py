@@ -28,6 +28,7 @@ from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse
 from kclient.wire.errors import OffsetOutOfRange
 from kclient.wire.records import Record, decode_batch, encode_batch
+from tests.kit.log_timestamps import offset_for_timestamp
 from tests.kit.logs import IGNORED
 from tests.kit.property_tests import examples
 
@@ -248,7 +249,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def look_up(self, data: st.DataObject) -> None:
         timestamp = data.draw(st.integers(self.now - 200, self.now + 25))
-        found = self.log.offset_for_timestamp(timestamp)
+        found = offset_for_timestamp(self.log, timestamp)
         expected = next(
             (
                 (at, one.base + n)

@@ -188,7 +188,7 @@ def _why(
         return f"broker {before.leader} may lack committed records"
     if after.leader == target[0]:
         return f"broker {after.leader} is the preferred leader"
-    return "an election was asked for"
+    return "an election was requested"
 
 
 def _why_it_stays(

@@ -126,7 +126,7 @@ class CoordinatorShards(Shards[CoordinatorShard]):
         for text in problems:
             log.error(
                 "{problem}: OffsetFetch that requires stable offsets answers UNKNOWN_SERVER_ERROR for the group, and "
-                "the transaction of the producer waits, until it is mended",
+                "the transaction of the producer waits until the znode is repaired",
                 problem=text,
             )
         if shard.fence.resigned:

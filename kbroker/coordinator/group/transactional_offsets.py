@@ -288,7 +288,7 @@ class TransactionalOffsets:
                 if znode.in_doubt or znode.problem:
                     await self._read(shard, znode)
                     if znode.problem:
-                        # Its offsets are not known, and neither is its transaction: it waits until it is mended.
+                        # Its offsets and its transaction are not known until the znode is repaired.
                         raise CoordinatorNotAvailable(znode.problem)
                 if znode.stored is None:
                     return False
@@ -480,7 +480,10 @@ class TransactionalOffsets:
             await group.load_offsets(again=True)
         znode.found(node)
         if znode.problem and znode.problem != problem:
-            log.error("{problem}: its transaction waits until it is mended", problem=znode.problem)
+            log.error(
+                "{problem}: its transaction waits until the znode is repaired",
+                problem=znode.problem,
+            )
 
     def _in_time(
         self, work: Coroutine[Any, Any, ErrorCode], late: ErrorCode

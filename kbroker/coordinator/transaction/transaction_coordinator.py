@@ -387,7 +387,7 @@ class TransactionCoordinator:
             log.failure("transactional ids could not be swept", failure=failure)
 
     async def abort_timed_out(self) -> None:
-        """Abort the transactions beyond their timeout; load transactional ids that were mended."""
+        """Abort the transactions beyond their timeout; load transactional ids with znodes that were repaired."""
         await self._sweep(NEVER_MS)
         await self._shards.read_poison_again()
 

@@ -2,7 +2,7 @@
 
 The log of the partition stays empty: each transactional id is a znode below /transactions/ids. Leadership, loading and
 unloading are those of `kbroker.coordinator.shards`. A znode that cannot be decoded is logged with its path. Requests
-for its transactional id get UNKNOWN_SERVER_ERROR until it is mended; all others are served.
+for its transactional id get UNKNOWN_SERVER_ERROR until it is repaired; all others are served.
 
 Owner: the reactor's thread.
 """
@@ -166,7 +166,7 @@ class TransactionShards(Shards[TransactionShard]):
             _report(id.name, problem)
 
     async def read_poison_again(self) -> None:
-        """Load the transactional ids with znodes that were mended. ConnectionLoss, SessionExpired."""
+        """Load the transactional ids with znodes that were repaired. ConnectionLoss, SessionExpired."""
         for shard in list(self.partitions.values()):
             names = list(shard.poison)[:READS_AT_ONCE]
             if not names or shard.fence.resigned:
@@ -190,7 +190,7 @@ class TransactionShards(Shards[TransactionShard]):
 
 def _report(name: str, problem: str) -> None:
     log.error(
-        "transactional id {name!r} cannot be used until its znode is mended: {problem}",
+        "transactional id {name!r} is unavailable until its znode is repaired: {problem}",
         name=name,
         problem=problem,
     )

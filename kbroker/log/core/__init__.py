@@ -1,1 +1,1 @@
-"""Log compaction as pure functions: what is dirty, the offset map, which records stay. No I/O."""
+"""The pure part of the log: producer states, transactions, leader epochs, compaction and the names of files. No I/O."""

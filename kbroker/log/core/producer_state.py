@@ -79,14 +79,13 @@ class ProducerStateEntry:
         """Its newest batches of this epoch, oldest first; none if only a marker is known."""
         self.touched_ms = 0
         """When it wrote last, by the broker's clock: record timestamps may have any value. Of batches read from the
-        log again
-        (`reload`) the timestamp counts, as in Kafka, but neither later than now nor before what is known."""
+        log again (`reload`) the timestamp counts, as in Kafka, but neither later than now nor before what is known."""
         self.last_offset = -1
         """The end of its last batch of whatever kind."""
         self.coordinator_epoch = -1
         """Of the transaction coordinator that wrote its last marker; -1 if none is known."""
         self.complete = True
-        """Whether nothing that was known of it before `batches` was forgotten since."""
+        """Whether `batches` has every batch of this epoch: none was evicted."""
 
     def __repr__(self) -> str:
         return f"ProducerStateEntry(epoch={self.epoch}, batches={self.batches})"

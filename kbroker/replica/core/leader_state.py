@@ -189,13 +189,6 @@ class LeaderState:
         """Whether acks=all may be served: the ISR has at least min.insync.replicas members."""
         return len(self.isr) >= self.min_insync_replicas
 
-    def replica_end(self, replica: int) -> int:
-        """Return the known log end of a replica; -1 before its first fetch."""
-        if replica == self.broker_id:
-            return self.log_end_offset
-        known = self._followers.get(replica)
-        return known.end if known is not None else -1
-
     def follower_left(self, replica: int) -> None:
         """Handle *replica* dropping this partition from its fetches."""
         follower = self._followers.get(replica)

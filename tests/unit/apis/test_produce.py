@@ -22,6 +22,7 @@ from kclient.wire.interbroker import (
 )
 from kclient.wire.records import Record, encode_batch
 from tests.kit.log_managers import Pool
+from tests.kit.log_timestamps import max_timestamp
 from tests.kit.logs import batch_of
 from tests.kit.record_batches import NOW_MS, rebuilt, some_records
 from tests.unit.apis.kit import ApiBroker, broker_in
@@ -240,7 +241,7 @@ def test_the_max_timestamp_of_a_batch_is_that_of_its_records(broker: ApiBroker) 
     broker.produce(rebuilt(batch, max_timestamp=1 << 50))
     log = broker.replica_manager.partition("t", 0).log
     assert log is not None
-    found = log.max_timestamp()
+    found = max_timestamp(log)
     assert found is not None
     assert found.timestamp == NOW_MS + 2
 

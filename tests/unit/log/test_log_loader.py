@@ -20,6 +20,7 @@ from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse
 from kclient.wire.errors import CorruptMessage, KafkaStorageError
 from kclient.wire.records import decode_batch
+from tests.kit.log_timestamps import offset_for_timestamp
 from tests.kit.logs import FaultyDisk, append, batch_of, open_log, read_bytes, records
 
 SIZE = len(batch_of(0))
@@ -398,7 +399,7 @@ def test_a_damaged_index_costs_nothing_but_time(
     assert records(log) == expected
     for offset in (0, 17, 39, 40, 60, 74):
         assert parse(read_bytes(log, offset)).base_offset == offset
-        found = log.offset_for_timestamp(1000 + offset)
+        found = offset_for_timestamp(log, 1000 + offset)
         assert found is not None
         assert found.offset == offset
     assert append(log, 2000).base_offset == 75
@@ -420,7 +421,7 @@ def test_an_index_of_another_partition_is_rebuilt(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", clean=True, recovery_point=50, **settings)
     assert records(log) == expected
     assert [parse(read_bytes(log, n)).base_offset for n in range(50)] == list(range(50))
-    found = [log.offset_for_timestamp(n) for n in range(50)]
+    found = [offset_for_timestamp(log, n) for n in range(50)]
     assert [one and one.offset for one in found] == list(range(50))
 
 

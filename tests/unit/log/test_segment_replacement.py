@@ -20,6 +20,7 @@ from kclient.wire.batches import iterate, parse
 from kclient.wire.errors import CorruptMessage, KafkaStorageError
 from kclient.wire.records import ABORT
 from tests.kit.crashing_disk import Crashed, CrashingDisk
+from tests.kit.log_timestamps import offset_for_timestamp
 from tests.kit.logs import IGNORED, append, open_log, records
 from tests.kit.transactional_logs import marker, transactional
 
@@ -79,7 +80,7 @@ def test_one_segment_takes_the_place_of_two(log: UnifiedLog) -> None:
         os.unlink(path)
     assert names(log) == {f"{FIRST}.log", f"{THIRD}.log", f"{THIRD}.gap"}
     assert values(log) == [b"1", b"2", b"4", b"5"]
-    found = log.offset_for_timestamp(2), log.offset_for_timestamp(3)
+    found = offset_for_timestamp(log, 2), offset_for_timestamp(log, 3)
     assert [each.offset for each in found if each] == [2, 4]
 
 

@@ -10,6 +10,7 @@ import pytest
 from kbroker.log.timestamps import TimestampOffset
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import parse
+from tests.kit.log_timestamps import max_timestamp, offset_for_timestamp
 from tests.kit.logs import append, batch_of, open_log
 
 
@@ -44,7 +45,7 @@ def test_the_first_record_at_or_after_a_time_is_found(
     for start in (0, 37):
         log.advance_log_start(start)
         for timestamp in range(min(every) - 2, max(every) + 3):
-            found = log.offset_for_timestamp(timestamp)
+            found = offset_for_timestamp(log, timestamp)
             assert (found and found[:2]) == first(every, timestamp, start)
 
 
@@ -52,30 +53,30 @@ def test_the_epoch_of_the_record_comes_with_it(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
     append(log, 10, epoch=3)
     append(log, 20, epoch=5)
-    assert log.offset_for_timestamp(15) == TimestampOffset(20, 1, 5)
+    assert offset_for_timestamp(log, 15) == TimestampOffset(20, 1, 5)
 
 
 def test_the_greatest_timestamp_is_found_wherever_it_is(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", segment_bytes=300)
-    assert log.max_timestamp() is None
+    assert max_timestamp(log) is None
     for timestamps in ((10, 20), (5, 90, 90), (30,), (7,), (8,), (50, 60)):
         append(log, *timestamps)
-    assert log.max_timestamp() == TimestampOffset(90, 3, 0)
+    assert max_timestamp(log) == TimestampOffset(90, 3, 0)
 
 
 def test_records_without_timestamps_are_not_found(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
     append(log, -1)
-    assert log.offset_for_timestamp(0) is None
-    assert log.max_timestamp() is None
+    assert offset_for_timestamp(log, 0) is None
+    assert max_timestamp(log) is None
 
 
 def test_log_append_time_is_the_batchs(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", message_timestamp_type="LogAppendTime")
     append(log, 1, 2, now_ms=100)
     append(log, 1, 2, now_ms=200)
-    assert log.offset_for_timestamp(150) == TimestampOffset(200, 2, 0)
-    assert log.offset_for_timestamp(1) == TimestampOffset(100, 0, 0)
+    assert offset_for_timestamp(log, 150) == TimestampOffset(200, 2, 0)
+    assert offset_for_timestamp(log, 1) == TimestampOffset(100, 0, 0)
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
@@ -83,7 +84,7 @@ def test_records_are_found_in_compressed_batches(tmp_path: Path, codec: int) -> 
     log = open_log(tmp_path / "t-0")
     batch = batch_of(10, 20, 30, codec=codec)
     log.append_as_leader(batch, parse(batch), 0, 0)
-    assert log.offset_for_timestamp(15) == TimestampOffset(20, 1, 0)
+    assert offset_for_timestamp(log, 15) == TimestampOffset(20, 1, 0)
 
 
 @pytest.mark.parametrize("reopen", [False, True], ids=["open", "reopened"])
@@ -103,6 +104,6 @@ def test_behind_a_record_of_the_latest_possible_time_records_are_found_by_offset
     for start in range(len(every)):
         log.advance_log_start(start)
         for timestamp in (0, 1001, 1015, 1035, 1041, latest - 1, latest):
-            found = log.offset_for_timestamp(timestamp)
+            found = offset_for_timestamp(log, timestamp)
             assert (found and found[:2]) == first(every, timestamp, start)
-    assert log.offset_for_timestamp(1041) is None
+    assert offset_for_timestamp(log, 1041) is None

@@ -10,6 +10,7 @@ import pytest
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import parse
 from kclient.wire.errors import OffsetOutOfRange
+from tests.kit.log_timestamps import offset_for_timestamp
 from tests.kit.logs import IgnoredEvents, append, batch_of, open_log, read_bytes, records
 
 SIZE = len(batch_of(0))
@@ -64,9 +65,9 @@ def test_timestamps_of_truncated_records_are_forgotten(tmp_path: Path) -> None:
         append(log, timestamp)
     log.truncate_to(2)
     assert log.segments[-1].max_timestamp == 20
-    assert log.offset_for_timestamp(21) is None
+    assert offset_for_timestamp(log, 21) is None
     append(log, 25)
-    found = log.offset_for_timestamp(21)
+    found = offset_for_timestamp(log, 21)
     assert found is not None
     assert (found.timestamp, found.offset) == (25, 2)
 
@@ -80,7 +81,7 @@ def test_time_index_entries_of_truncated_records_are_forgotten(tmp_path: Path) -
     assert len(log.segments[-1].offset_index) == 1
     append(log, 45)
     append(log, 46)
-    found = log.offset_for_timestamp(44)
+    found = offset_for_timestamp(log, 44)
     assert found is not None
     assert found.offset == 2
 

@@ -23,7 +23,7 @@ from mirrormaker.link import (
     PartitionLink,
 )
 from mirrormaker.link_state import (
-    MENDABLE,
+    RETRIABLE_CAUSES,
     Cause,
     Effect,
     Finished,
@@ -560,7 +560,7 @@ def test_a_stop_that_may_be_mended_is_retried_with_backoff_until_it_copies() -> 
     for generation in range(1, 7):
         (effect,) = effects
         assert isinstance(effect, Stopped)
-        assert effect.problem.cause in MENDABLE
+        assert effect.problem.cause in RETRIABLE_CAUSES
         delays.append(effect.retry_after)
         assert link.retry(generation - 1) == [], "of an earlier stop"
         assert link.retry(generation) == [Locate(generation, 0.0)]

@@ -30,6 +30,11 @@ def leader(
     )
 
 
+def follower_end(leader_state: LeaderState, replica: int) -> int:
+    """The known log end of an in-sync follower; -1 before its first fetch."""
+    return dict(leader_state.in_sync_followers())[replica].end
+
+
 def test_a_leader_alone_commits_what_it_appends() -> None:
     leader_state = LeaderState(1, frozenset({1}), log_end_offset=4, high_watermark=2)
     assert leader_state.high_watermark == 4
@@ -96,7 +101,7 @@ def test_a_fetch_of_another_leader_epoch_changes_nothing() -> None:
     for epoch in (-1, 4, 6):
         assert leader_state.follower_fetched(3, 10, epoch, 0) == []
         assert leader_state.follower_fetched(2, 10, epoch, 0) == []
-    assert (leader_state.high_watermark, leader_state.replica_end(2), leader_state.pending) == (
+    assert (leader_state.high_watermark, follower_end(leader_state, 2), leader_state.pending) == (
         0,
         -1,
         None,
@@ -181,9 +186,11 @@ def test_followers_are_known_over_the_next_epoch_but_not_over_a_gap() -> None:
     leader_state = leader(mark=10)
     leader_state.follower_fetched(2, 10, 5, 0)
     fields = {"replicas": ALL, "log_end_offset": 10, "high_watermark": 10, "previous": leader_state}
-    assert LeaderState(1, ALL, leader_epoch=6, **fields).replica_end(2) == 10  # type: ignore[arg-type]
-    assert LeaderState(1, ALL, leader_epoch=6, **fields).led_since_epoch == 5  # type: ignore[arg-type]
-    assert LeaderState(1, ALL, leader_epoch=7, **fields).replica_end(2) == -1  # type: ignore[arg-type]
+    following = LeaderState(1, ALL, leader_epoch=6, **fields)  # type: ignore[arg-type]
+    assert follower_end(following, 2) == 10
+    assert following.led_since_epoch == 5
+    later = LeaderState(1, ALL, leader_epoch=7, **fields)  # type: ignore[arg-type]
+    assert follower_end(later, 2) == -1
 
 
 def known_leader(*isr: int, min_isr: int = 1, elr: dict[int, int] | None = None) -> LeaderState:

@@ -56,9 +56,9 @@ from kbroker.coordinator.group.core.effects import (
 )
 from kbroker.coordinator.group.core.limits import GroupLimits
 from kbroker.coordinator.group.core.members import (
+    GroupMembers,
     MemberMetadata,
     Refusal,
-    Roster,
     listed,
     refusal,
     select_protocol,
@@ -87,7 +87,7 @@ class Group:
         """The kind of the group: "consumer", "connect"; None before the first member."""
         self.protocol_name: str | None = None
         """The protocol that the members of this generation voted for."""
-        self.members = Roster()
+        self.members = GroupMembers()
         self.join_deadline = inf
         """End of PreparingRebalance, whether or not all members have joined."""
         self.sync_deadline = inf

@@ -105,7 +105,7 @@ def select_protocol(members: Iterable[MemberMetadata]) -> str | None:
     return max(votes, key=votes.__getitem__, default=None)
 
 
-class Roster:
+class GroupMembers:
     """The members of one group in the order of their joins, and the ids sent to future members.
 
     Invariants: one member per instance id; the leader is a member, None only if there are none.
@@ -249,7 +249,11 @@ class Refusal(NamedTuple):
 
 
 def refusal(
-    join: Join, state: GroupState, members: Roster, protocol_type: str | None, limits: GroupLimits
+    join: Join,
+    state: GroupState,
+    members: GroupMembers,
+    protocol_type: str | None,
+    limits: GroupLimits,
 ) -> Refusal | None:
     """Return why *join* is rejected; None if these checks admit it."""
     if state is GroupState.DEAD:
@@ -269,7 +273,9 @@ def refusal(
     return None
 
 
-def _full(join: Join, state: GroupState, members: Roster, limits: GroupLimits) -> Refusal | None:
+def _full(
+    join: Join, state: GroupState, members: GroupMembers, limits: GroupLimits
+) -> Refusal | None:
     known = members.get(join.member_id) or members.static(join.group_instance_id)
     if known is None or known.protocols != join.protocols:
         wanted = members.state_bytes + member_bytes(join.protocols, len(join.client_id))
