@@ -26,7 +26,7 @@ from tests.audit_search.search import storage
 from tests.kit.audit_batches import BatchEngine
 from tests.kit.audit_logs import Logs, MemoryEngine, snapshot
 from tests.kit.property_tests import cases
-from tests.property.test_renumbered_tail import drawn as drawn_tail
+from tests.kit.renumbered_tails import drawn as drawn_tail
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

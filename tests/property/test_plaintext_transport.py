@@ -16,7 +16,7 @@ from kbroker.log.slices import FileSlice, SegmentFile
 from kbroker.network.plaintext_transport import PlaintextTransport
 from kbroker.network.transport import UnsentMemory
 from tests.kit.property_tests import examples
-from tests.unit.network.kit import TestReactor
+from tests.kit.socket_pairs import TestReactor
 
 CONTENT = os.urandom(400_000)
 

@@ -37,13 +37,13 @@ from kbroker.zk.znodes import TRANSACTIONAL_IDS, unescape
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema.write_txn_markers import WritableTxnMarker
 from tests.kit.property_tests import examples
-from tests.kit.stepped_zookeeper import outcome_of
-from tests.kit.transactional_brokers import (
+from tests.simulation.clock import Process
+from tests.stepped.transactional_brokers import (
     CoordinatingBroker,
     TransactionalBrokers,
     with_limits,
 )
-from tests.simulation.clock import Process
+from tests.stepped.zookeeper import outcome_of
 
 COORDINATORS = 2
 PARTITIONS = (("t", 0), ("t", 1), ("u", 0))

@@ -39,9 +39,9 @@ from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import KafkaError
 from tests.kit.groups import LIMITS
 from tests.kit.property_tests import examples
-from tests.kit.stepped_zookeeper import SteppedZooKeeper
 from tests.simulation.clock import Process
 from tests.simulation.zk_connection import ZkConnection, client_of
+from tests.stepped.zookeeper import SteppedZooKeeper
 
 STATE = znodes.partition_state_path(OFFSETS_TOPIC, 0)
 PENDING = "/transactions/pending"

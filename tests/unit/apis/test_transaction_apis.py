@@ -36,7 +36,7 @@ from kclient.wire.schema.init_producer_id import InitProducerIdRequest
 from kclient.wire.schema.list_transactions import ListTransactionsRequest
 from kclient.wire.versions import SUPPORTED, ApiKey
 from tests.kit.inter_broker import authorizer_of
-from tests.kit.transactional_brokers import LISTENER, TIMEOUT_MS, TransactionalBrokers
+from tests.stepped.transactional_brokers import LISTENER, TIMEOUT_MS, TransactionalBrokers
 
 CLIENT = Peer("10.0.0.1", 1234, LISTENER)
 BROKER = Peer("10.0.0.2", 1234, LISTENER, broker_id=2)

@@ -28,7 +28,7 @@ from kclient.wire.schema.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from kclient.wire.versions import ApiKey
-from tests.kit.transactional_coordinator import TransactionalCoordinator
+from tests.stepped.transactional_coordinator import TransactionalCoordinator
 from tests.unit.apis.kit import PEER
 
 E = ErrorCode

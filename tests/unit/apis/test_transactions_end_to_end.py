@@ -28,13 +28,13 @@ from kclient.wire.messages import RequestHeader
 from kclient.wire.schema.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from kclient.wire.versions import ApiKey
 from tests.kit.inter_broker import authorizer_of
-from tests.kit.transactional_brokers import (
+from tests.kit.transactional_logs import transactional, visible
+from tests.stepped.transactional_brokers import (
     LISTENER,
     TIMEOUT_MS,
     CoordinatingBroker,
     TransactionalBrokers,
 )
-from tests.kit.transactional_logs import transactional, visible
 from tests.unit.apis.kit import ApiBroker, broker_in
 
 BROKER = Peer("10.0.0.2", 1, LISTENER, broker_id=2)

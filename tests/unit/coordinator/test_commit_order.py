@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kclient.wire.error_codes import ErrorCode
-from tests.kit.stepped_coordinator import SteppedCoordinator
+from tests.stepped.coordinator import SteppedCoordinator
 
 
 def test_the_first_commits_after_an_election_are_stored_in_order() -> None:

@@ -11,7 +11,7 @@ from kbroker.coordinator.group.core.commits import OffsetCommit
 from kbroker.coordinator.group.core.effects import Sync
 from kbroker.coordinator.group.core.states import GroupState
 from kclient.wire.error_codes import ErrorCode
-from tests.kit.stepped_coordinator import SteppedCoordinator
+from tests.stepped.coordinator import SteppedCoordinator
 
 ACKNOWLEDGED = [ErrorCode.NONE]
 

@@ -6,7 +6,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from kclient.wire.error_codes import ErrorCode
-from tests.kit.stepped_coordinator import SteppedCoordinator
+from tests.stepped.coordinator import SteppedCoordinator
 
 
 @pytest.mark.parametrize("left", ["ids", "owners", "offsets/t"])

@@ -13,7 +13,7 @@ from kbroker.coordinator.shard_fence import ShardFence
 from kbroker.zk.errors import ConnectionLoss
 from kbroker.zk.interface import Children, Stat
 from kclient.wire.error_codes import ErrorCode
-from tests.kit.stepped_coordinator import SteppedCoordinator
+from tests.stepped.coordinator import SteppedCoordinator
 
 
 def subscription(topics: int) -> bytes:

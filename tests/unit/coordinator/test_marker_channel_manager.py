@@ -15,7 +15,7 @@ from kbroker.coordinator.transaction.marker_channel_manager import (
 )
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema.write_txn_markers import WritableTxnMarker
-from tests.kit.transactional_brokers import TransactionalBrokers
+from tests.stepped.transactional_brokers import TransactionalBrokers
 
 T0, T1, U0 = ("t", 0), ("t", 1), ("u", 0)
 NONE = ErrorCode.NONE

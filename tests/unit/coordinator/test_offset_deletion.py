@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kclient.wire.error_codes import ErrorCode
-from tests.kit.stepped_coordinator import SteppedCoordinator
+from tests.stepped.coordinator import SteppedCoordinator
 
 
 @pytest.fixture

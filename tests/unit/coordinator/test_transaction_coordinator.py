@@ -14,7 +14,7 @@ from kbroker.coordinator.transaction.core.transaction import Verified
 from kbroker.coordinator.transaction.transaction_coordinator import COMPLETE_WAIT
 from kbroker.zk import znodes
 from kclient.wire.error_codes import ErrorCode
-from tests.kit.transactional_brokers import (
+from tests.stepped.transactional_brokers import (
     CoordinatingBroker,
     LoggedMarker,
     TransactionalBrokers,

@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred
 
 from kbroker.coordinator.group.core.effects import Sync
 from kclient.wire.error_codes import ErrorCode
-from tests.kit.stepped_coordinator import STATE
-from tests.kit.transactional_coordinator import NUMBER, TransactionalCoordinator
+from tests.stepped.coordinator import STATE
+from tests.stepped.transactional_coordinator import NUMBER, TransactionalCoordinator
 
 OK = [ErrorCode.NONE]
 E = ErrorCode

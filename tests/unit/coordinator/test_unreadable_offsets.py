@@ -19,7 +19,7 @@ from kclient.wire.schema.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from kclient.wire.versions import ApiKey
-from tests.kit.stepped_coordinator import SteppedCoordinator
+from tests.stepped.coordinator import SteppedCoordinator
 
 OFFSET = "/consumers/g/offsets/t/0"
 UNREADABLE = {0: (-1, ErrorCode.UNKNOWN_SERVER_ERROR), 1: (7, ErrorCode.NONE)}

@@ -12,7 +12,7 @@ from kbroker.coordinator.shards import RETRY_LOADING
 from kbroker.zk import znodes
 from kclient.wire.error_codes import ErrorCode
 from tests.kit.coordinators import error_of
-from tests.kit.stepped_coordinator import STATE, SteppedCoordinator
+from tests.stepped.coordinator import STATE, SteppedCoordinator
 
 
 def test_the_groups_of_other_partitions_are_loaded_and_its_own_when_it_is_mended() -> None:

@@ -14,9 +14,9 @@ from mirrormaker.shared_direction import LEAVE, SharedDirection, WholeDirection
 from mirrormaker.topics import Plan, Topic
 from mirrormaker.worker_registry import workers_path
 from mirrormaker.workers import WorkerState
-from tests.kit.stepped_zookeeper import SteppedZooKeeper
 from tests.simulation.clock import Process
 from tests.simulation.zk_connection import client_of
+from tests.stepped.zookeeper import SteppedZooKeeper
 
 CONFIG = MirrorConfig.of(
     {

@@ -14,10 +14,10 @@ from kbroker.zk.client import ZooKeeperClient
 from mirrormaker.settings import LinkSettings
 from mirrormaker.worker_registry import PUBLISH_INTERVAL, WorkerRegistry, workers_path
 from mirrormaker.workers import Workers, WorkerSettings, WorkerState, group_of
-from tests.kit.stepped_zookeeper import SteppedZooKeeper
 from tests.simulation.clock import Process
 from tests.simulation.zk_connection import ZkConnection, client_of
 from tests.simulation.zookeeper import ZOOKEEPER
+from tests.stepped.zookeeper import SteppedZooKeeper
 
 TIMEOUT = 6.0
 PATH = workers_path("theSource")

@@ -24,7 +24,7 @@ from kbroker.network.connection import FRAMES_PER_TURN
 from kbroker.network.service import HeldResponse, Peer, RequestRefusedError
 from kbroker.network.socket_server import Listener, RefusalLog, no_descriptor_left
 from kclient.wire.errors import MalformedMessage
-from tests.unit.network.kit import Line, close_all, make
+from tests.kit.socket_pairs import Line, close_all, make
 
 
 def echo(frame: memoryview, _peer: object) -> list[bytes]:

@@ -20,9 +20,9 @@ from kbroker.quota.core.stored_quotas import Component, QuotaOperation
 from kbroker.zk.reconnect import Reconnect
 from kclient.net.waiting import as_deferred
 from kclient.wire.errors import InvalidRequest
-from tests.kit.stepped_zookeeper import SteppedZooKeeper
 from tests.simulation.clock import Process
 from tests.simulation.zk_connection import ZkConnection, client_of
+from tests.stepped.zookeeper import SteppedZooKeeper
 
 RATE = "producer_byte_rate"
 

@@ -20,8 +20,8 @@ from kbroker.replica.hanging_transactions import LOOK_SECONDS, HangingTransactio
 from kbroker.zk import znodes
 from kclient.wire.batches import iterate
 from tests.kit.partitions import KEY, HostedPartition
-from tests.kit.transactional_brokers import TransactionalBrokers
 from tests.kit.transactional_logs import transactional
+from tests.stepped.transactional_brokers import TransactionalBrokers
 
 P, Q = 7, 8
 

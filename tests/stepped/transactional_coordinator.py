@@ -12,7 +12,7 @@ from kbroker.coordinator.group.core.records import CommitDetail
 from kbroker.coordinator.group.transactional_offsets import TransactionalCommit
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import KafkaError
-from tests.kit.stepped_coordinator import SteppedCoordinator, _codes
+from tests.stepped.coordinator import SteppedCoordinator, _codes
 
 Verified = tuple[ErrorCode, int]
 NUMBER = 7

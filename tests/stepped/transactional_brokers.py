@@ -50,9 +50,9 @@ from kclient.wire.schema.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from kclient.wire.versions import ApiKey
-from tests.kit.stepped_zookeeper import SteppedZooKeeper, outcome_of
 from tests.simulation.clock import Process
 from tests.simulation.zk_connection import ZkConnection, client_of
+from tests.stepped.zookeeper import SteppedZooKeeper, outcome_of
 
 LISTENER = "PLAINTEXT"
 LIMITS = TransactionLimits()

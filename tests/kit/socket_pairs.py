@@ -89,8 +89,8 @@ class Line:
             server, protocol, ("10.0.0.1", 1234), None, 0, reactor, account=listener.unsent
         )
         # A socket pair is no TCP connection: it has no Nagle to turn off.
-        self.transport.setTcpNoDelay = lambda _enabled: None  # type: ignore[method-assign]
-        protocol.makeConnection(self.transport)
+        self.transport.setTcpNoDelay = lambda enabled: None  # type: ignore[method-assign]
+        protocol.makeConnection(self.transport)  # type: ignore[no-untyped-call]
 
     def send(self, *bodies: bytes) -> None:
         """Send frames and let the broker have a turn."""

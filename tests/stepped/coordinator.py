@@ -25,9 +25,9 @@ from kclient.net.waiting import as_deferred
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import KafkaError
 from tests.kit.groups import LIMITS, join_request
-from tests.kit.stepped_zookeeper import SteppedZooKeeper
 from tests.simulation.clock import EPOCH, Process
 from tests.simulation.zk_connection import ZkConnection, client_of
+from tests.stepped.zookeeper import SteppedZooKeeper
 
 STATE = znodes.partition_state_path(OFFSETS_TOPIC, 0)
 
