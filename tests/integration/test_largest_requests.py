@@ -38,6 +38,11 @@ from kclient.wire.schema.create_topics import (
     CreateTopicsRequest,
 )
 from kclient.wire.schema.find_coordinator import FindCoordinatorRequest
+from kclient.wire.schema.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from kclient.wire.versions import SERVED, ApiKey
 from tests.kit.brokers import Broker, MakeCluster
 from tests.kit.inter_broker import introduction, proof_in
@@ -60,6 +65,8 @@ pytestmark = pytest.mark.slow
 MEMORY = 256 << 20
 """Bytes above what the broker had before."""
 PATIENCE_SECONDS = 60.0
+METADATA_CHARACTERS = 3000
+"""Of each committed offset; offset.metadata.max.bytes is 4096."""
 OTHERS_SECONDS = 5.0
 """How long others may wait on a machine that is busy with other things, too."""
 
@@ -199,10 +206,25 @@ def watched(
         if messages.decode_response(10, 4, answer)[1].coordinators[0].error_code == 0:
             break
         time.sleep(0.05)
+    commit(broker.port)
     time.sleep(1.5)  # until the handlers are made (`RequestPipeline.make_handlers`)
     yield Watched(broker, proof_in(cluster, 1, 1), turns)
     assert "Traceback" not in broker.log
     assert LOST_SESSION.search(broker.log) is None
+
+
+def commit(port: int) -> None:
+    """Commit an offset of `GROUP`, with much metadata, for each partition of `WIDE`."""
+    named = [
+        OffsetCommitRequestPartition(index, 7, -1, "m" * METADATA_CHARACTERS)
+        for index in range(WIDE_PARTITIONS)
+    ]
+    request = OffsetCommitRequest(GROUP, topics=[OffsetCommitRequestTopic(WIDE, named)])
+    header = RequestHeader(ApiKey.OFFSET_COMMIT, 8, 1, "x")
+    answer = ask(port, messages.encode_request(header, request))
+    assert answer is not None
+    response = messages.decode_response(ApiKey.OFFSET_COMMIT, 8, answer)[1]
+    assert {each.error_code for each in response.topics[0].partitions} == {0}
 
 
 def error_code(case: Large, answer: bytes) -> int:

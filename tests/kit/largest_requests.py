@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 from uuid import UUID
 
+from kbroker.apis.api03_metadata import BY_ID_VERSION
 from kbroker.apis.api_specs import API_SPECS
 from kclient.wire import fetch, messages, produce
 from kclient.wire.batches import build
@@ -100,7 +101,7 @@ def largest(api: ApiKey) -> Iterator[Large]:
     else:
         for version in versions_that_differ(api):
             yield from _by_schema(api, version)
-            for what, request in costly(api, version):
+            for what, request in (*costly(api, version), *by_topic_id(api, version)):
                 yield _large(api, version, what, request)
 
 
@@ -137,6 +138,15 @@ def costly(api: ApiKey, version: int) -> Iterator[tuple[str, object]]:
         names = [f"deleted-{version}-{n}" for n in range(FEW_TOPICS)]
         states = [DeleteTopicState(name) for name in names] if version >= 6 else []
         yield "so many topics", DeleteTopicsRequest([] if states else names, states, 20_000)
+
+
+def by_topic_id(api: ApiKey, version: int) -> Iterator[tuple[str, object]]:
+    """Return a request that names topics by ids, which no topic has."""
+    ids = [UUID(int=n + 1) for n in range(API_SPECS[api].budget.max_elements)]
+    if api is ApiKey.METADATA and version >= BY_ID_VERSION:
+        yield "topic ids", MetadataRequest([MetadataRequestTopic(each, None) for each in ids])
+    elif api is ApiKey.DELETE_TOPICS and version >= 6:
+        yield "topic ids", DeleteTopicsRequest([], [DeleteTopicState(None, i) for i in ids], 1000)
 
 
 def versions_that_differ(api: ApiKey) -> list[int]:
