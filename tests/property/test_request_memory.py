@@ -132,8 +132,14 @@ class World:
             self.memory.resume(frame, self.now)
 
     def tick(self) -> None:
+        frames = [s.reservation for s in self.senders if s.reservation and not s.outcome]
+        kept = {id(each): each.room * each.overdue(self.now) for each in frames}
         allocated, slow = self.memory.tick(self.now)
         assert len(slow) <= CLOSED_PER_TICK
+        most = sorted(kept.values(), reverse=True)[: len(slow)]
+        assert [kept[id(each)] for each in slow] == most, (
+            "5: those that hold most for longest first"
+        )
         self.resume(allocated)
         for frame in slow:
             sender = frame.owner
@@ -260,6 +266,20 @@ def test_a_frame_that_the_broker_does_not_read_is_not_overdue() -> None:
         closed += memory.tick(now)[1]
         now += TICK_SECONDS
     assert closed == frames[:1]
+
+
+def test_the_frame_that_kept_most_for_longest_is_closed_first_and_no_other_than_is_needed() -> None:
+    memory = RequestMemory(8 * MIB, 4 * MIB)
+    slowest = memory.begin(None, 4 * MIB, 1, 0.0)
+    assert memory.try_allocate(slowest, 64 * 1024, 0.0)
+    less, most = (memory.begin(None, 4 * MIB, 1, 1.0) for _ in range(2))
+    assert memory.try_allocate(less, 3 * MIB, 1.0)
+    assert memory.try_allocate(most, 4 * MIB, 1.0)
+    waiting = memory.begin(None, 4 * MIB, 1, 6.5)
+    assert not memory.try_allocate(waiting, 2 * MIB, 6.5)
+    memory.pause(waiting, 6.5)
+    assert [each.overdue(6.6) > 0 for each in (slowest, less, most)] == [True] * 3
+    assert memory.tick(6.6) == ([waiting], [most])
 
 
 def test_a_broker_that_stood_still_closes_no_connection() -> None:
