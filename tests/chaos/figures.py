@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tests.audits.zookeeper_rules import StateChange
-from tests.chaos.leaderless import leaderless
+from tests.chaos.leaderless import LONGEST, leaderless
 from tests.chaos.recorder import Recorder
 from tests.checker.history import Event
 
@@ -37,6 +37,11 @@ class Figures:
     windows: dict[str, list[float]] = field(default_factory=dict)
     """Per key the gaps longer than GAP between acknowledgements."""
 
+    @property
+    def elects_in_time(self) -> bool:
+        """Whether no fault of a leader left its partitions without one for longer than `LONGEST`."""
+        return max(self.leaderless, default=0.0) <= LONGEST
+
     def to_text(self) -> str:
         """Give what a person reads."""
         gaps = [gap for of_key in self.windows.values() for gap in of_key]
@@ -45,7 +50,8 @@ class Figures:
                 f"acknowledged sends: {self.acknowledged} in {self.seconds:.0f} s",
                 f"kill of a leader -> first acknowledgement by the next: {_spread(self.first_acks)}",
                 f"the same while another is dead: {_spread(self.first_acks_of_few)}",
-                f"fault of a leader -> election of the next: {_spread(self.leaderless)}",
+                f"fault of a leader -> election of the next: {_spread(self.leaderless)}"
+                f"{'' if self.elects_in_time else f', ABOVE {LONGEST:g} s'}",
                 f"return of a broker -> every ISR full: {_spread(self.full_isrs)}",
                 f"unavailable (> {GAP:g} s without an acknowledgement of a key): {_spread(gaps)}",
             ]

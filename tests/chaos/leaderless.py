@@ -1,7 +1,8 @@
 """How long partitions had no leader after a single fault: from the kill, pause or cut of a leader to the next election.
 
 A fault counts if everything else was up at that moment and in the second after it: then ZooKeeper's session timeout and
-the controller's work are all that the partition waits for.
+the controller's work are all that the partition waits for. One ZooKeeper server may be dead, if it died longer than a
+session timeout before: the others are a majority, and sessions have moved to them.
 """
 
 from __future__ import annotations
@@ -10,9 +11,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from tests.audits.zookeeper_rules import StateChange
+from tests.chaos.routed_brokers import SESSION_TIMEOUT
 from tests.checker.history import Event
 
 MOMENT: Final = 1_000_000_000
+SETTLED: Final = int(SESSION_TIMEOUT * 1e9) + MOMENT
+"""Nanoseconds in which ZooKeeper may elect a leader after the death of a server. It begins all sessions again."""
+LONGEST: Final = SESSION_TIMEOUT + 1.0
+"""Seconds without a leader that a fault may cause."""
 HURTS: Final = {
     "kill": "process",
     "terminate": "process",
@@ -79,6 +85,7 @@ def _else_hurt(nemesis: Sequence[Event], number: int, broker: int) -> bool:
     """Return whether anything but this fault of *broker* was on at its moment, or began in the second after it."""
     fault = nemesis[number]
     hurt: set[tuple[str, Any]] = set()
+    dead_servers: set[int] = set()
     for event in nemesis:
         if event.t > fault.t + MOMENT:
             break
@@ -86,9 +93,14 @@ def _else_hurt(nemesis: Sequence[Event], number: int, broker: int) -> bool:
             continue
         for word, value in event.v.items():
             if word in HURTS:
+                if word == "kill_zookeeper" and len(value) == 1 and fault.t - event.t > SETTLED:
+                    dead_servers.update(value)
+                    continue
                 kind = HURTS[word]
                 hurt.add((kind, value if kind in PER_BROKER else None))
             elif word in MENDS and event.t <= fault.t:
                 kind = MENDS[word]
                 hurt.discard((kind, value if kind in PER_BROKER else None))
-    return bool(hurt)
+                if word == "start_zookeeper":
+                    dead_servers.difference_update(value)
+    return bool(hurt) or len(dead_servers) > 1

@@ -97,3 +97,35 @@ def test_a_second_fault_at_the_same_time_gives_no_figure(recorder: Recorder) -> 
     do(recorder, 8, pause_zookeeper=[1])
     do(recorder, 9, kill=1)
     assert figures(recorder, STATES, [KEY], 3).leaderless == []
+
+
+@pytest.mark.parametrize(("died", "figures_found"), [(3, [5.0]), (5, []), (8, [])])
+def test_one_zookeeper_server_may_be_dead_for_longer_than_a_session(
+    recorder: Recorder, died: float, figures_found: list[float]
+) -> None:
+    acknowledge(recorder, 1)
+    do(recorder, died, kill_zookeeper=[2])
+    do(recorder, 9, kill=1)
+    assert figures(recorder, STATES, [KEY], 3).leaderless == figures_found
+
+
+@pytest.mark.parametrize("servers", [([2, 3],), ([2], [3])])
+def test_without_a_majority_of_zookeeper_there_is_no_figure(
+    recorder: Recorder, servers: tuple[list[int], ...]
+) -> None:
+    acknowledge(recorder, 1)
+    for each in servers:
+        do(recorder, 1, kill_zookeeper=each)
+    do(recorder, 9, kill=1)
+    assert figures(recorder, STATES, [KEY], 3).leaderless == []
+
+
+@pytest.mark.parametrize(("killed", "is_in_time"), [(9, True), (8.9, False)])
+def test_an_election_later_than_a_session_and_a_second_is_late(
+    recorder: Recorder, killed: float, is_in_time: bool
+) -> None:
+    acknowledge(recorder, 1)
+    do(recorder, killed, kill=1)
+    found = figures(recorder, STATES, [KEY], 3)
+    assert found.elects_in_time is is_in_time
+    assert ("ABOVE 5 s" in found.to_text()) is not is_in_time
