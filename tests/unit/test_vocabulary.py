@@ -110,6 +110,8 @@ _NUMBER = re.compile(r"(?<![\w.-])([A-Z])(\d{1,2})(?![\w.-])")
 _TEST = re.compile(r"\btest_\w+\b(?![\w.*]*\*)")
 _FIRST_CELL = re.compile(r"^\|[^|\n]*\|", re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)#\s]+)")
+_PLACE = re.compile(r"[a-z_]\w*(?:/\w+)+/?")
+"""A module or directory in backticks, without a suffix: `log/core`, `mirrormaker/link`."""
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _CLASS = re.compile(r"^\s*class (\w+)(?:\(([^)]*)\))?:", re.MULTILINE)
 # A sentence ends before a blank; a paragraph before an empty line, an item of a list or a row of a table.
@@ -249,6 +251,8 @@ def _retired_in_path(path: str) -> Iterator[str]:
 def _names(prose: str, known: _Known, *, of_product: bool) -> Iterator[tuple[int, str]]:
     for match in _BACKTICKS.finditer(prose):
         name = match.group(1).removesuffix("()")
+        if _PLACE.fullmatch(name) and not (known.file(name) or known.file(f"{name}.py")):
+            yield match.start(), f"no such place: {name}"
         if not _DOTTED.fullmatch(name) or name.endswith((".py", ".md")):
             continue
         if not known.name(name, of_product=of_product):
@@ -369,7 +373,7 @@ def test_no_row_of_a_table_is_cut_off_from_it() -> None:
 
 
 def test_each_kind_of_fault_is_found() -> None:
-    prose = "# T1: `NoSuchName` asks nowhere.py, see test_of_nothing; S99, `kbroker.log.no_such_module`.\n"
+    prose = "# T1: `NoSuchName` asks nowhere.py, see test_of_nothing; S99, `kbroker.log.no_such_module`, `log/none`.\n"
     text = Text("kbroker/hosted.py", prose + "tell_nobody = Hosted  # whoever hears a question\n")
     text.prose = [(0, prose)]
     text.names = {"Hosted"}
@@ -382,6 +386,7 @@ def test_each_kind_of_fault_is_found() -> None:
         "no such test: test_of_nothing",
         "no such scenario: S99",
         "no such name: kbroker.log.no_such_module",
+        "no such place: log/none",
         "retired: tell",
         "retired: nobody",
         "retired: Hosted",

@@ -1,8 +1,8 @@
 """The znodes of one group under /consumers/G: what exists, and the multis that write a snapshot of the group.
 
-`state` holds the snapshot, `ids/MEMBER` is an ephemeral of each member, `offsets` holds the committed offsets. A group
-of an earlier version, or of an old consumer, may have some of them only, and an operator may delete any. So the
-existence of each is remembered, and read again when a write fails. Outcomes of a write:
+`state` holds the snapshot, `ids` an ephemeral znode of each member, and `offsets` the committed offsets. A group of an
+earlier version, or of an old consumer, may have some of them only, and an operator may delete any. So the existence of
+each is remembered, and read again when a write fails. Outcomes of a write:
 
 - acknowledged: the znodes exist as written;
 - another broker coordinates: `NotCoordinator`, and the shard is unloaded;
