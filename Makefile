@@ -77,13 +77,16 @@ YIELDING = @log=$$(mktemp); trap 'rm -f $$log' EXIT; \
 	KBROKER_EXAMPLES=$(or $(EXAMPLES),$(if $(CI),10,25)) nice -n 7 $(PYTEST) -q --timeout 240 $(1) >$$log 2>&1; code=$$?; cat $$log; exit $$code
 
 test: $(VENV)/.test
-	@$(MAKE) --no-print-directory -j 3 lint built $(if $(PYTEST_ARGS),,rewritten) $(VENV)/spark-classes.jsa
+	@$(MAKE) --no-print-directory -j 3 lint built $(if $(PYTEST_ARGS),$(VENV)/spark-classes.jsa,rewritten)
 ifeq ($(PYTEST_ARGS),)
 	@$(MAKE) --no-print-directory -k -j 5 test-processes $(COMPUTING) check-types
 else
 	@$(MAKE) --no-print-directory check-types
 	@$(PYTEST) -n 3 $(SPREAD) $(PYTEST_ARGS)
 endif
+
+# One core writes the archive of Spark's classes; the other begins with what needs no Spark.
+test-processes test-searched test-units: $(VENV)/spark-classes.jsa
 
 test-processes: $(VENV)/.test
 	@$(PYTEST) -n 4 $(SPREAD) $(PROCESSES)
