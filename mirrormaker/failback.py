@@ -11,7 +11,7 @@ from typing import Any
 
 from mirrormaker.config import FlowConfig
 from mirrormaker.export_manifest import Manifest
-from mirrormaker.failback_stage import Record, Stage, proven_until, stage_of
+from mirrormaker.failback_stage import FailbackReport, Stage, proven_until, stage_of
 from mirrormaker.patterns import compiled
 from mirrormaker.recopy import Echo, Options, Recopy
 from mirrormaker.tail_export import directory_of, read_manifest
@@ -46,7 +46,7 @@ class Failback:
         """Return where the promotion found the target's log end."""
         return proven_until(pair, partition)
 
-    def conclusion(self, record: Record, out: Path) -> str:
+    def conclusion(self, record: FailbackReport, out: Path) -> str:
         """Return the RPO."""
         if not record.manifests:
             return f"RPO: unknown, {out} has no export of these topics"

@@ -145,7 +145,7 @@ LOST = (Kind.DIFFERING, Kind.TAIL)
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class FailbackReport:
     """What a failback did."""
 
     flow: str

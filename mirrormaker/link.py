@@ -28,8 +28,8 @@ is not in the ledger (docs/design/mirror-ledger.md).
 A target loses records only under a new leader epoch, and the next append detects it. A link without records to append
 reads both log ends when the target's metadata show a new epoch.
 
-A stop with a cause in `RETRIABLE_CAUSES` (rejected records, an unreadable source, a damaged batch) is not final. The flow calls
-`retry` after a delay, because an operator may have removed the cause. A target that is no prefix stays stopped.
+A stop with a cause in `RETRIABLE_CAUSES` (rejected records, an unreadable source, a damaged batch) is not final. The
+flow calls `retry` after a delay: an operator may have removed the cause. A target that is no prefix stays stopped.
 
 Invariants:
 1. From the first copied offset on, the target is a prefix of the source; the link offers only runs that follow the

@@ -63,7 +63,7 @@ from mirrormaker.promotion_record import (
     Groups,
     Opened,
     PromotedPartition,
-    Record,
+    PromotionReport,
     end_without_copies,
     mode_of,
 )
@@ -257,7 +257,7 @@ class Promotion:
                 "promoted; there is no record. The same command reads the log ends and prints it"
             )
             raise
-        record = Record(
+        record = PromotionReport(
             self._config.name,
             roles.source_id,
             roles.target_id,
@@ -617,7 +617,7 @@ class Promotion:
                 await self._open(target, catalog, lost.mirrors, ends, stored, timestamps, look=look)
             else:
                 self._echo("every topic is promoted already")
-            record = Record(
+            record = PromotionReport(
                 self._config.name,
                 lost.source_id,
                 identity_of(target, self._config.target),
@@ -755,7 +755,7 @@ class Promotion:
             raise
         self._echo(f"{target} accepts producers: {', '.join(begun)}")
 
-    def _finish(self, record: Record) -> None:
+    def _finish(self, record: PromotionReport) -> None:
         self.record = record.document(ended_ms=_now_ms())
 
 

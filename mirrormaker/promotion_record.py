@@ -159,8 +159,8 @@ class PromotedPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """What a promotion did."""
+class PromotionReport:
+    """What a promotion did: its report in JSON."""
 
     flow: str
     source_id: str | None
@@ -179,7 +179,9 @@ class Record:
     aged_out: int = 0
     """The sum of `Proof.aged_out` of the audits."""
 
-    def joined(self, earlier: Iterable[Opened], partitions: Iterable[PromotedPartition]) -> Record:
+    def joined(
+        self, earlier: Iterable[Opened], partitions: Iterable[PromotedPartition]
+    ) -> PromotionReport:
         """Return the record of this command and of *earlier* commands, which have opened *partitions*.
 
         A run id is stated only if an audit proved each part. The copied groups are the largest number: each command

@@ -37,7 +37,7 @@ from mirrormaker.drain import drain
 from mirrormaker.export_manifest import ExportedPartition, Manifest
 from mirrormaker.failback_groups import Committed
 from mirrormaker.failback_stage import (
-    Record,
+    FailbackReport,
     Stage,
     TargetState,
     changed,
@@ -127,7 +127,7 @@ class Purpose(Protocol):
     def proven_until(self, pair: TopicPair, partition: int, source_end: int) -> int:
         """Return the offset up to which marks prove that both logs have the same records; 0 if nothing does."""
 
-    def conclusion(self, record: Record, out: Path) -> str:
+    def conclusion(self, record: FailbackReport, out: Path) -> str:
         """Return the last line for the operator."""
 
 
@@ -911,7 +911,7 @@ class Recopy:
         manifests = {name: topics.manifests[name] for name in names if name in topics.manifests}
         not_restored = await self._restore_groups(manifests.values())
         already = tuple(name for name in names if name not in manifests)
-        record = Record(
+        record = FailbackReport(
             self._config.name,
             topics.source_id,
             topics.target_id,

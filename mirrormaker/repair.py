@@ -11,7 +11,7 @@ from typing import Any
 from mirrormaker.command_exit import DONE, REFUSED, Refused
 from mirrormaker.config import FlowConfig
 from mirrormaker.export_manifest import Manifest
-from mirrormaker.failback_stage import Record, Stage, end_of_copied
+from mirrormaker.failback_stage import FailbackReport, Stage, end_of_copied
 from mirrormaker.patterns import compiled
 from mirrormaker.recopy import ANOTHER_DIRECTORY, NOT_PROVEN, Echo, Options, Recopy
 from mirrormaker.repair_plan import RepairPlan, read_plan, stage_of
@@ -50,7 +50,7 @@ class Repair:
         """Return the source's end, if the target's topic is a copy of this topic."""
         return end_of_copied(pair, source_end)
 
-    def conclusion(self, record: Record, out: Path) -> str:
+    def conclusion(self, record: FailbackReport, out: Path) -> str:
         """Return what was exported."""
         again = sorted(name for name, each in record.manifests.items() if not each.stays)
         return (

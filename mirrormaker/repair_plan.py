@@ -24,7 +24,7 @@ SOURCE_DAMAGED = "the source's own batch cannot be read"
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Unrepairable:
     """Offsets that a copy does not repair, with kaudit's reason."""
 
     topic: str
@@ -52,9 +52,9 @@ class RepairPlan:
     """The name at the target, by topic."""
     ranges: Mapping[str, int]
     """The number of ranges to copy, by topic."""
-    removed: tuple[Left, ...]
+    removed: tuple[Unrepairable, ...]
     """What only the target has: a topic that is created again does not have it, the export does."""
-    beyond: tuple[Left, ...]
+    beyond: tuple[Unrepairable, ...]
     """What the source itself does not have, or has damaged: no copy repairs it."""
     not_compared: int
     """Offsets that the audit did not compare."""
@@ -65,7 +65,7 @@ class RepairPlan:
         return sorted({*self.ranges, *(each.topic for each in self.removed)})
 
     @property
-    def damaged(self) -> dict[str, Left]:
+    def damaged(self) -> dict[str, Unrepairable]:
         """The topics that cannot be copied: the source's own batch is damaged."""
         return {each.topic: each for each in self.beyond if each.reason == SOURCE_DAMAGED}
 
@@ -91,7 +91,7 @@ def read_plan(document: Any) -> RepairPlan:
         ranges: dict[str, int] = {}
         for each in document["copy"]:
             ranges[each["topic"]] = ranges.get(each["topic"], 0) + len(each["ranges"])
-        left = [_left(each) for each in document["not_repairable"]]
+        left = [_unrepairable(each) for each in document["not_repairable"]]
         rows = (*document["copy"], *document["not_repairable"])
         not_compared = document["not_compared"]
         return RepairPlan(
@@ -107,8 +107,8 @@ def read_plan(document: Any) -> RepairPlan:
         raise Refused(f"it is not a repair.json of kaudit: {problem!r}") from None
 
 
-def _left(row: Mapping[str, Any]) -> Left:
-    return Left(
+def _unrepairable(row: Mapping[str, Any]) -> Unrepairable:
+    return Unrepairable(
         row["topic"],
         int(row["partition"]),
         int(row["from"]),

@@ -16,7 +16,7 @@ from typing import Any
 from mirrormaker.command_exit import DONE, Refused
 from mirrormaker.config import FlowConfig
 from mirrormaker.export_manifest import Manifest
-from mirrormaker.failback_stage import Record, Stage, end_of_copied
+from mirrormaker.failback_stage import FailbackReport, Stage, end_of_copied
 from mirrormaker.lineage import text_of
 from mirrormaker.patterns import compiled
 from mirrormaker.recopy import ANOTHER_DIRECTORY, NOT_PROVEN, Echo, Options, Recopy
@@ -76,7 +76,7 @@ class Truncation:
         """Return the source's end, if the target's topic is a copy of this topic."""
         return end_of_copied(pair, source_end)
 
-    def conclusion(self, record: Record, out: Path) -> str:
+    def conclusion(self, record: FailbackReport, out: Path) -> str:
         """Return what was exported."""
         again = sorted(name for name, each in record.manifests.items() if not each.stays)
         return (

@@ -814,7 +814,7 @@ def _other_copy(
     held = copies.get(place)
     if held is None:
         return None
-    # A surplus beside a record of the source, or the second copy of a stranger.
+    # A surplus beside a record of the source, or the second copy of an EXTRA record.
     others = not unmatched.have_all(place, held)
     first = held.first if held.first != finding.target_offset else held.last
     is_second = others or first < (finding.target_offset or 0)

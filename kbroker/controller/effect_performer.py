@@ -1,7 +1,7 @@
-"""The state machine at work: a fact in, all effects performed, until nothing of them is unanswered.
+"""Passes one event to the state machine, and performs its effects until every write has an outcome.
 
-`handle` gives a fact to the machine and performs what it returns, in order. The one write of it comes last; its
-outcome is the machine's next fact. So a fact ends when no write is left, and the caller learns the machine's answer to
+`handle` gives an event to the machine and performs what it returns, in order. The one write of it comes last; its
+outcome is the machine's next event. So an event ends when no write is left, and the caller gets the machine's answer to
 a request.
 
 Two kinds of work take long and nothing waits for their outcome: they run beside the queue. They are the deletion of a
@@ -69,13 +69,13 @@ class EffectPerformer:
         self.assignments_written = False
         """Whether replicas were written since this was last reset."""
 
-    async def handle(self, fact: events.Event, turns: WorkerTurns) -> Answer | None:
-        """Give *fact* to the machine and perform all that follows; return its answer to a request.
+    async def handle(self, event: events.Event, turns: WorkerTurns) -> Answer | None:
+        """Give *event* to the machine and perform all that follows; return its answer to a request.
 
         EpochEndedError, ControllerMovedError, and errors of ZooKeeper.
         """
         answer: Answer | None = None
-        following: events.Event | None = fact
+        following: events.Event | None = event
         while following is not None:
             effects = await self.unless_ended(turns.through(self._machine.process(following)))
             write: fx.WriteStates | fx.WriteAssignments | None = None

@@ -1,4 +1,4 @@
-"""What the controller's state machine has performed, in the order given."""
+"""The effects that the controller's state machine returns. The shell performs them in order."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_the_header_of_a_damaged_batch_counts_within_its_offsets_and_has_no_time
     assert (file.first, file.until, file.kind) == (10, 13, "tail" if is_last else "differing")
     assert (file.oldest_ms, file.newest_ms) == (None, None)
     manifest = Manifest("t", "id", "W", "E", "other", 1, 1, (exported,))
-    record = failback_stage.Record("east->west", "E", "W", {"t": manifest})
+    record = failback_stage.FailbackReport("east->west", "E", "W", {"t": manifest})
     document = record.document(began_ms=0, ended_ms=1)
     assert (document["rpo_records"], document["rpo_seconds"]) == (records, None)
     lines = "".join(failback_stage.summary(manifest, "DIR"))

@@ -15,7 +15,7 @@ from mirrormaker.command_exit import Refused
 from mirrormaker.divergence import Batch, read_batches
 from mirrormaker.export_manifest import ExportedFile, ExportedPartition, Manifest
 from mirrormaker.failback_stage import (
-    Record,
+    FailbackReport,
     Stage,
     TargetState,
     changed,
@@ -189,17 +189,19 @@ def manifest(*partitions: ExportedPartition) -> Manifest:
 
 def test_the_rpo_is_the_sum_of_the_exported_records_and_the_span_of_their_timestamps() -> None:
     made = manifest(partition(0, end=9, first_unequal=4), partition(1, end=3, first_unequal=None))
-    document = Record("west->east", "W", "E", {"t": made}).document(began_ms=1, ended_ms=2)
+    document = FailbackReport("west->east", "W", "E", {"t": made}).document(began_ms=1, ended_ms=2)
     assert (document["rpo_records"], document["rpo_seconds"]) == (5, 2.5)
     assert [each["divergence"] for each in document["topics"][0]["partitions"]] == [4, 3]
     assert document["groups_not_restored"] == []
-    left = Record("west->east", "W", "E", {"t": made}, groups_not_restored={"g": "has members"})
+    left = FailbackReport(
+        "west->east", "W", "E", {"t": made}, groups_not_restored={"g": "has members"}
+    )
     assert left.document(began_ms=1, ended_ms=2)["groups_not_restored"] == [
         {"group": "g", "reason": "has members"}
     ]
-    elsewhere = Record("west->east", "W", "E", {"t": made}, ("u",), ("u",))
+    elsewhere = FailbackReport("west->east", "W", "E", {"t": made}, ("u",), ("u",))
     assert elsewhere.document(began_ms=1, ended_ms=2)["rpo_records"] is None
-    nothing = Record("west->east", "W", "E", {}, ("t",)).document(began_ms=1, ended_ms=2)
+    nothing = FailbackReport("west->east", "W", "E", {}, ("t",)).document(began_ms=1, ended_ms=2)
     assert (nothing["rpo_records"], nothing["already_mirrors"]) == (None, ["t"])
 
 

@@ -40,7 +40,7 @@ from mirrormaker.promotion_record import (
     Groups,
     Opened,
     PromotedPartition,
-    Record,
+    PromotionReport,
     end_without_copies,
     opened,
     stored_promotion,
@@ -165,7 +165,7 @@ def test_of_many_partitions_the_timestamps_are_left_out_before_the_ends() -> Non
 
 def test_groups_with_members_at_the_target_are_named_and_not_counted_as_copied() -> None:
     def stated(groups: Groups | None, *earlier: Groups | None) -> tuple[Any, Any]:
-        record = Record("east->west", "E", "W", EXCHANGED, (), None, groups)
+        record = PromotionReport("east->west", "E", "W", EXCHANGED, (), None, groups)
         before = [replace(FOUND, groups=each) for each in earlier]
         document = record.joined(before, []).document(ended_ms=1)
         return document["groups"], document["groups_with_members"]
@@ -308,14 +308,14 @@ def test_a_mirror_of_the_other_direction_needs_no_promotion() -> None:
 
 
 def test_a_later_command_has_the_record_of_all_partitions() -> None:
-    again = Record("east->west", "E", "W", EXCHANGED, (), None, None, 900)
+    again = PromotionReport("east->west", "E", "W", EXCHANGED, (), None, None, 900)
     joined = again.joined([FOUND], FOUND.partitions("t"))
     assert (joined.began_ms, joined.audit, joined.groups) == (100, "run-1", FOUND.groups)
     assert [(each.tp, each.end, each.last_timestamp_ms) for each in joined.partitions] == [
         (T0, 5, 90),
         (T1, 7, None),
     ]
-    half = Record(
+    half = PromotionReport(
         "east->west", "E", "W", EXCHANGED, (PromotedPartition(T0, 5, 5),), None, Groups(4, ()), 900
     )
     assert half.joined([FOUND], []).audit is None
@@ -327,7 +327,7 @@ def test_what_the_audits_of_several_commands_did_not_compare_is_counted_once_for
     first, second = replace(FOUND, aged_out=4), replace(FOUND, audit="run-2", aged_out=2)
     assert stored_promotion(promoted(first)) == first
     own = PromotedPartition(T0, 5, 5)
-    record = Record("east->west", "E", "W", EXCHANGED, (own,), "run-3", None, 900, 1)
+    record = PromotionReport("east->west", "E", "W", EXCHANGED, (own,), "run-3", None, 900, 1)
     joined = record.joined([first, first, second], [])
     assert joined.audit == "run-1,run-2,run-3"
     assert joined.document(ended_ms=1)["audit_aged_out"] == 7
@@ -390,7 +390,7 @@ def test_what_the_target_lacks_below_its_log_start_is_in_every_record() -> None:
 
     def stated(*lacks: int | None) -> Any:
         partitions = tuple(PromotedPartition(T0, 5, 5, None, each) for each in lacks)
-        record = Record("east->west", "E", "W", EXCHANGED, partitions).document(ended_ms=1)
+        record = PromotionReport("east->west", "E", "W", EXCHANGED, partitions).document(ended_ms=1)
         return record["target_lacks"], [each["target_lacks"] for each in record["partitions"]]
 
     assert stated(4, 0) == (4, [4, 0])
@@ -435,7 +435,7 @@ def test_a_report_proves_only_what_it_compared(found: dict[str, Any], left_open:
 def test_records_left_behind_are_unknown_unless_every_source_partition_was_read() -> None:
     def made(*ends: int | None) -> int | None:
         partitions = tuple(PromotedPartition(T0, 5, end) for end in ends)
-        return Record("east->west", "E", "W", "exchanged", partitions).left_behind
+        return PromotionReport("east->west", "E", "W", "exchanged", partitions).left_behind
 
     assert made(5, 5) == 0
     assert made(5, 8) == 3
