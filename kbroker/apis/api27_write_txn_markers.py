@@ -12,8 +12,9 @@ Its errors about the coordinator become NOT_LEADER_OR_FOLLOWER, as in Kafka: the
 
 Differs from Kafka: brokers may send any marker. Other principals with ALTER on the cluster (KIP-1037), as
 `kafka-transactions abort` has, may send ABORT only. Kafka takes a COMMIT, too, which would make a part of a transaction
-visible. Their ABORT ends the open transaction of the producer in its epoch. It fences neither the producer nor the
-coordinator, and without an open transaction it is acknowledged and not appended. Partitions that take no records of
+visible. Their ABORT ends the open transaction of the producer in its epoch, in the partitions that are named. It fences
+neither the producer nor the coordinator: a later coordinator epoch than that of the last marker counts as that one.
+Without an open transaction it is acknowledged and not appended. Partitions that take no records of
 producers (mirrors, `__transaction_state`) acknowledge each marker.
 """
 
@@ -67,8 +68,12 @@ class EndGroupTransaction(Protocol):
         /,
         *,
         is_commit: bool,
+        sent_by_client: bool,
     ) -> Deferred[ErrorCode]:
-        """Apply or drop the pending offsets; *number* None: of any transaction of the producer."""
+        """Apply or drop the pending offsets; *number* None: of any transaction of the producer.
+
+        A marker *sent_by_client* drops them only in the producer epoch that they have.
+        """
 
 
 class WriteTxnMarkers:
@@ -94,8 +99,8 @@ class WriteTxnMarkers:
         self, context: RequestContext, request: WriteTxnMarkersRequest
     ) -> WriteTxnMarkersResponse:
         """Answer each partition of each marker."""
-        is_of_client = not self._authorizer.is_broker(context.peer)
-        is_authorized = not is_of_client or self._may_send(context, request)
+        sent_by_client = not self._authorizer.is_broker(context.peer)
+        is_authorized = not sent_by_client or self._may_send(context, request)
         response = WriteTxnMarkersResponse()
         pending: list[PendingPartition] = []
         in_groups: list[Deferred[None]] = []
@@ -106,8 +111,7 @@ class WriteTxnMarkers:
                 sent.producer_epoch,
                 sent.coordinator_epoch,
                 sent.transaction_result,
-                # The coordinator assigns it.
-                UNKNOWN_NUMBER if is_of_client else sent.transaction_number,
+                sent.transaction_number,
             )
             answer = WritableTxnMarkerResult(sent.producer_id)
             response.markers.append(answer)
@@ -123,17 +127,22 @@ class WriteTxnMarkers:
                     if share.is_over():
                         await share.next()
                     if topic.name == OFFSETS_TOPIC:
-                        in_groups.append(self._end_in_groups(marker, result))
+                        in_groups.append(self._end_in_groups(marker, result, sent_by_client))
                     elif topic.name not in INTERNAL_TOPICS:
-                        self._append(topic.name, marker, result, pending, is_of_client=is_of_client)
+                        self._append(
+                            topic.name, marker, result, pending, sent_by_client=sent_by_client
+                        )
         await self._replica_manager.purgatory.until_done(pending, self._request_timeout)
         await outcomes_of(in_groups)
         return response
 
     def _may_send(self, context: RequestContext, request: WriteTxnMarkersRequest) -> bool:
-        """Return whether a client may send *request*."""
-        only_aborts = not any(each.transaction_result for each in request.markers)
-        if only_aborts and self._may_alter_cluster(context.principal):
+        """Return whether a client may send *request*: no number, which only a coordinator sends, and no COMMIT."""
+        is_of_admin = all(
+            not each.transaction_result and each.transaction_number == UNKNOWN_NUMBER
+            for each in request.markers
+        )
+        if is_of_admin and self._may_alter_cluster(context.principal):
             return True
         return self._authorizer.authorize(context.peer, ApiKey.WRITE_TXN_MARKERS)
 
@@ -144,13 +153,15 @@ class WriteTxnMarkers:
         result: WritableTxnMarkerPartitionResult,
         pending: list[PendingPartition],
         *,
-        is_of_client: bool,
+        sent_by_client: bool,
     ) -> None:
         """End the transaction in one partition; add it to *pending* if its replicas do not have the marker yet."""
         manager = self._replica_manager
         try:
             partition = manager.partition(topic, result.partition_index)
-            offset = partition.end_transaction(marker, manager.now_ms(), is_of_client=is_of_client)
+            offset = partition.end_transaction(
+                marker, manager.now_ms(), sent_by_client=sent_by_client
+            )
         except KafkaError as error:
             result.error_code = int(code_of(error))
             return
@@ -159,7 +170,7 @@ class WriteTxnMarkers:
             pending.append(PendingPartition(partition.key, check, result))
 
     def _end_in_groups(
-        self, marker: EndTxnMarker, result: WritableTxnMarkerPartitionResult
+        self, marker: EndTxnMarker, result: WritableTxnMarkerPartitionResult, sent_by_client: bool
     ) -> Deferred[None]:
         """End the transaction in the groups of a partition of `__consumer_offsets`; never fails."""
 
@@ -184,6 +195,7 @@ class WriteTxnMarkers:
             marker.producer_epoch,
             None if marker.number == UNKNOWN_NUMBER else marker.number,
             is_commit=marker.is_commit,
+            sent_by_client=sent_by_client,
         )
         ending.addTimeout(self._request_timeout, self._replica_manager.reactor)
         return ending.addCallback(ended).addErrback(failed)

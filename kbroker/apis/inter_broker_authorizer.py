@@ -62,7 +62,7 @@ class InterBrokerAuthorizer:
         return True
 
     def is_broker(self, peer: Peer) -> bool:
-        """Return whether *peer* has proved to be a broker."""
+        """Return whether *peer* counts as a broker: by its proof, or by its address while proofs are not required."""
         return peer.broker_id >= 0 or bool(self._registered_at(peer))
 
     def authorize(self, peer: Peer, api_key: int) -> bool:

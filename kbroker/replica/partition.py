@@ -337,17 +337,19 @@ class Partition:
             self.transactions.maybe_start_verification(self.log, buf, transactional_id)
 
     def end_transaction(
-        self, marker: EndTxnMarker, now_ms: int, *, is_of_client: bool = False
+        self, marker: EndTxnMarker, now_ms: int, *, sent_by_client: bool = False
     ) -> int:
         """Append *marker* as leader, if it has an effect; return the offset up to which to wait for the replicas.
 
-        The marker counts when the records below that offset are committed; 0: it counts now. *is_of_client*: the sender
-        is no broker, and the marker is an ABORT. Raise NotEnoughReplicas with fewer in-sync replicas than
-        min.insync.replicas, InvalidProducerEpoch, TransactionCoordinatorFenced, or InvalidRequest.
+        The marker counts when the records below that offset are committed; 0: it counts now. *sent_by_client*: it is an
+        ABORT, and the sender is no broker. Raise NotEnoughReplicas with fewer in-sync replicas than
+        min.insync.replicas, InvalidProducerEpoch, or TransactionCoordinatorFenced.
         """
         log, leader_state = self.require_leader_for_append(-1)
-        end_in_log = self.transactions.abort_for_client if is_of_client else self.transactions.end
-        end = end_in_log(log, marker, now_ms)
+        if sent_by_client:
+            end = self.transactions.abort_for_client(log, marker, now_ms)
+        else:
+            end = self.transactions.end(log, marker, now_ms)
         if end:
             self.log_end_advanced(leader_state, end)
         return end

@@ -28,7 +28,7 @@ from kbroker.replica.core.leader_transactions import (
     EndTxnMarker,
     LeaderTransactions,
     VerificationStateEntry,
-    abort_of_client,
+    client_abort,
 )
 from kbroker.replica.core.role import PartitionRole
 from kbroker.replica.partition_dependencies import PartitionDependencies
@@ -203,17 +203,16 @@ class PartitionTransactions:
     def abort_for_client(self, own: UnifiedLog, marker: EndTxnMarker, now_ms: int) -> int:
         """Append the ABORT of the producer's open transaction for a client; return the end of the log, 0 for a mirror.
 
-        Nothing is appended if no transaction is open. Raise as `end`, and as `abort_of_client`.
+        Nothing is appended if no transaction is open. Raise as `end`, and as `client_abort`.
         """
         if own.config.kbroker_mirror_source_cluster_id:
             return 0
         ongoing = own.producers.transactions.ongoing.get(marker.producer_id)
         if ongoing is None:
-            return (
-                own.log_end_offset
-            )  # an ABORT that timed out is sent again: it waits for the replicas
+            # An ABORT that timed out is sent again. It waits for the replicas, too.
+            return own.log_end_offset
         known = own.producers.states.entries.get(marker.producer_id)
-        return self.end(own, abort_of_client(marker, known, ongoing.producer_epoch), now_ms)
+        return self.end(own, client_abort(marker, known, ongoing.producer_epoch), now_ms)
 
     def abort_lost(self, own: UnifiedLog, producer_id: int) -> None:
         """Append the ABORT of a transaction that its coordinator has completed, or that none has: its marker was lost.

@@ -61,9 +61,12 @@ class TransactionalCoordinator(SteppedCoordinator):
         producer_id: int = 5,
         epoch: int = 0,
         number: int | None = NUMBER,
+        sent_by_client: bool = False,
     ) -> Deferred[ErrorCode]:
         """Send a marker for the only partition."""
-        return self.coordinator.end_transaction(0, producer_id, epoch, number, is_commit=is_commit)
+        return self.coordinator.end_transaction(
+            0, producer_id, epoch, number, is_commit=is_commit, sent_by_client=sent_by_client
+        )
 
     def unstable(self, *keys: tuple[str, int], group: str = "g") -> set[tuple[str, int]]:
         """Return which of *keys* an OffsetFetch that requires stable offsets refuses."""

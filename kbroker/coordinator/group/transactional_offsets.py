@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred, succeed
@@ -228,19 +229,25 @@ class TransactionalOffsets:
         number: int | None,
         *,
         is_commit: bool,
+        sent_by_client: bool = False,
     ) -> Deferred[ErrorCode]:
         """Handle a marker for *partition* of ``__consumer_offsets``; *number* None ends what is pending.
 
         NOT_LEADER_OR_FOLLOWER: not done or not known to be done, to be sent again. It is the error of Kafka's
         WriteTxnMarkers for a coordinator that is not ready. INVALID_PRODUCER_EPOCH: without a number, and of an older
-        epoch than the pending offsets.
+        epoch than the pending offsets; an ABORT *sent_by_client* of any other epoch.
         """
         shard = self._shards.partitions.get(partition)
         if shard is None or not shard.loaded:
             return succeed(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        shard.pending.marker_arrived(producer_id)
+        if not sent_by_client:
+            # An ABORT of a client does not end the transaction at its coordinator.
+            shard.pending.marker_arrived(producer_id)
+        decide = partial(
+            core.end, producer_epoch=producer_epoch, number=number, sent_by_client=sent_by_client
+        )
         return self._in_time(
-            self._end(shard, producer_id, producer_epoch, number, is_commit=is_commit),
+            self._end(shard, producer_id, decide, is_commit=is_commit),
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ).addCallback(_for_transaction_coordinator)
 
@@ -248,17 +255,14 @@ class TransactionalOffsets:
         self,
         shard: CoordinatorShard,
         producer_id: int,
-        producer_epoch: int,
-        number: int | None,
+        decide: Callable[[PendingOffsets], End],
         *,
         is_commit: bool,
     ) -> ErrorCode:
         znodes = shard.pending.of_producer(producer_id)
         outcomes = await outcomes_of(
             [
-                Deferred.fromCoroutine(
-                    self._end_one(shard, znode, producer_epoch, number, is_commit=is_commit)
-                )
+                Deferred.fromCoroutine(self._end_one(shard, znode, decide, is_commit=is_commit))
                 for znode in znodes
             ]
         )
@@ -274,8 +278,7 @@ class TransactionalOffsets:
         self,
         shard: CoordinatorShard,
         znode: PendingZnode,
-        producer_epoch: int,
-        number: int | None,
+        decide: Callable[[PendingOffsets], End],
         *,
         is_commit: bool,
     ) -> bool | None:
@@ -292,7 +295,7 @@ class TransactionalOffsets:
                         raise CoordinatorNotAvailable(znode.problem)
                 if znode.stored is None:
                     return False
-                match core.end(znode.stored, producer_epoch, number):
+                match decide(znode.stored):
                     case End.KEEP:
                         return False
                     case End.FENCED:

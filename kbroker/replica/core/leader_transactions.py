@@ -24,8 +24,7 @@ A marker without an open transaction is appended as well, as in Kafka. An earlie
 transaction that was not replicated. It can lead again only with all that was acknowledged since, so it cuts the batch.
 
 An ABORT of a client (KIP-664, `kafka-transactions.sh abort`) only ends the open transaction. With a later producer
-epoch it would fence the producer, with a later coordinator epoch the coordinator, and with a high number all later
-markers. `abort_of_client` refuses such epochs, and ignores the number.
+epoch it would fence the producer, and with a later coordinator epoch the coordinator: see `client_abort`.
 
 A higher number than that of the open transaction cannot occur as long as no marker is lost. The coordinator begins the
 next transaction when this leader has acknowledged the marker of the former one. It ends the open transaction, which
@@ -53,7 +52,7 @@ from typing import Final, NamedTuple
 
 from kbroker.log.core.producer_state import ProducerStateEntry
 from kclient.wire.error_codes import ErrorCode
-from kclient.wire.errors import InvalidProducerEpoch, InvalidRequest, TransactionCoordinatorFenced
+from kclient.wire.errors import InvalidProducerEpoch, TransactionCoordinatorFenced
 
 UNKNOWN_NUMBER: Final = -1
 """The number of a transaction where a message or the memory does not have it."""
@@ -243,27 +242,22 @@ class LeaderTransactions:
         self._numbers.pop(producer_id, None)
 
 
-def abort_of_client(
+def client_abort(
     marker: EndTxnMarker, known: ProducerStateEntry | None, open_epoch: int
 ) -> EndTxnMarker:
-    """Return the ABORT that a leader takes from a client that is no broker: of the transaction in *open_epoch*.
+    """Return the ABORT that a leader takes from a client that is no broker, of the transaction in *open_epoch*.
 
-    *known* is the state of the producer in the log. Raise InvalidProducerEpoch for another epoch, and InvalidRequest
-    for a later coordinator epoch than that of the producer's last marker. Before its first marker 0 is the latest:
-    Kafka's tool sends it.
+    *known* is the state of the producer in the log. A later coordinator epoch than that of its last marker counts as
+    that one, before the first marker as 0. Raise InvalidProducerEpoch for an epoch that the producer does not have.
     """
-    if marker.producer_epoch != open_epoch:
+    latest = open_epoch if known is None else max(open_epoch, known.epoch)
+    if not open_epoch <= marker.producer_epoch <= latest:
         raise InvalidProducerEpoch(
             f"an ABORT of epoch {marker.producer_epoch} of producer {marker.producer_id}:"
-            f" its open transaction has epoch {open_epoch}"
+            f" its open transaction has epoch {latest}"
         )
-    latest = max(0, -1 if known is None else known.coordinator_epoch)
-    if marker.coordinator_epoch > latest:
-        raise InvalidRequest(
-            f"an ABORT with coordinator epoch {marker.coordinator_epoch} for producer {marker.producer_id}:"
-            f" a client may send {latest} at most"
-        )
-    return marker._replace(number=UNKNOWN_NUMBER)
+    coordinator_epoch = max(0, -1 if known is None else known.coordinator_epoch)
+    return marker._replace(coordinator_epoch=min(marker.coordinator_epoch, coordinator_epoch))
 
 
 def _check_epochs(marker: EndTxnMarker, known: ProducerStateEntry) -> None:

@@ -12,11 +12,12 @@ from twisted.internet.defer import Deferred
 
 from kbroker.apis.api27_write_txn_markers import WriteTxnMarkers
 from kbroker.apis.budgets import RequestBudget
+from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
 from kbroker.apis.request import RequestContext
 from kbroker.common.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.common.turns import WithoutTurns
 from kbroker.log.unified_log import UnifiedLog
-from kbroker.network.service import Peer
+from kbroker.network.service import Peer, RequestRefusedError
 from kbroker.replica.conditional_append import append_copied
 from kclient.wire.batches import iterate
 from kclient.wire.error_codes import ErrorCode
@@ -33,6 +34,7 @@ from kclient.wire.schema.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 from kclient.wire.versions import ApiKey
+from tests.kit.inter_broker import proofs_of
 from tests.kit.producer_batches import numbered_batch
 from tests.kit.transactional_logs import marker, transactional
 from tests.unit.apis.kit import ApiBroker, broker_in
@@ -47,10 +49,12 @@ class Groups:
 
     def __init__(self) -> None:
         self.ended: list[tuple[Any, ...]] = []
+        self.by_clients: list[bool] = []
         self.answers: list[Deferred[ErrorCode]] = []
 
-    def end(self, *named: Any, is_commit: bool) -> Deferred[ErrorCode]:
+    def end(self, *named: Any, is_commit: bool, sent_by_client: bool) -> Deferred[ErrorCode]:
         self.ended.append((*named, is_commit))
+        self.by_clients.append(sent_by_client)
         self.answers.append(Deferred())
         return self.answers[-1]
 
@@ -385,29 +389,38 @@ def test_only_brokers_and_an_admins_abort_are_authorized(markers: Markers) -> No
 
 
 def test_an_abort_of_a_client_fences_no_coordinator(markers: Markers) -> None:
+    """It has at most the coordinator epoch of the last marker."""
     write(markers)
-    assert markers.end(epoch=0) == [0]
-    write(markers, sequence=1)
-    for epoch in (4, (1 << 31) - 1):
-        refused = markers.end(peer=CLIENT, commit=False, coordinator_epoch=epoch)
-        assert refused == [ErrorCode.INVALID_REQUEST]
+    assert markers.end() == [0]
+    for sequence, epoch in enumerate((3, 4, (1 << 31) - 1), start=1):
+        write(markers, sequence=sequence)
+        assert markers.end(peer=CLIENT, commit=False, coordinator_epoch=epoch) == [0]
+    write(markers, sequence=4)
     assert markers.end(commit=False) == [0]
-    write(markers, sequence=2)
-    assert markers.end(peer=CLIENT, commit=False, coordinator_epoch=3) == [0]
-    assert held(log_of(markers.broker)) == [(COMMIT, 0, 3), (ABORT, 0, 3), (ABORT, 0, 3)]
+    assert held(log_of(markers.broker)) == [(COMMIT, 0, 3), *[(ABORT, 0, 3)] * 4]
 
 
+@pytest.mark.parametrize("sent", [0, 1, (1 << 31) - 1])
 def test_an_abort_of_a_client_before_the_first_marker_has_coordinator_epoch_0(
-    markers: Markers,
+    markers: Markers, sent: int
 ) -> None:
     """Apache Kafka's tool sends 0 where DescribeProducers has -1."""
     write(markers)
-    refused = markers.end(peer=CLIENT, commit=False, coordinator_epoch=1)
-    assert refused == [ErrorCode.INVALID_REQUEST]
-    assert markers.end(peer=CLIENT, commit=False, coordinator_epoch=0) == [0]
+    assert markers.end(peer=CLIENT, commit=False, coordinator_epoch=sent) == [0]
+    write(markers, sequence=1)
+    assert markers.end(coordinator_epoch=0) == [0]
+    assert held(log_of(markers.broker)) == [(ABORT, 0, 0), (COMMIT, 0, 0)]
 
 
-@pytest.mark.parametrize("epoch", [6, (1 << 15) - 1])
+def test_an_abort_of_a_client_has_no_lower_coordinator_epoch_than_the_log(markers: Markers) -> None:
+    write(markers)
+    assert markers.end() == [0]
+    write(markers, sequence=1)
+    refused = markers.end(peer=CLIENT, commit=False, coordinator_epoch=2)
+    assert refused == [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+
+
+@pytest.mark.parametrize("epoch", [0, 4, 6, (1 << 15) - 1])
 def test_an_abort_of_a_client_fences_no_producer(markers: Markers, epoch: int) -> None:
     write(markers, epoch=5)
     refused = markers.end(peer=CLIENT, commit=False, epoch=epoch, coordinator_epoch=0)
@@ -418,14 +431,40 @@ def test_an_abort_of_a_client_fences_no_producer(markers: Markers, epoch: int) -
     assert send(markers, 2, 5) == 0
 
 
-def test_an_abort_of_a_client_leaves_no_number_behind(markers: Markers) -> None:
-    """With one, the markers of later transactions, which have lower numbers, were acknowledged without an effect."""
+def test_a_transaction_that_a_later_epoch_joined_is_aborted_in_that_epoch(markers: Markers) -> None:
+    """DescribeProducers shows the later epoch; without verification a batch of it may join the open transaction."""
+    write(markers, epoch=5)
+    write(markers, epoch=6)
+    assert markers.end(peer=CLIENT, commit=False, epoch=5, coordinator_epoch=0) == [
+        ErrorCode.INVALID_PRODUCER_EPOCH
+    ]
+    assert markers.end(peer=CLIENT, commit=False, epoch=6, coordinator_epoch=0) == [0]
+    assert held(log_of(markers.broker)) == [(ABORT, 6, 0)]
+
+
+def test_a_marker_with_a_number_is_of_a_coordinator(markers: Markers) -> None:
+    """Of a client, it made the markers of later transactions, which have lower numbers, be without an effect."""
     write(markers)
-    aborted = markers.end(peer=CLIENT, commit=False, number=1 << 62, coordinator_epoch=0)
-    assert aborted == [0]
-    write(markers, sequence=1)
+    refused = markers.end(peer=CLIENT, commit=False, number=1 << 62, coordinator_epoch=0)
+    assert refused == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
     assert markers.end(number=9) == [0]
-    assert held(log_of(markers.broker)) == [(ABORT, 0, 0), (COMMIT, 0, 3)]
+    assert held(log_of(markers.broker)) == [(COMMIT, 0, 3)]
+
+
+def test_during_an_upgrade_a_coordinator_at_an_unknown_address_gets_no_response(
+    markers: Markers,
+) -> None:
+    """It takes each response for the end of the marker. Its address may become known: it sends the marker again."""
+    brokers: dict[str, set[int]] = {}
+    markers.handler._authorizer = InterBrokerAuthorizer(
+        proofs_of(1), None, lambda: 0.0, lambda host: brokers.get(host, set())
+    )
+    write(markers)
+    (refused,) = markers.send(marked(commit=False, number=9, epoch=1), peer=CLIENT)
+    assert refused.check(RequestRefusedError)
+    brokers[CLIENT.host] = {2}
+    assert markers.end(peer=CLIENT, commit=False, number=9, epoch=1) == [0]
+    assert held(log_of(markers.broker)) == [(ABORT, 1, 3)]
 
 
 def test_an_abort_of_a_client_without_an_open_transaction_is_not_appended(markers: Markers) -> None:
@@ -437,7 +476,7 @@ def test_an_abort_of_a_client_without_an_open_transaction_is_not_appended(marker
     assert send(markers, 1, 0) == 0
 
 
-def test_the_number_of_a_client_ends_nothing_in_groups(markers: Markers) -> None:
-    """The group coordinator aborts what is pending with the producer's epoch, of any number."""
-    markers.send(marked(4, topic=OFFSETS_TOPIC, commit=False, epoch=2, number=1 << 62), peer=CLIENT)
-    assert markers.groups.ended == [(4, P, 2, None, False)]
+def test_group_coordinators_receive_that_a_client_sent_the_marker(markers: Markers) -> None:
+    markers.send(marked(4, topic=OFFSETS_TOPIC, commit=False, epoch=2), peer=CLIENT)
+    markers.send(marked(4, topic=OFFSETS_TOPIC, commit=False, epoch=2))
+    assert markers.groups.by_clients == [True, False]

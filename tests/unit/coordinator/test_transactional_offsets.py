@@ -112,6 +112,31 @@ def test_a_late_marker_changes_nothing(coordinator: TransactionalCoordinator) ->
     assert coordinator.pending_znodes() == ["5,g"]
 
 
+@pytest.mark.parametrize("epoch", [2, 4, (1 << 15) - 1])
+def test_an_abort_of_a_client_drops_only_what_is_pending_in_its_epoch(
+    coordinator: TransactionalCoordinator, epoch: int
+) -> None:
+    coordinator.done(coordinator.txn_commit(("t", 0, 5), epoch=3))
+    of_client = {"is_commit": False, "number": None, "sent_by_client": True}
+    refused = coordinator.marker(epoch=epoch, **of_client)
+    assert coordinator.done(refused) is E.INVALID_PRODUCER_EPOCH
+    assert coordinator.pending_znodes() == ["5,g"]
+    assert coordinator.done(coordinator.marker(epoch=3, **of_client)) is E.NONE
+    assert coordinator.pending_znodes() == []
+
+
+def test_an_abort_of_a_client_invalidates_no_verification(
+    coordinator: TransactionalCoordinator,
+) -> None:
+    """Sent again and again it kept a producer from committing offsets."""
+    coordinator.verifications = []
+    committing = coordinator.txn_commit(("t", 0, 5))
+    aborting = coordinator.marker(is_commit=False, number=None, sent_by_client=True)
+    assert coordinator.done(aborting) is E.NONE
+    coordinator.verifications[0].callback((E.NONE, NUMBER))
+    assert coordinator.done(committing) == OK
+
+
 def test_an_older_epoch_is_fenced_and_a_newer_transaction_replaces(
     coordinator: TransactionalCoordinator,
 ) -> None:

@@ -109,8 +109,15 @@ class End(Enum):
     """The marker has no number, and an older epoch: INVALID_PRODUCER_EPOCH."""
 
 
-def end(stored: PendingOffsets, producer_epoch: int, number: int | None) -> End:
-    """Return what a marker does to *stored*; without a number it ends what is pending."""
+def end(
+    stored: PendingOffsets, producer_epoch: int, number: int | None, *, sent_by_client: bool = False
+) -> End:
+    """Return what a marker does to *stored*; without a number it ends what is pending.
+
+    One *sent_by_client*, an ABORT, does so only in the producer epoch that is stored.
+    """
+    if sent_by_client:
+        return End.APPLY if producer_epoch == stored.producer_epoch else End.FENCED
     if number is None or UNKNOWN_NUMBER in (number, stored.number):
         return End.FENCED if producer_epoch < stored.producer_epoch else End.APPLY
     if number == stored.number:
