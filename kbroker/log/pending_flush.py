@@ -31,7 +31,7 @@ class PendingFlush:
         self.up_to = 0
         """The end of the last append that asked for a sync."""
         self._since_ms: int | None = None
-        """When the first record was appended that no sync was asked for."""
+        """When the first record was appended that no sync covers, or one before it that a sync covers meanwhile."""
 
     def appended(
         self, base_offset: int, end_offset: int, recovery_point: int, config: LogConfig, now_ms: int
@@ -65,6 +65,7 @@ class PendingFlush:
         before the new segment is on the disk.
         """
         self.truncated(offset)
+        self._since_ms = None
         if offset <= former_end:
             return False
         self._hold(former_end, offset)
