@@ -23,7 +23,6 @@ from typing import Final
 from kbroker.log.flush_work import FlushWork
 from kbroker.log.log_dir import in_threads
 from kbroker.log.unified_log import UnifiedLog
-from kclient.wire.errors import KafkaStorageError
 
 FEW: Final = 16
 """Up to so many logs are synced one by one: the file system may hold much unsynced data of other processes."""
@@ -55,7 +54,7 @@ def _start(log: UnifiedLog) -> tuple[bool, FlushWork | None]:
     """Write what is not in a file yet; return whether that went well, and what to sync."""
     try:
         return True, log.start_close()
-    except (OSError, KafkaStorageError):
+    except Exception:  # of whatever kind: this log is not clean, and the others are closed
         return False, None
 
 

@@ -835,16 +835,14 @@ class LogManager:
         """Close every log, write the checkpoints and the markers; return whether all was clean. Slow.
 
         A directory in which a log could not be closed, or was damaged when it was loaded, gets no
-        clean-shutdown marker. The others get theirs.
+        clean-shutdown marker. The others get theirs, also if an error is raised that is not of the disk.
         """
-        if self._cleaner is not None:
-            self._cleaner.stop()
-            self._cleaner.close()
+        self.stop_compaction()
         self.moves.stop()
-        if self._move_executor is not None:
-            self._move_executor.shutdown(wait=True)
+        self.end_work()
         self.moves.close()
         clean = True
+        unforeseen: list[Exception] = []
         for directory in self._directories:
             if directory.failure is not None:
                 clean = False
@@ -860,13 +858,27 @@ class LogManager:
                     directory.mark_clean(broker_epoch)
                 else:
                     clean = False
-            except OSError as error:
-                directory.failure = str(error)
+            except Exception as error:
+                directory.failure = str(error) or type(error).__name__
                 clean = False
+                if not isinstance(error, OSError):
+                    unforeseen.append(error)
         self._logs.clear()
         self._where.clear()
         self.release()
+        if unforeseen:
+            raise unforeseen[0]
         return clean
+
+    def end_work(self) -> None:
+        """Wait for the work of compaction and moves, after `stop_compaction` and `LogMoves.stop`. Slow.
+
+        Nothing of it begins after this. Its outcomes come to the owner, who handles them before `close`.
+        """
+        if self._cleaner is not None:
+            self._cleaner.close()
+        if self._move_executor is not None:
+            self._move_executor.shutdown(wait=True)
 
     def release(self) -> None:
         """Unlock the directories and write nothing (a crash, or a start that failed)."""

@@ -248,7 +248,7 @@ class ReplicaManager:
         self._fetchers.stop()
 
     def close(self) -> Deferred[bool]:
-        """Close every log cleanly, in the disk pool; fires with whether all was clean."""
+        """Close every log cleanly, in a thread of the reactor's; fires with whether all was clean."""
         self.state_changes.close()
         self.log_schedule.stop()
         self.log_manager.stop_compaction()
@@ -256,6 +256,10 @@ class ReplicaManager:
         self.log_manager.moves.stop()
         high_watermarks = self.log_schedule.high_watermarks()
         self.registry.clear()
+
+        def end_work() -> None:
+            self.log_manager.end_work()
+            self._disk_pool.shutdown(wait=True)
 
         def close(_: None) -> Deferred[bool]:
             # The outcome of each work that was under way has been handled: it came before this turn.
@@ -265,7 +269,7 @@ class ReplicaManager:
                 )
             )
 
-        return self._in_threads(lambda: self._disk_pool.shutdown(wait=True)).addCallback(close)
+        return self._in_threads(end_work).addCallback(close)
 
     def _in_threads(self, work: Callable[[], T]) -> Deferred[T]:
         """Run *work* in a thread of the reactor's; fires with its result."""

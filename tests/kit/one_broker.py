@@ -77,6 +77,7 @@ class OneBroker:
         *,
         disk: Disk = OS_DISK,
         pool: Executor | None = None,
+        move_pool: Executor | None = None,
         add_partitions_to_txn_manager: AddPartitionsToTxnManager | None = None,
         leadership_listeners: Iterable[LeadershipListener] = (),
     ) -> None:
@@ -117,6 +118,7 @@ class OneBroker:
                 log_dirs,
                 config_of=self.topic_config,
                 executor=self.disk_pool,
+                move_executor=move_pool,
                 call_owner=reactor.callFromThread,
                 now_ms=self.now_ms,
                 recovery_threads=self.config.num_recovery_threads_per_data_dir,

@@ -289,3 +289,18 @@ def test_an_unforeseen_error_of_one_log_leaves_the_other_directories_clean(
     clean = [each.parent for each in tmp_path.glob(f"?/{CLEAN_SHUTDOWN}")]
     assert len(clean) == 2
     assert Path(logs[0].directory).parent not in clean
+
+
+@pytest.mark.parametrize("count", [2, 60])
+def test_an_unforeseen_error_of_a_close_is_raised_when_the_other_directories_are_clean(
+    brokers: Brokers, tmp_path: Path, count: int
+) -> None:
+    """With many logs in a directory its error ended the close: no directory behind it got its marker."""
+    disk = FaultyDisk()
+    dirs = brokers("a", "b", "c", disk=disk).start()
+    for partition in range(count):
+        append(dirs.create("t", partition, ID), 1)
+    disk.break_down("open")
+    with suppress(MemoryError):
+        assert not dirs.close()
+    assert len(list(tmp_path.glob(f"?/{CLEAN_SHUTDOWN}"))) == 2

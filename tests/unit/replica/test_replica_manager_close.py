@@ -41,6 +41,47 @@ class Reactor(Clock):
         self.callLater(0, call, *given)
 
 
+class FailingPool(EndingPool):
+    """A pool of which the work that waits meets a failing disk when it is shut down."""
+
+    def __init__(self, disk: FaultyDisk) -> None:
+        super().__init__(holds=True)
+        self._disk = disk
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        if self.waiting:
+            self._disk.fail("fsync", errno.EIO)
+        self.run()
+
+
+def test_a_directory_that_fails_while_a_move_ends_is_not_clean(tmp_path: Path) -> None:
+    """Moves have a pool of their own: it was shut down in the thread that closed the logs."""
+    disk = FaultyDisk()
+    reactor: Any = Reactor()
+    source, target = tmp_path / "a", tmp_path / "b"
+    for each in (source, target):
+        each.mkdir()
+    moves = FailingPool(disk)
+    broker = OneBroker(reactor, f"{source},{target}", disk=disk, pool=EndingPool(), move_pool=moves)
+    manager = broker.replica_manager.log_manager
+    manager.load()
+    append(manager.create("t", 0, ID), 1)
+    holds = next(each for each in (source, target) if (each / "t-0").exists())
+    other = target if holds is source else source
+    manager.move("t", 0, str(other))
+    manager.moves.go_on(lambda _key: 1)
+    moves.run()  # the record is copied; its sync waits
+    reactor.advance(0)
+    assert moves.waiting
+    ended: list[bool] = []
+    broker.replica_manager.close().addCallback(ended.append)
+    for _ in range(5):
+        reactor.advance(0)
+    assert ended == [False]
+    assert not (other / CLEAN_SHUTDOWN).exists()
+    assert (holds / CLEAN_SHUTDOWN).exists()
+
+
 def test_a_directory_that_fails_while_the_pool_ends_is_not_clean(tmp_path: Path) -> None:
     """The logs were closed in a thread, before the failure was handled on the reactor's: the directory was clean."""
     disk = FaultyDisk()
