@@ -213,14 +213,12 @@ def _lag(
             while not settled or time.monotonic() - began < LAG_S:
                 for records in consumer.poll(timeout=0.5).values():
                     now = time.monotonic_ns()
-                    late = [(now - int(record.value or b"0")) / 1e9 for record in records]
-                    if not settled and late[-1] < 1:
-                        settled, began, late = (
-                            True,
-                            time.monotonic(),
-                            [],
-                        )  # what waited for the start
-                    lags += late if settled else []
+                    sent = [int(record.value or b"0") for record in records]
+                    if not settled and now - sent[-1] < 1_000_000_000:
+                        settled, began = True, time.monotonic()
+                    if settled:
+                        # Not what was sent before and waited for the start, which other partitions may still have.
+                        lags += [(now - each) / 1e9 for each in sent if each >= began * 1e9]
                 if time.monotonic() > deadline:
                     raise RuntimeError(
                         f"no record arrives:\n{log.read_text(errors='replace')[-1500:]}"

@@ -873,7 +873,7 @@ class LogManager:
     def end_work(self) -> None:
         """Wait for the work of compaction and moves, after `stop_compaction` and `LogMoves.stop`. Slow.
 
-        Nothing of it begins after this. Its outcomes come to the owner, who handles them before `close`.
+        Nothing of it begins after this. The owner handles its outcomes before `close`.
         """
         if self._cleaner is not None:
             self._cleaner.close()

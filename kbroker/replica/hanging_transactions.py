@@ -33,8 +33,8 @@ from kbroker.replica.partition_transactions import UnknownTransaction
 
 log = Logger()
 
-CHECK_SECONDS: Final = 60.0
-"""Between two checks. A transaction that did not change between them is looked up among those of the coordinators."""
+LOOK_SECONDS: Final = 60.0
+"""Between two looks. A transaction that did not change between them is looked up among those of the coordinators."""
 
 StoredTransactions = Callable[[], Awaitable[Container[tuple[int, TopicPartition]]]]
 """Reads the (producer id, partition) of all transactions that are open or not completed; fails if any is not known."""
@@ -56,7 +56,7 @@ class HangingTransactions:
 
     def start(self) -> None:
         """Start the timer."""
-        self._timer = self._reactor.callLater(CHECK_SECONDS, self._look)
+        self._timer = self._reactor.callLater(LOOK_SECONDS, self._look)
 
     def stop(self) -> None:
         """Abort nothing more: the logs are closed next."""

@@ -152,22 +152,22 @@ def _classes(found: dict[str, int]) -> str:
 
 
 def attention(document: Document) -> list[str]:
-    """Return a line if source and target are one cluster."""
+    """Return a line if source and target are one cluster, and one about what was found and does not fail the run."""
     source, target = document["source"], document["target"]
-    return one_cluster_lines(
+    lines = one_cluster_lines(
         (source["name"], target["name"]),
         (source["cluster_id"], target["cluster_id"]),
         target["prefix"],
     )
+    if ignored := document["not_failed_on"]:
+        found = ", ".join(f"{name} {_n(count)}" for name, count in ignored.items())
+        lines.append(f"found and not failed on (--fail-on): {found}")
+    return lines
 
 
 def remarks(document: Document) -> list[str]:
-    """Return lines about what was found and does not affect the exit code, what was explained, and how."""
+    """Return lines about what was accepted, explained, looked at again, and not compared."""
     lines = []
-    ignored = document["not_failed_on"]
-    if ignored:
-        found = ", ".join(f"{name} {_n(count)}" for name, count in ignored.items())
-        lines.append(f"found and not failed on (--fail-on): {found}")
     totals, limits = document["totals"], document["limits"]
     accounted = totals["compared"] + totals["explained"]
     below = accounted < totals["in_scope"] and not _at_least(document)

@@ -50,7 +50,7 @@ def intact_log() -> Log:
 
 
 def report_with_every_remark() -> Report:
-    """Return a report with findings, with parts that were not read, and with each remark that a report may have."""
+    """Return a report with findings, with parts that were not read, and with most remarks that a report may have."""
     case = case_with(3, "missing", "corrupt", "reordered", "duplicate")
     report = report_of(audit(case.source, case.target, Options(window=20)))
     document = json.loads(json.dumps(report.document))

@@ -15,7 +15,7 @@ from spark_jobs.report.contents import AvroFields, Report
 from spark_jobs.report.next_steps import next_steps
 from spark_jobs.report.page import render_page
 from spark_jobs.report.pictures import PALETTE
-from spark_jobs.report.screen import first_screen, remarks
+from spark_jobs.report.screen import attention, first_screen, remarks, since_lines
 from spark_jobs.windows import WindowState
 from tests.kit.audit_faults import EVERY
 from tests.kit.audit_logs import audit
@@ -60,15 +60,19 @@ def test_the_page_has_every_remark_of_the_first_screen() -> None:
         "topics": ["e"], "problem": "", "where": {"source": 1, "target": 2}, "unknown_because": {},
     }  # fmt: skip
     text = text_of(render_page(report, directory="out"))
-    for line in remarks(report.document):
+    document = report.document
+    shown = [*attention(document), *since_lines(document["since"]), *remarks(document)]
+    for line in shown:
         assert line.strip() in text
     for part in (
         "2 refused",
         "not compared: a at the target",
         "an earlier look stands",
         "changed since the copy",
+        "read in full",
+        "found and not failed on",
     ):
-        assert any(part in line for line in remarks(report.document)), part
+        assert any(part in line for line in shown), part
 
 
 def test_what_differs_beside_the_records_is_linked_at_the_top_of_the_page() -> None:

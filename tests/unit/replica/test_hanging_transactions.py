@@ -16,7 +16,7 @@ from kbroker.coordinator.transaction.core.records import PoisonTransactionStateE
 from kbroker.coordinator.transaction.core.states import TransactionState
 from kbroker.coordinator.transaction.stored_transactions import stored_transactions
 from kbroker.replica.core.leader_transactions import EndTxnMarker
-from kbroker.replica.hanging_transactions import CHECK_SECONDS, HangingTransactions
+from kbroker.replica.hanging_transactions import LOOK_SECONDS, HangingTransactions
 from kbroker.zk import znodes
 from kclient.wire.batches import iterate
 from tests.kit.partitions import KEY, HostedPartition
@@ -44,7 +44,7 @@ class LeaderWithOpenTransaction:
 
     def look(self, times: int = 1) -> int:
         """Look again; return how many reads were begun in all."""
-        self.clock.pump([CHECK_SECONDS] * times)
+        self.clock.pump([LOOK_SECONDS] * times)
         return len(self.reads)
 
     def append(self, sequence: int) -> None:
