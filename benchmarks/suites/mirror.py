@@ -39,6 +39,8 @@ SIZE = 1000
 LAG_RECORDS_S = 200
 """Records a second of the measurement of the lag."""
 LAG_S = 20.0
+LATE_S = 5.0
+"""How long records are waited for after that."""
 MM2 = "MirrorMaker 2"
 _PATIENCE_S = 300.0
 
@@ -210,7 +212,7 @@ def _lag(
             consumer.assign(places, dict.fromkeys(places, 0))
             settled = False
             began = time.monotonic()
-            while not settled or time.monotonic() - began < LAG_S:
+            while not settled or time.monotonic() - began < LAG_S + LATE_S:
                 for records in consumer.poll(timeout=0.5).values():
                     now = time.monotonic_ns()
                     sent = [int(record.value or b"0") for record in records]
@@ -218,7 +220,8 @@ def _lag(
                         settled, began = True, time.monotonic()
                     if settled:
                         # Not what was sent before and waited for the start, which other partitions may still have.
-                        lags += [(now - each) / 1e9 for each in sent if each >= began * 1e9]
+                        counted = range(int(began * 1e9), int((began + LAG_S) * 1e9))
+                        lags += [(now - each) / 1e9 for each in sent if each in counted]
                 if time.monotonic() > deadline:
                     raise RuntimeError(
                         f"no record arrives:\n{log.read_text(errors='replace')[-1500:]}"

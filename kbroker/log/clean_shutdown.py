@@ -23,6 +23,7 @@ from typing import Final
 from kbroker.log.flush_work import FlushWork
 from kbroker.log.log_dir import in_threads
 from kbroker.log.unified_log import UnifiedLog
+from kclient.wire.errors import KafkaStorageError
 
 FEW: Final = 16
 """Up to so many logs are synced one by one: the file system may hold much unsynced data of other processes."""
@@ -34,8 +35,21 @@ THREADS: Final = 4
 def close_all(
     logs: Sequence[UnifiedLog], sync_all: Callable[[Sequence[str]], bool], *, threads: int
 ) -> bool:
-    """Close *logs*; return whether all of them are synced. *sync_all* is given their directories. Slow."""
+    """Close *logs*; return whether all of them are synced. *sync_all* is given their directories. Slow.
+
+    Raise OSError, and any error that is not of the disk: then all logs are closed, and none counts as synced.
+    """
     threads = max(threads, THREADS) if threads > 1 else 1
+    try:
+        return _all_synced(logs, sync_all, threads)
+    finally:
+        for log in logs:
+            log.close(clean=False)
+
+
+def _all_synced(
+    logs: Sequence[UnifiedLog], sync_all: Callable[[Sequence[str]], bool], threads: int
+) -> bool:
     started = in_threads(threads, _start, logs)
     clean = all(good for good, _ in started)
     works = [(log, work) for log, (_, work) in zip(logs, started, strict=True) if work is not None]
@@ -44,17 +58,14 @@ def close_all(
     together = [each for each in works if not each[1].is_behind_another]
     if len(together) <= FEW or not _synced_together(together, sync_all, threads):
         alone += together
-    clean = all(in_threads(threads, _sync, alone)) and clean
-    for log in logs:
-        log.close(clean=False)
-    return clean
+    return all(in_threads(threads, _sync, alone)) and clean
 
 
 def _start(log: UnifiedLog) -> tuple[bool, FlushWork | None]:
     """Write what is not in a file yet; return whether that went well, and what to sync."""
     try:
         return True, log.start_close()
-    except Exception:  # of whatever kind: this log is not clean, and the others are closed
+    except (OSError, KafkaStorageError):
         return False, None
 
 
@@ -79,9 +90,16 @@ def _synced_together(
 def _sync(item: tuple[UnifiedLog, FlushWork]) -> bool:
     """Sync one log by itself; return whether that went well."""
     log, work = item
+    is_behind_another = work.is_behind_another
     try:
         work.run()
-    except Exception:  # a work of the log before this one may have failed by any error (S15)
+    except OSError:
         return False
+    except Exception:
+        if is_behind_another:
+            return (
+                False  # the work before it may have failed by that error, and has raised it (S15)
+            )
+        raise
     log.finish_flush(work)
     return True

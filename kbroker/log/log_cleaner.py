@@ -180,6 +180,8 @@ class LogCleaner:
         self._failed: dict[UnifiedLog, None] = {}
         """Logs with rounds that failed the last time: others that are due are first, or one log could keep them all."""
         self._is_stopped = False
+        self._to_close: list[CleanerWorker] = []
+        """The workers to close after `stop`."""
         self._is_looking = False
 
     @property
@@ -210,13 +212,14 @@ class LogCleaner:
     def stop(self) -> None:
         """Begin no round, and no further step of one; have those under way fail."""
         self._is_stopped = True
-        for worker in (*self._workers, *(each.worker for each in self._running.values())):
+        self._to_close = [*self._workers, *(each.worker for each in self._running.values())]
+        for worker in self._to_close:
             worker.end()
 
     def close(self) -> None:
-        """Wait for the work of the rounds, after `stop`. Slow."""
+        """Wait for the work of the rounds, after `stop`. Slow. The owner may handle outcomes meanwhile."""
         self._executor.shutdown(wait=True)
-        for worker in (*self._workers, *(each.worker for each in self._running.values())):
+        for worker in self._to_close:
             worker.close()
 
     def end_round(self, log: UnifiedLog) -> bool:

@@ -837,12 +837,15 @@ class LogManager:
         A directory in which a log could not be closed, or was damaged when it was loaded, gets no
         clean-shutdown marker. The others get theirs, also if an error is raised that is not of the disk.
         """
-        self.stop_compaction()
-        self.moves.stop()
-        self.end_work()
-        self.moves.close()
         clean = True
         unforeseen: list[Exception] = []
+        self.stop_compaction()
+        self.moves.stop()
+        try:
+            self.end_work()
+        except Exception as error:
+            unforeseen.append(error)
+        self.moves.close()
         for directory in self._directories:
             if directory.failure is not None:
                 clean = False
@@ -875,10 +878,10 @@ class LogManager:
 
         Nothing of it begins after this. The owner handles its outcomes before `close`.
         """
-        if self._cleaner is not None:
-            self._cleaner.close()
         if self._move_executor is not None:
             self._move_executor.shutdown(wait=True)
+        if self._cleaner is not None:
+            self._cleaner.close()
 
     def release(self) -> None:
         """Unlock the directories and write nothing (a crash, or a start that failed)."""

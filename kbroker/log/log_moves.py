@@ -340,8 +340,8 @@ class LogMoves:
                 problems.append(error)
 
         def finished(error: BaseException | None) -> None:
-            if self.is_stopped:
-                return  # `close` may run in another thread
+            if self.is_stopped and not move.is_over:
+                return  # `close` closes the copy, maybe in another thread
             move.is_busy = False
             if move.is_over:
                 self._end(move)

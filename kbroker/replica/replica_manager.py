@@ -30,6 +30,7 @@ from typing import Any, Protocol, TypeVar
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import KafkaConfig, LogConfig
@@ -258,18 +259,21 @@ class ReplicaManager:
         self.registry.clear()
 
         def end_work() -> None:
-            self.log_manager.end_work()
             self._disk_pool.shutdown(wait=True)
+            self.log_manager.end_work()
 
-        def close(_: None) -> Deferred[bool]:
+        def close(ended: Failure | None) -> Deferred[bool]:
             # The outcome of each work that was under way has been handled: it came before this turn.
-            return self._in_threads(
+            closing = self._in_threads(
                 lambda: self.log_manager.close(
                     broker_epoch=self.registration.broker_epoch, high_watermarks=high_watermarks
                 )
             )
+            if ended is not None:
+                closing.addCallback(lambda _: ended)
+            return closing
 
-        return self._in_threads(end_work).addCallback(close)
+        return self._in_threads(end_work).addBoth(close)
 
     def _in_threads(self, work: Callable[[], T]) -> Deferred[T]:
         """Run *work* in a thread of the reactor's; fires with its result."""

@@ -251,7 +251,7 @@ def client_abort(
     that one, before the first marker as 0. Raise InvalidProducerEpoch for an epoch that the producer does not have.
     """
     latest = open_epoch if known is None else max(open_epoch, known.epoch)
-    if not open_epoch <= marker.producer_epoch <= latest:
+    if marker.producer_epoch != latest:
         raise InvalidProducerEpoch(
             f"an ABORT of epoch {marker.producer_epoch} of producer {marker.producer_id}:"
             f" its open transaction has epoch {latest}"

@@ -93,8 +93,8 @@ def pending_offsets_applied_at_abort() -> list[Change]:
     """The marker of an abort sets the offsets of the transaction."""
     original = TransactionalOffsets.end
 
-    def end(self: TransactionalOffsets, *args: Any, is_commit: bool) -> Any:
-        return original(self, *args, is_commit=True)
+    def end(self: TransactionalOffsets, *args: Any, is_commit: bool, **how: Any) -> Any:
+        return original(self, *args, is_commit=True, **how)
 
     return [(TransactionalOffsets, "end", end)]
 

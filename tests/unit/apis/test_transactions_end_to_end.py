@@ -85,7 +85,7 @@ class Cluster(TransactionalBrokers):
             self.leading.replica_manager,
             self.leading.authorizer,
             may_alter_cluster=lambda _principal: False,
-            end_group_transaction=lambda *_named, is_commit: Deferred(),
+            end_group_transaction=lambda *_named, **_how: Deferred(),
             request_timeout=30.0,
         )
         responses: list[WriteTxnMarkersResponse] = []
