@@ -12,6 +12,8 @@ answers for all partitions of a group with pending offsets that cannot be decode
 make an offset unstable: it is one write, and the offset before it is right until then.
 """
 
+from collections.abc import Iterable
+
 from kbroker.apis.request import RequestContext
 from kbroker.common.turns import Slice, for_each
 from kbroker.coordinator.group.committed_offsets import GroupOffsets
@@ -21,6 +23,8 @@ from kclient.wire.errors import ErrorCode, KafkaError
 from kclient.wire.schema.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
@@ -61,9 +65,7 @@ class OffsetFetch:
             offsets, pending = await self._offsets(request.group_id, request.require_stable)
         except KafkaError as failure:
             response.error_code = error = failure.code
-        wanted: Wanted = _all(offsets)
-        if request.topics is not None:
-            wanted = [(topic.name, topic.partition_indexes) for topic in request.topics]
+        wanted = _all(offsets) if request.topics is None else _once(request.topics)
         for name, partitions in wanted:
             answers = []
             for index in partitions:
@@ -93,9 +95,7 @@ class OffsetFetch:
         except KafkaError as failure:
             response.error_code = failure.code
             return response
-        wanted: Wanted = _all(offsets)
-        if group.topics is not None:
-            wanted = [(topic.name, topic.partition_indexes) for topic in group.topics]
+        wanted = _all(offsets) if group.topics is None else _once(group.topics)
         for name, partitions in wanted:
             answers = []
             for index in partitions:
@@ -106,6 +106,14 @@ class OffsetFetch:
                 )
             response.topics.append(OffsetFetchResponseTopics(name, answers))
         return response
+
+
+def _once(topics: Iterable[OffsetFetchRequestTopic | OffsetFetchRequestTopics]) -> Wanted:
+    """Return what *topics* name, each partition once, as in Kafka: each may have 4 KB of metadata in the response."""
+    found: dict[str, dict[int, None]] = {}
+    for topic in topics:
+        found.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return [(name, list(partitions)) for name, partitions in found.items()]
 
 
 def _all(offsets: GroupOffsets) -> Wanted:
