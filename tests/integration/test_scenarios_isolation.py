@@ -159,6 +159,10 @@ def test_s04_a_leader_cut_off_for_a_moment_goes_on_as_before(
     leader, *others = [b for b in cluster.brokers if b != controller] + [controller]
     moment = f"moment-{next(_numbers)}"
     observer.create(moment, [[leader, *others]], {"min.insync.replicas": "2"})
+    # ZooKeeper has the full ISR before the leader has the request to lead.
+    eventually(
+        "a leader", lambda: produce_to(cluster[leader], moment, b"first") == "NONE", PATIENCE
+    )
     for _ in range(3):
         with zookeeper_links.cut(leader):
             over = time.monotonic() + 1.0  # shorter than the session
