@@ -160,7 +160,7 @@ class PromotedPartition:
 
 @dataclass(frozen=True, slots=True)
 class PromotionReport:
-    """What a promotion did: its report in JSON."""
+    """What a promotion did."""
 
     flow: str
     source_id: str | None

@@ -96,10 +96,9 @@ def _sync(item: tuple[UnifiedLog, FlushWork]) -> bool:
     except OSError:
         return False
     except Exception:
+        # The work before it may have failed by that error, and has raised it (S15).
         if is_behind_another:
-            return (
-                False  # the work before it may have failed by that error, and has raised it (S15)
-            )
+            return False
         raise
     log.finish_flush(work)
     return True

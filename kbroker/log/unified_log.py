@@ -801,7 +801,8 @@ class UnifiedLog:
                 if work is not None:
                     work.run()
                     self.finish_flush(work)
-            except Exception:  # as `clean_shutdown`
+            except Exception:
+                # A work of the log before this one may have failed by any error (S15).
                 done = False
         self.segments.close()
         return done
